@@ -1,0 +1,109 @@
+"""The channel port: what every adapter promises, and the errors it may raise.
+
+    ChannelError
+    ├── Forbidden         a webhook whose signature or secret is wrong: answer 403
+    ├── BadHook           an authentic webhook that makes no sense: answer 400
+    └── SendError         a delivery that did not arrive
+        ├── RateLimited   the platform asks to wait: try again after `retry_after` seconds
+        ├── Unreachable   certainly not accepted: try again with backoff
+        ├── Ambiguous     the answer was lost, the message may have arrived
+        └── Refused       will never be accepted as it is: give up and tell the operator
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from channels.types import Delivery, Hook, Receipt, Received, Reply, Turn
+
+
+class ChannelError(Exception):
+    """Raised when a channel cannot do what was asked."""
+
+
+class Forbidden(ChannelError):
+    """Raised when a webhook is not signed by the platform it claims to come from."""
+
+
+class BadHook(ChannelError):
+    """Raised when an authentic webhook cannot be understood."""
+
+
+class SendError(ChannelError):
+    """Raised when a reply did not certainly arrive. The message is safe to log: no token, address or text."""
+
+
+class RateLimited(SendError):
+    """Raised when the platform asks us to wait `retry_after` seconds."""
+
+    def __init__(self, retry_after: float) -> None:
+        super().__init__(f"rate limited, retry after {retry_after:g} s")
+        self.retry_after = retry_after
+
+
+class Unreachable(SendError):
+    """Raised when the platform certainly did not accept the message, and may later."""
+
+
+class Ambiguous(SendError):
+    """Raised when the connection broke after the message was sent: it may or may not have arrived."""
+
+
+class Refused(SendError):
+    """Raised when the platform will never accept this message to this address."""
+
+
+class Channel(Protocol):
+    """One configured channel. One instance serves a whole process, from any thread."""
+
+    @property
+    def name(self) -> str:
+        """The channel's name in the YAML, as in `/hooks/<name>`."""
+
+    def receive(self, hook: Hook) -> Received:
+        """Verify a webhook, then read it. No I/O. Raises Forbidden or BadHook."""
+
+    def pieces(self, reply: Reply) -> Sequence[Reply]:
+        """Split a reply into platform messages, in order, each within the platform's limits. Loses no character."""
+
+    async def attend(self, turn: Turn) -> None:
+        """Show that work on the turn has begun: typing, a tap acknowledged. Best effort, never raises."""
+
+    async def send(self, delivery: Delivery) -> Receipt:
+        """Send one piece. Raises SendError; words that the platform will not format are sent plain once."""
+
+
+class MediaSource(Protocol):
+    """Where adapters get the bytes and the public address of a stored file."""
+
+    def read(self, ref: str) -> bytes:
+        """The stored bytes. Raises KeyError when the file is gone."""
+
+    def url(self, ref: str, *, filename: str, mime_type: str) -> str:
+        """A signed, expiring, absolute URL a platform can fetch."""
+
+
+class Notebook(Protocol):
+    """A small shared memory for adapters: vendor-side ids that are costly to make and safe to lose."""
+
+    def get(self, key: str) -> str | None:
+        """The value noted under `key`, or None."""
+
+    def put(self, key: str, value: str) -> None:
+        """Note a value for later, for all processes."""
+
+
+__all__ = [
+    "Ambiguous",
+    "BadHook",
+    "Channel",
+    "ChannelError",
+    "Forbidden",
+    "MediaSource",
+    "Notebook",
+    "RateLimited",
+    "Refused",
+    "SendError",
+    "Unreachable",
+]

@@ -1,0 +1,203 @@
+"""Types every channel speaks: what a person did (`Turn`) and what the bot says (`Reply`), free of any platform."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+from typing import Literal
+
+from pydantic import TypeAdapter
+
+Intent = Literal["confirm", "cancel", "ignore"]
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """The address replies go to, and the unit of order: channel, chat and, where the platform has it, thread."""
+
+    channel: str
+    chat: str
+    thread: str = ""
+
+    @property
+    def address(self) -> str:
+        """Chat and thread in one string: the seeds' `conversation_id`."""
+        return f"{self.chat}/{self.thread}" if self.thread else self.chat
+
+    @property
+    def id(self) -> str:
+        """A stable name for keys, jobs and logs. It holds no phone number: `<channel>:<20 hex digits>`."""
+        return f"{self.channel}:{hashlib.sha256(self.address.encode()).hexdigest()[:20]}"
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """Who may confirm what, where: one user in one conversation."""
+
+    user_id: str
+    conversation: Conversation
+
+    @property
+    def id(self) -> str:
+        """A stable name for keys, unique inside its conversation: 20 hex digits, no user id in clear."""
+        return hashlib.sha256(self.user_id.encode()).hexdigest()[:20]
+
+
+@dataclass(frozen=True, slots=True)
+class Media:
+    """A file in or out.
+
+    `ref` is the media store's id once the bytes are stored, else the platform's own handle (URL or file id).
+    `size` is in bytes, 0 when the platform did not say.
+    """
+
+    ref: str
+    mime_type: str
+    filename: str = ""
+    size: int = 0
+    stored: bool = False
+
+    @property
+    def kind(self) -> str:
+        """The first half of the MIME type: image, audio, video, text or application."""
+        return self.mime_type.partition("/")[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Tap:
+    """A tapped button: the opaque `data` we minted, and what the platform needs to acknowledge the tap."""
+
+    data: str
+    callback_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One inbound human act, normalised.
+
+    `event_id` is the platform's own id of the act, the same on every redelivery: the de-duplication key.
+    `addressed` is False for group chatter that did not name the bot: it counts only in a conversation the bot is in.
+    """
+
+    event_id: str
+    conversation: Conversation
+    user_id: str
+    text: str = ""
+    user_name: str = ""
+    tap: Tap | None = None
+    media: tuple[Media, ...] = ()
+    message_id: str = ""
+    addressed: bool = True
+
+    @property
+    def scope(self) -> Scope:
+        """Whose turn it is, and where."""
+        return Scope(self.user_id, self.conversation)
+
+    def to_json(self) -> str:
+        """The turn as JSON, for the mailbox."""
+        return _TURN.dump_json(self, exclude_defaults=True).decode()
+
+    @classmethod
+    def from_json(cls, text: str) -> Turn:
+        """The turn that `to_json` wrote. Raises pydantic.ValidationError on anything else."""
+        return _TURN.validate_json(text)
+
+
+@dataclass(frozen=True, slots=True)
+class Button:
+    """A button under a reply: the label people see and the opaque data (at most 64 bytes) a tap sends back."""
+
+    label: str
+    data: str
+    style: Literal["primary", "danger", "default"] = "default"
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What the bot says, as one platform message: Markdown text, or one file with the text as its caption."""
+
+    text: str = ""
+    buttons: tuple[Button, ...] = ()
+    media: Media | None = None
+
+    def to_json(self) -> str:
+        """The reply as JSON, for the outbox."""
+        return _REPLY.dump_json(self, exclude_defaults=True).decode()
+
+    @classmethod
+    def from_json(cls, text: str) -> Reply:
+        """The reply that `to_json` wrote. Raises pydantic.ValidationError on anything else."""
+        return _REPLY.validate_json(text)
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """One reply on its way to one conversation.
+
+    `id` is the same each time the delivery is tried; `attempt` counts from 1, so an adapter whose platform knows
+    idempotency can use both.
+    """
+
+    id: str
+    conversation: Conversation
+    reply: Reply
+    attempt: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """The platform's proof of sending: its id of the message ("" where it gives none)."""
+
+    message_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class StatusUpdate:
+    """What a platform says later about a message it had accepted: sent, delivered, read or failed."""
+
+    message_id: str
+    status: str
+    error_code: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Hook:
+    """One webhook request as it came in.
+
+    `url` is the address the platform was configured with (public base, path, raw query), `headers` has lower-case
+    names, `body` the raw bytes, `path` what follows `/hooks/<channel>/` ("" or "status"), `now` Unix seconds.
+    """
+
+    url: str
+    headers: dict[str, str]
+    body: bytes
+    path: str = ""
+    now: float = 0.0
+
+    def header(self, name: str) -> str:
+        """The header's value, "" when absent."""
+        return self.headers.get(name.lower(), "")
+
+
+@dataclass(frozen=True, slots=True)
+class HookAnswer:
+    """The HTTP answer a platform wants to hear once its webhook is stored."""
+
+    status: int = 200
+    body: str = ""
+    content_type: str = "text/plain"
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """What a verified webhook holds: turns to accept, statuses to note, the answer to give, why it was ignored."""
+
+    turns: tuple[Turn, ...] = ()
+    statuses: tuple[StatusUpdate, ...] = ()
+    answer: HookAnswer = field(default_factory=HookAnswer)
+    ignored: str = ""
+
+
+_TURN = TypeAdapter(Turn)
+_REPLY = TypeAdapter(Reply)

@@ -1,0 +1,122 @@
+"""PendingAction: a proposed side effect that waits for its user's yes (seed: Deferred Confirmation)."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import secrets
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+#: Seconds a user has to answer, from the moment the preview was delivered (seed).
+DEFAULT_TTL_SECONDS = 60.0
+#: Seconds left after an "ignore" tap (seed).
+DEFAULT_IGNORE_TTL_SECONDS = 10.0
+
+#: The life of an action: armed -> shown -> claimed -> started -> done | failed | unknown, or an end without effect.
+State = Literal[
+    "armed", "shown", "claimed", "started", "done", "failed", "unknown", "cancelled", "expired", "superseded"
+]
+#: The seed's coarser words for the same life.
+Status = Literal["pending", "confirmed", "cancelled", "expired", "consumed"]
+
+_STATUS: Mapping[State, Status] = {
+    "armed": "pending",
+    "shown": "pending",
+    "claimed": "confirmed",
+    "started": "confirmed",
+    "done": "consumed",
+    "failed": "consumed",
+    "unknown": "consumed",
+    "cancelled": "cancelled",
+    "superseded": "cancelled",
+    "expired": "expired",
+}
+
+
+class PendingError(Exception):
+    """Base of what the pending room raises."""
+
+
+class PendingActionExistsError(PendingError):
+    """Raised when a scope already has an action waiting: finish that one first."""
+
+
+#: Performs a confirmed action; may be async. What it returns is told to the user.
+Executor = Callable[[], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class PendingAction:
+    """One proposal: whose it is, what will run, and the exact words the user agreed to.
+
+    Times are Unix seconds by the store's clock. `expires_at` is 0 until the preview was delivered: the window
+    opens when the user can see it.
+    """
+
+    user_id: str
+    kind: str
+    preview: str
+    args: dict[str, Any] = field(default_factory=dict)
+    args_digest: str = ""
+    channel_id: str | None = None
+    conversation_id: str | None = None
+    ttl_seconds: float = DEFAULT_TTL_SECONDS
+    requested_at: float = 0.0
+    expires_at: float = 0.0
+    parser_version: str = ""
+    idempotent: bool = False
+    state: State = "armed"
+    pending_action_id: str = field(default_factory=lambda: secrets.token_urlsafe(16))
+
+    def __post_init__(self) -> None:
+        if not self.args_digest:
+            object.__setattr__(self, "args_digest", compute_args_digest(self.args))
+
+    @property
+    def status(self) -> Status:
+        """The state in the seed's words."""
+        return _STATUS[self.state]
+
+    def is_expired(self, now: float) -> bool:
+        """Whether the window had closed at `now`. An action that was never shown has no window yet."""
+        return bool(self.expires_at) and now >= self.expires_at
+
+    def to_dict(self) -> dict[str, Any]:
+        """Every field, JSON-ready, and the seed's `status`."""
+        return {**asdict(self), "status": self.status}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> PendingAction:
+        """The action that `to_dict` wrote. Raises TypeError on unknown or missing fields."""
+        return cls(**{key: value for key, value in data.items() if key != "status"})
+
+
+def canonical_json(value: Any) -> str:
+    """The one spelling of a JSON value: sorted keys, ASCII, no spaces.
+
+    Raises TypeError for anything that JSON cannot hold exactly, so that equal digests mean equal arguments.
+    """
+    _refuse_inexact(value)
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+
+
+def compute_args_digest(args: Mapping[str, Any]) -> str:
+    """The SHA-256 of the canonical arguments, in hex."""
+    return hashlib.sha256(canonical_json(args).encode()).hexdigest()
+
+
+def _refuse_inexact(value: Any) -> None:
+    """json.dumps turns tuples into lists and number keys into strings: two different arguments, one digest."""
+    if value is None or isinstance(value, str | bool | int | float):
+        return
+    if isinstance(value, list):
+        for item in value:
+            _refuse_inexact(item)
+        return
+    if isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
+        for item in value.values():
+            _refuse_inexact(item)
+        return
+    raise TypeError(f"{value!r} is not exact JSON: use str, int, float, bool, None, list and dict with string keys")
