@@ -1,13 +1,13 @@
 """The channel port: what every adapter promises, and the errors it may raise.
 
-    ChannelError
-    ├── Forbidden         a webhook whose signature or secret is wrong: answer 403
-    ├── BadHook           an authentic webhook that makes no sense: answer 400
-    └── SendError         a delivery that did not arrive
-        ├── RateLimited   the platform asks to wait: try again after `retry_after` seconds
-        ├── Unreachable   certainly not accepted: try again with backoff
-        ├── Ambiguous     the answer was lost, the message may have arrived
-        └── Refused       will never be accepted as it is: give up and tell the operator
+ChannelError
+├── Forbidden         a webhook whose signature or secret is wrong: answer 403
+├── BadHook           an authentic webhook that makes no sense: answer 400
+└── SendError         a delivery that did not arrive
+    ├── RateLimited   the platform asks to wait: try again after `retry_after` seconds
+    ├── Unreachable   certainly not accepted: try again with backoff
+    ├── Ambiguous     the answer was lost, the message may have arrived
+    └── Refused       will never be accepted as it is: give up and tell the operator
 """
 
 from __future__ import annotations

@@ -11,6 +11,11 @@ from pydantic import TypeAdapter
 Intent = Literal["confirm", "cancel", "ignore"]
 
 
+def storable(text: str) -> str:
+    """The text without lone surrogates, which JSON can spell but UTF-8 cannot: each becomes "?"."""
+    return text.encode("utf-8", "replace").decode()
+
+
 @dataclass(frozen=True, slots=True)
 class Conversation:
     """The address replies go to, and the unit of order: channel, chat and, where the platform has it, thread."""
@@ -89,6 +94,10 @@ class Turn:
     message_id: str = ""
     addressed: bool = True
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "text", storable(self.text))
+        object.__setattr__(self, "user_name", storable(self.user_name))
+
     @property
     def scope(self) -> Scope:
         """Whose turn it is, and where."""
@@ -120,6 +129,9 @@ class Reply:
     text: str = ""
     buttons: tuple[Button, ...] = ()
     media: Media | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "text", storable(self.text))
 
     def to_json(self) -> str:
         """The reply as JSON, for the outbox."""

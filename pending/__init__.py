@@ -1,1 +1,33 @@
 """Pending: proposals that wait for a yes, and the kernel that runs each confirmed one once."""
+
+from pending.action import (
+    DEFAULT_IGNORE_TTL_SECONDS,
+    DEFAULT_TTL_SECONDS,
+    PendingAction,
+    PendingActionExistsError,
+    PendingError,
+    compute_args_digest,
+)
+from pending.parser import ConfirmParser, RegexConfirmParser
+from pending.proposals import executor_factory, stash_pending
+from pending.results import PendingConfirmation
+from pending.settle import ConfirmOutcome
+from pending.store import InMemoryPendingStore, PendingActionStore, RedisPendingStore
+
+__all__ = [
+    "DEFAULT_IGNORE_TTL_SECONDS",
+    "DEFAULT_TTL_SECONDS",
+    "ConfirmOutcome",
+    "ConfirmParser",
+    "InMemoryPendingStore",
+    "PendingAction",
+    "PendingActionExistsError",
+    "PendingActionStore",
+    "PendingConfirmation",
+    "PendingError",
+    "RedisPendingStore",
+    "RegexConfirmParser",
+    "compute_args_digest",
+    "executor_factory",
+    "stash_pending",
+]

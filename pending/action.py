@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import secrets
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
@@ -39,7 +41,7 @@ class PendingError(Exception):
     """Base of what the pending room raises."""
 
 
-class PendingActionExistsError(PendingError):
+class PendingActionExistsError(PendingError, RuntimeError):
     """Raised when a scope already has an action waiting: finish that one first."""
 
 
@@ -52,7 +54,7 @@ class PendingAction:
     """One proposal: whose it is, what will run, and the exact words the user agreed to.
 
     Times are Unix seconds by the store's clock. `expires_at` is 0 until the preview was delivered: the window
-    opens when the user can see it.
+    opens when the user can see it. `outcome` is what the user was told in the end.
     """
 
     user_id: str
@@ -68,6 +70,7 @@ class PendingAction:
     parser_version: str = ""
     idempotent: bool = False
     state: State = "armed"
+    outcome: str | None = None
     pending_action_id: str = field(default_factory=lambda: secrets.token_urlsafe(16))
 
     def __post_init__(self) -> None:
@@ -79,9 +82,9 @@ class PendingAction:
         """The state in the seed's words."""
         return _STATUS[self.state]
 
-    def is_expired(self, now: float) -> bool:
-        """Whether the window had closed at `now`. An action that was never shown has no window yet."""
-        return bool(self.expires_at) and now >= self.expires_at
+    def is_expired(self, now: float | None = None) -> bool:
+        """Whether the window has closed (at `now`, Unix seconds). An action that was never shown has none yet."""
+        return bool(self.expires_at) and (time.time() if now is None else now) >= self.expires_at
 
     def to_dict(self) -> dict[str, Any]:
         """Every field, JSON-ready, and the seed's `status`."""
@@ -102,14 +105,14 @@ def canonical_json(value: Any) -> str:
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
 
 
-def compute_args_digest(args: Mapping[str, Any]) -> str:
-    """The SHA-256 of the canonical arguments, in hex."""
-    return hashlib.sha256(canonical_json(args).encode()).hexdigest()
+def compute_args_digest(args: Mapping[str, Any] | None) -> str:
+    """The SHA-256 of the canonical arguments, in hex. Raises TypeError when they are not exact JSON."""
+    return hashlib.sha256(canonical_json(args or {}).encode()).hexdigest()
 
 
 def _refuse_inexact(value: Any) -> None:
     """json.dumps turns tuples into lists and number keys into strings: two different arguments, one digest."""
-    if value is None or isinstance(value, str | bool | int | float):
+    if value is None or isinstance(value, str | bool | int) or (isinstance(value, float) and math.isfinite(value)):
         return
     if isinstance(value, list):
         for item in value:

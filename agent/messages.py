@@ -1,0 +1,77 @@
+"""Message: one entry of a transcript, as people, models and tools exchange it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from enum import StrEnum
+from typing import Any
+
+from channels.types import Media
+
+
+class Role(StrEnum):
+    """Who speaks in a message."""
+
+    SYSTEM = "system"
+    USER = "user"
+    ASSISTANT = "assistant"
+    TOOL = "tool"
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """The model's wish to call one tool; `id` ties the result to it."""
+
+    tool_name: str
+    parameters: dict[str, Any] = field(default_factory=dict)
+    id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One entry of a transcript. A tool's message carries the id and name of the call it answers."""
+
+    role: Role
+    content: str = ""
+    tool_calls: tuple[ToolCall, ...] = ()
+    tool_call_id: str = ""
+    tool_name: str = ""
+    media: tuple[Media, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """The message as JSON-ready data; empty fields are left out."""
+        data = {key: value for key, value in asdict(self).items() if value}
+        return {**data, "role": self.role.value}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Message:
+        """The message that `to_dict` wrote. Raises ValueError or TypeError on anything else."""
+        fields = {
+            **data,
+            "role": Role(data["role"]),
+            "tool_calls": tuple(ToolCall(**call) for call in data.get("tool_calls", ())),
+            "media": tuple(Media(**media) for media in data.get("media", ())),
+        }
+        return cls(**fields)
+
+
+@dataclass(frozen=True, slots=True)
+class UsageStats:
+    """What model calls consumed. Adding two keeps the later one's model and provider."""
+
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    total_tokens: int = 0
+    cost_usd: float = 0.0
+    model: str = ""
+    provider: str = ""
+
+    def __add__(self, other: UsageStats) -> UsageStats:
+        return replace(
+            other,
+            prompt_tokens=self.prompt_tokens + other.prompt_tokens,
+            completion_tokens=self.completion_tokens + other.completion_tokens,
+            total_tokens=self.total_tokens + other.total_tokens,
+            cost_usd=self.cost_usd + other.cost_usd,
+        )

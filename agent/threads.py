@@ -1,0 +1,58 @@
+"""Threads: the crossings between sync and async code, none of which loses the caller's context."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import threading
+from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+async def in_thread(function: Callable[[], T]) -> T:
+    """Run a blocking function beside the loop, in a copy of the caller's context.
+
+    A daemon thread and not `asyncio.to_thread`: `asyncio.run` waits for the threads of the default pool, so one
+    hung tool would hold up the whole run although its timeout has passed.
+    """
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[tuple[T | None, BaseException | None]] = loop.create_future()
+    context = contextvars.copy_context()
+
+    def work() -> None:
+        outcome = _outcome(context, function)
+        with contextlib.suppress(RuntimeError):  # the loop closed: nobody waits any more
+            loop.call_soon_threadsafe(_settle, future, outcome)
+
+    threading.Thread(target=work, name="sayso-tool", daemon=True).start()
+    value, error = await future
+    if error is not None:
+        raise error
+    return value  # type: ignore[return-value]  # no error, so this is the function's own value
+
+
+def run_sync(start: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """Run a coroutine to its end from sync code, also from inside a running loop (which then waits)."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(start())
+    context = contextvars.copy_context()
+    with ThreadPoolExecutor(max_workers=1) as pool:
+        return pool.submit(context.run, lambda: asyncio.run(start())).result()
+
+
+def _outcome(context: contextvars.Context, function: Callable[[], T]) -> tuple[T | None, BaseException | None]:
+    try:
+        return context.run(function), None
+    except BaseException as exc:  # noqa: BLE001  # raised again by the task that waits
+        return None, exc
+
+
+def _settle(future: asyncio.Future[T], outcome: T) -> None:
+    if not future.done():
+        future.set_result(outcome)

@@ -1,0 +1,31 @@
+"""Tools: functions a model may call, their schemas, and what they hand back."""
+
+from agent.tools.artifacts import Artifact, collect_artifacts, emit_artifact
+from agent.tools.decorator import tool
+from agent.tools.errors import ToolError, ToolExecutionError, ToolLoadError, ToolNotFoundError, ToolValidationError
+from agent.tools.loader import LoadedTools, load_all, load_tools
+from agent.tools.registry import ToolRegistry
+from agent.tools.tool import Tool, ToolParameter
+from pending.results import Ambiguous, NotFound, PendingConfirmation, ToolResult
+
+__all__ = [
+    "Ambiguous",
+    "Artifact",
+    "LoadedTools",
+    "NotFound",
+    "PendingConfirmation",
+    "Tool",
+    "ToolError",
+    "ToolExecutionError",
+    "ToolLoadError",
+    "ToolNotFoundError",
+    "ToolParameter",
+    "ToolRegistry",
+    "ToolResult",
+    "ToolValidationError",
+    "collect_artifacts",
+    "emit_artifact",
+    "load_all",
+    "load_tools",
+    "tool",
+]

@@ -1,0 +1,40 @@
+"""Preview: the words a user agrees to before a tool acts."""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+from agent.tools.errors import ToolValidationError
+from pending.results import ToolResult
+
+#: A format template over the arguments, or a function of them. A ToolResult means: there is nothing to propose.
+Preview = str | Callable[..., str | ToolResult]
+
+
+def check_preview(tool_name: str, preview: Preview | None, names: Collection[str]) -> None:
+    """Refuse a template that names an argument the tool does not have."""
+    if not isinstance(preview, str):
+        return
+    used = {field.split(".")[0].split("[")[0] for _, field, _, _ in string.Formatter().parse(preview) if field}
+    unknown = sorted(used - set(names))
+    if unknown:
+        raise ToolValidationError(f"preview of {tool_name!r} uses unknown {unknown!r}; it has {sorted(names)!r}")
+
+
+def preview_words(tool_name: str, preview: Preview | None, args: Mapping[str, Any]) -> str | ToolResult:
+    """The preview of one call. Raises ValueError when it comes out empty: nobody can agree to nothing."""
+    words = _words(tool_name, preview, args)
+    if isinstance(words, str) and not words.strip():
+        raise ValueError(f"the preview of {tool_name!r} is empty: say what will happen")
+    return words
+
+
+def _words(tool_name: str, preview: Preview | None, args: Mapping[str, Any]) -> str | ToolResult:
+    if isinstance(preview, str):
+        return preview.format(**args)
+    if preview is not None:
+        return preview(**args)
+    listed = ", ".join(f"{name} = {value}" for name, value in args.items() if value is not None)
+    return f"{tool_name}: {listed}" if listed else tool_name

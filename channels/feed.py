@@ -1,0 +1,134 @@
+"""Feed: what a browser conversation shows, in order, for as long as anybody may scroll back."""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+import time
+from collections import defaultdict, deque
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import redis
+
+#: About how many entries one conversation keeps.
+KEPT_ENTRIES = 200
+#: How long an idle conversation is kept, in seconds.
+KEPT_SECONDS = 7 * 24 * 3600
+#: The longest one Redis read may block, in milliseconds: well under redis-py's socket timeout of 5 s.
+MAX_BLOCK_MS = 2000
+
+_ID = re.compile(r"\d{1,18}-\d{1,18}")
+
+Entry = dict[str, Any]
+
+
+class FeedError(Exception):
+    """Raised when the feed cannot be reached."""
+
+
+class Feed(Protocol):
+    """Entries per conversation. Ids are `<unix ms>-<n>` and only grow."""
+
+    def append(self, conversation_id: str, entry: Entry) -> str:
+        """Add an entry; its id. Raises FeedError."""
+
+    def read(self, conversation_id: str, after: str, block_ms: int) -> list[tuple[str, Entry]]:
+        """The entries after an id ("" means all), waiting up to about `block_ms` for the first. Raises FeedError."""
+
+
+class RedisFeed:
+    """A feed in Redis streams, shared by all processes. Needs Redis 6.2 or newer."""
+
+    def __init__(self, client: redis.Redis, prefix: str = "sayso:") -> None:
+        self._client = client
+        self._prefix = prefix
+
+    def append(self, conversation_id: str, entry: Entry) -> str:
+        """Add an entry; its id. Raises FeedError."""
+        key = self._key(conversation_id)
+        pipe = self._client.pipeline(transaction=True)  # an entry never outlives its expiry
+        pipe.xadd(key, {"entry": json.dumps(entry)}, maxlen=KEPT_ENTRIES, approximate=True)
+        pipe.expire(key, KEPT_SECONDS)
+        try:
+            return _text(pipe.execute()[0])
+        except redis.RedisError as exc:
+            raise FeedError(f"cannot append to the feed: {type(exc).__name__}") from exc
+
+    def read(self, conversation_id: str, after: str, block_ms: int) -> list[tuple[str, Entry]]:
+        """The entries after an id ("" means all), waiting up to about `block_ms` for the first. Raises FeedError."""
+        block = min(block_ms, MAX_BLOCK_MS) or None  # to Redis, BLOCK 0 means forever
+        try:
+            answer: Any = self._client.xread({self._key(conversation_id): _start(after)}, block=block)
+        except redis.RedisError as exc:
+            raise FeedError(f"cannot read the feed: {type(exc).__name__}") from exc
+        return [(_text(entry_id), _entry(fields)) for entry_id, fields in _only_stream(answer)]
+
+    def _key(self, conversation_id: str) -> str:
+        return f"{self._prefix}feed:{conversation_id}"
+
+
+class MemoryFeed:
+    """A feed in this process's memory, for tests and for one process."""
+
+    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+        self._clock = clock
+        self._entries: dict[str, deque[tuple[str, Entry]]] = defaultdict(lambda: deque(maxlen=KEPT_ENTRIES))
+        self._last = (0, 0)
+        self._changed = threading.Condition()
+
+    def append(self, conversation_id: str, entry: Entry) -> str:
+        """Add an entry; its id."""
+        with self._changed:
+            entry_id = self._next_id()
+            self._entries[conversation_id].append((entry_id, json.loads(json.dumps(entry))))
+            self._changed.notify_all()
+        return entry_id
+
+    def read(self, conversation_id: str, after: str, block_ms: int) -> list[tuple[str, Entry]]:
+        """The entries after an id ("" means all), waiting up to about `block_ms` for the first."""
+        start = _order(_start(after))
+        with self._changed:
+            self._changed.wait_for(lambda: self._newer(conversation_id, start), timeout=block_ms / 1000)
+            return self._newer(conversation_id, start)
+
+    def _next_id(self) -> str:
+        now_ms = int(self._clock() * 1000)
+        last_ms, count = self._last
+        self._last = (now_ms, 0) if now_ms > last_ms else (last_ms, count + 1)
+        return "{}-{}".format(*self._last)
+
+    def _newer(self, conversation_id: str, start: tuple[int, int]) -> list[tuple[str, Entry]]:
+        entries = self._entries.get(conversation_id, ())
+        return [(entry_id, entry) for entry_id, entry in entries if _order(entry_id) > start]
+
+
+def _start(after: str) -> str:
+    """The id to read from. What a browser sends may be anything; nonsense means from the beginning."""
+    return after if _ID.fullmatch(after) else "0-0"
+
+
+def _order(entry_id: str) -> tuple[int, int]:
+    milliseconds, _, count = entry_id.partition("-")
+    return int(milliseconds), int(count)
+
+
+def _only_stream(answer: Any) -> list[Any]:
+    """The entries of the one stream asked for: redis-py answers a list of pairs or a dict, batched or not."""
+    if not answer:
+        return []
+    items = next(iter(answer.values())) if isinstance(answer, dict) else answer[0][1]
+    batches = [item if isinstance(item, list) else [item] for item in items]
+    return [entry for batch in batches for entry in batch]
+
+
+def _entry(fields: dict[Any, Any]) -> Entry:
+    """The one field of a stream entry, decoded. The client may or may not decode responses."""
+    (text,) = fields.values()
+    entry: Entry = json.loads(text)
+    return entry
+
+
+def _text(value: bytes | str) -> str:
+    return value.decode() if isinstance(value, bytes) else value

@@ -1,0 +1,568 @@
+"""Markup: the model's Markdown in the words each platform formats, cut into pieces that lose no character."""
+
+from __future__ import annotations
+
+import functools
+import html
+import re
+import unicodedata
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from markdown_it import MarkdownIt
+from markdown_it.rules_inline import StateInline
+from markdown_it.token import Token
+
+#: URL schemes a link may carry. Everything else (javascript:, tg:, relative paths) is shown as words.
+SCHEMES = ("http", "https", "mailto", "tel")
+#: Unseen and not a space: keeps two characters apart that a platform would otherwise read as formatting.
+GAP = "\u200b"
+
+_ALLOWED = re.compile(rf"(?:{'|'.join(SCHEMES)}):", re.IGNORECASE)
+
+
+def telegram_html(md: str) -> str:
+    """Markdown as Telegram's HTML subset."""
+    return _render(md, _HTML)
+
+
+def slack_mrkdwn(md: str) -> str:
+    """Markdown as Slack mrkdwn, with `& < >` escaped everywhere, so no text can ping a channel."""
+    return _render(md, _MRKDWN)
+
+
+def whatsapp_text(md: str) -> str:
+    """Markdown as WhatsApp formats it: `*bold* _italic_ ~strike~` and bare links."""
+    return _render(md, _WHATSAPP)
+
+
+def plain(md: str) -> str:
+    """Markdown as words only."""
+    return _render(md, _PLAIN)
+
+
+def utf16_len(text: str) -> int:
+    """Length as Telegram counts it: UTF-16 code units."""
+    return len(text) + sum(char > "\uffff" for char in text)
+
+
+def telegram_length(md: str) -> int:
+    """What Telegram counts against its limits, and its plain-text fallback, whichever is longer."""
+    seen = html.unescape(re.sub(r"<[^>]*>", "", telegram_html(md)))
+    return max(utf16_len(seen), utf16_len(plain(md)))
+
+
+# Rendering walks the flat token stream with its own stack: nesting that would exhaust a recursive renderer is harmless.
+
+Wrap = Callable[[str], str]
+
+
+@dataclass(frozen=True, slots=True)
+class _Dialect:
+    """How one platform writes each kind of formatting. `solid` markers do not work in the middle of a word."""
+
+    escape: Wrap
+    marks: dict[str, tuple[str, str]]
+    code: Wrap
+    pre: Callable[[str, str], str]
+    link: Callable[[str, str], str]
+    quote: Callable[[str, int], str]
+    solid: bool = True
+
+
+def _render(md: str, dialect: _Dialect) -> str:
+    blocks = _Blocks(dialect)
+    for token in _parser().parse(md):
+        blocks.take(token)
+    return blocks.text()
+
+
+@functools.lru_cache(maxsize=1)
+def _parser() -> MarkdownIt:
+    """CommonMark with tables and strikethrough.
+
+    Raw HTML stays text. Link references are off: a line like `[x]: y` would vanish from a preview.
+    """
+    parser = MarkdownIt("commonmark", {"html": False}).enable(["table", "strikethrough"]).disable("reference")
+    parser.inline.ruler.before("backticks", "bare_url", _bare_url)
+    return parser
+
+
+_URL = re.compile(r"://[^\s<>\"`|\\\[\]]+")
+_SCHEME_BEFORE = re.compile(r"(?<![A-Za-z0-9])https?$", re.IGNORECASE)
+
+
+def _bare_url(state: StateInline, silent: bool) -> bool:
+    """Read a URL in running text as one link, so that `_` and `*` inside it are not emphasis."""
+    scheme = _SCHEME_BEFORE.search(state.src, max(0, state.pos - 6), state.pos)
+    match = _URL.match(state.src, state.pos, state.posMax) if scheme else None
+    rest = _trim(match.group()) if match else ""
+    if scheme is None or len(rest) <= len("://"):
+        return False
+    if not silent:
+        _push_link(state, scheme.group(), rest)
+    state.pos += len(rest)
+    return True
+
+
+def _trim(url: str) -> str:
+    """Leave the punctuation that ends a sentence, or a bracket around the URL, out of it."""
+    while url and (url[-1] in ".,;:!?*_~'" or (url[-1] == ")" and url.count(")") > url.count("("))):
+        url = url[:-1]
+    return url
+
+
+def _push_link(state: StateInline, scheme: str, rest: str) -> None:
+    if state.linkLevel or not state.pending.endswith(scheme):
+        state.pending += rest
+        return
+    state.pending = state.pending[: -len(scheme)]
+    state.push("link_open", "a", 1).attrs = {"href": scheme + rest}
+    state.push("text", "", 0).content = scheme + rest
+    state.push("link_close", "a", -1)
+
+
+@dataclass(frozen=True, slots=True)
+class _Block:
+    text: str
+    pre: bool = False
+
+
+@dataclass(slots=True)
+class _Blocks:
+    """Builds the message block by block; containers are frames on a stack."""
+
+    dialect: _Dialect
+    frames: list[list[_Block]] = field(default_factory=lambda: [[]])
+    numbers: list[int | None] = field(default_factory=list)
+    quotes: int = 0
+    heading: bool = False
+    rows: list[list[str]] | None = None
+
+    def take(self, token: Token) -> None:
+        step = getattr(self, f"_{token.type}", None)
+        if step is not None:
+            step(token)
+
+    def text(self) -> str:
+        return "\n\n".join(block.text for block in self.frames[0] if block.text)
+
+    def _add(self, text: str, pre: bool = False) -> None:
+        self.frames[-1].append(_Block(text, pre))
+
+    def _inline(self, token: Token) -> None:
+        if self.rows is not None:
+            self.rows[-1].append(" ".join(_inline(token.children or [], _PLAIN).split()))
+            return
+        text = _inline(token.children or [], self.dialect, bold=self.heading)
+        opening, closing = self.dialect.marks["strong"] if self.heading and text else ("", "")
+        self._add(f"{opening}{text}{closing}")
+
+    def _heading_open(self, token: Token) -> None:
+        self.heading = True
+
+    def _heading_close(self, token: Token) -> None:
+        self.heading = False
+
+    def _fence(self, token: Token) -> None:
+        language = re.sub(r"[^\w+#.-]", "", (token.info.split() or [""])[0])
+        self._add(self.dialect.pre(token.content.rstrip("\n"), language), pre=True)
+
+    def _code_block(self, token: Token) -> None:
+        self._add(self.dialect.pre(token.content.rstrip("\n"), ""), pre=True)
+
+    def _hr(self, token: Token) -> None:
+        self._add("———")
+
+    def _blockquote_open(self, token: Token) -> None:
+        self.quotes += 1
+        self.frames.append([])
+
+    def _blockquote_close(self, token: Token) -> None:
+        inner = "\n\n".join(block.text for block in self.frames.pop())
+        self._add(self.dialect.quote(inner, self.quotes))
+        self.quotes -= 1
+
+    def _bullet_list_open(self, token: Token) -> None:
+        self._open_list(None)
+
+    def _ordered_list_open(self, token: Token) -> None:
+        start = token.attrGet("start")
+        self._open_list(int(start) if start is not None else 1)
+
+    def _open_list(self, number: int | None) -> None:
+        self.numbers.append(number)
+        self.frames.append([])
+
+    def _bullet_list_close(self, token: Token) -> None:
+        self.numbers.pop()
+        self._add("\n".join(block.text for block in self.frames.pop()))
+
+    _ordered_list_close = _bullet_list_close
+
+    def _list_item_open(self, token: Token) -> None:
+        self.frames.append([])
+
+    def _list_item_close(self, token: Token) -> None:
+        number = self.numbers[-1]
+        marker = "• " if number is None else f"{number}. "
+        if number is not None:
+            self.numbers[-1] = number + 1
+        self._add(_item(marker, self.frames.pop()))
+
+    def _table_open(self, token: Token) -> None:
+        self.rows = []
+
+    def _tr_open(self, token: Token) -> None:
+        if self.rows is not None:
+            self.rows.append([])
+
+    def _table_close(self, token: Token) -> None:
+        table = _aligned(self.rows or [])
+        self.rows = None
+        self._add(self.dialect.pre(table, ""), pre=True)
+
+
+def _item(marker: str, blocks: Sequence[_Block]) -> str:
+    """One list item: code keeps its own margin, everything else is indented under the marker."""
+    indent = " " * len(marker)
+    lines = [block.text if block.pre else block.text.replace("\n", f"\n{indent}") for block in blocks]
+    first, *rest = lines or [""]
+    return "\n".join([marker + first, *(line if block.pre else indent + line for line, block in _after(rest, blocks))])
+
+
+def _after(rest: Sequence[str], blocks: Sequence[_Block]) -> Iterator[tuple[str, _Block]]:
+    return zip(rest, blocks[1:], strict=True)
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> str:
+    """A table as columns of equal width, for a monospaced block."""
+    if not rows:
+        return ""
+    widths = [max(map(_width, column)) for column in zip(*rows, strict=True)]
+    lines = [
+        " | ".join(cell + " " * (width - _width(cell)) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    ]
+    return "\n".join([lines[0], "-+-".join("-" * width for width in widths), *lines[1:]])
+
+
+def _width(text: str) -> int:
+    """Columns on screen: CJK and emoji take two, combining marks none."""
+    wide = sum(unicodedata.east_asian_width(char) in "WF" for char in text)
+    return len(text) + wide - sum(unicodedata.combining(char) > 0 for char in text)
+
+
+def _inline(tokens: Sequence[Token], dialect: _Dialect, bold: bool = False) -> str:
+    walk = _Inline(dialect, ["strong"] if bold else [])
+    for index, token in enumerate(tokens):
+        following = tokens[index + 1] if index + 1 < len(tokens) else None
+        walk.take(token, following.content[:1] if following and following.type == "text" else "")
+    return "".join(walk.frames[0])
+
+
+@dataclass(slots=True)
+class _Inline:
+    """Builds one paragraph; `active` names the marks we are inside of, so that none is nested in itself."""
+
+    dialect: _Dialect
+    active: list[str]
+    frames: list[list[str]] = field(default_factory=lambda: [[]])
+    hrefs: list[str] = field(default_factory=list)
+
+    def take(self, token: Token, following: str) -> None:
+        if token.type in ("softbreak", "hardbreak"):
+            self.frames[-1].append("\n")
+        elif token.type == "code_inline":
+            self.frames[-1].append(self.dialect.code(token.content))
+        elif token.type == "image":
+            self._image(token)
+        elif token.nesting == 1:
+            self._open(token)
+        elif token.nesting == -1:
+            self._close(token, following)
+        else:
+            self.frames[-1].append(self.dialect.escape(token.content))
+
+    def _image(self, token: Token) -> None:
+        alt = _inline(token.children or [], self.dialect)
+        self.frames[-1].append(_link(self.dialect, alt, str(token.attrGet("src") or "")))
+
+    def _open(self, token: Token) -> None:
+        self.frames.append([])
+        if token.type == "link_open":
+            self.hrefs.append(str(token.attrGet("href") or ""))
+        else:
+            self.active.append(_mark(token))
+
+    def _close(self, token: Token, following: str) -> None:
+        text = "".join(self.frames.pop())
+        if token.type == "link_close":
+            self.frames[-1].append(_link(self.dialect, text, self.hrefs.pop()))
+            return
+        name = self.active.pop()
+        before = next((part[-1] for part in reversed(self.frames[-1]) if part), "")
+        inside_word = self.dialect.solid and (before.isalnum() or following.isalnum())
+        opening, closing = ("", "") if inside_word or name in self.active else self.dialect.marks[name]
+        self.frames[-1].append(f"{opening}{text}{closing}")
+
+
+def _mark(token: Token) -> str:
+    return token.type.removesuffix("_open")
+
+
+def _link(dialect: _Dialect, label: str, href: str) -> str:
+    if not _ALLOWED.match(href):
+        address = dialect.escape(href)
+        return label if address in ("", label) else f"{label} ({address})".strip()
+    return dialect.link(label, href)
+
+
+# The four dialects.
+
+
+def _words(text: str) -> str:
+    return text
+
+
+def _escape_html(text: str) -> str:
+    return html.escape(text, quote=False)
+
+
+def _html_pre(text: str, language: str) -> str:
+    if language:
+        return f'<pre><code class="language-{html.escape(language)}">{_escape_html(text)}</code></pre>'
+    return f"<pre>{_escape_html(text)}</pre>"
+
+
+def _html_link(label: str, href: str) -> str:
+    return f'<a href="{html.escape(href)}">{label or _escape_html(href)}</a>'
+
+
+def _html_quote(text: str, depth: int) -> str:
+    # Telegram refuses a blockquote inside a blockquote.
+    return f"<blockquote>{text}</blockquote>" if depth == 1 else _prefix(text, "&gt; ")
+
+
+def _prefix(text: str, marker: str) -> str:
+    return "\n".join(f"{marker}{line}" for line in text.split("\n"))
+
+
+#: A literal marker that would start formatting on Slack and WhatsApp: it has a partner on the same line.
+_LITERAL = re.compile(r"(?<!\w)([*_~])(?=[^\s*_~][^\n]{0,200}?\1(?!\w))")
+
+
+def _defuse(text: str) -> str:
+    """Neither platform has an escape character, so a gap stops literal markers from formatting."""
+    return _LITERAL.sub(rf"\1{GAP}", text.replace("`", f"`{GAP}") if text.count("`") > 1 else text)
+
+
+def _escape_slack(text: str) -> str:
+    return _escape_html(_defuse(text))
+
+
+def _slack_code(text: str) -> str:
+    return _escape_html(text) if "`" in text else f"`{_escape_html(text)}`"
+
+
+def _slack_pre(text: str, language: str) -> str:
+    return f"```\n{_escape_html(_no_fence(text))}\n```"
+
+
+def _no_fence(text: str) -> str:
+    """Backticks in a row, kept apart: inside code they would end it."""
+    return text.replace("``", f"`{GAP}`").replace("``", f"`{GAP}`")
+
+
+def _slack_link(label: str, href: str) -> str:
+    target = _escape_html(href.replace("|", "%7C").replace("<", "%3C").replace(">", "%3E"))
+    words = label.replace("\n", " ")
+    if words in ("", target, target.removeprefix("mailto:")):
+        return f"<{target}>"
+    return f"<{target}|{words}>"
+
+
+def _whatsapp_code(text: str) -> str:
+    return text if "`" in text else f"`{text}`"
+
+
+def _whatsapp_pre(text: str, language: str) -> str:
+    return f"```\n{_no_fence(text)}\n```"
+
+
+def _bare_link(label: str, href: str) -> str:
+    """The label with the address behind it, once if they say the same."""
+    if label in ("", href, href.removeprefix("mailto:"), href.removeprefix("tel:")):
+        return label or href
+    return f"{label} ({href})"
+
+
+def _pre_words(text: str, language: str) -> str:
+    return text
+
+
+_MARKERS = {"strong": ("*", "*"), "em": ("_", "_"), "s": ("~", "~")}
+
+_HTML = _Dialect(
+    escape=_escape_html,
+    marks={"strong": ("<b>", "</b>"), "em": ("<i>", "</i>"), "s": ("<s>", "</s>")},
+    code=lambda text: f"<code>{_escape_html(text)}</code>",
+    pre=_html_pre,
+    link=_html_link,
+    quote=_html_quote,
+    solid=False,
+)
+_MRKDWN = _Dialect(
+    escape=_escape_slack,
+    marks=_MARKERS,
+    code=_slack_code,
+    pre=_slack_pre,
+    link=_slack_link,
+    quote=lambda text, depth: _prefix(text, "&gt; ") if depth > 1 else _prefix(text, "> "),
+)
+_WHATSAPP = _Dialect(
+    escape=_defuse,
+    marks=_MARKERS,
+    code=_whatsapp_code,
+    pre=_whatsapp_pre,
+    link=_bare_link,
+    quote=lambda text, depth: _prefix(text, "> "),
+)
+_PLAIN = _Dialect(
+    escape=_words,
+    marks={"strong": ("", ""), "em": ("", ""), "s": ("", "")},
+    code=_words,
+    pre=_pre_words,
+    link=_bare_link,
+    quote=lambda text, depth: _prefix(text, "> "),
+    solid=False,
+)
+
+
+# Splitting works on the Markdown, and measures what a platform would count.
+
+Measure = Callable[[str], int]
+
+#: How many source characters per unit of the limit are looked at: formatting is mostly shorter than its source.
+_WINDOW = 4
+_FENCE = re.compile(r"^ {0,3}(`{3,}|~{3,})([^\n]*)$", re.MULTILINE)
+#: Spans that a cut would break: links, inline code, bold.
+_SPAN = re.compile(r"\[[^\[\]\n]*\]\([^()\s]*(?:\([^()\s]*\)[^()\s]*)*\)|`[^`\n]+`|\*\*[^*\n]+\*\*|https?://\S+")
+_BOUNDARIES = (re.compile(r"\n[ \t]*\n+"), re.compile(r"\n"), re.compile(r"\s+"))
+
+
+def split(md: str, limit: int, measure: Measure = len) -> list[str]:
+    """Cut Markdown into pieces whose `measure` is at most `limit`.
+
+    Cuts fall between paragraphs, else lines, else words, else characters. A fenced code block that must be cut is
+    closed and opened again; nothing else is added and nothing is dropped. Raises ValueError on a limit below 1.
+    """
+    if limit < 1:
+        raise ValueError(f"limit {limit!r} is too small: use at least 1")
+    pieces: list[str] = []
+    start, opening = 0, ""
+    while start < len(md):
+        piece, start, opening = _Cut(md, start, opening, limit, measure).best()
+        pieces.append(piece)
+    return pieces
+
+
+@dataclass(frozen=True, slots=True)
+class _Cut:
+    """One cut: `start` is where the piece begins, `opening` the fence line it must repeat."""
+
+    md: str
+    start: int
+    opening: str
+    limit: int
+    measure: Measure
+
+    def best(self) -> tuple[str, int, str]:
+        if self._fits(len(self.md)):
+            return self._piece(len(self.md)), len(self.md), ""
+        end = self._furthest()
+        end = next((cut for cut in self._boundaries(end) if self._fits(cut)), None) or self._character(end)
+        if self.opening and not self._fits(end):
+            # Not even one character fits beside the fence lines: give up the fence, never the text or the limit.
+            return _Cut(self.md, self.start, "", self.limit, self.measure).best()
+        return self._piece(end), end, self._open_fence(end)
+
+    def _furthest(self) -> int:
+        """The furthest end that fits, by bisection: longer text measures longer, give or take a marker."""
+        low, high = self.start + 1, min(len(self.md), self.start + _WINDOW * self.limit)
+        while low < high:
+            middle = (low + high + 1) // 2
+            low, high = (middle, high) if self._fits(middle) else (low, middle - 1)
+        return low
+
+    def _boundaries(self, end: int) -> Iterator[int]:
+        """Good places to cut, best first: the last paragraph, line or word in the second half of the piece."""
+        middle = self.start + (end - self.start) // 2
+        spans = [match.span() for match in _SPAN.finditer(self.md, self.start, min(len(self.md), end + 2048))]
+        for pattern in _BOUNDARIES:
+            cuts = [match.end() for match in pattern.finditer(self.md, middle, end) if match.end() > self.start]
+            yield from [cut for cut in reversed(cuts) if not any(a < cut < b for a, b in spans)][:3]
+
+    def _character(self, end: int) -> int:
+        """The last whole character that fits, or half of one longer than the limit."""
+        while end > self.start + 1 and not self._fits(end):
+            end -= 1
+        cut = end
+        while cut > self.start and _joined(self.md, cut):
+            cut -= 1
+        return cut if cut > self.start and self._fits(cut) else end
+
+    def _fits(self, end: int) -> bool:
+        if end - self.start > _WINDOW * self.limit:
+            return False
+        return self.measure(self._piece(end)) <= self.limit
+
+    def _piece(self, end: int) -> str:
+        text = self.opening + self.md[self.start : end]
+        fence = self._open_fence(end) if end < len(self.md) else ""
+        if not fence:
+            return text
+        return text + ("" if text.endswith("\n") else "\n") + _marker(fence) + "\n"
+
+    def _open_fence(self, end: int) -> str:
+        """The line that opened the code block a cut at `end` falls into, or ""."""
+        opened = ""
+        for match in _FENCE.finditer(self.opening + self.md[self.start : end]):
+            marker = match.group(1)
+            if not opened:
+                opened = "" if "`" in match.group(2) and marker[0] == "`" else match.group().strip(" ") + "\n"
+            elif marker.startswith(_marker(opened)) and not match.group(2).strip():
+                opened = ""
+        # A fence line too long to repeat in every piece is not worth keeping.
+        return opened if len(opened) + len(_marker(opened)) < self.limit // 2 else ""
+
+
+def _marker(fence: str) -> str:
+    """The run of backticks or tildes that opens, and therefore closes, a fence."""
+    return fence[: len(fence) - len(fence.lstrip(fence[0]))] if fence else ""
+
+
+def _joined(text: str, cut: int) -> bool:
+    """Whether a cut here would fall inside what a reader sees as one character."""
+    if not 0 < cut < len(text):
+        return False
+    before, after = text[cut - 1], text[cut]
+    return (
+        unicodedata.category(after).startswith("M")
+        or "\u200d" in (before, after)
+        or "\U0001f3fb" <= after <= "\U0001f3ff"
+        or ("\ud800" <= before <= "\udbff" and "\udc00" <= after <= "\udfff")
+        or (before == "\r" and after == "\n")
+        or (_is_flag_half(after) and _flag_halves_before(text, cut) % 2 == 1)
+    )
+
+
+def _flag_halves_before(text: str, cut: int) -> int:
+    count = 0
+    while cut > count and _is_flag_half(text[cut - count - 1]):
+        count += 1
+    return count
+
+
+def _is_flag_half(char: str) -> bool:
+    return "\U0001f1e6" <= char <= "\U0001f1ff"

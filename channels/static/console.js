@@ -1,0 +1,270 @@
+// The console page: shows one feed in order, each entry once, and posts what the user says or taps.
+"use strict";
+
+const page = document.body.dataset;
+const byId = (id) => document.getElementById(id);
+const [log, typing, form, input, suggestions] = ["log", "typing", "composer", "text", "suggestions"].map(byId);
+const main = document.querySelector("main");
+
+const POLL_MS = 1500;
+const POLLS_BEFORE_STREAM = 20;
+const TYPING_MS = 60_000;
+const RETRY_MS = [600, 2000];
+
+const acts = new Map(); // event id -> our own message element
+const deliveries = new Set(); // a delivery tried twice shows once
+let lastId = "";
+let typingTimer = 0;
+
+// --- what the feed says
+
+function show(id, entry) {
+  lastId = id;
+  const at = new Date(parseInt(id, 10));
+  ({ user: showUser, tap: showTap, typing: showTyping, bubble: showBubble })[entry.type]?.(entry, at);
+}
+
+function showUser(entry, at) {
+  if (entry.text) closeButtons();
+  const known = acts.get(entry.event);
+  if (known) return settle(known, at);
+  acts.set(entry.event, addMessage("user", at, [element("div", "bubble", entry.text)]));
+}
+
+function showTap(entry) {
+  const button = [...log.querySelectorAll(".buttons button")].find((each) => each.dataset.data === entry.data);
+  if (button) choose(button);
+}
+
+function showTyping(_entry, at) {
+  const left = TYPING_MS - (Date.now() - at);
+  if (left > 0) setTyping(true, left);
+}
+
+function showBubble(entry, at) {
+  setTyping(false);
+  if (deliveries.has(entry.delivery)) return;
+  deliveries.add(entry.delivery);
+  const text = element("div", "text");
+  text.innerHTML = entry.html; // made by the server's Markdown renderer, which lets no HTML through
+  const bubble = element("div", "bubble");
+  bubble.append(text, ...(entry.media ? [mediaView(entry.media)] : []));
+  const buttons = entry.buttons.length ? [buttonRow(entry.buttons)] : [];
+  addMessage("bot", at, [bubble, ...buttons]);
+}
+
+// --- elements
+
+function element(tag, className = "", text = "") {
+  const made = document.createElement(tag);
+  made.className = className;
+  made.textContent = text;
+  return made;
+}
+
+function addMessage(side, at, parts) {
+  const atBottom = main.scrollHeight - main.scrollTop - main.clientHeight < 120;
+  const message = element("article", `message ${side}${Date.now() - at < 5000 ? " new" : ""}`);
+  message.append(element("span", "sr", side === "user" ? "You: " : "Bot: "), ...parts, timeOf(at));
+  log.append(message);
+  if (atBottom || side === "user") toBottom();
+  return message;
+}
+
+function timeOf(at) {
+  const today = at.toDateString() === new Date().toDateString();
+  const clock = { hour: "2-digit", minute: "2-digit" };
+  const time = element("time", "meta", at.toLocaleString([], today ? clock : { day: "numeric", month: "short", ...clock }));
+  time.dateTime = at.toISOString();
+  return time;
+}
+
+function mediaView(media) {
+  if (!media.mime.startsWith("image/")) return fileCard(media);
+  const figure = element("figure");
+  const image = element("img");
+  const caption = element("figcaption", "", media.filename);
+  image.alt = media.filename || "Image from the bot";
+  image.onload = toBottom;
+  image.onerror = () => figure.replaceWith(fileCard(media, true));
+  image.src = media.url;
+  caption.append(downloadLink(media, "", "Download"));
+  figure.append(image, caption);
+  return figure;
+}
+
+function fileCard(media, gone = false) {
+  const card = gone ? element("div", "file gone") : downloadLink(media, "file", "");
+  const ending = (media.filename.split(".").pop() || "file").slice(0, 4).toUpperCase();
+  card.append(element("span", "badge", ending), element("span", "label", media.filename || "File"));
+  card.append(element("small", "", gone ? "No longer available: ask for it again" : media.mime));
+  if (!gone) card.append(element("span", "act", "Download"));
+  return card;
+}
+
+function downloadLink(media, className, text) {
+  const link = element("a", className, text);
+  link.href = media.url;
+  link.download = media.filename;
+  return link;
+}
+
+function buttonRow(buttons) {
+  const row = element("div", "buttons");
+  row.role = "group";
+  row.ariaLabel = "Your answer";
+  for (const each of buttons) {
+    const button = element("button", each.style, each.label);
+    button.type = "button";
+    button.dataset.data = each.data;
+    button.onclick = () => tap(button);
+    row.append(button);
+  }
+  return row;
+}
+
+function choose(button, chosen = true) {
+  for (const each of button.parentNode.children) each.disabled = chosen;
+  button.classList.toggle("chosen", chosen);
+  button.ariaLabel = chosen ? `${button.textContent}, chosen` : null;
+}
+
+// Words settle or drop whatever was waiting, so older buttons have nothing left to say.
+function closeButtons() {
+  for (const button of log.querySelectorAll(".buttons button")) button.disabled = true;
+}
+
+function setTyping(shown, milliseconds = 0) {
+  clearTimeout(typingTimer);
+  typing.hidden = !shown;
+  if (!shown) return;
+  typingTimer = setTimeout(() => setTyping(false), milliseconds);
+  toBottom();
+}
+
+function toBottom() {
+  main.scrollTop = main.scrollHeight;
+}
+
+function setState(state, words = state) {
+  const shown = byId("state");
+  if (shown.textContent !== words) shown.textContent = words;
+  shown.dataset.state = state;
+}
+
+// --- what the user says
+
+const newId = () => Array.from(crypto.getRandomValues(new Uint8Array(16)), (byte) => byte.toString(16).padStart(2, "0")).join("");
+const pause = (milliseconds) => new Promise((done) => setTimeout(done, milliseconds));
+
+// Tries a lost connection again with the same id: the server takes each id once. Returns "" or why it failed.
+async function post(body, attempt = 0) {
+  try {
+    const answer = await fetch(page.hook, {
+      method: "POST",
+      headers: { "Content-Type": "application/json", "X-Sayso-Console": "1" },
+      body: JSON.stringify(body),
+      signal: AbortSignal.timeout(15_000),
+    });
+    if (answer.ok) return "";
+    if (answer.status === 503) return "The bot is busy. Please try again shortly.";
+    if (answer.status === 403) return "Your session has ended. Please reload the page.";
+    return "Not sent, tap to retry";
+  } catch {
+    if (attempt >= RETRY_MS.length) return "Not sent, tap to retry";
+    await pause(RETRY_MS[attempt]);
+    return post(body, attempt + 1);
+  }
+}
+
+async function say(text) {
+  const id = newId();
+  const message = addMessage("user", new Date(), [element("div", "bubble", text)]);
+  acts.set(id, message);
+  await sendFrom(message, { id, text });
+}
+
+async function sendFrom(message, body) {
+  message.classList.add("sending");
+  const failure = await post(body);
+  message.classList.remove("sending");
+  if (failure) offerRetry(message, failure, () => sendFrom(message, body));
+}
+
+async function tap(button, id = newId()) {
+  settle(button.closest(".message"));
+  choose(button);
+  const failure = await post({ id, tap: button.dataset.data });
+  if (!failure) return;
+  choose(button, false);
+  offerRetry(button.closest(".message"), failure, () => tap(button, id));
+}
+
+function offerRetry(message, words, again) {
+  settle(message);
+  const retry = element("button", "retry", words);
+  retry.type = "button";
+  retry.onclick = () => (retry.remove(), again());
+  message.append(retry);
+}
+
+// The message has arrived after all, or is about to be sent again.
+function settle(message) {
+  message.classList.remove("sending");
+  message.querySelector(".retry")?.remove();
+}
+
+// --- the connection: a stream of events, or polling where the stream is refused
+
+function listen() {
+  const stream = new EventSource(`${page.events}?after=${encodeURIComponent(lastId)}`);
+  let lost = 0;
+  stream.onopen = () => (clearTimeout(lost), (lost = 0), setState("live"));
+  stream.onmessage = (event) => show(event.lastEventId, JSON.parse(event.data));
+  stream.onerror = () => {
+    if (stream.readyState === EventSource.CLOSED) return clearTimeout(lost), poll(POLLS_BEFORE_STREAM);
+    lost ||= setTimeout(() => setState("offline"), 3000); // a stream that ended is back within a second
+  };
+}
+
+async function poll(left) {
+  if (!left) return listen();
+  const answer = await fetch(`${page.poll}?after=${encodeURIComponent(lastId)}`).catch(() => null);
+  if (answer?.status === 403) return setState("offline", "session ended, reload");
+  setState(answer?.ok ? "polling" : "offline");
+  if (answer?.ok) for (const { at, ...entry } of (await answer.json()).entries) show(at, entry);
+  setTimeout(poll, POLL_MS, left - 1);
+}
+
+// --- the composer
+
+function composed() {
+  input.style.height = "auto";
+  input.style.height = `${input.scrollHeight}px`;
+  byId("send").disabled = !input.value.trim();
+  if (suggestions) suggestions.hidden = input.value !== "";
+}
+
+form.onsubmit = (event) => {
+  event.preventDefault();
+  const text = input.value.trim();
+  if (!text) return;
+  input.value = "";
+  composed();
+  say(text);
+};
+
+input.oninput = composed;
+input.onkeydown = (event) => {
+  if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
+    event.preventDefault();
+    form.requestSubmit();
+  }
+};
+
+suggestions?.addEventListener("click", (event) => {
+  if (event.target.matches("button")) say(event.target.textContent);
+});
+
+composed();
+listen();

@@ -1,0 +1,286 @@
+"""Records: stored pending actions and the few atomic steps of their life, in Redis or in memory."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+from channels.types import Conversation
+from pending.action import PendingAction, State, canonical_json
+from pending.seal import Seal
+from workers.lane import Arm, Change, Lease, Move, pairs
+from workers.redis import Scripts
+
+#: Where this room's scripts are.
+LUA = Path(__file__).parent / "lua"
+
+#: What a claim found. Only `mine` may go on; the others execute nothing.
+Verdict = Literal["mine", "other", "gone", "expired", "early", "tampered", "lost", "moved"]
+
+_VOLATILE = ("state", "expires_at", "outcome", "pending_action_id")
+
+
+@dataclass(frozen=True, slots=True)
+class StoredAction:
+    """A record as stored: the sealed part exactly as it was sealed, and where it is in its life."""
+
+    record: str
+    mac: str
+    state: State
+    expires_at: float = 0.0
+    by: str = ""
+    attempt: str = ""
+    told: str = ""
+
+    @classmethod
+    def from_hash(cls, fields: Mapping[str, str]) -> StoredAction | None:
+        """The record in a Redis hash, None when there is none."""
+        if "rec" not in fields:
+            return None
+        return cls(
+            record=fields["rec"],
+            mac=fields.get("mac", ""),
+            state=fields["state"],  # type: ignore[arg-type]  # only our scripts write it
+            expires_at=int(fields.get("expires", "0")) / 1000,
+            by=fields.get("by", ""),
+            attempt=fields.get("attempt", ""),
+            told=fields.get("told", ""),
+        )
+
+    @property
+    def action(self) -> PendingAction:
+        """The action: what was sealed, in its present state. A record that is no longer one has no kind to run."""
+        try:
+            sealed = json.loads(self.record)
+            pid = sealed.pop("pid")
+            return PendingAction(
+                **sealed, pending_action_id=pid, state=self.state, expires_at=self.expires_at, outcome=self.told or None
+            )
+        except (ValueError, TypeError, KeyError, AttributeError):
+            return PendingAction(user_id="", kind="", preview="an action that was changed", state=self.state)
+
+    def is_genuine(self, seal: Seal) -> bool:
+        """Whether the record is exactly what we sealed, and its digest that of its arguments."""
+        return seal.verify(self.record, self.mac)
+
+
+def seal_action(action: PendingAction, seal: Seal, *, user: str) -> Arm:
+    """The action as it is stored: everything that was shown and will run, under one MAC."""
+    fields = {key: value for key, value in asdict(action).items() if key not in _VOLATILE}
+    record = canonical_json({**fields, "pid": action.pending_action_id})
+    ttl_ms = max(1, round(action.ttl_seconds * 1000))
+    return Arm(action.pending_action_id, user, record, seal.sign(record), ttl_ms, action.idempotent)
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """Who decides on which record, and by which act: a turn's event, so that its redelivery is the same claim.
+
+    In a lane, `lease` and `seq` prove that it is this worker's turn, and `to` is where a late truth is sent.
+    """
+
+    conversation: str
+    pending_action_id: str
+    by: str
+    kind: Literal["text", "tap"] = "text"
+    lease: Lease | None = None
+    seq: int = 0
+    to: Conversation | None = None
+
+
+class Records(Protocol):
+    """The life of stored actions, one atomic step a call, each safe to repeat."""
+
+    def look(self, conversation: str, user: str) -> StoredAction | None:
+        """The live action of a scope."""
+
+    def change(self, conversation: str, change: Change) -> tuple[str, StoredAction | None]:
+        """Move or arm outside a lane. The first word is "ok", "exists" or "state"."""
+
+    def claim(self, claim: Claim, stored: StoredAction) -> tuple[Verdict, State | Literal[""]]:
+        """Take a shown action, once. `stored` is what was verified: anything else there is `tampered`."""
+
+    def start(self, claim: Claim, stored: StoredAction, attempt: str) -> bool:
+        """The last step before the effect: whether this attempt may go ahead."""
+
+    def finish(self, claim: Claim, attempt: str, state: State, told: str, correction: str = "") -> None:
+        """Record the truth about an effect, however late."""
+
+    def tighten(self, conversation: str, user: str, seconds: float, expected_id: str = "") -> StoredAction | None:
+        """Close the window sooner, never later."""
+
+
+class RedisRecords:
+    """Records in Redis: each call is one script, one round trip, on the server's clock."""
+
+    def __init__(self, scripts: Scripts) -> None:
+        self._scripts = scripts
+
+    def look(self, conversation: str, user: str) -> StoredAction | None:
+        """The live action of a scope."""
+        return StoredAction.from_hash(pairs(self._scripts.run("look", conversation, user)))
+
+    def change(self, conversation: str, change: Change) -> tuple[str, StoredAction | None]:
+        """Move or arm outside a lane."""
+        word, fields = self._scripts.run("change", conversation, change.to_json())
+        return str(word), StoredAction.from_hash(pairs(fields))
+
+    def claim(self, claim: Claim, stored: StoredAction) -> tuple[Verdict, State | Literal[""]]:
+        """Take a shown action, once."""
+        fence = _fence(claim.lease)
+        verdict, state = self._scripts.run(
+            "claim", claim.conversation, *fence, claim.pending_action_id, claim.by, claim.kind,
+            stored.record, stored.mac, claim.seq,
+        )  # fmt: skip
+        return verdict, state
+
+    def start(self, claim: Claim, stored: StoredAction, attempt: str) -> bool:
+        """The last step before the effect."""
+        args = (claim.pending_action_id, attempt, stored.record, stored.mac)
+        return bool(self._scripts.run("start", claim.conversation, *_fence(claim.lease), *args) == "go")
+
+    def finish(self, claim: Claim, attempt: str, state: State, told: str, correction: str = "") -> None:
+        """Record the truth about an effect."""
+        self._scripts.run("finish", claim.conversation, claim.pending_action_id, attempt, state, told, correction)
+
+    def tighten(self, conversation: str, user: str, seconds: float, expected_id: str = "") -> StoredAction | None:
+        """Close the window sooner."""
+        fields = self._scripts.run("tighten", conversation, user, expected_id, round(seconds * 1000))
+        return StoredAction.from_hash(pairs(fields))
+
+
+class MemoryRecords:
+    """Records in this process, bounded: the least recently armed are forgotten first."""
+
+    def __init__(self, *, max_entries: int = 5000, clock: Callable[[], float] = time.time) -> None:
+        self._max_entries = max_entries
+        self._clock = clock
+        self._lock = threading.RLock()
+        self._actions: OrderedDict[str, tuple[StoredAction, Arm]] = OrderedDict()
+        self._live: dict[tuple[str, str], str] = {}
+
+    def look(self, conversation: str, user: str) -> StoredAction | None:
+        """The live action of a scope."""
+        with self._lock:
+            return self._get(self._live.get((conversation, user), ""))
+
+    def change(self, conversation: str, change: Change) -> tuple[str, StoredAction | None]:
+        """Move or arm outside a lane."""
+        with self._lock:
+            refused = self.obstacle(conversation, change)
+            if refused:
+                return refused, None
+            self.apply(conversation, change)
+            if change.arm:
+                self.show(change.arm.pending_action_id)
+            touched = change.arm or change.move
+            return "ok", self._get(touched.pending_action_id) if touched else None
+
+    def claim(self, claim: Claim, stored: StoredAction) -> tuple[Verdict, State | Literal[""]]:
+        """Take a shown action, once."""
+        with self._lock:
+            now = self._get(claim.pending_action_id)
+            if now is None:
+                return "gone", ""
+            if now.state in ("claimed", "started") and now.by == claim.by:
+                return "mine", now.state
+            if now.state != "shown":
+                return "other", now.state
+            if (now.record, now.mac) != (stored.record, stored.mac):
+                return "tampered", now.state
+            state: State = "expired" if self._clock() >= now.expires_at else "claimed"
+            self._put(claim.pending_action_id, replace(now, state=state, by=claim.by))
+            return ("mine" if state == "claimed" else "expired"), state
+
+    def start(self, claim: Claim, stored: StoredAction, attempt: str) -> bool:
+        """The last step before the effect."""
+        with self._lock:
+            now = self._get(claim.pending_action_id)
+            if now is None or (now.record, now.mac) != (stored.record, stored.mac):
+                return False
+            if now.state == "started" and now.attempt == attempt:
+                return True
+            if now.state != "claimed" and not (now.state == "started" and now.action.idempotent):
+                return False
+            self._put(claim.pending_action_id, replace(now, state="started", attempt=attempt))
+            return True
+
+    def finish(self, claim: Claim, attempt: str, state: State, told: str, correction: str = "") -> None:
+        """Record the truth about an effect. Nothing here outlives the process, so nothing can need correcting."""
+        with self._lock:
+            now = self._get(claim.pending_action_id)
+            if now and now.attempt == attempt and now.state in ("started", "unknown"):
+                self._put(claim.pending_action_id, replace(now, state=state, told=told))
+
+    def tighten(self, conversation: str, user: str, seconds: float, expected_id: str = "") -> StoredAction | None:
+        """Close the window sooner."""
+        with self._lock:
+            pid = self._live.get((conversation, user), "")
+            now = self._get(pid)
+            if now is None or now.state != "shown" or self._clock() >= now.expires_at or expected_id not in ("", pid):
+                return None
+            return self._put(pid, replace(now, expires_at=min(now.expires_at, self._clock() + seconds)))
+
+    def obstacle(self, conversation: str, change: Change) -> str:
+        """Why the change cannot be made: "state", "exists", or "" when it can."""
+        if change.move:
+            moved = self._get(change.move.pending_action_id)
+            if moved is None or moved.state not in change.move.from_states:
+                return "state"
+        return "exists" if change.arm and self._occupied(conversation, change.arm, change.move) else ""
+
+    def apply(self, conversation: str, change: Change) -> None:
+        """Make the change."""
+        move, arm = change.move, change.arm
+        if move:
+            now = self._actions[move.pending_action_id][0]
+            self._put(
+                move.pending_action_id,
+                replace(now, state=move.to, told=move.told or now.told, by=move.by or now.by),  # type: ignore[arg-type]
+            )
+        if arm and arm.pending_action_id not in self._actions:
+            self._actions[arm.pending_action_id] = (StoredAction(arm.record, arm.mac, "armed"), arm)
+            self._live[conversation, arm.user] = arm.pending_action_id
+            self._forget_oldest()
+
+    def show(self, pid: str) -> None:
+        """Open the window of an action whose preview was delivered."""
+        if pid in self._actions:
+            now, arm = self._actions[pid]
+            if now.state == "armed":
+                self._put(pid, replace(now, state="shown", expires_at=self._clock() + arm.ttl_ms / 1000))
+
+    def _occupied(self, conversation: str, arm: Arm, move: Move | None) -> bool:
+        other = self._live.get((conversation, arm.user), "")
+        now = self._get(other)
+        if now is None or other == arm.pending_action_id or (move and move.pending_action_id == other):
+            return False
+        over = now.state == "shown" and self._clock() >= now.expires_at
+        if over:
+            self._put(other, replace(now, state="expired"))
+        return not over
+
+    def _get(self, pid: str) -> StoredAction | None:
+        entry = self._actions.get(pid)
+        return entry[0] if entry else None
+
+    def _put(self, pid: str, stored: StoredAction) -> StoredAction:
+        self._actions[pid] = (stored, self._actions[pid][1])
+        if stored.state not in ("armed", "shown", "claimed", "started"):
+            self._live = {scope: live for scope, live in self._live.items() if live != pid}
+        return stored
+
+    def _forget_oldest(self) -> None:
+        while len(self._actions) > self._max_entries:
+            pid, _ = self._actions.popitem(last=False)
+            self._live = {scope: live for scope, live in self._live.items() if live != pid}
+
+
+def _fence(lease: Lease | None) -> tuple[Any, str]:
+    return (lease.epoch, lease.token) if lease else ("", "")

@@ -1,0 +1,159 @@
+"""Lane: what a conversation holds for the worker that has its lease, and all that one turn may change.
+
+    LaneError
+    ├── LaneLost       another worker holds the lane by now
+    ├── LaneParked     nothing can be sent now: the lane was let go until a later try
+    └── TurnOvertaken  the world changed since this worker looked
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from channels.types import Conversation, Delivery, Reply, Turn
+
+
+class LaneError(Exception):
+    """Base of what working on a lane raises."""
+
+
+class LaneLost(LaneError):
+    """Raised when another worker holds the lane by now: stop, and change nothing more."""
+
+
+class LaneParked(LaneError):
+    """Raised when a reply must wait and the lane was let go until then."""
+
+
+class TurnOvertaken(LaneError):
+    """Raised when a commit found the world changed since it looked: look again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """The right to work on a conversation, with the fencing token that proves it is still held."""
+
+    conversation: str
+    epoch: int
+    token: str
+
+
+@dataclass(frozen=True, slots=True)
+class QueuedTurn:
+    """The next turn to work on, with what its worker needs to know: `live` and `tapped` are pending records."""
+
+    seq: int
+    received_at: float
+    user: str
+    turn: Turn
+    live: Mapping[str, str]
+    tapped: Mapping[str, str]
+    history: str
+
+
+@dataclass(frozen=True, slots=True)
+class QueuedReply:
+    """The next reply to send, before any further turn."""
+
+    number: int
+    text: str
+    attempt: int
+
+    def delivery(self, lease: Lease) -> Delivery:
+        """The reply with its address, as adapters take it."""
+        entry = json.loads(self.text)
+        delivery_id = f"{lease.conversation}#{self.number}"
+        return Delivery(delivery_id, Conversation(*entry["to"]), Reply.from_json(entry["reply"]), self.attempt)
+
+
+#: What a lane holds next; None when there is nothing to do.
+Work = QueuedTurn | QueuedReply | None
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """A pending action's change of state, possible only from the states given. `told` is what its twins will hear."""
+
+    pending_action_id: str
+    from_states: tuple[str, ...]
+    to: str
+    told: str = ""
+    by: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """The move as the scripts read it."""
+        move = {"pid": self.pending_action_id, "from": self.from_states, "to": self.to, "told": self.told}
+        return {**move, "by": self.by} if self.by else move
+
+
+@dataclass(frozen=True, slots=True)
+class Arm:
+    """A pending action to store: its record exactly as sealed, and for how long it may be answered once shown."""
+
+    pending_action_id: str
+    user: str
+    record: str
+    mac: str
+    ttl_ms: int
+    idempotent: bool = False
+
+    def to_dict(self) -> dict[str, Any]:
+        """The action as the scripts read it."""
+        return {
+            "pid": self.pending_action_id,
+            "user": self.user,
+            "rec": self.record,
+            "mac": self.mac,
+            "ttl": self.ttl_ms,
+            "idempotent": self.idempotent,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """All that a turn changes: replies with the action each previews (or ""), history, pending action."""
+
+    replies: tuple[tuple[Reply, str], ...] = ()
+    history: str | None = None
+    move: Move | None = None
+    arm: Arm | None = None
+
+    def to_json(self, to: Conversation | None = None) -> str:
+        """The change as the scripts read it. Absent parts are left out: cjson reads null as a value."""
+        entries = [{"pid": pid or "-", "reply": outbox_entry(to, reply)} for reply, pid in self.replies if to]
+        data: dict[str, Any] = {"replies": entries}
+        if self.history is not None:
+            data["history"] = self.history
+        if self.move:
+            data["move"] = self.move.to_dict()
+        if self.arm:
+            data["arm"] = self.arm.to_dict()
+        return json.dumps(data)
+
+
+def outbox_entry(to: Conversation, reply: Reply) -> str:
+    """A reply and its address, as the outbox keeps them."""
+    return json.dumps({"to": [to.channel, to.chat, to.thread], "reply": reply.to_json()})
+
+
+def read_work(view: Sequence[Any]) -> Work:
+    """What a script's view of the lane says there is to do."""
+    match list(view):
+        case ["reply", entry, attempt]:
+            number, _, text = str(entry).split(" ", 2)
+            return QueuedReply(int(number), text, int(attempt))
+        case ["turn", entry, live, tapped, history]:
+            seq, at, user, _, turn = str(entry).split(" ", 4)
+            return QueuedTurn(
+                int(seq), int(at) / 1000, user, Turn.from_json(turn), pairs(live), pairs(tapped), str(history)
+            )
+        case _:
+            return None
+
+
+def pairs(flat: Sequence[str]) -> dict[str, str]:
+    """A flat Redis reply as the hash it is."""
+    return dict(zip(flat[::2], flat[1::2], strict=True))

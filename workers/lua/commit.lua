@@ -1,0 +1,17 @@
+-- Finish a turn, all or nothing. ARGV: conversation, epoch, token, seq, user, change as JSON
+-- {replies: [{pid, reply}], history?, move?, arm?}.
+if not holds(ARGV[2], ARGV[3]) then return {'lost'} end
+local seq = tonumber(ARGV[4])
+if number('done') >= seq then return {'ok', view()} end
+local head = redis.call('LINDEX', inbox, 0)
+if not head or tonumber(string.match(head, '^%d+')) ~= seq then return {'moved', view()} end
+local change = cjson.decode(ARGV[6])
+local refused = obstacle(change)
+if refused then return {refused, view()} end
+redis.call('LPOP', inbox)
+redis.call('HSET', lane, 'done', seq)
+apply(change)
+if change.history then redis.call('SET', history(ARGV[5]), change.history, 'PX', KEEP) end
+for _, reply in ipairs(change.replies) do say(reply.pid, reply.reply) end
+keep()
+return {'ok', view()}

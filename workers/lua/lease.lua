@@ -1,0 +1,9 @@
+-- Take the lane if it is free. ARGV: conversation, token, lease in ms. Returns {epoch, view} or nil.
+local time = now()
+local held = number('until') > time
+if redis.call('EXISTS', lane) == 0 then return false end
+if held and redis.call('HGET', lane, 'token') ~= ARGV[2] then return false end
+local epoch = held and number('epoch') or redis.call('HINCRBY', lane, 'epoch', 1)
+redis.call('HSET', lane, 'token', ARGV[2], 'until', time + ARGV[3])
+redis.call('ZADD', due, time + ARGV[3], conversation)
+return {tostring(epoch), view()}

@@ -1,0 +1,117 @@
+"""Outbox: replies that must reach a channel at least once, in order, whoever dies on the way."""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Protocol
+
+from channels.base import Ambiguous, Channel, RateLimited, SendError, Unreachable
+from channels.types import Delivery, Receipt
+from workers.lane import LaneLost, LaneParked, Lease, QueuedReply, Work, read_work
+from workers.offload import offload
+from workers.redis import Scripts
+
+log = logging.getLogger(__name__)
+
+#: A reply is given up after this many tries.
+MAX_ATTEMPTS = 10
+#: The longest pause between two tries, in seconds, unless the platform asks for more.
+MAX_BACKOFF_SECONDS = 60.0
+#: What a text is marked with when it may have arrived before.
+REPEATED = "(sent again, the first try may have arrived)\n\n"
+
+
+class Outbox(Protocol):
+    """The replies of each lane, first in first out."""
+
+    def settle(self, lease: Lease, reply: QueuedReply, *, receipt: str = "", dead: str = "") -> Work:
+        """The reply was sent, or is given up for the reason `dead`. What it previewed may be answered now."""
+
+    def postpone(self, lease: Lease, reply: QueuedReply, seconds: float) -> None:
+        """Try again later: the lane is let go until then."""
+
+
+class RedisOutbox:
+    """The outbox in Redis: each call is one script, one round trip."""
+
+    def __init__(self, scripts: Scripts) -> None:
+        self._scripts = scripts
+
+    def settle(self, lease: Lease, reply: QueuedReply, *, receipt: str = "", dead: str = "") -> Work:
+        """Drop the reply from the outbox. Raises LaneLost."""
+        outcome, detail = ("dead", dead) if dead else ("sent", receipt)
+        answer = self._scripts.run(
+            "settle", lease.conversation, lease.epoch, lease.token, reply.number, outcome, detail
+        )
+        if answer[0] == "lost":
+            raise LaneLost(lease.conversation)
+        return read_work(answer[1])
+
+    def postpone(self, lease: Lease, reply: QueuedReply, seconds: float) -> None:
+        """Park the lane. Raises LaneLost."""
+        delay_ms = round(seconds * 1000)
+        answer = self._scripts.run(
+            "postpone", lease.conversation, lease.epoch, lease.token, reply.number, delay_ms
+        )
+        if answer == "lost":
+            raise LaneLost(lease.conversation)
+
+
+class Postman:
+    """Carries one reply at a time to its channel and records what became of it."""
+
+    def __init__(
+        self, outbox: Outbox, channels: Mapping[str, Channel], *, chance: Callable[[], float] = random.random
+    ) -> None:
+        self._outbox = outbox
+        self._channels = channels
+        self._chance = chance
+
+    async def carry(self, lease: Lease, reply: QueuedReply) -> Work:
+        """Send the reply and return what the lane holds next. Raises LaneParked when it has to wait, LaneLost."""
+        delivery = reply.delivery(lease)
+        channel = self._channels.get(delivery.conversation.channel)
+        if channel is None:
+            return await self._bury(lease, reply, "the channel is no longer configured")
+        try:
+            receipt = await channel.send(delivery)
+        except SendError as exc:
+            return await self._failed(lease, reply, delivery, exc)
+        log.info("reply.sent", extra={"delivery": delivery.id})
+        return await offload(self._outbox.settle, lease, reply, receipt=receipt.message_id)
+
+    async def _failed(self, lease: Lease, reply: QueuedReply, delivery: Delivery, error: SendError) -> Work:
+        if isinstance(error, Ambiguous):
+            return await self._again(lease, reply, delivery)
+        if not isinstance(error, RateLimited | Unreachable) or reply.attempt >= MAX_ATTEMPTS:
+            return await self._bury(lease, reply, f"{type(error).__name__}: {error}")
+        wait = error.retry_after if isinstance(error, RateLimited) else self._backoff(reply.attempt)
+        log.warning("reply.postponed", extra={"delivery": delivery.id, "reason": str(error), "seconds": wait})
+        await offload(self._outbox.postpone, lease, reply, wait)
+        raise LaneParked(lease.conversation)
+
+    async def _again(self, lease: Lease, reply: QueuedReply, delivery: Delivery) -> Work:
+        """The answer was lost. Words are said again, marked; a file is not sent twice."""
+        if delivery.reply.media is not None:
+            return await self._bury(lease, reply, "Ambiguous: the file may have arrived")
+        marked = replace(delivery.reply, text=REPEATED + delivery.reply.text)
+        channel = self._channels[delivery.conversation.channel]
+        try:
+            receipt: Receipt = await channel.send(replace(delivery, reply=marked, attempt=delivery.attempt + 1))
+        except SendError as exc:
+            if reply.attempt >= MAX_ATTEMPTS:
+                return await self._bury(lease, reply, f"{type(exc).__name__}: {exc}")
+            await offload(self._outbox.postpone, lease, reply, self._backoff(reply.attempt))
+            raise LaneParked(lease.conversation) from exc
+        return await offload(self._outbox.settle, lease, reply, receipt=receipt.message_id)
+
+    async def _bury(self, lease: Lease, reply: QueuedReply, reason: str) -> Work:
+        log.error("reply.dead", extra={"conversation": lease.conversation, "reason": reason})
+        return await offload(self._outbox.settle, lease, reply, dead=reason)
+
+    def _backoff(self, attempt: int) -> float:
+        ceiling = min(MAX_BACKOFF_SECONDS, 2.0**attempt)
+        return ceiling * (0.5 + self._chance() / 2)

@@ -1,0 +1,97 @@
+"""Redis clients and scripts: how every process here talks to Redis."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, cast
+from zlib import crc32
+
+from redis import Redis
+from redis.backoff import ExponentialWithJitterBackoff, NoBackoff
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import RedisError
+from redis.retry import Retry
+
+#: Conversations are spread over this many shards, so that a shard can later move to a Redis of its own.
+SHARDS = 64
+#: What every key of ours begins with.
+PREFIX = "sayso:"
+
+_PRELUDE = Path(__file__).parent / "lua" / "prelude.lua"
+
+
+class RedisUnfit(Exception):
+    """Raised at start when the Redis given could lose or evict what we must keep."""
+
+
+def connect(url: str, *, patient: bool = False) -> Redis:
+    """A client for our own scripts.
+
+    The web's client gives up in tens of milliseconds, so that a webhook is refused while the platform still
+    listens; a worker's (`patient`) rides out a restart of Redis.
+    """
+    retry = Retry(ExponentialWithJitterBackoff(base=0.05, cap=1.0), 8) if patient else Retry(NoBackoff(), 1)
+    return Redis.from_url(
+        url,
+        decode_responses=True,
+        socket_connect_timeout=1,
+        socket_timeout=5 if patient else 2,
+        retry=retry,
+        retry_on_error=[RedisConnectionError],
+        max_connections=256,
+    )
+
+
+def check_fit(client: Redis) -> list[str]:
+    """Refuse a Redis that evicts keys; return warnings about one that may lose acknowledged writes.
+
+    Raises RedisUnfit. A server that hides its CONFIG is taken at its word, with a warning.
+    """
+    try:
+        settings = cast(dict[str, str], client.config_get("maxmemory-policy", "maxmemory", "appendonly", "appendfsync"))
+    except RedisError as exc:
+        return [f"cannot read the CONFIG of this Redis ({type(exc).__name__}): make sure it never evicts keys"]
+    policy = settings.get("maxmemory-policy", "noeviction")
+    if policy != "noeviction":
+        raise RedisUnfit(
+            f"maxmemory-policy is {policy!r}: waiting messages and confirmations would vanish. Set it to noeviction"
+        )
+    if settings.get("appendonly") != "yes":
+        return ["appendonly is off: a restart of this Redis loses waiting messages. Set appendonly yes"]
+    if settings.get("appendfsync") != "always":
+        return ["appendfsync is not always: a crash of this Redis may lose about two seconds of accepted messages"]
+    return []
+
+
+def shard_of(conversation: str) -> int:
+    """Which of the SHARDS a conversation lives in, for ever."""
+    return crc32(conversation.encode()) % SHARDS
+
+
+class Scripts:
+    """Lua scripts of one folder, each run in one round trip and reloaded by itself after SCRIPT FLUSH.
+
+    Every script gives the same answer when it is sent again, because redis-py resends when a reply was lost.
+    """
+
+    def __init__(self, client: Redis, folder: Path, *, prefix: str = PREFIX) -> None:
+        prelude = _PRELUDE.read_text()
+        self._prefix = prefix
+        self._scripts = {
+            path.stem: client.register_script(f"{prelude}\n{path.read_text()}")
+            for path in sorted(folder.glob("*.lua"))
+            if path != _PRELUDE
+        }
+
+    def run(self, name: str, conversation: str, *args: Any) -> Any:
+        """Run a script for one conversation. Raises redis.RedisError."""
+        return self._on_shard(name, shard_of(conversation), conversation, args)
+
+    def on_every_shard(self, name: str, *args: Any) -> list[Any]:
+        """Run a script once per shard, in order of the shards."""
+        return [self._on_shard(name, shard, "-", args) for shard in range(SHARDS)]
+
+    def _on_shard(self, name: str, shard: int, conversation: str, args: Sequence[Any]) -> Any:
+        key = f"{self._prefix}{{{shard}}}"
+        return self._scripts[name](keys=[key], args=[conversation, *args])
