@@ -25,7 +25,7 @@ from werkzeug.http import parse_cookie
 
 from channels.base import BadHook, Forbidden, MediaSource, Unreachable
 from channels.feed import Entry, Feed, FeedError
-from channels.types import Conversation, Delivery, Hook, HookAnswer, Receipt, Received, Reply, Tap, Turn
+from channels.types import Conversation, Delivery, Hook, HookAnswer, Receipt, Received, Reply, Tap, Turn, storable
 
 #: The longest text a person may send, in characters.
 MAX_TEXT_CHARS = 4000
@@ -368,22 +368,14 @@ def _json_object(body: bytes) -> dict[str, Any]:
 def _checked_text(text: str) -> str:
     if not text.strip() or len(text) > MAX_TEXT_CHARS:
         raise BadHook(f"text has {len(text)} characters: send 1 to {MAX_TEXT_CHARS}, not only spaces")
-    _utf8(text)
     return text
 
 
 def _checked_tap(data: str) -> str:
-    if not 0 < len(_utf8(data)) <= MAX_TAP_BYTES:
+    clean = storable(data)
+    if not 0 < len(clean.encode()) <= MAX_TAP_BYTES:
         raise BadHook(f"tap has {len(data)} characters: send the button's own data, 1 to {MAX_TAP_BYTES} bytes")
-    return data
-
-
-def _utf8(text: str) -> bytes:
-    """The text in UTF-8. JSON can spell half a surrogate pair, which nothing behind us could store."""
-    try:
-        return text.encode()
-    except UnicodeEncodeError as exc:
-        raise BadHook("the text holds half a surrogate pair: send whole characters") from exc
+    return clean
 
 
 def _act(turn: Turn) -> Entry:

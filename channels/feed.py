@@ -19,7 +19,7 @@ KEPT_SECONDS = 7 * 24 * 3600
 #: The longest one Redis read may block, in milliseconds: well under redis-py's socket timeout of 5 s.
 MAX_BLOCK_MS = 2000
 
-_ID = re.compile(r"\d{1,18}-\d{1,18}")
+_ID = re.compile(r"[0-9]{1,18}-[0-9]{1,18}")
 
 Entry = dict[str, Any]
 

@@ -74,7 +74,9 @@ def _render(md: str, dialect: _Dialect) -> str:
     blocks = _Blocks(dialect)
     for token in _parser().parse(md):
         blocks.take(token)
-    return blocks.text()
+    text = blocks.text()
+    # Markdown that renders to nothing, such as an empty link, is shown as it was written.
+    return text if text.strip() else dialect.escape(md)
 
 
 @functools.lru_cache(maxsize=1)
@@ -119,7 +121,7 @@ def _push_link(state: StateInline, scheme: str, rest: str) -> None:
     state.pending = state.pending[: -len(scheme)]
     state.push("link_open", "a", 1).attrs = {"href": scheme + rest}
     state.push("text", "", 0).content = scheme + rest
-    state.push("link_close", "a", -1)
+    state.push("link_close", "a", -1).markup = "autolink"
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,13 +228,8 @@ class _Blocks:
 def _item(marker: str, blocks: Sequence[_Block]) -> str:
     """One list item: code keeps its own margin, everything else is indented under the marker."""
     indent = " " * len(marker)
-    lines = [block.text if block.pre else block.text.replace("\n", f"\n{indent}") for block in blocks]
-    first, *rest = lines or [""]
-    return "\n".join([marker + first, *(line if block.pre else indent + line for line, block in _after(rest, blocks))])
-
-
-def _after(rest: Sequence[str], blocks: Sequence[_Block]) -> Iterator[tuple[str, _Block]]:
-    return zip(rest, blocks[1:], strict=True)
+    lines = [block.text if block.pre else indent + block.text.replace("\n", f"\n{indent}") for block in blocks]
+    return marker + "\n".join(lines).removeprefix(indent)
 
 
 def _aligned(rows: Sequence[Sequence[str]]) -> str:
@@ -298,13 +295,22 @@ class _Inline:
     def _close(self, token: Token, following: str) -> None:
         text = "".join(self.frames.pop())
         if token.type == "link_close":
-            self.frames[-1].append(_link(self.dialect, text, self.hrefs.pop()))
+            # The label of a bare URL is the URL: formatting rules must not touch it.
+            label = "" if token.markup == "autolink" else text
+            self.frames[-1].append(_link(self.dialect, label, self.hrefs.pop()))
             return
-        name = self.active.pop()
-        before = next((part[-1] for part in reversed(self.frames[-1]) if part), "")
-        inside_word = self.dialect.solid and (before.isalnum() or following.isalnum())
-        opening, closing = ("", "") if inside_word or name in self.active else self.dialect.marks[name]
+        opening, closing = self._marks(self.active.pop(), token.markup, following)
         self.frames[-1].append(f"{opening}{text}{closing}")
+
+    def _marks(self, name: str, markup: str, following: str) -> tuple[str, str]:
+        before = next((part[-1] for part in reversed(self.frames[-1]) if part), "")
+        touching = before.isalnum(), following.isalnum()
+        if all(touching) or (any(touching) and self.dialect.solid and name == "em"):
+            # 2*3*4 is arithmetic, not emphasis: no preview may turn it into 234.
+            return markup, markup
+        if name in self.active or (any(touching) and self.dialect.solid):
+            return "", ""
+        return self.dialect.marks[name]
 
 
 def _mark(token: Token) -> str:
@@ -393,7 +399,7 @@ def _whatsapp_pre(text: str, language: str) -> str:
 def _bare_link(label: str, href: str) -> str:
     """The label with the address behind it, once if they say the same."""
     if label in ("", href, href.removeprefix("mailto:"), href.removeprefix("tel:")):
-        return label or href
+        return label or href.removeprefix("mailto:").removeprefix("tel:")
     return f"{label} ({href})"
 
 
@@ -480,12 +486,23 @@ class _Cut:
     def best(self) -> tuple[str, int, str]:
         if self._fits(len(self.md)):
             return self._piece(len(self.md)), len(self.md), ""
-        end = self._furthest()
+        end = self._guess() or self._furthest()
         end = next((cut for cut in self._boundaries(end) if self._fits(cut)), None) or self._character(end)
         if self.opening and not self._fits(end):
             # Not even one character fits beside the fence lines: give up the fence, never the text or the limit.
             return _Cut(self.md, self.start, "", self.limit, self.measure).best()
         return self._piece(end), end, self._open_fence(end)
+
+    def _guess(self) -> int:
+        """An end that nearly fills the limit, by rule of three: one or two measurements instead of a dozen."""
+        size = self.limit
+        for _ in range(3):
+            end = min(len(self.md), self.start + max(1, size))
+            measured = self.measure(self._piece(end))
+            if self.limit * 0.9 <= measured <= self.limit:
+                return end
+            size = min(_WINDOW * self.limit, int((end - self.start) * 0.96 * self.limit / max(1, measured)))
+        return 0
 
     def _furthest(self) -> int:
         """The furthest end that fits, by bisection: longer text measures longer, give or take a marker."""

@@ -23,6 +23,9 @@ LUA = Path(__file__).parent / "lua"
 #: What a claim found. Only `mine` may go on; the others execute nothing.
 Verdict = Literal["mine", "other", "gone", "expired", "early", "tampered", "lost", "moved"]
 
+#: States in which an action still occupies its scope.
+OPEN_STATES: tuple[State, ...] = ("armed", "shown", "claimed", "started")
+
 _VOLATILE = ("state", "expires_at", "outcome", "pending_action_id")
 
 
@@ -164,6 +167,7 @@ class MemoryRecords:
         self._lock = threading.RLock()
         self._actions: OrderedDict[str, tuple[StoredAction, Arm]] = OrderedDict()
         self._live: dict[tuple[str, str], str] = {}
+        self._scopes: dict[str, tuple[str, str]] = {}
 
     def look(self, conversation: str, user: str) -> StoredAction | None:
         """The live action of a scope."""
@@ -247,6 +251,7 @@ class MemoryRecords:
         if arm and arm.pending_action_id not in self._actions:
             self._actions[arm.pending_action_id] = (StoredAction(arm.record, arm.mac, "armed"), arm)
             self._live[conversation, arm.user] = arm.pending_action_id
+            self._scopes[arm.pending_action_id] = (conversation, arm.user)
             self._forget_oldest()
 
     def show(self, pid: str) -> None:
@@ -261,10 +266,10 @@ class MemoryRecords:
         now = self._get(other)
         if now is None or other == arm.pending_action_id or (move and move.pending_action_id == other):
             return False
-        over = now.state == "shown" and self._clock() >= now.expires_at
-        if over:
+        if now.state == "shown" and self._clock() >= now.expires_at:
             self._put(other, replace(now, state="expired"))
-        return not over
+            return False
+        return now.state in OPEN_STATES
 
     def _get(self, pid: str) -> StoredAction | None:
         entry = self._actions.get(pid)
@@ -272,14 +277,14 @@ class MemoryRecords:
 
     def _put(self, pid: str, stored: StoredAction) -> StoredAction:
         self._actions[pid] = (stored, self._actions[pid][1])
-        if stored.state not in ("armed", "shown", "claimed", "started"):
-            self._live = {scope: live for scope, live in self._live.items() if live != pid}
         return stored
 
     def _forget_oldest(self) -> None:
         while len(self._actions) > self._max_entries:
             pid, _ = self._actions.popitem(last=False)
-            self._live = {scope: live for scope, live in self._live.items() if live != pid}
+            scope = self._scopes.pop(pid)
+            if self._live.get(scope) == pid:
+                del self._live[scope]
 
 
 def _fence(lease: Lease | None) -> tuple[Any, str]:

@@ -22,6 +22,9 @@ from workers.offload import offload
 
 log = logging.getLogger(__name__)
 
+#: Seconds a confirmed action may take before its outcome is called unknown. Less than a turn's own limit.
+EXECUTOR_TIMEOUT = 100.0
+
 #: The seed's statuses, and two that only a lane knows: `early` and `unknown`.
 OutcomeStatus = Literal[
     "executed", "expired", "digest_mismatch", "no_executor", "failed", "cancelled", "kind_mismatch", "ignored",
@@ -74,10 +77,13 @@ class Executors:
 class Settlement:
     """Claims, starts, runs and records one confirmed action."""
 
-    def __init__(self, records: Records, seal: Seal, executors: Executors) -> None:
+    def __init__(
+        self, records: Records, seal: Seal, executors: Executors, *, timeout_seconds: float = EXECUTOR_TIMEOUT
+    ) -> None:
         self._records = records
         self._seal = seal
         self._executors = executors
+        self._timeout_seconds = timeout_seconds
 
     async def confirm(self, claim: Claim, stored: StoredAction) -> ConfirmOutcome | None:
         """Run the action if this claim wins it. None: there is nothing to win, execute nothing.
@@ -123,15 +129,18 @@ class Settlement:
             return None
 
     async def _run(self, claim: Claim, action: PendingAction, executor: Executor, attempt: str) -> ConfirmOutcome:
+        limit = asyncio.timeout(self._timeout_seconds)
         try:
-            result = _as_text(await _call(executor))
+            async with limit:
+                result = _as_text(await _call(executor))
         except asyncio.CancelledError:
-            # The hard time limit of the turn. A thread may still be at it: nobody can know.
+            # This worker is being stopped. A thread may still be at it: nobody can know.
             await asyncio.shield(self._record(claim, attempt, "unknown", action, ""))
             raise
         except Exception:  # noqa: BLE001  # an executor is user code: its error is an outcome, its text stays here
             log.exception("pending.failed", extra={"kind": action.kind, "pending": action.pending_action_id})
-            return await self._record(claim, attempt, "failed", action, "")
+            # Past our own limit the executor was cut off, it did not fail: what it did is unknown.
+            return await self._record(claim, attempt, "unknown" if limit.expired() else "failed", action, "")
         return await self._record(claim, attempt, "done", action, result)
 
     async def _record(

@@ -102,7 +102,7 @@ class PendingActionStore(Protocol):
         """From now on `factory` rebuilds the executor of this kind from its record."""
 
 
-class _Store:
+class BasePendingStore:
     """The store's rules, once, over any Records."""
 
     def __init__(
@@ -113,7 +113,8 @@ class _Store:
         self.seal = seal
         self.executors = Executors(max_closures=max_closures)
         self.settlement = Settlement(records, seal, self.executors)
-        self._default_ttl_seconds = default_ttl_seconds
+        self.default_ttl_seconds = default_ttl_seconds
+        self.ignore_ttl_seconds = DEFAULT_IGNORE_TTL_SECONDS
 
     def register_executor_factory(self, kind: str, factory: ExecutorFactory) -> None:
         """From now on `factory` rebuilds the executor of this kind from its record."""
@@ -139,7 +140,7 @@ class _Store:
             args=dict(args or {}),
             channel_id=channel_id,
             conversation_id=conversation_id,
-            ttl_seconds=self._default_ttl_seconds if ttl_seconds is None else ttl_seconds,
+            ttl_seconds=self.default_ttl_seconds if ttl_seconds is None else ttl_seconds,
             requested_at=time.time(),
             parser_version=self.parser.version,
         )
@@ -267,7 +268,7 @@ class _Store:
         return replace(stored.action, state=state)  # type: ignore[arg-type]
 
 
-class InMemoryPendingStore(_Store):
+class InMemoryPendingStore(BasePendingStore):
     """Pending actions in this process, at most `max_entries`. They do not survive a restart: the user asks again."""
 
     def __init__(
@@ -280,7 +281,7 @@ class InMemoryPendingStore(_Store):
         super().__init__(records, Seal([secrets.token_hex()]), parser, default_ttl_seconds, max_entries)
 
 
-class RedisPendingStore(_Store):
+class RedisPendingStore(BasePendingStore):
     """Pending actions in Redis (6.2 or later), for many processes and machines.
 
     Only the record is stored, never a closure: register an executor factory for each kind. `secret_keys` seal the

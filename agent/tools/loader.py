@@ -69,7 +69,9 @@ def _import_name(source: str) -> ModuleType:
         return importlib.import_module(source)
     except ModuleNotFoundError as exc:
         if exc.name and f"{source}.".startswith(f"{exc.name}."):
-            raise ToolLoadError(f"cannot load tools from {source!r}: no module {exc.name!r} in {here!r} or sys.path") from exc
+            raise ToolLoadError(
+                f"cannot load tools from {source!r}: no module {exc.name!r} in {here!r} or sys.path"
+            ) from exc
         raise ToolLoadError(_broken(source, _origin(source), exc)) from exc
     except Exception as exc:
         raise ToolLoadError(_broken(source, _origin(source), exc)) from exc

@@ -30,7 +30,7 @@ class ToolParameter:
 
     def to_schema(self) -> dict[str, Any]:
         """The JSON schema of this one argument."""
-        from agent.tools.schema import build_model, json_schema  # noqa: PLC0415  # schema is built from parameters
+        from agent.tools.schema import build_model, json_schema  # schema is built from parameters
 
         schema: dict[str, Any] = json_schema(build_model("parameter", [self]))["properties"][self.name]
         return schema

@@ -14,13 +14,20 @@ Preview = str | Callable[..., str | ToolResult]
 
 
 def check_preview(tool_name: str, preview: Preview | None, names: Collection[str]) -> None:
-    """Refuse a template that names an argument the tool does not have."""
+    """Refuse a template that is malformed, or names an argument the tool does not have."""
     if not isinstance(preview, str):
         return
-    used = {field.split(".")[0].split("[")[0] for _, field, _, _ in string.Formatter().parse(preview) if field}
+    try:
+        used = {_root(field) for _, field, _, _ in string.Formatter().parse(preview) if field is not None}
+    except ValueError as exc:
+        raise ToolValidationError(f"preview of {tool_name!r} is no format template: {exc}") from exc
     unknown = sorted(used - set(names))
     if unknown:
         raise ToolValidationError(f"preview of {tool_name!r} uses unknown {unknown!r}; it has {sorted(names)!r}")
+
+
+def _root(field: str) -> str:
+    return field.split(".")[0].split("[")[0]
 
 
 def preview_words(tool_name: str, preview: Preview | None, args: Mapping[str, Any]) -> str | ToolResult:

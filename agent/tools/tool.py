@@ -6,6 +6,7 @@ import inspect
 import json
 import re
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, ClassVar
@@ -18,9 +19,9 @@ from agent.tools.errors import ToolError, ToolExecutionError, ToolNotFoundError,
 from agent.tools.parameter import ToolParameter
 from agent.tools.preview import Preview, check_preview, preview_words
 from agent.tools.schema import arguments, build_model, explain, json_schema
+from pending.action import PendingActionExistsError
 from pending.proposals import stash_pending
 from pending.results import PendingConfirmation, ToolResult
-from pending.action import PendingActionExistsError
 
 __all__ = [
     "AlreadyPending",
@@ -89,7 +90,7 @@ class Tool:
 
     def schema(self) -> dict[str, Any]:
         """Name, description and JSON schema of the parameters, as a model reads them."""
-        return {"name": self.name, "description": self.description, "parameters": json_schema(self._model)}
+        return {"name": self.name, "description": self.description, "parameters": deepcopy(self._parameters_schema)}
 
     def validate(self, params: Mapping[str, Any]) -> dict[str, Any]:
         """The arguments, checked, coerced and with defaults filled in. Raises ToolValidationError."""
@@ -139,6 +140,10 @@ class Tool:
         injected = self._injected()
         return build_model(self.name, [parameter for parameter in self.parameters if parameter.name not in injected])
 
+    @cached_property
+    def _parameters_schema(self) -> dict[str, Any]:
+        return json_schema(self._model)
+
     def _validated(self, params: Mapping[str, Any]) -> BaseModel:
         try:
             return self._model.model_validate(params)
@@ -146,7 +151,10 @@ class Tool:
             raise ToolValidationError(explain(self.name, self._model, exc)) from exc
 
     def _injected(self) -> dict[str, Any]:
-        current = self.config_injector() if self.config_injector else None
+        try:
+            current = self.config_injector() if self.config_injector else None
+        except Exception as exc:
+            raise ToolExecutionError(f"the config_injector of {self.name!r} failed: {exc}") from exc
         return {**self.injected_kwargs, **(current or {})}
 
     def _preview(self, args: Mapping[str, Any]) -> str | ToolResult:
@@ -187,7 +195,7 @@ def _heard(chunks: Iterator[Any], chunk_callback: ChunkCallback | None) -> Itera
 
 
 async def _join(chunks: AsyncIterator[Any], chunk_callback: ChunkCallback | None) -> str:
-    heard = []
+    heard: list[str] = []
     async for chunk in chunks:
         heard.extend(_heard(iter([chunk]), chunk_callback))
     return "".join(heard)
@@ -208,7 +216,10 @@ def _check_definition(tool: Tool) -> None:
 
 
 def _check_signature(tool: Tool, names: list[str]) -> None:
-    signature = inspect.signature(tool.function).parameters
+    try:
+        signature = inspect.signature(tool.function).parameters
+    except (ValueError, TypeError):  # some built-ins have none: their author's parameters are all we know
+        return
     takes_any = any(param.kind is inspect.Parameter.VAR_KEYWORD for param in signature.values())
     unknown = [name for name in names if name not in signature]
     if unknown and not takes_any:

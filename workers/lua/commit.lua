@@ -11,6 +11,7 @@ if refused then return {refused, view()} end
 redis.call('LPOP', inbox)
 redis.call('HSET', lane, 'done', seq)
 apply(change)
+forget_settled(ARGV[5])
 if change.history then redis.call('SET', history(ARGV[5]), change.history, 'PX', KEEP) end
 for _, reply in ipairs(change.replies) do say(reply.pid, reply.reply) end
 keep()

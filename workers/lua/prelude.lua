@@ -81,16 +81,20 @@ local function view()
   }
 end
 
-local function forget_live(pid)
-  local user = redis.call('HGET', record(pid), 'user')
-  if user and redis.call('GET', live(user)) == pid then redis.call('DEL', live(user)) end
-end
+-- States in which an action still occupies its scope.
+local OPEN = {armed = true, shown = true, claimed = true, started = true}
 
 local function set_state(pid, state, told)
   redis.call('HSET', record(pid), 'state', state)
   if told and told ~= '' then redis.call('HSET', record(pid), 'told', told) end
   redis.call('PEXPIRE', record(pid), KEEP_RECORD)
-  if state ~= 'shown' and state ~= 'claimed' and state ~= 'started' then forget_live(pid) end
+end
+
+-- An action that is over stays the scope's own until the deciding turn is committed: a turn that is worked on again
+-- after a crash must find the outcome.
+local function forget_settled(user)
+  local pid = redis.call('GET', live(user))
+  if pid and not OPEN[redis.call('HGET', record(pid), 'state') or ''] then redis.call('DEL', live(user)) end
 end
 
 -- The window opens when the user can see the preview.
@@ -114,9 +118,11 @@ local function obstacle(change)
     if other and other ~= arm.pid and not (move and move.pid == other) then
       local state = redis.call('HGET', record(other), 'state')
       local expires = tonumber(redis.call('HGET', record(other), 'expires') or '0')
-      local over = state == 'shown' and now() >= expires
-      if state and not over then return 'exists' end
-      if over then set_state(other, 'expired') end
+      if state == 'shown' and now() >= expires then
+        set_state(other, 'expired')
+      elseif OPEN[state or ''] then
+        return 'exists'
+      end
     end
   end
 end

@@ -1,0 +1,47 @@
+# Everything runs in .venv of this checkout; each target sets up what it needs.
+PYTHON ?= python3.11
+BIN := .venv/bin
+SOURCES := agent channels config examples pending workers tests benchmarks
+
+.PHONY: demo test check format bench e2e screenshot clean
+
+demo: .venv/ready  ## the bot in your browser, with nothing else installed
+	$(BIN)/sayso up --config config/demo.yaml
+
+test: .venv/ready-dev  ## all tests
+	$(BIN)/python -m pytest
+
+check: .venv/ready-dev  ## format, lint, types, import contracts
+	$(BIN)/ruff format --check $(SOURCES)
+	$(BIN)/ruff check $(SOURCES)
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: .venv/ready-dev
+	$(BIN)/ruff format $(SOURCES)
+	$(BIN)/ruff check --fix $(SOURCES)
+
+bench: .venv/ready-dev  ## speed, as ratios inside one run
+	$(BIN)/python -m benchmarks.path
+
+e2e: .venv/ready-dev  ## web, two workers and Redis as processes; every webhook twice
+	$(BIN)/python -m pytest tests/flows -v
+
+screenshot: .venv/ready-dev  ## docs/img/console.png, from the running demo in a real browser
+	$(BIN)/python -m tests.browser.screenshot
+
+clean:
+	rm -rf .venv .sayso build *.egg-info
+
+# A fresh machine may call Python 3.11 python3; any version the project does not support is refused by pip.
+.venv/bin/pip:
+	$$(command -v $(PYTHON) || command -v python3) -m venv .venv
+	$(BIN)/pip install --quiet --upgrade "pip>=25.1"
+
+.venv/ready: pyproject.toml | .venv/bin/pip
+	$(BIN)/pip install --quiet --editable ".[examples]"
+	touch $@
+
+.venv/ready-dev: pyproject.toml | .venv/ready
+	$(BIN)/pip install --quiet --editable ".[examples]" --group dev
+	touch $@

@@ -1,0 +1,332 @@
+"""ChannelAgent: settles what waits for a yes, else runs the agent, for one turn of one person on one channel."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import OrderedDict
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+from agent.loop import Agent
+from agent.memory import ConversationMemory
+from agent.messages import Message, Role
+from agent.config import AgentResult
+from agent.tools.artifacts import Artifact, collect_artifacts
+from agent.tools.tool import Tool
+from channels.types import Button, Media, Reply, Turn
+from pending import texts
+from pending.action import PendingAction
+from pending.parser import ConfirmParser
+from pending.proposals import ChannelRun, channel_run
+from pending.records import OPEN_STATES, Claim, StoredAction, seal_action
+from pending.settle import ConfirmOutcome
+from pending.store import BasePendingStore, InMemoryPendingStore, scope_of
+from workers.lane import Change, Lease, Move, QueuedTurn
+from workers.offload import offload, run_sync
+
+#: Scopes whose history a ChannelAgent without a mailbox remembers.
+MAX_MEMORIES = 5000
+
+_WAITING = ("armed", "shown")
+
+
+class MediaSink(Protocol):
+    """Where files made by tools are kept for delivery."""
+
+    def put(self, data: bytes, *, mime_type: str, filename: str) -> Media:
+        """Store the bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Case:
+    """A turn and all that is known about it."""
+
+    turn: Turn
+    live: StoredAction | None
+    tapped: StoredAction | None
+    memory: ConversationMemory
+    received_at: float
+    lease: Lease | None = None
+    seq: int = 0
+
+    @property
+    def told_already(self) -> str:
+        """The outcome of this very turn, found when it is worked on again after a crash."""
+        for stored in (self.live, self.tapped):
+            if stored and stored.by == self.turn.event_id and stored.state not in OPEN_STATES:
+                return stored.told or _end_of(stored)
+        return ""
+
+
+class ChannelAgent:
+    """One agent behind one channel, for all its people: each scope has its own history and its own pending action.
+
+    In a worker, `answer` returns all that a turn changes, for one commit. Alone, as in the seed, `ask_channel` applies
+    it at once, and what is proposed counts as shown.
+    """
+
+    def __init__(
+        self,
+        agent: Agent,
+        store: BasePendingStore | None = None,
+        parser: ConfirmParser | None = None,
+        *,
+        confirm_ttl: float | None = None,
+        media: MediaSink | None = None,
+    ) -> None:
+        self.agent = agent
+        self.store = store or InMemoryPendingStore()
+        self.parser = parser or self.store.parser
+        self._confirm_ttl = confirm_ttl or self.store.default_ttl_seconds
+        self._media = media
+        self._memories: OrderedDict[str, ConversationMemory] = OrderedDict()
+        for tool in agent.tools:
+            self.store.register_executor_factory(tool.name, _runs(tool))
+
+    def ask_channel(
+        self, user_id: str, message: str, *, channel_id: str | None = None, conversation_id: str | None = None,
+        args_digest: str | None = None,
+    ) -> AgentResult:  # fmt: skip
+        """Handle one message without mailbox or outbox (seed). Thread-safe; see `aask_channel`."""
+        return run_sync(
+            self.aask_channel(
+                user_id, message, channel_id=channel_id, conversation_id=conversation_id, args_digest=args_digest
+            )
+        )
+
+    async def aask_channel(
+        self, user_id: str, message: str, *, channel_id: str | None = None, conversation_id: str | None = None,
+        args_digest: str | None = None,
+    ) -> AgentResult:  # fmt: skip
+        """Handle one message: settle what waits, else run the agent. `args_digest`, if given, must be the record's.
+
+        The result's `content` is all that the person should read; `iterations` is 0 when no model was asked.
+        """
+        scope = scope_of(user_id, channel_id, conversation_id)
+        turn = Turn(f"ask-{time.monotonic_ns()}", scope.conversation, user_id, message)
+        live = await offload(self.store.records.look, scope.conversation.id, scope.id)
+        if live and args_digest not in (None, live.action.args_digest) and self.parser.is_confirm(message):
+            return _ack(await self._refuse_changed(scope.conversation.id, live))
+        memory = self._memory_of(f"{scope.conversation.id}:{scope.id}")
+        answer = await self._answer(_Case(turn, live, None, memory, time.time()))
+        await self._apply(scope.conversation.id, answer.change)
+        content = "\n\n".join(reply.text for reply, _ in answer.change.replies if reply.text)
+        return replace(answer.result, content=content) if answer.result else _ack(content)
+
+    async def answer(self, queued: QueuedTurn, lease: Lease) -> Change:
+        """All that a turn of a mailbox changes. Raises LaneLost and TurnOvertaken."""
+        case = _Case(
+            turn=queued.turn,
+            live=StoredAction.from_hash(queued.live),
+            tapped=StoredAction.from_hash(queued.tapped),
+            memory=_load(queued.history, self.agent.memory),
+            received_at=queued.received_at,
+            lease=lease,
+            seq=queued.seq,
+        )
+        answer = await self._answer(case)
+        return replace(answer.change, history=json.dumps(case.memory.to_dict()))
+
+    async def _answer(self, case: _Case) -> _Answer:
+        if case.told_already:
+            return _said(case, case.told_already)
+        if case.turn.tap:
+            return await self._tap(case)
+        live = case.live
+        if live is None or live.state not in OPEN_STATES:
+            return await self._run(case)
+        if case.turn.media:  # a caption decides nothing
+            return await self._move_on(case, live)
+        if self.parser.is_cancel(case.turn.text) and live.state in _WAITING:
+            return _cancel(case, live)
+        if self.parser.is_confirm(case.turn.text):
+            return await self._confirm(case, live)
+        return await self._move_on(case, live)
+
+    async def _tap(self, case: _Case) -> _Answer:
+        """A button decides only what it was minted for, and only for its own person."""
+        turn, target = case.turn, case.tapped or case.live
+        press = self.store.seal.read(turn.tap.data, turn.scope) if turn.tap else None
+        if press is None or target is None or target.action.pending_action_id != press.pending_action_id:
+            return _said(case, texts.stale())
+        if target.state not in OPEN_STATES:
+            return _said(case, target.told or _end_of(target))
+        match press.intent:
+            case "confirm":
+                return await self._confirm(case, target)
+            case "cancel" if target.state in _WAITING:
+                return _cancel(case, target)
+        tightened = await offload(
+            self.store.records.tighten, turn.conversation.id, turn.scope.id, self.store.ignore_ttl_seconds,
+            press.pending_action_id,
+        )  # fmt: skip
+        return _said(case, texts.ignored((tightened or target).action.preview))
+
+    async def _confirm(self, case: _Case, stored: StoredAction) -> _Answer:
+        if stored.state == "armed":
+            return _said(case, texts.early(stored.action.preview))
+        claim = Claim(
+            conversation=case.turn.conversation.id,
+            pending_action_id=stored.action.pending_action_id,
+            by=case.turn.event_id,
+            kind="tap" if case.turn.tap else "text",
+            lease=case.lease,
+            seq=case.seq,
+            to=case.turn.conversation,
+        )
+        with collect_artifacts() as artifacts:
+            outcome = await self.store.settlement.confirm(claim, stored)
+        return _said(case, _told(outcome), tuple(await self._files(artifacts)))
+
+    async def _move_on(self, case: _Case, live: StoredAction) -> _Answer:
+        """Another subject: nothing destructive stays armed behind an unrelated message (seed), and we say so."""
+        if live.state not in _WAITING:
+            return await self._run(case)
+        action = live.action
+        over = action.is_expired(case.received_at)
+        told = texts.expired(action.preview) if over else texts.dropped(action.preview)
+        move = Move(action.pending_action_id, _WAITING, "expired" if over else "cancelled", told, case.turn.event_id)
+        answer = await self._run(case, preface="" if over else told)
+        return replace(answer, change=replace(answer.change, move=move))
+
+    async def _run(self, case: _Case, preface: str = "") -> _Answer:
+        turn = case.turn
+        run = ChannelRun(
+            user_id=turn.user_id,
+            channel_id=turn.conversation.channel,
+            conversation_id=turn.conversation.address,
+            ttl_seconds=self._confirm_ttl,
+            parser_version=self.parser.version,
+        )
+        with channel_run(run):
+            result = await self.agent.arun(
+                [Message(Role.USER, turn.text or turn_label(turn), media=turn.media)], memory=case.memory
+            )
+        for pid, executor in run.executors.items():
+            self.store.executors.keep(pid, executor)
+        files = await self._files(result.artifacts)
+        proposal = replace(run.proposal, requested_at=case.received_at) if run.proposal else None
+        words = _Words(preface, result.content, files)
+        return _Answer(self._change(case, proposal, words), result)
+
+    def _change(self, case: _Case, proposal: PendingAction | None, words: _Words) -> Change:
+        files = tuple((Reply(media=media), "") for media in words.files)
+        if proposal is None:
+            text = words.text(words.content)
+            said = ((Reply(text), ""),) if text else ()
+            return Change(replies=said + files)
+        scope, pid = case.turn.scope, proposal.pending_action_id
+        buttons = (
+            Button("Confirm", self.store.seal.mint(pid, "confirm", scope), "primary"),
+            Button("Cancel", self.store.seal.mint(pid, "cancel", scope), "danger"),
+        )
+        question = words.text(texts.question(proposal.preview, proposal.ttl_seconds))
+        arm = seal_action(proposal, self.store.seal, user=scope.id)
+        return Change(replies=(*files, (Reply(question, buttons), pid)), arm=arm)
+
+    async def _files(self, artifacts: list[Artifact]) -> list[Media]:
+        return [await self._file(artifact) for artifact in artifacts if artifact.data is not None and self._media]
+
+    async def _file(self, artifact: Artifact) -> Media:
+        assert self._media is not None and artifact.data is not None  # noqa: S101, PT018  # _files looked
+        name = artifact.filename or "file"
+        return await offload(self._media.put, artifact.data, mime_type=artifact.mime_type, filename=name)
+
+    async def _apply(self, conversation: str, change: Change) -> None:
+        if change.move or change.arm:
+            await offload(self.store.records.change, conversation, change)
+
+    async def _refuse_changed(self, conversation: str, live: StoredAction) -> str:
+        action = live.action
+        move = Move(action.pending_action_id, _WAITING, "cancelled")
+        await offload(self.store.records.change, conversation, Change(move=move))
+        return texts.unsafe(action.preview)
+
+    def _memory_of(self, scope: str) -> ConversationMemory:
+        memory = self._memories.pop(scope, None) or _load("", self.agent.memory)
+        self._memories[scope] = memory
+        while len(self._memories) > MAX_MEMORIES:
+            self._memories.popitem(last=False)
+        return memory
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """What a turn changes, and the agent's own result if it was asked."""
+
+    change: Change
+    result: AgentResult | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Words:
+    """The parts of an answer before they become replies."""
+
+    preface: str
+    content: str
+    files: list[Media]
+
+    def text(self, body: str) -> str:
+        return "\n\n".join(part for part in (self.preface, body) if part)
+
+
+def turn_label(turn: Turn) -> str:
+    """What the history says of a turn without words."""
+    return "" if turn.media else f"({'a tap' if turn.tap else 'nothing'})"
+
+
+def _runs(tool: Tool) -> Any:
+    """The executor factory every tool has: run this tool with the recorded arguments, validated again."""
+
+    def factory(action: PendingAction) -> Any:
+        async def execute() -> str:
+            return await tool.aexecute(action.args)
+
+        return execute
+
+    return factory
+
+
+def _cancel(case: _Case, stored: StoredAction) -> _Answer:
+    told = texts.cancelled(stored.action.preview)
+    move = Move(stored.action.pending_action_id, _WAITING, "cancelled", told, case.turn.event_id)
+    answer = _said(case, told)
+    return replace(answer, change=replace(answer.change, move=move))
+
+
+def _said(case: _Case, text: str, files: tuple[Media, ...] = ()) -> _Answer:
+    """An answer without a model, which the history remembers all the same."""
+    words = case.turn.text or "(tapped a button)"
+    case.memory.add_many([Message(Role.USER, words), Message(Role.ASSISTANT, text)])
+    replies = ((Reply(text), ""), *((Reply(media=media), "") for media in files))
+    return _Answer(Change(replies=replies))
+
+
+def _told(outcome: ConfirmOutcome | None) -> str:
+    return outcome.told if outcome else texts.stale()
+
+
+def _end_of(stored: StoredAction) -> str:
+    """What a twin hears of an action that ended without words of its own."""
+    preview = stored.action.preview
+    match stored.state:
+        case "expired":
+            return texts.expired(preview)
+        case "cancelled" | "superseded":
+            return texts.cancelled(preview)
+        case "unknown":
+            return texts.unknown(preview)
+        case "failed":
+            return texts.failed(preview)
+    return texts.stale()
+
+
+def _load(history: str, limits: ConversationMemory | None) -> ConversationMemory:
+    if history:
+        return ConversationMemory.from_dict(json.loads(history))
+    return ConversationMemory(limits.max_messages, limits.max_tokens) if limits else ConversationMemory()
+
+
+def _ack(content: str) -> AgentResult:
+    return AgentResult(content=content)

@@ -1,0 +1,68 @@
+"""AgentConfig: how an agent runs, with AgentResult, what a run comes to."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from agent.messages import Message, ToolCall, UsageStats
+from agent.policy import ToolPolicy
+from agent.tools.artifacts import Artifact
+
+#: Asked before a reviewed call runs, with tool name, arguments and reason. Only `True` lets it run.
+ConfirmAction = Callable[[str, dict[str, Any], str], bool | Awaitable[bool]]
+#: Ends the run when it is true of a tool's name and result.
+StopCondition = Callable[[str, str], bool]
+
+#: Why a run ended: the model answered, a proposal waits for a yes, a terminal tool or stop condition, or a limit.
+StopReason = Literal["answer", "pending", "terminal", "max_iterations", "provider_error"]
+
+#: What a model is told when nobody wrote a system prompt.
+DEFAULT_SYSTEM_PROMPT = (
+    "You are a helpful assistant. Use the tools for facts and actions; never claim to have done what no tool did."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class AgentConfig:
+    """The settings of one agent, fixed for its life. Times are in seconds."""
+
+    name: str = "agent"
+    model: str = "gpt-5-mini"
+    system_prompt: str = DEFAULT_SYSTEM_PROMPT
+    temperature: float = 0.0
+    max_tokens: int = 1000
+    max_iterations: int = 6
+    max_retries: int = 2
+    retry_backoff_seconds: float = 1.0
+    rate_limit_cooldown_seconds: float = 5.0
+    request_timeout: float | None = 30.0
+    tool_timeout_seconds: float | None = None
+    parallel_tool_execution: bool = True
+    tool_policy: ToolPolicy | None = None
+    confirm_action: ConfirmAction | None = None
+    approval_timeout: float = 60.0
+    stop_condition: StopCondition | None = None
+
+    def __post_init__(self) -> None:
+        if self.max_iterations < 1:
+            raise ValueError(f"max_iterations={self.max_iterations!r} never asks the model: use 1 or more")
+        if self.max_retries < 0:
+            raise ValueError(f"max_retries={self.max_retries!r} never asks the model: use 0 or more")
+
+
+@dataclass(frozen=True, slots=True)
+class AgentResult:
+    """The reply, and what was made and spent on the way to it.
+
+    `messages` is the transcript of this run alone, the user's words included: what a conversation's history grows by.
+    """
+
+    content: str
+    artifacts: tuple[Artifact, ...] = ()
+    iterations: int = 0
+    usage: UsageStats = field(default_factory=UsageStats)
+    tool_calls: tuple[ToolCall, ...] = ()
+    messages: tuple[Message, ...] = ()
+    stop_reason: StopReason = "answer"

@@ -1,0 +1,157 @@
+"""Agent: the loop between a model and its tools, until there is something to say to the user."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from agent.calls import CallOutcome, run_calls
+from agent.config import AgentConfig, AgentResult, StopReason
+from agent.memory import ConversationMemory
+from agent.messages import Message, Role, ToolCall, UsageStats
+from agent.providers.base import Provider, ProviderError, ProviderRequest
+from agent.providers.offline import OfflineProvider
+from agent.retry import Sleep, ask
+from agent.selector import ToolSelector
+from agent.threads import run_sync
+from agent.tools.artifacts import Artifact, collect_artifacts
+from agent.tools.registry import ToolRegistry
+from agent.tools.tool import Tool
+
+
+class Agent:
+    """Tools, a provider and settings. Holds nothing of any run, so one agent serves many at once.
+
+    `memory` is the exception its owner chooses: given here, all runs share it; given to `arun`, only that run has it.
+    """
+
+    def __init__(
+        self,
+        tools: Iterable[Tool] = (),
+        provider: Provider | None = None,
+        config: AgentConfig | None = None,
+        memory: ConversationMemory | None = None,
+        selector: ToolSelector | None = None,
+        *,
+        sleep: Sleep = asyncio.sleep,
+    ) -> None:
+        self.tools = _distinct(tools)
+        self.provider: Provider = provider or OfflineProvider()
+        self.config = config or AgentConfig()
+        self.memory = memory
+        self.selector = selector
+        self._sleep = sleep
+
+    @property
+    def name(self) -> str:
+        """The configured name."""
+        return self.config.name
+
+    async def arun(self, messages: str | Sequence[Message], *, memory: ConversationMemory | None = None) -> AgentResult:
+        """Answer the user's words. The memory learns of the run only once it is complete."""
+        memory = memory if memory is not None else self.memory
+        said = [Message(Role.USER, messages)] if isinstance(messages, str) else list(messages)
+        run = _Run(history=[] if memory is None else memory.get_history(), messages=said)
+        with collect_artifacts() as artifacts:
+            reason, content = await self._steps(run)
+        run.messages.append(Message(Role.ASSISTANT, content))
+        if memory is not None:
+            memory.add_many(run.messages)
+        return run.result(reason, content, artifacts)
+
+    async def aask(self, prompt: str) -> AgentResult:
+        """`arun` for a single sentence."""
+        return await self.arun(prompt)
+
+    def run(self, messages: str | Sequence[Message], *, memory: ConversationMemory | None = None) -> AgentResult:
+        """`arun` for sync code, also from inside a running event loop."""
+        return run_sync(lambda: self.arun(messages, memory=memory))
+
+    def ask(self, prompt: str) -> AgentResult:
+        """`run` for a single sentence."""
+        return self.run(prompt)
+
+    def __call__(self, messages: str | Sequence[Message], *, memory: ConversationMemory | None = None) -> AgentResult:
+        """`run`."""
+        return self.run(messages, memory=memory)
+
+    async def _steps(self, run: _Run) -> tuple[StopReason, str]:
+        """Ask the model, run the tools it calls, show it the results, until something ends the run."""
+        for run.iterations in range(1, self.config.max_iterations + 1):
+            tools = await self._selected(run)
+            try:
+                answer = await self._ask(run, tools)
+            except ProviderError as exc:
+                return "provider_error", f"Provider error: {exc}"
+            if not answer.tool_calls:
+                return "answer", answer.content
+            ending = await self._call_tools(run, answer, tools)
+            if ending:
+                return ending
+        return "max_iterations", f"I stopped after {run.iterations} steps without reaching an answer."
+
+    async def _selected(self, run: _Run) -> list[Tool]:
+        if self.selector is None:
+            return self.tools
+        chosen = {tool.name for tool in await self.selector.select(run.transcript, list(self.tools))}
+        return [tool for tool in self.tools if tool.name in chosen]
+
+    async def _ask(self, run: _Run, tools: Sequence[Tool]) -> Message:
+        config = self.config
+        request = ProviderRequest(
+            model=config.model,
+            system_prompt=config.system_prompt,
+            messages=tuple(run.transcript),
+            tools=[tool.schema() for tool in tools],
+            temperature=config.temperature,
+            max_tokens=config.max_tokens,
+            timeout=config.request_timeout,
+        )
+        answer, usage = await ask(self.provider, request, config, self._sleep)
+        run.usage += usage
+        return answer
+
+    async def _call_tools(self, run: _Run, answer: Message, tools: Sequence[Tool]) -> tuple[StopReason, str] | None:
+        """Run the calls and note them in the transcript. Returns how the run ends, if it ends here."""
+        outcomes = await run_calls(answer.tool_calls, {tool.name: tool for tool in tools}, self.config)
+        run.messages += [answer, *(outcome.message for outcome in outcomes)]
+        run.tool_calls += answer.tool_calls
+        return _ending(outcomes)
+
+
+@dataclass(slots=True)
+class _Run:
+    """What one run has come to so far."""
+
+    history: list[Message]
+    messages: list[Message]
+    iterations: int = 0
+    usage: UsageStats = field(default_factory=UsageStats)
+    tool_calls: list[ToolCall] = field(default_factory=list)
+
+    @property
+    def transcript(self) -> list[Message]:
+        """All the model is to know: earlier turns and this one."""
+        return [*self.history, *self.messages]
+
+    def result(self, reason: StopReason, content: str, artifacts: Sequence[Artifact]) -> AgentResult:
+        """The finished run."""
+        calls, messages = tuple(self.tool_calls), tuple(self.messages)
+        return AgentResult(content, tuple(artifacts), self.iterations, self.usage, calls, messages, reason)
+
+
+def _distinct(tools: Iterable[Tool]) -> list[Tool]:
+    registry = ToolRegistry()
+    for tool in tools:
+        registry.register(tool)
+    return registry.all()
+
+
+def _ending(outcomes: Sequence[CallOutcome]) -> tuple[StopReason, str] | None:
+    """A proposal ends the run before anything else does: the user must see what waits for the yes."""
+    for reason in ("pending", "terminal"):
+        closings = [outcome.closing for outcome in outcomes if outcome.ends == reason]
+        if closings:
+            return reason, closings[0]
+    return None

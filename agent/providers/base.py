@@ -1,0 +1,151 @@
+"""Provider: the one door to a language model, in whichever of four shapes the vendor's adapter has it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, Protocol, runtime_checkable
+
+from agent.messages import Message, Role, ToolCall, UsageStats
+from agent.threads import in_thread
+
+
+class ProviderError(Exception):
+    """Raised when a model could not be asked, or gave no answer in time."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProviderRequest:
+    """What a provider is called with, as keyword arguments of these names.
+
+    `tools` are tool schemas as plain data; `timeout` is in seconds.
+    """
+
+    model: str
+    system_prompt: str
+    messages: Sequence[Message]
+    tools: Sequence[Mapping[str, Any]] = ()
+    temperature: float = 0.0
+    max_tokens: int = 1000
+    timeout: float | None = None
+
+    def as_kwargs(self) -> dict[str, Any]:
+        """The request in the shape of the call."""
+        return {each.name: getattr(self, each.name) for each in fields(self)}
+
+
+#: An answer and what it cost.
+Completion = tuple[Message, UsageStats]
+#: What a stream yields: text, whole tool calls and, if the vendor tells, the usage.
+StreamItem = str | ToolCall | UsageStats
+
+
+@runtime_checkable
+class Completes(Protocol):
+    """A provider that blocks; it is called in a thread."""
+
+    def complete(
+        self,
+        *,
+        model: str,
+        system_prompt: str,
+        messages: Sequence[Message],
+        tools: Sequence[Mapping[str, Any]],
+        temperature: float,
+        max_tokens: int,
+        timeout: float | None,
+    ) -> Completion:
+        """Answer the request; see ProviderRequest."""
+        ...
+
+
+@runtime_checkable
+class CompletesAsync(Protocol):
+    """A provider that answers in the event loop."""
+
+    async def acomplete(
+        self,
+        *,
+        model: str,
+        system_prompt: str,
+        messages: Sequence[Message],
+        tools: Sequence[Mapping[str, Any]],
+        temperature: float,
+        max_tokens: int,
+        timeout: float | None,  # noqa: ASYNC109  # vendors want to know it too; acall enforces it
+    ) -> Completion:
+        """Answer the request; see ProviderRequest."""
+        ...
+
+
+@runtime_checkable
+class Streams(Protocol):
+    """A provider that blocks while it yields its answer in pieces; it is called in a thread."""
+
+    def stream(
+        self,
+        *,
+        model: str,
+        system_prompt: str,
+        messages: Sequence[Message],
+        tools: Sequence[Mapping[str, Any]],
+        temperature: float,
+        max_tokens: int,
+        timeout: float | None,
+    ) -> Iterator[StreamItem]:
+        """Yield the answer to the request; see ProviderRequest."""
+        ...
+
+
+@runtime_checkable
+class StreamsAsync(Protocol):
+    """A provider that yields its answer in the event loop."""
+
+    def astream(
+        self,
+        *,
+        model: str,
+        system_prompt: str,
+        messages: Sequence[Message],
+        tools: Sequence[Mapping[str, Any]],
+        temperature: float,
+        max_tokens: int,
+        timeout: float | None,
+    ) -> AsyncIterator[StreamItem]:
+        """Yield the answer to the request; see ProviderRequest."""
+        ...
+
+
+#: Any one of the four methods is enough.
+Provider = CompletesAsync | Completes | StreamsAsync | Streams
+
+
+async def acall(provider: Provider, request: ProviderRequest) -> Completion:
+    """Ask the provider through the best door it has. Raises ProviderError, also when `timeout` has passed."""
+    try:
+        async with asyncio.timeout(request.timeout):
+            return await _ask(provider, request.as_kwargs())
+    except TimeoutError as exc:
+        raise ProviderError(f"no answer within {request.timeout} seconds") from exc
+
+
+async def _ask(provider: Provider, kwargs: dict[str, Any]) -> Completion:
+    if isinstance(provider, CompletesAsync):
+        return await provider.acomplete(**kwargs)
+    if isinstance(provider, Completes):
+        return await in_thread(lambda: provider.complete(**kwargs))
+    if isinstance(provider, StreamsAsync):
+        return joined([item async for item in provider.astream(**kwargs)])
+    if isinstance(provider, Streams):
+        return joined(await in_thread(lambda: list(provider.stream(**kwargs))))
+    raise TypeError(f"{provider!r} is no provider: give it complete, acomplete, stream or astream")
+
+
+def joined(items: Iterable[StreamItem]) -> Completion:
+    """The pieces of a stream as one answer."""
+    parts = list(items)
+    text = "".join(part for part in parts if isinstance(part, str))
+    calls = tuple(part for part in parts if isinstance(part, ToolCall))
+    usage = sum((part for part in parts if isinstance(part, UsageStats)), UsageStats())
+    return Message(Role.ASSISTANT, text, calls), usage

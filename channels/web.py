@@ -1,0 +1,143 @@
+"""Web: the Flask app: webhooks in, media out, health, and the console's pages."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from pathlib import Path
+
+from flask import Flask, Response, abort, jsonify, request, send_file
+from redis.exceptions import RedisError
+
+from channels.base import BadHook, Channel, Forbidden
+from channels.console import ConsoleChannel, console_pages
+from channels.media import BadToken, MediaGone
+from channels.types import Hook, Received, Turn
+from config.bootstrap import Services, bootstrap
+from config.loader import load_settings
+from pending.seal import split_button
+from workers.queue import living_workers
+
+log = logging.getLogger(__name__)
+
+#: Bytes a webhook's body may have. Platforms send far less; files come as links.
+MAX_BODY = 1_000_000
+#: Seconds a platform should wait before it repeats a webhook we could not keep.
+RETRY_AFTER = 5
+
+
+def create_app(services: Services) -> Flask:
+    """The WSGI app of one wired process."""
+    app = Flask("sayso", static_folder=None)
+    app.config["MAX_CONTENT_LENGTH"] = MAX_BODY
+    app.register_error_handler(RedisError, _redis_away)
+    _add_hooks(app, services)
+    _add_media(app, services)
+    _add_health(app, services)
+    _add_console(app, services)
+    return app
+
+
+def app() -> Flask:
+    """The app for a WSGI server, from SAYSO_CONFIG and SAYSO_DATA."""
+    settings = load_settings(Path(os.environ.get("SAYSO_CONFIG", "sayso.yaml")))
+    return create_app(bootstrap(settings, data=Path(os.environ.get("SAYSO_DATA", ".sayso"))))
+
+
+def _add_hooks(app: Flask, services: Services) -> None:
+    @app.post("/hooks/<name>")
+    @app.post("/hooks/<name>/<path:path>")
+    def hook(name: str, path: str = "") -> Response:
+        channel = services.channels.get(name) or abort(404)
+        received = _receive(channel, _hook_of(services, path))
+        for status in received.statuses:
+            level = logging.WARNING if status.status in ("failed", "undelivered") else logging.INFO
+            log.log(level, "reply.status", extra={"status": status.status, "code": status.error_code or "-"})
+        if received.ignored:
+            log.info("hook.ignored", extra={"channel": name, "reason": received.ignored})
+        for turn in received.turns:
+            if not _accept(services, turn):
+                return _try_later("this conversation has too many messages waiting")
+        answer = received.answer
+        return Response(answer.body, answer.status, content_type=answer.content_type)
+
+
+def _hook_of(services: Services, path: str) -> Hook:
+    """The request with the URL that the platform was given: behind a proxy the request's own is another."""
+    raw = request.environ.get("RAW_URI") or request.environ.get("REQUEST_URI") or request.full_path.rstrip("?")
+    return Hook(
+        url=services.public_url + str(raw),
+        headers={name.lower(): value for name, value in request.headers.items()},
+        body=request.get_data(),
+        path=path,
+        now=time.time(),
+    )
+
+
+def _receive(channel: Channel, hook: Hook) -> Received:
+    try:
+        return channel.receive(hook)
+    except Forbidden as exc:
+        log.warning("hook.forbidden", extra={"channel": channel.name, "reason": str(exc)})
+        abort(403)
+    except BadHook as exc:
+        log.warning("hook.bad", extra={"channel": channel.name, "reason": str(exc)})
+        abort(400)
+
+
+def _accept(services: Services, turn: Turn) -> bool:
+    parts = split_button(turn.tap.data) if turn.tap else None
+    accepted = services.mailbox.accept(turn, tapped=parts[0] if parts else "")
+    log.info("turn.accepted", extra={"conversation": turn.conversation.id, "outcome": accepted.outcome})
+    return accepted.outcome != "full"
+
+
+def _redis_away(error: RedisError) -> Response:
+    log.error("redis.away", extra={"reason": type(error).__name__})
+    return _try_later("storage is away")
+
+
+def _try_later(reason: str) -> Response:
+    """Nothing was kept: the platform must not believe it was."""
+    return Response(f"{reason}, try again\n", 503, {"Retry-After": str(RETRY_AFTER)}, content_type="text/plain")
+
+
+def _add_media(app: Flask, services: Services) -> None:
+    @app.get("/media/<token>")
+    def media(token: str) -> Response:
+        try:
+            path, mime_type, filename = services.media.open_token(token)
+        except MediaGone:
+            abort(410)
+        except BadToken:
+            abort(404)
+        shown = mime_type in ("image/png", "image/jpeg", "image/gif", "image/webp")
+        response = send_file(
+            path, mimetype=mime_type, as_attachment=not shown, download_name=filename or "file", conditional=True
+        )
+        response.headers["X-Content-Type-Options"] = "nosniff"
+        response.headers["Content-Security-Policy"] = "default-src 'none'; sandbox"
+        response.headers["Cache-Control"] = "private, max-age=300"
+        return response
+
+
+def _add_health(app: Flask, services: Services) -> None:
+    @app.get("/healthz")
+    def healthz() -> Response:
+        return jsonify(status="ok")
+
+    @app.get("/readyz")
+    def readyz() -> tuple[Response, int]:
+        try:
+            workers = living_workers(services.redis_url)
+        except RedisError as exc:
+            return jsonify(status="not ready", redis=type(exc).__name__), 503
+        ready = workers > 0
+        return jsonify(status="ready" if ready else "not ready", redis="ok", workers=workers), 200 if ready else 503
+
+
+def _add_console(app: Flask, services: Services) -> None:
+    consoles = [channel for channel in services.channels.values() if isinstance(channel, ConsoleChannel)]
+    if consoles:
+        app.register_blueprint(console_pages(*consoles))

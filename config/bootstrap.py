@@ -1,0 +1,237 @@
+"""Bootstrap: the one place that names concrete classes and puts them together."""
+
+from __future__ import annotations
+
+import fnmatch
+import logging
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from redis import Redis
+
+from agent import Agent, AgentConfig, ConversationMemory, OfflineProvider, Tool, ToolPolicy
+from agent.channel_agent import ChannelAgent
+from agent.tools.errors import ToolLoadError
+from agent.tools.loader import LoadedTools, load_all
+from channels.base import Channel, MediaSource
+from channels.console import ConsoleChannel
+from channels.feed import RedisFeed
+from channels.media import LocalMediaStore
+from channels.slack import SlackChannel
+from channels.telegram import TelegramChannel
+from channels.whatsapp import WhatsAppChannel
+from config.embedded import running_url
+from config.keys import secret_keys
+from config.loader import ConfigError
+from config.schema import (
+    AnyChannel,
+    ConsoleSettings,
+    PolicySettings,
+    Settings,
+    SlackSettings,
+    TelegramSettings,
+    WhatsAppSettings,
+)
+from pending import InMemoryPendingStore, RedisPendingStore
+from pending.store import BasePendingStore
+from workers.drain import Drain
+from workers.mailbox import LUA, Mailbox, RedisMailbox
+from workers.notebook import RedisNotebook
+from workers.outbox import Postman, RedisOutbox
+from workers.queue import WakeUps
+from workers.reaper import Reaper
+from workers.redis import Scripts, check_fit, connect
+
+log = logging.getLogger(__name__)
+
+#: Where the bot is reached when nothing else is configured.
+DEFAULT_URL = "http://127.0.0.1:8000"
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """The wired parts of one process."""
+
+    settings: Settings
+    public_url: str
+    redis_url: str
+    redis: Redis
+    mailbox: Mailbox
+    channels: Mapping[str, Channel]
+    media: LocalMediaStore
+    drain: Drain
+    reaper: Reaper
+
+
+def bootstrap(
+    settings: Settings, *, data: Path, redis_url: str = "", public_url: str = "", patient: bool = False
+) -> Services:
+    """Wire a process. `patient` is for workers, which ride out a restart of Redis; the web refuses fast instead.
+
+    Raises ConfigError and RedisUnfit, each naming the cure.
+    """
+    data.mkdir(parents=True, exist_ok=True)
+    os.environ.setdefault("SAYSO_DATA", str(data))
+    redis_url = redis_url or find_redis(settings, data)
+    public_url = settings.public_url or public_url or os.environ.get("SAYSO_PUBLIC_URL", DEFAULT_URL)
+    keys = secret_keys(data)
+    client = connect(redis_url, patient=patient)
+    wake_up = WakeUps(client)
+    scripts = Scripts(client, LUA)
+    media = LocalMediaStore(data / "media", keys=keys, public_url=public_url)
+    channels = {
+        name: _channel(name, channel, client, media, keys, public_url) for name, channel in settings.channels.items()
+    }
+    mailbox = RedisMailbox(scripts, wake_up)
+    return Services(
+        settings=settings,
+        public_url=public_url,
+        redis_url=redis_url,
+        redis=client,
+        mailbox=mailbox,
+        channels=channels,
+        media=media,
+        drain=Drain(mailbox, Postman(RedisOutbox(scripts), channels), channels, _agents(settings, client, media, keys)),
+        reaper=Reaper(client, scripts, wake_up),
+    )
+
+
+def find_redis(settings: Settings, data: Path) -> str:
+    """The Redis of the configuration, of the environment, or of a running `sayso up`. Raises ConfigError."""
+    url = settings.redis_url or os.environ.get("REDIS_URL", "") or running_url(data)
+    if not url:
+        raise ConfigError([f"no Redis: set REDIS_URL, or run `sayso up`, which brings its own, on {data}"])
+    return url
+
+
+def check_redis(services: Services) -> None:
+    """Refuse a Redis that would lose what we keep, and say what is risky. Raises RedisUnfit, redis.RedisError."""
+    for warning in check_fit(services.redis):
+        log.warning("redis.risk", extra={"advice": warning})
+
+
+def load_toolbox(settings: Settings, base: Path = Path()) -> LoadedTools:
+    """Load the tools the configuration names. Raises ConfigError."""
+    try:
+        toolbox = load_all(settings.tools, base)
+    except ToolLoadError as exc:
+        raise ConfigError([f"tools: {exc}"]) from exc
+    known = ", ".join(tool.name for tool in toolbox.tools) or "none"
+    problems = [
+        f"channels.{name}.tools: {pattern!r} names no tool; known: {known}"
+        for name, channel in settings.channels.items()
+        for pattern in channel.tools or ()
+        if not _select(toolbox, [pattern])
+    ]
+    if problems:
+        raise ConfigError(problems)
+    return toolbox
+
+
+def _select(toolbox: LoadedTools, patterns: Sequence[str] | None) -> list[Tool]:
+    """The tools whose names match, in the order loaded; all when there are no patterns."""
+    if patterns is None:
+        return list(toolbox.tools)
+    return [tool for tool in toolbox.tools if any(fnmatch.fnmatchcase(tool.name, pattern) for pattern in patterns)]
+
+
+def _agents(settings: Settings, client: Redis, media: LocalMediaStore, keys: list[str]) -> dict[str, ChannelAgent]:
+    toolbox = load_toolbox(settings)
+    return {
+        name: _agent(settings, channel, toolbox, RedisPendingStore(client=client, secret_keys=keys), media)
+        for name, channel in settings.channels.items()
+    }
+
+
+def _agent(
+    settings: Settings,
+    channel: AnyChannel,
+    toolbox: LoadedTools,
+    store: BasePendingStore,
+    media: LocalMediaStore | None,
+) -> ChannelAgent:
+    for kind, factory in toolbox.executor_factories.items():
+        store.register_executor_factory(kind, factory)
+    config = AgentConfig(
+        model=settings.agent.model,
+        system_prompt=settings.agent.system_prompt,
+        max_iterations=settings.agent.max_iterations,
+        tool_policy=_policy(channel.policy),
+    )
+    agent = Agent(_select(toolbox, channel.tools), OfflineProvider(), config, ConversationMemory())
+    return ChannelAgent(agent, store, confirm_ttl=channel.confirm_ttl, media=media)
+
+
+def _policy(settings: PolicySettings | None) -> ToolPolicy | None:
+    if settings is None:
+        return None
+    return ToolPolicy(settings.allow, settings.review, settings.deny, settings.deny_when)
+
+
+def _channel(
+    name: str, settings: AnyChannel, client: Redis, media: MediaSource, keys: list[str], public_url: str
+) -> Channel:
+    match settings:
+        case WhatsAppSettings():
+            return WhatsAppChannel(
+                name,
+                account_sid=settings.account_sid,
+                auth_token=settings.auth_token.get_secret_value(),
+                from_=settings.from_,
+                media=media,
+                notebook=RedisNotebook(client),
+                api_url=settings.api_url,
+                status_callback=f"{public_url}/hooks/{name}/status",
+            )
+        case TelegramSettings():
+            return TelegramChannel(
+                name,
+                token=settings.token.get_secret_value(),
+                secret_token=settings.secret_token.get_secret_value(),
+                media=media,
+                api_url=settings.api_url,
+            )
+        case SlackSettings():
+            return SlackChannel(
+                name,
+                bot_token=settings.bot_token.get_secret_value(),
+                signing_secret=settings.signing_secret.get_secret_value(),
+                media=media,
+                api_url=settings.api_url,
+            )
+        case ConsoleSettings():
+            return ConsoleChannel(
+                name,
+                feed=RedisFeed(client),
+                media=media,
+                keys=keys,
+                password=settings.password.get_secret_value(),
+                title=settings.title,
+                suggestions=settings.suggestions,
+            )
+
+
+def terminal_agent(settings: Settings, *, data: Path, channel: str | None) -> ChannelAgent:
+    """One channel's agent with everything in memory, for `sayso chat`. Raises ConfigError."""
+    os.environ.setdefault("SAYSO_DATA", str(data))
+    data.mkdir(parents=True, exist_ok=True)
+    name = channel or next(iter(settings.channels))
+    if name not in settings.channels:
+        raise ConfigError([f"no channel {name!r}; known: {', '.join(settings.channels)}"])
+    return _agent(settings, settings.channels[name], load_toolbox(settings), InMemoryPendingStore(), None)
+
+
+def describe(settings: Settings) -> str:
+    """What each channel may do, a line a tool. Raises ConfigError."""
+    toolbox = load_toolbox(settings)
+    lines = []
+    for name, channel in settings.channels.items():
+        lines.append(f"{name} ({channel.platform}), a yes is good for {channel.confirm_ttl:g} s")
+        policy = _policy(channel.policy)
+        for tool in _select(toolbox, channel.tools):
+            decision = policy.evaluate(tool.name, {}).decision if policy else "allow"
+            asks = "asks first" if decision == "review" or tool.requires_approval else "runs at once"
+            lines.append(f"  {tool.name}: {'never runs' if decision == 'deny' else asks}")
+    return "\n".join(lines)

@@ -1,0 +1,152 @@
+"""The `sayso` command: up, web, worker, chat, check."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+from redis.exceptions import RedisError
+
+from config.loader import ConfigError, load_settings
+from config.logs import set_up_logs
+from config.schema import Settings
+
+#: What `sayso` runs when no configuration is given: it needs no account.
+DEMO = Path(__file__).parent / "demo.yaml"
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_config = click.option(
+    "--config", "config", type=click.Path(path_type=Path), envvar="SAYSO_CONFIG", default=DEMO, show_default="the demo",
+    help="The YAML file.",
+)  # fmt: skip
+_data = click.option(
+    "--data", type=click.Path(path_type=Path), envvar="SAYSO_DATA", default=Path(".sayso"), show_default=True,
+    help="The folder for everything Sayso keeps.",
+)  # fmt: skip
+_host = click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
+_port = click.option("--port", default=8000, show_default=True, type=click.IntRange(1, 65535))
+
+
+@click.group()
+@click.version_option(package_name="sayso")
+def main() -> None:
+    """Chat bots that act only on the user's say-so."""
+
+
+@main.command()
+@_config
+@_data
+@_host
+@_port
+@click.option("--workers", default=2, show_default=True, type=click.IntRange(1, 64), help="Worker processes.")
+def up(config: Path, data: Path, host: str, port: int, workers: int) -> None:
+    """Run everything on this machine: Redis if none is given, web and workers."""
+    from config.embedded import EmbeddedRedisError  # noqa: PLC0415  # each command loads only what it needs
+    from config.up import Up, UpError  # noqa: PLC0415
+
+    set_up_logs()
+    settings = _load(config)
+    try:
+        Up(settings, config, data, host, port, workers, say=click.echo).run()
+    except (UpError, EmbeddedRedisError) as exc:
+        _fail(str(exc))
+
+
+@main.command()
+@_config
+@_data
+@_host
+@_port
+@click.option("--threads", default=32, show_default=True, type=click.IntRange(4, 512))
+def web(config: Path, data: Path, host: str, port: int, threads: int) -> None:
+    """Run the web process: webhooks in, media out, the console. For many processes, use the Procfile's gunicorn."""
+    from channels.web import create_app  # noqa: PLC0415
+    from config.bootstrap import bootstrap, check_redis  # noqa: PLC0415
+    from config.gunicorn import serve  # noqa: PLC0415
+
+    set_up_logs()
+    settings = _load(config)
+    url = f"http://{host}:{port}"
+    with _clear_errors():
+        services = bootstrap(settings, data=data, public_url=os.environ.get("SAYSO_PUBLIC_URL", url))
+        check_redis(services)
+    serve(create_app(services), host=host, port=port, threads=threads)
+
+
+@main.command()
+@_config
+@_data
+def worker(config: Path, data: Path) -> None:
+    """Run a worker process: it answers turns and sends replies."""
+    from config.bootstrap import bootstrap, check_redis  # noqa: PLC0415
+    from workers.worker import run_worker  # noqa: PLC0415
+
+    set_up_logs()
+    settings = _load(config)
+    with _clear_errors():
+        services = bootstrap(settings, data=data, patient=True)
+        check_redis(services)
+    run_worker(services)
+
+
+@main.command()
+@_config
+@_data
+@click.option("--channel", help="Whose tools and policy to use; by default the first channel's.")
+def chat(config: Path, data: Path, channel: str | None) -> None:
+    """Talk to the bot in this terminal, with nothing else running."""
+    from channels.terminal import Terminal  # noqa: PLC0415
+    from config.bootstrap import terminal_agent  # noqa: PLC0415
+
+    settings = _load(config)
+    with _clear_errors():
+        agent = terminal_agent(settings, data=data, channel=channel)
+    Terminal(agent.ask_channel, data / "chat", sys.stdin, click.echo).run()
+
+
+@main.command()
+@click.argument("file", type=click.Path(path_type=Path))
+def check(file: Path) -> None:
+    """Check a configuration FILE and say what each channel may do."""
+    from config.bootstrap import describe  # noqa: PLC0415
+
+    settings = _load(file)
+    with _clear_errors():
+        click.echo(describe(settings))
+    click.echo(f"{file}: ok")
+
+
+def _load(config: Path) -> Settings:
+    try:
+        return load_settings(config)
+    except ConfigError as exc:
+        _fail(str(exc))
+
+
+class _clear_errors:  # noqa: N801  # used like a function
+    """Turns what an operator can cure into one clear message; anything else keeps its traceback."""
+
+    def __enter__(self) -> None:
+        """Nothing to set up."""
+
+    def __exit__(self, _: object, exc: BaseException | None, __: object) -> None:
+        from workers.redis import RedisUnfit  # noqa: PLC0415
+
+        if isinstance(exc, ConfigError | RedisUnfit):
+            _fail(str(exc))
+        if isinstance(exc, RedisError):
+            _fail(f"Redis does not answer ({exc}): check REDIS_URL, or run `sayso up`, which brings its own")
+
+
+def _fail(message: str) -> Any:
+    click.echo(f"Error: {message}", err=True)
+    sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,32 @@
+"""Keys: the secrets that seal records and sign links, from the environment or generated once for a laptop."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Mapping
+from pathlib import Path
+
+#: Comma-separated; the first signs, all are accepted, so that keys can rotate.
+VARIABLE = "SAYSO_SECRET_KEYS"
+
+
+def secret_keys(data: Path, environ: Mapping[str, str] | None = None) -> list[str]:
+    """The keys of the environment, else those of the data folder, made on first use and readable by us alone."""
+    environ = os.environ if environ is None else environ
+    given = [key.strip() for key in environ.get(VARIABLE, "").split(",") if key.strip()]
+    return given or _stored(data / "secret_keys")
+
+
+def _stored(file: Path) -> list[str]:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    fresh = file.with_name(f"{file.name}.{os.getpid()}")
+    fresh.touch(mode=0o600)
+    fresh.write_text(secrets.token_hex(32))
+    try:
+        os.link(fresh, file)  # of several processes at first start, one wins and all read the same keys
+    except FileExistsError:
+        pass
+    finally:
+        fresh.unlink()
+    return file.read_text().split()

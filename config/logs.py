@@ -1,0 +1,30 @@
+"""Logs: one line a transition on stderr: time, level, stable event name, ids."""
+
+from __future__ import annotations
+
+import logging
+from datetime import UTC, datetime
+
+_STANDARD = set(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+#: Libraries whose INFO lines hold URLs with tokens in them.
+_TALKATIVE = ("httpx", "httpcore", "telegram", "urllib3", "slack_sdk", "twilio", "rq.worker", "rq")
+
+
+class EventFormatter(logging.Formatter):
+    """`2026-11-20T21:50:00Z INFO reply.sent delivery=web:12ab#3`."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The record as one line, with its traceback below if it has one."""
+        at = datetime.fromtimestamp(record.created, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        extras = " ".join(f"{key}={value}" for key, value in vars(record).items() if key not in _STANDARD)
+        line = f"{at} {record.levelname} {record.getMessage()} {extras}".rstrip()
+        return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
+
+
+def set_up_logs(level: int = logging.INFO) -> None:
+    """Log to stderr; libraries only when something is wrong."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(EventFormatter())
+    logging.basicConfig(level=level, handlers=[handler], force=True)
+    for name in _TALKATIVE:
+        logging.getLogger(name).setLevel(logging.WARNING)

@@ -1,0 +1,1 @@
+"""Examples: what a project built on Sayso looks like."""

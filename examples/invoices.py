@@ -1,0 +1,388 @@
+"""An invoice desk: the tools behind the demo, over a small SQLite file that is made on first use."""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+import sqlite3
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing, contextmanager, suppress
+from datetime import UTC, datetime
+from decimal import Decimal
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Literal
+
+from agent import Ambiguous, NotFound, emit_artifact, tool
+from pending.action import PendingAction
+from pending.proposals import executor_factory, stash_pending
+from pending.results import PendingConfirmation, ToolResult
+
+Status = Literal["open", "paid", "overdue", "refunded"]
+
+#: Seconds that each section of the sales report takes, so that streaming can be seen.
+SECTION_SECONDS = 0.2
+
+MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
+
+_SCHEMA = """
+CREATE TABLE invoices (
+    id TEXT PRIMARY KEY,
+    number INTEGER NOT NULL UNIQUE,
+    customer TEXT NOT NULL,
+    issued TEXT NOT NULL,
+    amount_cents INTEGER NOT NULL CHECK (amount_cents > 0),
+    refunded_cents INTEGER NOT NULL DEFAULT 0 CHECK (refunded_cents BETWEEN 0 AND amount_cents),
+    status TEXT NOT NULL CHECK (status IN ('open', 'paid', 'overdue', 'refunded'))
+) STRICT;
+CREATE TABLE ledger (
+    what TEXT NOT NULL,
+    id TEXT NOT NULL,
+    at TEXT NOT NULL,
+    action TEXT UNIQUE  -- the confirmed action, where one effect must never be booked twice
+) STRICT;
+"""
+
+_REFUND = """
+UPDATE invoices SET
+    refunded_cents = refunded_cents + :cents,
+    status = CASE WHEN refunded_cents + :cents = amount_cents THEN 'refunded' ELSE status END
+WHERE id = :id
+"""
+
+#: Number, customer, day of issue, cents, status.
+_SEED: tuple[tuple[int, str, str, int, Status], ...] = (
+    (1, "Hopper & Sons", "2026-01-08", 89_000, "paid"),
+    (3, "Ada Lovelace Ltd", "2026-01-19", 64_050, "paid"),
+    (4, "Turing Bakery", "2026-01-27", 23_780, "paid"),
+    (7, "Noether Optics", "2026-02-04", 151_200, "paid"),
+    (8, "Curie Laboratories", "2026-02-17", 48_990, "refunded"),
+    (11, "Hopper Logistics", "2026-03-02", 132_500, "paid"),
+    (12, "Ada Lovelace Analytics", "2026-03-11", 75_000, "paid"),
+    (15, "Turing Machines", "2026-03-24", 99_900, "paid"),
+    (18, "Ramanujan Textiles", "2026-04-09", 182_340, "paid"),
+    (19, "Turing Bakery", "2026-04-21", 19_960, "overdue"),
+    (22, "Noether Optics", "2026-05-06", 110_000, "paid"),
+    (23, "Hopper & Sons", "2026-05-13", 95_500, "paid"),
+    (26, "Curie Laboratories", "2026-05-28", 61_475, "overdue"),
+    (29, "Ada Lovelace Ltd", "2026-06-10", 88_000, "paid"),
+    (31, "Turing Machines", "2026-06-23", 204_999, "paid"),
+    (34, "Hopper Logistics", "2026-07-07", 58_300, "paid"),
+    (35, "Ramanujan Textiles", "2026-07-20", 142_600, "overdue"),
+    (38, "Ada Lovelace Analytics", "2026-08-05", 167_250, "paid"),
+    (40, "Noether Optics", "2026-08-26", 43_120, "paid"),
+    (42, "Ada Lovelace Ltd", "2026-09-03", 12_000, "open"),
+    (45, "Curie Laboratories", "2026-09-15", 239_800, "paid"),
+    (47, "Turing Bakery", "2026-09-29", 27_415, "open"),
+    (51, "Hopper & Sons", "2026-10-08", 118_900, "paid"),
+    (55, "Turing Machines", "2026-10-22", 85_000, "open"),
+    (58, "Ramanujan Textiles", "2026-11-05", 73_330, "open"),
+    (60, "Ada Lovelace Analytics", "2026-11-16", 156_000, "open"),
+)
+
+
+@tool(description="List invoices, all of them or only those with one status")
+def list_invoices(status: Status | None = None) -> str:
+    """One line per invoice, and the total."""
+    rows = [row for row in _invoices() if status in (None, row["status"])]
+    if not rows:
+        return f"There are no {status or ''} invoices.".replace("  ", " ")
+    total = _euros(sum(row["amount_cents"] for row in rows))
+    return "\n".join(
+        [f"{len(rows)} {status or ''} invoices, {total} in all:".replace("  ", " "), "", *map(_line, rows)]
+    )
+
+
+@tool(
+    description="Find one invoice by its number or by its customer's name",
+    param_metadata={"query": {"description": "An invoice number such as INV-42, or part of a customer's name"}},
+)
+def find_invoice(query: str) -> str | ToolResult:
+    """The invoice, or a typed result when none or several match."""
+    exact = _find(query)
+    words = query.casefold().split()
+    matches = [exact] if exact else [row for row in _invoices() if words and _names(row, words)]
+    if not matches:
+        return NotFound(entity="invoice", query=query)
+    if len(matches) > 1:
+        return Ambiguous(entity="invoice", query=query, matches=[_summary(row) for row in matches])
+    return _summary(matches[0])
+
+
+def preview_delete(invoice_id: str) -> str | ToolResult:
+    """The words the user says yes to, or NotFound when there is nothing to delete."""
+    row = _find(invoice_id)
+    if row is None:
+        return NotFound(entity="invoice", query=invoice_id)
+    return f"Delete invoice {row['id']} ({row['customer']}, {_euros(row['amount_cents'])}, {row['status']})"
+
+
+@tool(
+    description="Delete one invoice for good",
+    requires_approval=True,
+    preview=preview_delete,
+    param_metadata={"invoice_id": {"description": "The invoice number, such as INV-42"}},
+)
+def delete_invoice(invoice_id: str) -> str:
+    """Delete the invoice, if it is still there."""
+    key = _key(invoice_id)
+    with _transaction("IMMEDIATE") as desk:
+        if not desk.execute("DELETE FROM invoices WHERE id = ?", (key,)).rowcount:
+            return f"Nothing was deleted: there is no invoice {key}."
+        _book(desk, "delete", key)
+    return f"Invoice {key} is deleted."
+
+
+@tool(
+    description="Refund a paid invoice, in part or in full",
+    param_metadata={
+        "invoice_id": {"description": "The invoice number, such as INV-42"},
+        "amount": {"description": "How much to pay back, in EUR, such as 20.50"},
+    },
+)
+def refund_invoice(invoice_id: str, amount: float) -> str | ToolResult:
+    """Propose the refund; nothing is paid back before the user's yes."""
+    row = _find(invoice_id)
+    if row is None:
+        return NotFound(entity="invoice", query=invoice_id)
+    try:
+        cents = _cents(amount)
+        _check_refundable(row, cents)
+    except ValueError as exc:
+        return str(exc)
+    preview = f"Refund {_euros(cents)} of invoice {row['id']} ({row['customer']})"
+    if not stash_pending(
+        kind="refund", preview=preview, args={"invoice_id": row["id"], "cents": cents}, idempotent=True
+    ):
+        raise RuntimeError("a refund needs a yes, but no user is here to give it: run it on a channel")
+    return PendingConfirmation(action="refund", preview=preview)
+
+
+@executor_factory("refund")
+def refund_executor(action: PendingAction) -> Callable[[], str]:
+    """What a confirmed refund runs, rebuilt from its record. The action's id makes a second run harmless."""
+    return lambda: _refund(action.args["invoice_id"], action.args["cents"], action.pending_action_id)
+
+
+@tool(description="Draw a bar chart of the sales of one year by month")
+def sales_chart(year: int = 2026) -> str:
+    """A PNG beside the reply."""
+    totals = _monthly_cents(year)
+    if not any(totals):
+        return f"There were no sales in {year}."
+    emit_artifact(data=_chart(year, totals), mime_type="image/png", filename=f"sales-{year}.png", role="primary")
+    best = totals.index(max(totals))
+    return f"Sales in {year}: {_euros(sum(totals))}. The best month was {MONTHS[best]} with {_euros(totals[best])}."
+
+
+@tool(description="Export all invoices as a CSV file")
+def export_invoices() -> str:
+    """A CSV beside the reply, amounts in EUR with a decimal point."""
+    columns = ("id", "customer", "issued", "amount", "refunded", "status")
+    text = io.StringIO()
+    writer = csv.writer(text)
+    writer.writerow(columns)
+    rows = _invoices()
+    for row in rows:
+        amounts = (_decimal(row["amount_cents"]), _decimal(row["refunded_cents"]))
+        writer.writerow((row["id"], row["customer"], row["issued"], *amounts, row["status"]))
+    emit_artifact(data=text.getvalue().encode(), mime_type="text/csv", filename="invoices.csv", role="primary")
+    return f"{len(rows)} invoices exported."
+
+
+@tool(description="Write a sales report of one year, section by section", streaming=True)
+def sales_report(year: int = 2026, _pause: Callable[[float], None] = time.sleep) -> Iterator[str]:
+    """The report in pieces, as they are ready."""
+    for section in _sections(year):
+        _pause(SECTION_SECONDS)
+        yield section
+
+
+def _sections(year: int) -> Iterator[str]:
+    rows = [row for row in _invoices() if row["issued"].startswith(f"{year}-")]
+    totals = _monthly_cents(year)
+    yield f"**Sales report {year}**\n\n{len(rows)} invoices, {_euros(sum(totals))} after refunds.\n"
+    for quarter in range(4):
+        months = totals[quarter * 3 : quarter * 3 + 3]
+        yield f"\n- Q{quarter + 1}: {_euros(sum(months))}"
+    yield "\n\n**By customer**\n"
+    yield "".join(f"\n- {customer}: {_euros(cents)}" for customer, cents in _by_customer(rows))
+    unpaid = [row for row in rows if row["status"] in ("open", "overdue")]
+    yield f"\n\n**Still to be paid:** {_euros(sum(row['amount_cents'] for row in unpaid))} in {len(unpaid)} invoices."
+
+
+def _by_customer(rows: Iterable[sqlite3.Row]) -> list[tuple[str, int]]:
+    """Net cents per customer, the largest first."""
+    cents: dict[str, int] = {}
+    for row in rows:
+        cents[row["customer"]] = cents.get(row["customer"], 0) + _net(row)
+    return sorted(cents.items(), key=lambda item: -item[1])
+
+
+def _monthly_cents(year: int) -> list[int]:
+    """What was invoiced less what was refunded, for each month."""
+    totals = [0] * 12
+    for row in _invoices():
+        if row["issued"].startswith(f"{year}-"):
+            totals[int(row["issued"][5:7]) - 1] += _net(row)
+    return totals
+
+
+def _chart(year: int, totals: list[int]) -> bytes:
+    """The PNG. Matplotlib is imported here: it is slow to load, and only this tool needs it."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8, 4.5), dpi=150, layout="constrained", facecolor="white")
+    axes = figure.add_subplot()
+    euros = [cents / 100 for cents in totals]
+    colours = ["#4f46e5" if value == max(euros) else "#a5b4fc" for value in euros]
+    bars = axes.bar(MONTHS, euros, color=colours, width=0.68, zorder=2)
+    axes.bar_label(bars, [f"{value:,.0f}" if value else "" for value in euros], padding=3, fontsize=9, color="#374151")
+    axes.set_title(f"Sales {year}, EUR by month", loc="left", fontsize=14, fontweight="bold", color="#111827", pad=14)
+    axes.yaxis.set_major_formatter("{x:,.0f}")
+    axes.grid(axis="y", color="#e5e7eb", zorder=0)
+    axes.tick_params(length=0, colors="#6b7280")
+    axes.spines[:].set_visible(False)
+    png = io.BytesIO()
+    FigureCanvasAgg(figure)  # the figure draws on it from here on
+    figure.savefig(png, format="png")
+    return png.getvalue()
+
+
+def _refund(invoice_id: str, cents: int, action_id: str) -> str:
+    """Pay back, once per action, if the invoice still allows it."""
+    try:
+        with _transaction("IMMEDIATE") as desk:
+            if not _is_booked(desk, action_id):
+                _check_refundable(_existing(desk, invoice_id), cents)
+                desk.execute(_REFUND, {"id": invoice_id, "cents": cents})
+                _book(desk, "refund", invoice_id, action_id)
+    except ValueError as exc:
+        return str(exc)
+    return f"Refunded {_euros(cents)} of invoice {invoice_id}."
+
+
+def _existing(desk: sqlite3.Connection, invoice_id: str) -> sqlite3.Row:
+    row: sqlite3.Row | None = desk.execute("SELECT * FROM invoices WHERE id = ?", (invoice_id,)).fetchone()
+    if row is None:
+        raise ValueError(f"Nothing was refunded: there is no invoice {invoice_id}.")
+    return row
+
+
+def _check_refundable(row: sqlite3.Row, cents: int) -> None:
+    """Raise ValueError, in words for the user, when more would go back than came in."""
+    if row["status"] in ("open", "overdue"):
+        raise ValueError(f"Nothing was refunded: invoice {row['id']} is {row['status']}, so nothing was paid yet.")
+    left = row["amount_cents"] - row["refunded_cents"]
+    if cents > left:
+        raise ValueError(
+            f"Nothing was refunded: {_euros(cents)} is more than the {_euros(left)} left of invoice {row['id']}."
+        )
+
+
+def _cents(amount: float) -> int:
+    """Exact cents. Raises ValueError for anything that is not a positive amount in whole cents."""
+    cents = Decimal(str(amount)) * 100  # through str: 20.1 means 20.10, not the nearest binary fraction
+    if not cents.is_finite() or cents <= 0 or cents != cents.to_integral_value():
+        raise ValueError(f"Nothing was refunded: {amount!r} is not an amount in EUR, write it like 20.50.")
+    return int(cents)
+
+
+def _net(row: sqlite3.Row) -> int:
+    cents: int = row["amount_cents"] - row["refunded_cents"]
+    return cents
+
+
+def _names(row: sqlite3.Row, words: list[str]) -> bool:
+    return all(word in row["customer"].casefold() for word in words)
+
+
+def _line(row: sqlite3.Row) -> str:
+    return f"- **{row['id']}** {row['customer']}, {_euros(row['amount_cents'])}, {row['status']}"
+
+
+def _summary(row: sqlite3.Row) -> str:
+    return f"{row['id']}: {row['customer']}, {_euros(row['amount_cents'])}, {row['status']}, issued {row['issued']}"
+
+
+def _euros(cents: int) -> str:
+    return f"{_decimal(cents)} EUR"
+
+
+def _decimal(cents: int) -> str:
+    return f"{Decimal(cents) / 100:.2f}"
+
+
+def _key(invoice_id: str) -> str:
+    """The id as stored: people also write `inv-42`, `#42` or `42`."""
+    bare = invoice_id.strip().lstrip("#").upper()
+    return f"INV-{bare}" if bare.isdecimal() else bare
+
+
+def _find(invoice_id: str) -> sqlite3.Row | None:
+    with _transaction() as desk:
+        row: sqlite3.Row | None = desk.execute("SELECT * FROM invoices WHERE id = ?", (_key(invoice_id),)).fetchone()
+    return row
+
+
+def _invoices() -> list[sqlite3.Row]:
+    with _transaction() as desk:
+        return desk.execute("SELECT * FROM invoices ORDER BY number").fetchall()
+
+
+def _book(desk: sqlite3.Connection, what: str, invoice_id: str, action_id: str | None = None) -> None:
+    """One ledger row per effect, in the transaction of the effect."""
+    now = datetime.now(UTC).isoformat(timespec="milliseconds")
+    desk.execute("INSERT INTO ledger (what, id, at, action) VALUES (?, ?, ?, ?)", (what, invoice_id, now, action_id))
+
+
+def _is_booked(desk: sqlite3.Connection, action_id: str) -> bool:
+    return desk.execute("SELECT 1 FROM ledger WHERE action = ?", (action_id,)).fetchone() is not None
+
+
+@contextmanager
+def _transaction(kind: Literal["DEFERRED", "IMMEDIATE"] = "DEFERRED") -> Iterator[sqlite3.Connection]:
+    """One transaction on a connection of its own: tools run in threads, SQLite connections must not cross them."""
+    with closing(_connect(_file())) as desk:
+        desk.execute(f"BEGIN {kind}")
+        try:
+            yield desk
+        except BaseException:
+            desk.execute("ROLLBACK")
+            raise
+        desk.execute("COMMIT")
+
+
+def _connect(file: Path) -> sqlite3.Connection:
+    desk = sqlite3.connect(file, timeout=10, isolation_level=None)
+    desk.row_factory = sqlite3.Row
+    return desk
+
+
+def _file() -> Path:
+    """The data file, made on first use."""
+    file = Path(os.environ.get("SAYSO_DATA", ".sayso")) / "invoices.sqlite3"
+    if not file.exists():
+        _create(file)
+    return file
+
+
+def _create(file: Path) -> None:
+    """Make the whole file aside, then give it its name in one step: two processes may start at once."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(dir=file.parent, prefix=".invoices-") as aside:
+        draft = Path(aside) / "draft.sqlite3"
+        with closing(_connect(draft)) as desk:
+            desk.execute("PRAGMA journal_mode = WAL")
+            desk.executescript(_SCHEMA)
+            desk.executemany("INSERT INTO invoices VALUES (?, ?, ?, ?, ?, ?, ?)", map(_seed_row, _SEED))
+        with suppress(FileExistsError):  # the other process was first
+            os.link(draft, file)
+
+
+def _seed_row(seed: tuple[int, str, str, int, Status]) -> tuple[Any, ...]:
+    number, customer, issued, cents, status = seed
+    return f"INV-{number}", number, customer, issued, cents, cents if status == "refunded" else 0, status

@@ -1,0 +1,193 @@
+"""Approval: no reviewed call runs without a yes."""
+
+import asyncio
+import json
+
+import pytest
+
+from agent import Agent, AgentConfig, NotFound, ScriptedProvider, ToolCall, ToolPolicy, tool
+from pending.proposals import ChannelRun, channel_run, stash_pending
+from pending.results import PendingConfirmation
+
+DELETE = ToolCall("delete_invoice", {"invoice_id": "INV-42"}, "c1")
+
+
+@pytest.fixture
+def deleted():
+    """What the destructive tool has deleted."""
+    return []
+
+
+@pytest.fixture
+def delete_invoice(deleted):
+    """A destructive tool that needs a yes."""
+
+    @tool(requires_approval=True, preview="Delete invoice {invoice_id}")
+    def delete_invoice(invoice_id: str) -> str:
+        """Delete an invoice."""
+        deleted.append(invoice_id)
+        return f"deleted {invoice_id}"
+
+    return delete_invoice
+
+
+@pytest.fixture
+def turn():
+    """A channel run, as ChannelAgent installs it."""
+    with channel_run(ChannelRun("user", "web", "chat", 60.0, "test")) as run:
+        yield run
+
+
+def run_agent(tools, lines, **config):
+    """Run a scripted agent; returns its result and the provider."""
+    provider = ScriptedProvider(lines)
+    return Agent(tools, provider, AgentConfig(**config)).run("go"), provider
+
+
+def test_approval_tool_is_denied_where_nobody_can_approve(delete_invoice, deleted):
+    """Outside a channel and without confirm_action the model hears a refusal and nothing runs."""
+    result, provider = run_agent([delete_invoice], [DELETE, "sorry"])
+    assert deleted == []
+    assert "needs an approval" in provider.requests[1].messages[-1].content
+    assert result.content == "sorry"
+
+
+def test_on_a_channel_the_run_ends_with_the_preview(delete_invoice, deleted, turn):
+    """The preview is the reply, the proposal holds exact arguments, and the model is not asked again."""
+    result, provider = run_agent([delete_invoice], [DELETE])
+    assert (result.content, result.stop_reason) == ("Delete invoice INV-42", "pending")
+    assert turn.proposal.kind == "delete_invoice"
+    assert turn.proposal.args == {"invoice_id": "INV-42"}
+    assert deleted == []
+    assert len(provider.requests) == 1
+
+
+def test_confirm_action_is_ignored_on_a_channel(delete_invoice, deleted, turn):
+    """A blocking callback must not stand in for the user's own yes."""
+    run_agent([delete_invoice], [DELETE], confirm_action=lambda *asked: True)
+    assert deleted == []
+
+
+def test_second_proposal_of_a_turn_is_refused_politely(delete_invoice, turn):
+    """The first proposal stays; the second call hears that one already waits."""
+    other = ToolCall("delete_invoice", {"invoice_id": "INV-43"}, "c2")
+    result, _ = run_agent([delete_invoice], [[DELETE, other]])
+    assert result.content == "Delete invoice INV-42"
+    assert turn.proposal.args == {"invoice_id": "INV-42"}
+    assert json.loads(result.messages[3].content)["kind"] == "already_pending"
+
+
+def test_nothing_to_propose_goes_back_to_the_model(turn):
+    """A preview that returns NotFound proposes nothing and lets the model speak, also for a terminal tool."""
+
+    @tool(requires_approval=True, terminal=True, preview=lambda invoice_id: NotFound("invoice", invoice_id))
+    def delete_invoice(invoice_id: str) -> str:
+        """Delete an invoice."""
+        raise AssertionError("must not run")
+
+    result, _ = run_agent([delete_invoice], [DELETE, "no such invoice"])
+    assert turn.proposal is None
+    assert result.content == "no such invoice"
+
+
+def test_failing_preview_proposes_nothing(turn):
+    """A preview that raises is an error to the model, not a proposal with empty words."""
+
+    @tool(requires_approval=True, preview=lambda invoice_id: 1 / 0)
+    def delete_invoice(invoice_id: str) -> str:
+        """Delete an invoice."""
+        return "ran"
+
+    _, provider = run_agent([delete_invoice], [DELETE, "hm"])
+    assert turn.proposal is None
+    assert "cannot preview" in provider.requests[1].messages[-1].content
+
+
+def test_invalid_arguments_are_never_proposed(delete_invoice, turn):
+    """Validation comes before the user is asked."""
+    run_agent([delete_invoice], [ToolCall("delete_invoice", {"id": "x"}), "hm"])
+    assert turn.proposal is None
+
+
+def test_tool_that_stashes_itself_ends_the_run_too(turn):
+    """The documented way: the tool stashes and returns PendingConfirmation."""
+
+    @tool
+    def wipe() -> PendingConfirmation:
+        """Wipe the disk."""
+        stash_pending(kind="wipe", preview="Wipe the disk", executor=lambda: "wiped")
+        return PendingConfirmation(action="wipe", preview="Wipe the disk")
+
+    result, _ = run_agent([wipe], [ToolCall("wipe")])
+    assert (result.content, result.stop_reason) == ("Wipe the disk", "pending")
+    assert turn.proposal.preview == "Wipe the disk"
+
+
+def test_confirm_action_decides_outside_a_channel(delete_invoice, deleted):
+    """A yes lets the call run once, with name, arguments and reason shown."""
+    asked = []
+
+    def confirm(*question):
+        asked.append(question)
+        return True
+
+    run_agent([delete_invoice], [DELETE, "done"], confirm_action=confirm)
+    assert deleted == ["INV-42"]
+    assert asked == [("delete_invoice", {"invoice_id": "INV-42"}, "'delete_invoice' requires approval")]
+
+
+@pytest.mark.parametrize("answer", [False, None, "no", "yes", 1])
+def test_only_true_is_a_yes(delete_invoice, deleted, answer):
+    """A truthy string such as "no" must not count."""
+
+    async def confirm(*asked):
+        return answer
+
+    run_agent([delete_invoice], [DELETE, "ok"], confirm_action=confirm)
+    assert deleted == []
+
+
+def test_silence_is_a_no(delete_invoice, deleted):
+    """After approval_timeout the call is denied."""
+
+    async def confirm(*asked):
+        await asyncio.Event().wait()
+
+    _, provider = run_agent([delete_invoice], [DELETE, "ok"], confirm_action=confirm, approval_timeout=0.01)
+    assert deleted == []
+    assert "not approved within" in provider.requests[1].messages[-1].content
+
+
+def test_broken_confirm_action_is_a_no(delete_invoice, deleted):
+    """An error while asking denies."""
+
+    def confirm(*asked):
+        raise OSError("terminal gone")
+
+    run_agent([delete_invoice], [DELETE, "ok"], confirm_action=confirm)
+    assert deleted == []
+
+
+def test_denied_tool_never_runs(delete_invoice, deleted, turn):
+    """Deny beats approval: it is not even proposed."""
+    run_agent([delete_invoice], [DELETE, "ok"], tool_policy=ToolPolicy(deny=["delete_*"]))
+    assert deleted == []
+    assert turn.proposal is None
+
+
+def test_policy_reviews_what_it_does_not_know(turn):
+    """A tool without requires_approval, unknown to the policy, is proposed."""
+
+    @tool
+    def send(to: str) -> str:
+        """Send a letter."""
+        raise AssertionError("must not run")
+
+    result, _ = run_agent([send], [ToolCall("send", {"to": "Anna"})], tool_policy=ToolPolicy(allow=["read_*"]))
+    assert result.content == "send: to = Anna"
+
+
+def test_policy_allow_does_not_waive_approval(delete_invoice, deleted):
+    """requires_approval holds even where the policy allows the tool."""
+    run_agent([delete_invoice], [DELETE, "ok"], tool_policy=ToolPolicy(allow=["*"]))
+    assert deleted == []

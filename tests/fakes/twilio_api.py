@@ -1,0 +1,147 @@
+"""FakeTwilio: Messages, Contents and the typing sign, with Twilio's rules about what may go together."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import urllib.error
+import urllib.request
+from typing import Any
+
+from tests.fakes.base import ACCEPTED, Answer, Call, Ledger, json_answer
+
+_ADDRESS = re.compile(r"whatsapp:(\+\d{6,15}|[A-Z]{2}\.\w+)")
+
+
+class RefusedError(Exception):
+    """Raised when Twilio would answer 400 with this code."""
+
+    def __init__(self, code: int, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class FakeTwilio:
+    """One account's side of the REST API."""
+
+    def __init__(self, ledger: Ledger, account_sid: str, auth_token: str) -> None:
+        self._ledger, self._account_sid = ledger, account_sid
+        self._basic = "Basic " + base64.b64encode(f"{account_sid}:{auth_token}".encode()).decode()
+        self._contents: dict[str, dict[str, Any]] = {}
+
+    def sends(self, call: Call) -> bool:
+        """Whether this call sends a message."""
+        return call.route.endswith("/Messages.json")
+
+    def answer(self, call: Call) -> Answer:
+        """What the REST API would say."""
+        if call.headers.get("authorization") != self._basic:
+            return _error(401, 20003, "Authenticate")
+        try:
+            if call.route == f"/2010-04-01/Accounts/{self._account_sid}/Messages.json":
+                return self._message(call.form)
+            if call.route == "/v1/Content":
+                return self._create_content(json.loads(call.body))
+        except RefusedError as exc:
+            return _error(400, exc.code, str(exc))
+        if call.route == "/v2/Indicators/Typing.json":
+            self._ledger.note("twilio", "typing", call.params)
+            return json_answer(ACCEPTED, 201)
+        return _error(404, 20404, "The requested resource was not found")
+
+    def failure(self, error: str) -> Answer:
+        """A scripted error: an HTTP status or one of Twilio's codes."""
+        if error == "429":
+            return _error(429, 20429, "Too Many Requests")
+        if len(error) == 3:
+            return _error(int(error), 20500, "Internal Server Error")
+        return _error(400, int(error), "The 'To' number whatsapp:+4915100000042 was refused")
+
+    def _message(self, form: dict[str, list[str]]) -> Answer:
+        fields = {name: values[0] for name, values in form.items()}
+        _check(fields, form)
+        text, buttons = fields.get("Body", ""), []
+        if "ContentSid" in fields:
+            text, buttons = self._filled(fields)
+        number = self._ledger.record(
+            "twilio",
+            fields["To"],
+            text=text,
+            buttons=buttons,
+            media=self._fetched(fields["MediaUrl"]) if "MediaUrl" in fields else None,
+            raw=fields,
+        )
+        sid = f"{'MM' if 'MediaUrl' in fields else 'SM'}{number:032x}"
+        return json_answer({"sid": sid, "status": "queued", "to": fields["To"], "error_code": None}, 201)
+
+    def _filled(self, fields: dict[str, str]) -> tuple[str, list[dict[str, str]]]:
+        """A Content with its variables put in."""
+        content = self._contents.get(fields["ContentSid"])
+        if content is None:
+            raise RefusedError(21655, "The ContentSid is invalid")
+        values = _variables(fields)
+        quick_reply = content["types"]["twilio/quick-reply"]
+        text = _fill(quick_reply["body"], values)
+        if not text or len(text) > 1024:
+            raise RefusedError(21617, "The content body must have 1 to 1024 characters")
+        buttons = [{"label": action["title"], "data": _fill(action["id"], values)} for action in quick_reply["actions"]]
+        return text, buttons
+
+    def _fetched(self, url: str) -> dict[str, Any]:
+        """Twilio fetches the file itself: the URL must work without credentials."""
+        try:
+            with urllib.request.urlopen(url, timeout=5) as response:
+                data, headers = response.read(), response.headers
+        except (urllib.error.URLError, ValueError) as exc:
+            raise RefusedError(21620, "The media URL cannot be fetched") from exc
+        return self._ledger.keep(headers.get_filename() or "", headers.get_content_type(), data)
+
+    def _create_content(self, content: dict[str, Any]) -> Answer:
+        actions = content["types"]["twilio/quick-reply"]["actions"]
+        if not 1 <= len(actions) <= 3 or any(not 1 <= len(action["title"]) <= 20 for action in actions):
+            raise RefusedError(60200, "Invalid actions")
+        sid = f"HX{len(self._contents) + 1:032x}"
+        self._contents[sid] = content
+        self._ledger.note("twilio", "content", content)
+        return json_answer({"sid": sid, **content}, 201)
+
+
+def _check(fields: dict[str, str], form: dict[str, list[str]]) -> None:
+    _check_addresses(fields)
+    if "ContentSid" in fields and ("Body" in fields or "MediaUrl" in fields):
+        raise RefusedError(21654, "ContentSid goes without Body and MediaUrl")
+    if "ContentVariables" in fields and "ContentSid" not in fields:
+        raise RefusedError(21654, "ContentVariables need a ContentSid")
+    if not any(fields.get(name) for name in ("Body", "MediaUrl", "ContentSid")):
+        raise RefusedError(21619, "A text message body or media URL must be given")
+    if len(fields.get("Body", "")) > 1600:
+        raise RefusedError(21617, "The message body exceeds 1600 characters")
+    if len(form.get("MediaUrl", ())) > 1:
+        raise RefusedError(21623, "Only one MediaUrl is sent on WhatsApp")
+
+
+def _check_addresses(fields: dict[str, str]) -> None:
+    if not _ADDRESS.fullmatch(fields.get("To", "")):
+        raise RefusedError(21211, "The 'To' number is not valid")
+    if not fields.get("MessagingServiceSid") and not _ADDRESS.fullmatch(fields.get("From", "")):
+        raise RefusedError(21212, "The 'From' number is not valid")
+
+
+def _variables(fields: dict[str, str]) -> dict[str, str]:
+    try:
+        values = json.loads(fields.get("ContentVariables", "{}"))
+    except ValueError as exc:
+        raise RefusedError(21656, "The ContentVariables are not JSON") from exc
+    if not isinstance(values, dict) or not all(isinstance(value, str) for value in values.values()):
+        raise RefusedError(21656, "The ContentVariables must be an object of strings")
+    return values
+
+
+def _fill(template: str, values: dict[str, str]) -> str:
+    return re.sub(r"\{\{(\d+)\}\}", lambda match: values.get(match.group(1), ""), template)
+
+
+def _error(status: int, code: int, message: str) -> Answer:
+    more = f"https://www.twilio.com/docs/errors/{code}"
+    return json_answer({"code": code, "message": message, "more_info": more, "status": status}, status)

@@ -1,0 +1,166 @@
+"""Drain: one worker's pass through one conversation: take the lane, send replies, answer turns, let go."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from redis.exceptions import RedisError
+
+from channels.base import Channel
+from channels.types import Reply
+from workers.lane import Change, LaneLost, LaneParked, Lease, QueuedReply, QueuedTurn, TurnOvertaken, Work
+from workers.mailbox import LEASE_MS, Mailbox
+from workers.offload import offload
+from workers.outbox import Postman
+
+log = logging.getLogger(__name__)
+
+#: Turns after which a busy conversation lets others go first.
+MAX_TURNS = 5
+#: Seconds after which it does.
+MAX_SECONDS = 20.0
+#: Seconds a turn may take before it is ended with an honest word.
+TURN_TIMEOUT = 120.0
+
+#: Seconds to wait for "typing" to be shown before the answer goes out anyway.
+ATTEND_SECONDS = 3.0
+
+TOO_LONG = "This took too long and I stopped it. Please try again, or ask for less at once."
+BROKEN = "Something went wrong on my side and I could not answer that. Nothing was confirmed. Please try again."
+GONE = "This channel is not configured here any more."
+
+
+class Answers(Protocol):
+    """Answers turns: the channel agent."""
+
+    async def answer(self, queued: QueuedTurn, lease: Lease) -> Change:
+        """All that the turn changes. Raises LaneLost, TurnOvertaken."""
+
+
+@dataclass(frozen=True, slots=True)
+class Drain:
+    """Works through conversations. One instance serves a worker's whole event loop."""
+
+    mailbox: Mailbox
+    postman: Postman
+    channels: Mapping[str, Channel]
+    agents: Mapping[str, Answers]
+    turn_timeout: float = TURN_TIMEOUT
+    clock: Callable[[], float] = time.monotonic
+
+    async def run(self, conversation: str) -> None:
+        """Empty a conversation's outbox and mailbox, in order, unless another worker is at it."""
+        token = secrets.token_urlsafe(8)
+        taken = await offload(self.mailbox.lease, conversation, token)
+        if taken is None:
+            return
+        held = _Held(taken[0], self.clock())
+        working = asyncio.create_task(self._work(held, taken[1]))
+        keeping = asyncio.create_task(self._keep(held))
+        try:
+            await asyncio.wait({working, keeping}, return_when=asyncio.FIRST_COMPLETED)
+            if not working.done():
+                raise LaneLost(conversation)
+            await working
+        except (LaneLost, LaneParked) as exc:
+            log.info("lane.left", extra={"conversation": conversation, "reason": type(exc).__name__})
+        finally:
+            await _end(working, keeping)
+
+    async def _keep(self, held: _Held) -> None:
+        """Renew the lease; end when it is certainly or possibly lost."""
+        while held.is_fresh(self.clock()):
+            await asyncio.sleep(LEASE_MS / 3000)
+            asked = self.clock()
+            try:
+                await offload(self.mailbox.renew, held.lease)
+            except LaneLost:
+                return
+            except RedisError as exc:
+                log.warning("lane.not_renewed", extra={"reason": type(exc).__name__})
+                continue
+            held.renewed_at = asked
+
+    async def _work(self, held: _Held, work: Work) -> None:
+        until, turns = self.clock() + MAX_SECONDS, 0
+        while True:
+            match work:
+                case QueuedReply():
+                    # After a long pause of this process the lane may be somebody else's: sending is not fenced.
+                    if not held.is_fresh(self.clock()):
+                        raise LaneLost(held.lease.conversation)
+                    work = await self.postman.carry(held.lease, work)
+                case QueuedTurn() if turns >= MAX_TURNS or self.clock() > until:
+                    await offload(self.mailbox.release, held.lease, hand_over=True)
+                    return
+                case QueuedTurn():
+                    turns += 1
+                    work = await self._turn(held.lease, work)
+                case None:
+                    work = await offload(self.mailbox.release, held.lease)
+                    if work is None:
+                        return
+
+    async def _turn(self, lease: Lease, queued: QueuedTurn) -> Work:
+        channel = self.channels.get(queued.turn.conversation.channel)
+        attending = asyncio.create_task(channel.attend(queued.turn)) if channel else None
+        change = await self._answer(lease, queued)
+        if attending:
+            await asyncio.wait({attending}, timeout=ATTEND_SECONDS)
+        try:
+            return await offload(self.mailbox.commit, lease, queued, _in_pieces(change, channel))
+        except TurnOvertaken as exc:
+            log.warning("turn.overtaken", extra={"reason": str(exc), "seq": queued.seq})
+            broken = Change(replies=((Reply(BROKEN), ""),))
+            return await offload(self.mailbox.commit, lease, queued, _in_pieces(broken, channel))
+
+    async def _answer(self, lease: Lease, queued: QueuedTurn) -> Change:
+        agent = self.agents.get(queued.turn.conversation.channel)
+        if agent is None:
+            return Change(replies=((Reply(GONE), ""),))
+        try:
+            async with asyncio.timeout(self.turn_timeout):
+                return await agent.answer(queued, lease)
+        except TimeoutError:
+            log.error("turn.timeout", extra={"conversation": lease.conversation, "seq": queued.seq})
+            return Change(replies=((Reply(TOO_LONG), ""),))
+        except (LaneLost, TurnOvertaken, RedisError):
+            raise  # nothing may be said about a turn whose state is not known: the next holder works on it again
+        except Exception:
+            # The rim of a turn: whatever a tool or a model broke, the person hears a word and the next turn goes on.
+            log.exception("turn.failed", extra={"conversation": lease.conversation, "seq": queued.seq})
+            return Change(replies=((Reply(BROKEN), ""),))
+
+
+@dataclass(slots=True)
+class _Held:
+    """A lease and when it was last renewed, by this machine's monotonic clock."""
+
+    lease: Lease
+    renewed_at: float
+
+    def is_fresh(self, now: float) -> bool:
+        return now - self.renewed_at < LEASE_MS / 1000 * 0.9
+
+
+def _in_pieces(change: Change, channel: Channel | None) -> Change:
+    """Each reply as the platform messages it takes; what a reply previews is shown with its last piece."""
+    if channel is None:
+        return change
+    pieces: list[tuple[Reply, str]] = []
+    for reply, pid in change.replies:
+        *firsts, last = channel.pieces(reply)
+        pieces += [(piece, "") for piece in firsts] + [(last, pid)]
+    return replace(change, replies=tuple(pieces))
+
+
+async def _end(*tasks: asyncio.Task[None]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,40 @@
+"""Jobs: the one function RQ runs for us. Its argument is a conversation's id."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from config.bootstrap import Services, bootstrap
+from config.loader import load_settings
+from workers.loop import LoopThread
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """What a process that runs jobs has: its services and its event loop."""
+
+    services: Services
+    loop: LoopThread
+
+
+_processes: dict[int, Process] = {}
+
+
+def install(services: Services) -> Process:
+    """Make this process ready to run jobs. Keyed by process id: nothing of it survives a fork."""
+    process = _processes[os.getpid()] = Process(services, LoopThread())
+    return process
+
+
+def drain(conversation: str) -> None:
+    """Send the replies and answer the turns of one conversation."""
+    process = _processes.get(os.getpid()) or install(_from_environment())
+    process.loop.run(process.services.drain.run(conversation))
+
+
+def _from_environment() -> Services:
+    """Under a plain `rq worker` nobody installed anything: SAYSO_CONFIG and SAYSO_DATA say what to load."""
+    settings = load_settings(Path(os.environ.get("SAYSO_CONFIG", "sayso.yaml")))
+    return bootstrap(settings, data=Path(os.environ.get("SAYSO_DATA", ".sayso")), patient=True)

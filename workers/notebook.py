@@ -1,0 +1,42 @@
+"""Notebook: vendor-side ids shared by all processes, safe to lose."""
+
+from __future__ import annotations
+
+from redis import Redis
+
+from workers.redis import PREFIX
+
+#: Seconds a note is kept: 90 days. What is looked up again is made again.
+KEEP_SECONDS = 90 * 24 * 3600
+
+
+class RedisNotebook:
+    """Notes in Redis, one key each, with a time to live."""
+
+    def __init__(self, client: Redis, *, prefix: str = PREFIX) -> None:
+        self._client = client
+        self._prefix = f"{prefix}note:"
+
+    def get(self, key: str) -> str | None:
+        """The value noted under `key`, or None."""
+        value = self._client.get(self._prefix + key)
+        return None if value is None else str(value)
+
+    def put(self, key: str, value: str) -> None:
+        """Note a value for all processes."""
+        self._client.set(self._prefix + key, value, ex=KEEP_SECONDS)
+
+
+class MemoryNotebook:
+    """Notes in this process."""
+
+    def __init__(self) -> None:
+        self._notes: dict[str, str] = {}
+
+    def get(self, key: str) -> str | None:
+        """The value noted under `key`, or None."""
+        return self._notes.get(key)
+
+    def put(self, key: str, value: str) -> None:
+        """Note a value."""
+        self._notes[key] = value

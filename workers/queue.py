@@ -1,0 +1,97 @@
+"""Queue: the RQ queue that wakes workers. Its jobs carry a conversation's id and nothing else."""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Sequence
+from typing import Any
+
+from redis import Redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+from rq import Queue, Worker
+from rq.job import Job, JobStatus
+from rq.serializers import JSONSerializer
+from rq.utils import now
+
+#: The RQ queue of wake-ups.
+QUEUE = "sayso"
+#: The one function our workers run.
+DRAIN = "workers.jobs.drain"
+#: Seconds after which RQ gives a drain up; a turn has its own, shorter limit.
+JOB_TIMEOUT = 600
+
+_CONVERSATION = re.compile(r"[A-Za-z0-9_.-]{1,64}:[0-9a-f]{20}")
+
+
+class ForbiddenJob(Exception):
+    """Raised when the queue holds a job that we did not put there."""
+
+
+class SaysoJob(Job):
+    """A job that can only be ours: the drain function, one conversation id, no callbacks, no web hooks.
+
+    Whoever can write to Redis can name any function in a job, so JSON alone is no defence.
+    """
+
+    @property
+    def func(self) -> Any:
+        """The drain function. Raises ForbiddenJob for any other name or for arguments that are no ids."""
+        ours = self.func_name == DRAIN and self.instance is None and not self.kwargs
+        args = list(self.args or ())
+        if not ours or len(args) != 1 or not _CONVERSATION.fullmatch(str(args[0])):
+            raise ForbiddenJob(f"job {self.id!r} is not a wake-up of ours: refused")
+        return super().func
+
+    @property
+    def success_callback(self) -> None:
+        """No callback, whatever the hash names."""
+        return
+
+    @property
+    def failure_callback(self) -> None:
+        """No callback, whatever the hash names."""
+        return
+
+    @property
+    def stopped_callback(self) -> None:
+        """No callback, whatever the hash names."""
+        return
+
+    def send_webhooks(self, *_: Any, **__: Any) -> None:
+        """No web hooks, whatever the hash names."""
+
+
+class WakeUps:
+    """Makes the RQ job that drains a conversation, as RQ itself would write it, for the accept script to store."""
+
+    def __init__(self, connection: Redis) -> None:
+        self._connection = connection
+        self._queue_key = Queue(QUEUE, connection=connection).key
+
+    def __call__(self, conversation: str) -> Sequence[str | bytes | int | float]:
+        """Job key, queue key, key of RQ's set of queues, job id, then the job's hash as field, value, field, value."""
+        job: Job = SaysoJob.create(
+            DRAIN,
+            args=(conversation,),
+            id=f"drain-{secrets.token_hex(8)}",
+            connection=self._connection,
+            serializer=JSONSerializer,
+            timeout=JOB_TIMEOUT,
+            result_ttl=0,
+            failure_ttl=24 * 3600,
+            description=f"drain {conversation}",
+            origin=QUEUE,
+            status=JobStatus.QUEUED,
+        )
+        job.enqueued_at = now()
+        fields = [part for pair in job.to_dict(include_meta=False).items() for part in pair]
+        return [job.key, self._queue_key, Queue.redis_queues_keys, job.id, *fields]
+
+
+def living_workers(redis_url: str) -> int:
+    """How many workers listen, by RQ's own register. Raises redis.RedisError."""
+    connection = Redis.from_url(redis_url, socket_connect_timeout=1, socket_timeout=2, retry=Retry(NoBackoff(), 0))
+    with connection:
+        return sum(QUEUE in worker.queue_names() for worker in Worker.all(connection=connection))

@@ -1,0 +1,60 @@
+"""SaysoWorker: an RQ worker that runs our job function and nothing else it may find in the queue."""
+
+from __future__ import annotations
+
+import logging
+import time
+
+from redis import Redis
+from redis.exceptions import RedisError
+from rq import SimpleWorker
+from rq.serializers import JSONSerializer
+
+from config.bootstrap import Services
+from workers import jobs
+from workers.queue import QUEUE, SaysoJob
+
+log = logging.getLogger(__name__)
+
+#: Seconds until a silent worker counts as gone; RQ blocks on the queue for 15 s less.
+WORKER_TTL = 60
+#: Seconds between RQ's own clean-ups of its registries.
+MAINTENANCE_INTERVAL = 60
+
+
+class SaysoWorker(SimpleWorker):  # type: ignore[misc]  # RQ ships no types
+    """Runs jobs in its own process, where connections and the event loop stay warm."""
+
+    job_class = SaysoJob
+
+    @property
+    def stopping(self) -> bool:
+        """Whether a signal asked this worker to stop."""
+        return self._shutdown_requested_date is not None
+
+
+def run_worker(services: Services) -> None:
+    """Work until SIGTERM or SIGINT; the turn in progress is finished first. Rides out restarts of Redis."""
+    process = jobs.install(services)
+    process.loop.spawn(services.reaper.forever())
+    while True:
+        try:
+            worker = _new_worker(services.redis_url)
+            worker.work(logging_level="WARNING")
+        except RedisError as exc:
+            log.warning("worker.redis_away", extra={"reason": type(exc).__name__})
+        else:
+            if worker.stopping:
+                return
+        time.sleep(1)
+
+
+def _new_worker(redis_url: str) -> SaysoWorker:
+    return SaysoWorker(
+        [QUEUE],
+        connection=Redis.from_url(redis_url, socket_connect_timeout=2),
+        serializer=JSONSerializer,
+        worker_ttl=WORKER_TTL,
+        maintenance_interval=MAINTENANCE_INTERVAL,
+        log_job_description=False,
+    )
