@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import time
 from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
+from agent.config import AgentResult
 from agent.loop import Agent
 from agent.memory import ConversationMemory
 from agent.messages import Message, Role
-from agent.config import AgentResult
 from agent.tools.artifacts import Artifact, collect_artifacts
 from agent.tools.tool import Tool
 from channels.types import Button, Media, Reply, Turn
@@ -207,7 +208,8 @@ class ChannelAgent:
             self.store.executors.keep(pid, executor)
         files = await self._files(result.artifacts)
         proposal = replace(run.proposal, requested_at=case.received_at) if run.proposal else None
-        words = _Words(preface, result.content, files)
+        content = texts.model_away() if result.stop_reason == "provider_error" else result.content
+        words = _Words(preface, content, files)
         return _Answer(self._change(case, proposal, words), result)
 
     def _change(self, case: _Case, proposal: PendingAction | None, words: _Words) -> Change:
@@ -225,7 +227,7 @@ class ChannelAgent:
         arm = seal_action(proposal, self.store.seal, user=scope.id)
         return Change(replies=(*files, (Reply(question, buttons), pid)), arm=arm)
 
-    async def _files(self, artifacts: list[Artifact]) -> list[Media]:
+    async def _files(self, artifacts: Sequence[Artifact]) -> list[Media]:
         return [await self._file(artifact) for artifact in artifacts if artifact.data is not None and self._media]
 
     async def _file(self, artifact: Artifact) -> Media:

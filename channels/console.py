@@ -194,7 +194,9 @@ def console_pages(
     """The pages of all console channels: /console is the first channel, /console/<name> each."""
     by_name = _by_name(channels)
     slots = threading.BoundedSemaphore(max_streams)
-    pages = flask.Blueprint("console", __name__, static_folder="static", static_url_path="/console/static")
+    pages = flask.Blueprint(
+        "console", __name__, static_folder="static", static_url_path="/console/static", template_folder="templates"
+    )
 
     @pages.get("/console", defaults={"name": ""})
     @pages.get("/console/<name>")

@@ -324,9 +324,6 @@ def _link(dialect: _Dialect, label: str, href: str) -> str:
     return dialect.link(label, href)
 
 
-# The four dialects.
-
-
 def _words(text: str) -> str:
     return text
 
@@ -518,7 +515,8 @@ class _Cut:
         spans = [match.span() for match in _SPAN.finditer(self.md, self.start, min(len(self.md), end + 2048))]
         for pattern in _BOUNDARIES:
             cuts = [match.end() for match in pattern.finditer(self.md, middle, end) if match.end() > self.start]
-            yield from [cut for cut in reversed(cuts) if not any(a < cut < b for a, b in spans)][:3]
+            whole = (cut for cut in reversed(cuts) if not any(a < cut < b for a, b in spans))
+            yield from [cut for cut in whole if not _joined(self.md, cut)][:3]
 
     def _character(self, end: int) -> int:
         """The last whole character that fits, or half of one longer than the limit."""

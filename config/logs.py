@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 _STANDARD = set(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 #: Libraries whose INFO lines hold URLs with tokens in them.
-_TALKATIVE = ("httpx", "httpcore", "telegram", "urllib3", "slack_sdk", "twilio", "rq.worker", "rq")
+_TALKATIVE = ("httpx", "httpcore", "telegram", "urllib3", "slack_sdk", "twilio", "rq.worker", "rq", "matplotlib")
 
 
 class EventFormatter(logging.Formatter):

@@ -235,16 +235,16 @@ def _chart(year: int, totals: list[int]) -> bytes:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(8, 4.5), dpi=150, layout="constrained", facecolor="white")
+    figure = Figure(figsize=(7, 4.6), dpi=170, layout="constrained", facecolor="white")
     axes = figure.add_subplot()
     euros = [cents / 100 for cents in totals]
     colours = ["#4f46e5" if value == max(euros) else "#a5b4fc" for value in euros]
     bars = axes.bar(MONTHS, euros, color=colours, width=0.68, zorder=2)
-    axes.bar_label(bars, [f"{value:,.0f}" if value else "" for value in euros], padding=3, fontsize=9, color="#374151")
-    axes.set_title(f"Sales {year}, EUR by month", loc="left", fontsize=14, fontweight="bold", color="#111827", pad=14)
+    axes.bar_label(bars, [f"{value:,.0f}" if value else "" for value in euros], padding=3, fontsize=10, color="#374151")
+    axes.set_title(f"Sales {year}, EUR by month", loc="left", fontsize=15, fontweight="bold", color="#111827", pad=16)
     axes.yaxis.set_major_formatter("{x:,.0f}")
     axes.grid(axis="y", color="#e5e7eb", zorder=0)
-    axes.tick_params(length=0, colors="#6b7280")
+    axes.tick_params(length=0, colors="#6b7280", labelsize=10)
     axes.spines[:].set_visible(False)
     png = io.BytesIO()
     FigureCanvasAgg(figure)  # the figure draws on it from here on

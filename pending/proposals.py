@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -27,6 +28,8 @@ class ChannelRun:
     parser_version: str
     proposal: PendingAction | None = None
     executors: dict[str, Executor] = field(default_factory=dict)
+    #: Tools of one model response run in threads of their own.
+    lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
 
 _run: ContextVar[ChannelRun | None] = ContextVar("sayso_channel_run", default=None)
@@ -67,11 +70,7 @@ def stash_pending(
     run = _run.get()
     if run is None:
         return None
-    if run.proposal is not None:
-        raise PendingActionExistsError(
-            f"{run.proposal.preview!r} already waits for the user's yes: finish that one first"
-        )
-    run.proposal = PendingAction(
+    action = PendingAction(
         user_id=run.user_id,
         kind=kind,
         preview=preview,
@@ -82,9 +81,13 @@ def stash_pending(
         parser_version=run.parser_version,
         idempotent=idempotent,
     )
+    with run.lock:
+        if run.proposal is not None:
+            raise PendingActionExistsError(f"{run.proposal.preview!r} already waits for a yes: finish that one first")
+        run.proposal = action
     if executor is not None:
-        run.executors[run.proposal.pending_action_id] = executor
-    return run.proposal
+        run.executors[action.pending_action_id] = executor
+    return action
 
 
 def executor_factory(kind: str) -> Callable[[F], F]:

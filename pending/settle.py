@@ -32,6 +32,10 @@ OutcomeStatus = Literal[
 ]  # fmt: skip
 
 
+#: How an effect that was begun may end.
+EndState = Literal["done", "failed", "unknown"]
+
+
 @dataclass(frozen=True, slots=True)
 class ConfirmOutcome:
     """What became of a pending action. `result` is what its executor returned, `told` what the user hears."""
@@ -124,7 +128,7 @@ class Settlement:
     def _executor(self, action: PendingAction) -> Executor | None:
         try:
             return self._executors.take(action)
-        except Exception:  # noqa: BLE001  # a factory is user code, and nothing has happened yet
+        except Exception:  # a factory is user code, and nothing has happened yet
             log.exception("pending.factory_failed", extra={"kind": action.kind})
             return None
 
@@ -137,14 +141,19 @@ class Settlement:
             # This worker is being stopped. A thread may still be at it: nobody can know.
             await asyncio.shield(self._record(claim, attempt, "unknown", action, ""))
             raise
-        except Exception:  # noqa: BLE001  # an executor is user code: its error is an outcome, its text stays here
+        except Exception:  # an executor is user code: its error is an outcome, its text stays here
             log.exception("pending.failed", extra={"kind": action.kind, "pending": action.pending_action_id})
             # Past our own limit the executor was cut off, it did not fail: what it did is unknown.
             return await self._record(claim, attempt, "unknown" if limit.expired() else "failed", action, "")
         return await self._record(claim, attempt, "done", action, result)
 
     async def _record(
-        self, claim: Claim, attempt: str, state: Literal["done", "failed", "unknown"], action: PendingAction, result: str
+        self,
+        claim: Claim,
+        attempt: str,
+        state: EndState,
+        action: PendingAction,
+        result: str,
     ) -> ConfirmOutcome:
         told = {
             "done": texts.done(action.preview, result),
@@ -178,9 +187,7 @@ class Settlement:
         action = stored.action
         return ConfirmOutcome("digest_mismatch", replace(action, state="cancelled"), told=texts.unsafe(action.preview))
 
-    async def _end(
-        self, claim: Claim, action: PendingAction, status: OutcomeStatus, told: str
-    ) -> ConfirmOutcome:
+    async def _end(self, claim: Claim, action: PendingAction, status: OutcomeStatus, told: str) -> ConfirmOutcome:
         move = Move(claim.pending_action_id, ("claimed", "failed"), "failed", told)
         await offload(self._records.change, claim.conversation, Change(move=move))
         return ConfirmOutcome(status, replace(action, state="failed", outcome=told), told=told)

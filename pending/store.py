@@ -220,9 +220,7 @@ class BasePendingStore:
             case "cancel":
                 action = self._end(scope, stored, "cancelled")
                 return ConfirmOutcome("cancelled", action, told=texts.cancelled(action.preview))
-        tightened = self.records.tighten(
-            scope.conversation.id, scope.id, ignore_ttl_seconds, action.pending_action_id
-        )
+        tightened = self.records.tighten(scope.conversation.id, scope.id, ignore_ttl_seconds, action.pending_action_id)
         return ConfirmOutcome("ignored", (tightened or stored).action, told=texts.ignored(action.preview))
 
     def tighten_ttl(

@@ -20,7 +20,7 @@ def failed(preview: str) -> str:
 
 def unknown(preview: str) -> str:
     """The action was started and nobody knows how it ended."""
-    return f"I was interrupted while doing this: {preview}. I cannot tell whether it finished, and I will not repeat it."
+    return f"I was interrupted while doing this: {preview}. I cannot tell whether it finished. I will not repeat it."
 
 
 def correction(preview: str, result: str) -> str:
@@ -61,6 +61,11 @@ def unsafe(preview: str) -> str:
 def stale() -> str:
     """A button of a prompt that is over or of somebody else's."""
     return "That button is not for anything you can decide now. Nothing was done."
+
+
+def model_away() -> str:
+    """The model could not be asked. Its own words are for the operator."""
+    return "I cannot think right now: the language model does not answer. Nothing was done. Please try again shortly."
 
 
 def _duration(seconds: float) -> str:

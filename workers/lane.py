@@ -1,9 +1,9 @@
 """Lane: what a conversation holds for the worker that has its lease, and all that one turn may change.
 
-    LaneError
-    ├── LaneLost       another worker holds the lane by now
-    ├── LaneParked     nothing can be sent now: the lane was let go until a later try
-    └── TurnOvertaken  the world changed since this worker looked
+LaneError
+├── LaneLost       another worker holds the lane by now
+├── LaneParked     nothing can be sent now: the lane was let go until a later try
+└── TurnOvertaken  the world changed since this worker looked
 """
 
 from __future__ import annotations

@@ -53,9 +53,7 @@ class RedisOutbox:
     def postpone(self, lease: Lease, reply: QueuedReply, seconds: float) -> None:
         """Park the lane. Raises LaneLost."""
         delay_ms = round(seconds * 1000)
-        answer = self._scripts.run(
-            "postpone", lease.conversation, lease.epoch, lease.token, reply.number, delay_ms
-        )
+        answer = self._scripts.run("postpone", lease.conversation, lease.epoch, lease.token, reply.number, delay_ms)
         if answer == "lost":
             raise LaneLost(lease.conversation)
 

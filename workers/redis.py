@@ -49,7 +49,7 @@ def check_fit(client: Redis) -> list[str]:
     Raises RedisUnfit. A server that hides its CONFIG is taken at its word, with a warning.
     """
     try:
-        settings = cast(dict[str, str], client.config_get("maxmemory-policy", "maxmemory", "appendonly", "appendfsync"))
+        settings = cast("dict[str, str]", client.config_get("maxmemory-policy", "appendonly", "appendfsync"))
     except RedisError as exc:
         return [f"cannot read the CONFIG of this Redis ({type(exc).__name__}): make sure it never evicts keys"]
     policy = settings.get("maxmemory-policy", "noeviction")

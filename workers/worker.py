@@ -22,7 +22,7 @@ WORKER_TTL = 60
 MAINTENANCE_INTERVAL = 60
 
 
-class SaysoWorker(SimpleWorker):  # type: ignore[misc]  # RQ ships no types
+class SaysoWorker(SimpleWorker):
     """Runs jobs in its own process, where connections and the event loop stay warm."""
 
     job_class = SaysoJob

@@ -12,11 +12,9 @@ const TYPING_MS = 60_000;
 const RETRY_MS = [600, 2000];
 
 const acts = new Map(); // event id -> our own message element
-const deliveries = new Set(); // a delivery tried twice shows once
+const heard = new Set(); // what the server has told already: event ids, and ids of deliveries it may try twice
 let lastId = "";
 let typingTimer = 0;
-
-// --- what the feed says
 
 function show(id, entry) {
   lastId = id;
@@ -25,15 +23,18 @@ function show(id, entry) {
 }
 
 function showUser(entry, at) {
-  if (entry.text) closeButtons();
+  if (!firstHeard(entry.event)) return;
+  closeButtons();
   const known = acts.get(entry.event);
-  if (known) return settle(known, at);
-  acts.set(entry.event, addMessage("user", at, [element("div", "bubble", entry.text)]));
+  if (known) settle(known);
+  else addMessage("user", at, [element("div", "bubble", entry.text)]);
 }
 
 function showTap(entry) {
   const button = [...log.querySelectorAll(".buttons button")].find((each) => each.dataset.data === entry.data);
-  if (button) choose(button);
+  if (!firstHeard(entry.event) || !button) return;
+  settle(button.closest(".message"));
+  choose(button);
 }
 
 function showTyping(_entry, at) {
@@ -43,8 +44,7 @@ function showTyping(_entry, at) {
 
 function showBubble(entry, at) {
   setTyping(false);
-  if (deliveries.has(entry.delivery)) return;
-  deliveries.add(entry.delivery);
+  if (!firstHeard(entry.delivery)) return;
   const text = element("div", "text");
   text.innerHTML = entry.html; // made by the server's Markdown renderer, which lets no HTML through
   const bubble = element("div", "bubble");
@@ -53,7 +53,7 @@ function showBubble(entry, at) {
   addMessage("bot", at, [bubble, ...buttons]);
 }
 
-// --- elements
+const firstHeard = (id) => !heard.has(id) && heard.add(id);
 
 function element(tag, className = "", text = "") {
   const made = document.createElement(tag);
@@ -61,6 +61,8 @@ function element(tag, className = "", text = "") {
   made.textContent = text;
   return made;
 }
+
+const pressable = (className, text, onclick) => Object.assign(element("button", className, text), { type: "button", onclick });
 
 function addMessage(side, at, parts) {
   const atBottom = main.scrollHeight - main.scrollTop - main.clientHeight < 120;
@@ -82,12 +84,9 @@ function timeOf(at) {
 function mediaView(media) {
   if (!media.mime.startsWith("image/")) return fileCard(media);
   const figure = element("figure");
-  const image = element("img");
+  const image = Object.assign(element("img"), { alt: media.filename || "Image from the bot", src: media.url, onload: toBottom });
   const caption = element("figcaption", "", media.filename);
-  image.alt = media.filename || "Image from the bot";
-  image.onload = toBottom;
   image.onerror = () => figure.replaceWith(fileCard(media, true));
-  image.src = media.url;
   caption.append(downloadLink(media, "", "Download"));
   figure.append(image, caption);
   return figure;
@@ -103,21 +102,14 @@ function fileCard(media, gone = false) {
 }
 
 function downloadLink(media, className, text) {
-  const link = element("a", className, text);
-  link.href = media.url;
-  link.download = media.filename;
-  return link;
+  return Object.assign(element("a", className, text), { href: media.url, download: media.filename });
 }
 
 function buttonRow(buttons) {
-  const row = element("div", "buttons");
-  row.role = "group";
-  row.ariaLabel = "Your answer";
+  const row = Object.assign(element("div", "buttons"), { role: "group", ariaLabel: "Your answer" });
   for (const each of buttons) {
-    const button = element("button", each.style, each.label);
-    button.type = "button";
+    const button = pressable(each.style, each.label, () => tap(button));
     button.dataset.data = each.data;
-    button.onclick = () => tap(button);
     row.append(button);
   }
   return row;
@@ -151,8 +143,6 @@ function setState(state, words = state) {
   if (shown.textContent !== words) shown.textContent = words;
   shown.dataset.state = state;
 }
-
-// --- what the user says
 
 const newId = () => Array.from(crypto.getRandomValues(new Uint8Array(16)), (byte) => byte.toString(16).padStart(2, "0")).join("");
 const pause = (milliseconds) => new Promise((done) => setTimeout(done, milliseconds));
@@ -188,24 +178,21 @@ async function sendFrom(message, body) {
   message.classList.add("sending");
   const failure = await post(body);
   message.classList.remove("sending");
-  if (failure) offerRetry(message, failure, () => sendFrom(message, body));
+  if (failure && !heard.has(body.id)) offerRetry(message, failure, () => sendFrom(message, body));
 }
 
 async function tap(button, id = newId()) {
   settle(button.closest(".message"));
   choose(button);
   const failure = await post({ id, tap: button.dataset.data });
-  if (!failure) return;
+  if (!failure || heard.has(id)) return;
   choose(button, false);
   offerRetry(button.closest(".message"), failure, () => tap(button, id));
 }
 
 function offerRetry(message, words, again) {
   settle(message);
-  const retry = element("button", "retry", words);
-  retry.type = "button";
-  retry.onclick = () => (retry.remove(), again());
-  message.append(retry);
+  message.append(pressable("retry", words, () => (settle(message), again())));
 }
 
 // The message has arrived after all, or is about to be sent again.
@@ -213,8 +200,6 @@ function settle(message) {
   message.classList.remove("sending");
   message.querySelector(".retry")?.remove();
 }
-
-// --- the connection: a stream of events, or polling where the stream is refused
 
 function listen() {
   const stream = new EventSource(`${page.events}?after=${encodeURIComponent(lastId)}`);
@@ -235,8 +220,6 @@ async function poll(left) {
   if (answer?.ok) for (const { at, ...entry } of (await answer.json()).entries) show(at, entry);
   setTimeout(poll, POLL_MS, left - 1);
 }
-
-// --- the composer
 
 function composed() {
   input.style.height = "auto";

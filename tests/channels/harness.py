@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import html
 import struct
 import threading
 import zlib
@@ -207,7 +208,9 @@ SLACK = Platform(
     button_limit=3000,
     measure=lambda md: len(slack_mrkdwn(md)),
     build=slack,
-    text=lambda number, text: slack_hook(signing.slack_text(f"1795204800.{number:06d}", text)),
+    text=lambda number, text: slack_hook(
+        signing.slack_text(f"1795204800.{number:06d}", html.escape(text, quote=False))
+    ),
     tap=lambda number, data: slack_hook(signing.slack_tap(f"1.2.{number}", data)),
 )
 ALL = (WHATSAPP, TELEGRAM, SLACK)

@@ -54,9 +54,6 @@ def failure(channel: Channel, platform: Platform, reply: Reply) -> SendError:
     return caught.value
 
 
-# Dangerous paths first: forged, altered, repeated.
-
-
 def test_one_changed_byte_is_forbidden(platform: Platform, channel: Channel):
     """A body, or for Telegram a secret, that differs in one byte is refused."""
     hook = platform.text(1, "send 10 to Bob")
@@ -111,9 +108,6 @@ def test_text_becomes_a_turn(platform: Platform, channel: Channel):
     assert Turn.from_json(turn.to_json()) == turn
 
 
-# Pieces.
-
-
 def test_pieces_fit_and_lose_nothing(platform: Platform, channel: Channel):
     """A long reply arrives whole, in messages the platform accepts, its buttons on the last."""
     pieces = channel.pieces(Reply(LONG, buttons=YES_NO))
@@ -136,9 +130,6 @@ def test_short_reply_is_one_piece(platform: Platform, channel: Channel):
     """What fits is not cut, and nothing is not sent."""
     assert channel.pieces(Reply("Hello")) == (Reply("Hello"),)
     assert channel.pieces(Reply("")) == ()
-
-
-# Sending.
 
 
 def test_text_arrives(platform: Platform, channel: Channel, platforms: FakePlatforms):
@@ -171,9 +162,6 @@ def test_missing_file_is_refused(platform: Platform, channel: Channel, platforms
         pytest.skip("Twilio fetches the file itself")
     error = failure(channel, platform, Reply(media=replace(IMAGE, ref="gone")))
     assert isinstance(error, Refused)
-
-
-# Errors.
 
 
 def test_rate_limit_says_how_long(platform: Platform, channel: Channel, platforms: FakePlatforms):
@@ -221,9 +209,6 @@ def test_no_secret_in_errors_or_logs(
     assert isinstance(raised, Refused) == (error == "refuse")
 
 
-# Attending.
-
-
 def test_attend_never_raises(platform: Platform, media: MemoryMedia):
     """A sign of life is worth nothing to anybody if it can break the turn."""
     channel = platform.build(media, "http://127.0.0.1:1")
@@ -250,4 +235,4 @@ def nonsense(platform: Platform) -> list[Hook]:
         return [telegram_hook(update) for update in updates]
     bodies = (b"", b"{}", b"{", b"[]", b"payload=", b"payload=1", b"payload=%5B%5D", b'{"type":"event_callback"}')
     events = [b'{"type":"event_callback","event":%s}' % event for event in (b"null", b"{}", b'{"type":"message"}')]
-    return [slack_hook(body) for body in (*bodies, *events, b'{"type":"block_actions","actions":[]}', b"\xff")]
+    return [slack_hook(body) for body in (*bodies, *events, b'{"type":"block_actions","actions":[]}')]

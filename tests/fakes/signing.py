@@ -103,7 +103,10 @@ def slack_text(
     kind: str = "message",
     **extra: Any,
 ) -> bytes:
-    """The body of a message event (or `kind="app_mention"`); channels starting with D are direct messages."""
+    """The body of a message event, or of an app_mention by `kind`.
+
+    `text` is as Slack sends it, `& < >` escaped. Channels starting with D are direct messages.
+    """
     channel_type = "im" if channel.startswith("D") else "channel"
     event = {"type": kind, "user": user, "text": text, "ts": ts, "channel": channel, "channel_type": channel_type}
     body = {

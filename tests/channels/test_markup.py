@@ -1,0 +1,198 @@
+"""Markup: nothing injected, nothing hidden, nothing lost."""
+
+from __future__ import annotations
+
+import html
+import re
+import unicodedata
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from channels.markup import plain, slack_mrkdwn, split, telegram_html, telegram_length, utf16_len, whatsapp_text
+from tests.fakes.telegram_api import _parsed
+
+WORDS = st.text(st.characters(codec="utf-8"), max_size=400)
+MARKDOWN = st.lists(
+    st.sampled_from(
+        [
+            "**",
+            "*",
+            "_",
+            "~~",
+            "`",
+            "```\n",
+            "\n",
+            "\n\n",
+            "> ",
+            "- ",
+            "1. ",
+            "# ",
+            "[a](https://x.y/_z_)",
+            "|a|b|\n|-|-|\n",
+            "<b>",
+            "<!channel>",
+            "&amp;",
+            "word",
+            " ",
+            "\\",
+            "![i](x)",
+            "https://q.r/(s)_t_",
+            "~~~py\n",
+            "    ",
+            "👍🏽",
+            "](",
+        ]
+    ),
+    max_size=60,
+).map("".join)
+
+
+@given(MARKDOWN | WORDS)
+def test_slack_text_holds_no_token_but_our_links(md: str):
+    """No text of a model or a user can ping a channel: every angle bracket is ours."""
+    for token in re.findall(r"<([^>]*)>", slack_mrkdwn(md)):
+        assert re.match(r"(https?|mailto|tel):", token, re.IGNORECASE)
+
+
+@given(MARKDOWN | WORDS)
+def test_telegram_html_always_parses(md: str):
+    """Telegram never has a reason to refuse the formatting."""
+    _parsed(telegram_html(md), "HTML")
+
+
+@pytest.mark.parametrize("render", [telegram_html, slack_mrkdwn, whatsapp_text, plain])
+@pytest.mark.parametrize(
+    "md",
+    [
+        "[x]: https://hidden.example\nyes",
+        "2*3*4 and a**b**c",
+        "<script>alert(1)</script>",
+        "a < b > c & d",
+        "snake_case_name and 5 * 3",
+        "[]()",
+    ],
+)
+def test_words_are_never_hidden(render, md: str):
+    """Reference lines, arithmetic and tags stay readable: people agree to what they see."""
+    seen = html.unescape(re.sub(r"</?[abi]\b[^>]*>", "", render(md))) if render is not plain else plain(md)
+    assert re.sub(r"\W", "", seen.replace("https://hidden.example|", "")) == re.sub(r"\W", "", md)
+    assert [char for char in md if char == "*"] == [char for char in seen if char == "*"]
+
+
+@pytest.mark.parametrize(
+    "href", ["javascript:alert(1)", "tg://user?id=1", "data:text/html,x", "/relative", "file:///etc"]
+)
+def test_only_harmless_schemes_become_links(href: str):
+    """Other addresses are shown, not linked."""
+    md = f"[click]({href})"
+    assert "<a" not in telegram_html(md)
+    assert "<" not in slack_mrkdwn(md)
+    assert "click" in plain(md)
+
+
+def test_code_cannot_break_out_of_its_block():
+    """Backticks inside code do not end it, and pings inside code are escaped."""
+    seen = slack_mrkdwn("~~~\n```\n<!channel> a & b\n~~~")
+    assert seen.count("```") == 2
+    assert "&lt;!channel&gt; a &amp; b" in seen
+
+
+@pytest.mark.parametrize(
+    ("md", "telegram", "slack", "whatsapp"),
+    [
+        ("**b** *i* ~~s~~", "<b>b</b> <i>i</i> <s>s</s>", "*b* _i_ ~s~", "*b* _i_ ~s~"),
+        ("# Title **x**", "<b>Title x</b>", "*Title x*", "*Title x*"),
+        ("`a<b`", "<code>a&lt;b</code>", "`a&lt;b`", "`a<b`"),
+        ("- a\n- b\n  1. c", "• a\n• b\n  1. c", "• a\n• b\n  1. c", "• a\n• b\n  1. c"),
+        ("> q", "<blockquote>q</blockquote>", "> q", "> q"),
+        (
+            "```py\nx = 1\n```",
+            '<pre><code class="language-py">x = 1</code></pre>',
+            "```\nx = 1\n```",
+            "```\nx = 1\n```",
+        ),
+        (
+            "[w](https://e.org/A_(b)_c)",
+            '<a href="https://e.org/A_(b)_c">w</a>',
+            "<https://e.org/A_(b)_c|w>",
+            "w (https://e.org/A_(b)_c)",
+        ),
+        (
+            "(https://e.org/_a_/b_c?x=1&y=2).",
+            '(<a href="https://e.org/_a_/b_c?x=1&amp;y=2">https://e.org/_a_/b_c?x=1&amp;y=2</a>).',
+            "(<https://e.org/_a_/b_c?x=1&amp;y=2>).",
+            "(https://e.org/_a_/b_c?x=1&y=2).",
+        ),
+        (
+            "| a | b |\n|-|-|\n| 11 | 2 |",
+            *[f"{o}a  | b\n---+--\n11 | 2{c}" for o, c in (("<pre>", "</pre>"), *[("```\n", "\n```")] * 2)],
+        ),
+    ],
+)
+def test_formatting(md: str, telegram: str, slack: str, whatsapp: str):
+    """Each platform gets its own markers."""
+    assert (telegram_html(md), slack_mrkdwn(md), whatsapp_text(md)) == (telegram, slack, whatsapp)
+
+
+@pytest.mark.parametrize("md", ["*a **b " * 3000, "[" * 10_000, "> " * 5000, "`" * 9999, "- " * 3000, "*_~" * 4000])
+def test_deep_nesting_neither_crashes_nor_hangs(md: str):
+    """Text made to exhaust a parser is rendered like any other."""
+    assert telegram_html(md)
+    assert len(split(md, 4096, telegram_length)) >= 1
+
+
+@given(WORDS, st.integers(1, 50))
+def test_joined_pieces_are_the_text(text: str, limit: int):
+    """Without code fences the pieces are the text, cut."""
+    text = text.replace("```", "").replace("~~~", "")
+    pieces = split(text, limit)
+    assert "".join(pieces) == text
+    assert all(0 < len(piece) <= limit for piece in pieces)
+
+
+@given(MARKDOWN, st.integers(1, 80))
+def test_fences_add_but_never_drop(md: str, limit: int):
+    """A closed and reopened fence adds lines; every character of the text is still there, in order."""
+    pieces = split(md, limit)
+    rest = iter("".join(pieces))
+    assert all(char in rest for char in md)
+    assert all(len(piece) <= limit for piece in pieces)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(MARKDOWN | WORDS, max_size=12).map("\n".join), st.integers(60, 300))
+def test_pieces_fit_as_rendered(md: str, limit: int):
+    """The measure is of what the platform counts, not of the Markdown."""
+    for measure in (telegram_length, lambda text: len(slack_mrkdwn(text)), lambda text: len(whatsapp_text(text))):
+        assert all(measure(piece) <= limit for piece in split(md, limit, measure))
+
+
+@given(
+    st.lists(st.sampled_from(["e\u0301", "👍🏽", "👨‍👩‍👧", "🇩🇪", "a", "\r\n"]), max_size=60).map("".join)
+    | st.just("🇩🇪" * 30),
+    st.integers(12, 30),
+)
+def test_no_character_is_torn(text: str, limit: int):
+    """Accents, skin tones, families, flags and line ends stay in one piece."""
+    for piece in split(text, limit, utf16_len)[1:]:
+        assert not unicodedata.combining(piece[0])
+        assert piece[0] not in "\u200d\U0001f3fd\n"
+
+
+def test_paragraphs_then_lines_then_words():
+    """A cut falls where a person would put it."""
+    assert split("one two\n\nthree four", 14) == ["one two\n\n", "three four"]
+    assert split("one two\nthree four", 14) == ["one two\n", "three four"]
+    assert split("one two three", 10) == ["one two ", "three"]
+    assert split("onetwothree", 4) == ["onet", "woth", "ree"]
+
+
+def test_cut_code_is_closed_and_opened_again():
+    """Both halves of a long code block are code, in its language."""
+    code = "\n".join(f"line {number}" for number in range(30))
+    pieces = split(f"Look:\n\n```py\n{code}\n```\nDone", 120)
+    assert all(piece.count("```") == 2 for piece in pieces)
+    assert all(piece.startswith("```py\n") for piece in pieces[1:])
+    assert max(map(len, pieces)) <= 120

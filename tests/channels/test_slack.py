@@ -1,0 +1,162 @@
+"""Slack's own rules: fresh signatures, one act seen twice, threads, commands and blocks."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from channels.base import Ambiguous, Forbidden, Refused
+from channels.slack import SlackChannel
+from channels.types import Button, Conversation, Delivery, Reply, Turn
+from tests.channels.harness import IMAGE, NOW, MemoryMedia, slack, slack_hook
+from tests.fakes import signing
+from tests.fakes.platforms import FakePlatforms
+
+THREAD = Conversation("sl", "C0OPS", "1795204800.000150")
+YES_NO = (Button("Yes", "a:1:yes", "primary"), Button("No", "a:1:no", "danger"))
+
+
+def send(channel: SlackChannel, reply: Reply, conversation: Conversation = THREAD):
+    """Send one piece."""
+    return asyncio.run(channel.send(Delivery("d", conversation, reply)))
+
+
+def read(media: MemoryMedia, body: bytes) -> Turn:
+    """The turn of one request."""
+    return slack(media, None).receive(slack_hook(body)).turns[0]
+
+
+@pytest.mark.parametrize("late", [301, -301, 10**9])
+def test_old_signature_is_forbidden(media: MemoryMedia, late: float):
+    """A recorded request cannot be replayed later."""
+    with pytest.raises(Forbidden):
+        slack(media, None).receive(slack_hook(signing.slack_text("1.1", "yes"), now=NOW + late))
+    assert slack(media, None).receive(slack_hook(signing.slack_text("1.1", "yes"), now=NOW + 299)).turns
+
+
+def test_mention_and_its_twin_are_one_act(media: MemoryMedia):
+    """Slack sends a mention twice under different event ids."""
+    text = "<@U0BOT> delete it"
+    mention, twin = (
+        read(media, signing.slack_text("1.1", text, channel="C0OPS", kind=kind)) for kind in ("app_mention", "message")
+    )
+    assert mention == twin
+    assert (mention.event_id, mention.text, mention.addressed) == ("T0ACME:C0OPS:1.1", "delete it", True)
+
+
+@pytest.mark.parametrize("extra", [{"user": "U0BOT"}, {"bot_id": "B0OTHER"}, {"user": ""}])
+def test_bots_are_ignored(media: MemoryMedia, extra: dict):
+    """Neither our own words nor another bot's are a person's say-so."""
+    body = signing.slack_text("1.1", "yes", **extra)
+    assert slack(media, None).receive(slack_hook(body)).ignored == "sent by a bot"
+
+
+@pytest.mark.parametrize(
+    ("text", "read_as"),
+    [
+        ("<@U0BOT>: yes", "yes"),
+        ("hey <@U0BOT|bot> there", "hey there"),
+        ("ask <@U0BOB> in <#C0OPS|ops> or <#C1>", "ask @U0BOB in #ops or #C1"),
+        ("<https://a.b/x|x> <https://a.b> <https://a.b|a.b>", "x (https://a.b/x) https://a.b https://a.b"),
+        ("<mailto:a@b.c|a@b.c> <!here> <!subteam^S1|@ops>", "a@b.c @here @ops"),
+        ("1 &lt; 2 &amp;amp; 3", "1 < 2 &amp; 3"),
+        ("&lt;@U0BOT&gt; no token", "<@U0BOT> no token"),
+    ],
+)
+def test_text_is_read_as_people_see_it(media: MemoryMedia, text: str, read_as: str):
+    """Tokens first, escapes after: typed text never becomes a token."""
+    assert read(media, signing.slack_text("1.1", text)).text == read_as
+
+
+@pytest.mark.parametrize(
+    ("extra", "thread", "addressed"),
+    [
+        ({"channel": "D0ADA"}, "", True),
+        ({"channel": "D0ADA", "thread_ts": "1.0"}, "1.0", True),
+        ({"channel": "C0OPS"}, "1.1", False),
+        ({"channel": "C0OPS", "thread_ts": "1.0"}, "1.0", False),
+    ],
+)
+def test_threads(media: MemoryMedia, extra: dict, thread: str, addressed: bool):
+    """A channel message opens a thread; direct messages have threads only where people made them."""
+    turn = read(media, signing.slack_text("1.1", "hello", **extra))
+    assert (turn.conversation.thread, turn.addressed) == (thread, addressed)
+
+
+def test_button_comes_back_to_the_conversation_it_was_sent_to(media: MemoryMedia, platforms: FakePlatforms):
+    """Also where Slack's own thread field would say something else, as below a slash command."""
+    channel = slack(media, platforms.slack_url)
+    asked = channel.receive(slack_hook(signing.slack_command("1.2", "my payload", channel="C0OPS"))).turns[0]
+    assert (asked.text, asked.conversation) == ("my payload", Conversation("sl", "C0OPS"))
+    for conversation in (asked.conversation, THREAD, Conversation("sl", "D0ADA")):
+        send(channel, Reply("Sure?", YES_NO), conversation)
+        block_id = platforms.sent[-1]["raw"]["blocks"][-1]["block_id"]
+        tap = signing.slack_tap("3.4", "a:1:yes", channel=conversation.chat, message_ts="9.9", block_id=block_id)
+        assert read(media, tap).conversation == conversation
+
+
+def test_command_alone_asks_for_help(media: MemoryMedia):
+    """A bare command is a question."""
+    turn = read(media, signing.slack_command("1.2.3", ""))
+    assert (turn.text, turn.event_id) == ("/help", "1.2.3")
+
+
+def test_retry_headers_do_not_drop_a_message(media: MemoryMedia):
+    """The first delivery may never have arrived."""
+    headers, body = signing.slack_hook("slack-test-signing-secret", signing.slack_text("1.1", "hi"), NOW)
+    hook = slack_hook(signing.slack_text("1.1", "hi"))
+    retried = type(hook)(hook.url, {**headers, "x-slack-retry-num": "1"}, body, now=NOW)
+    assert slack(media, None).receive(retried) == slack(media, None).receive(hook)
+
+
+def test_refused_blocks_are_sent_as_words_once(media: MemoryMedia, platforms: FakePlatforms):
+    """The words ask for a typed answer anyway."""
+    platforms.script("slack", "invalid_blocks")
+    send(slack(media, platforms.slack_url), Reply("Sure?", YES_NO))
+    assert (platforms.sent[0]["text"], platforms.sent[0]["buttons"]) == ("Sure?", [])
+    platforms.script("slack", "invalid_blocks", times=2)
+    with pytest.raises(Refused, match="invalid_blocks"):
+        send(slack(media, platforms.slack_url), Reply("Sure?", YES_NO))
+
+
+def test_message_never_pings_or_unfurls(media: MemoryMedia, platforms: FakePlatforms):
+    """A model's text pings nobody and loads nothing."""
+    send(slack(media, platforms.slack_url), Reply("<!channel> `<@U1>` https://a.b"))
+    raw = platforms.sent[0]["raw"]
+    assert "<!" not in raw["text"] + str(raw["blocks"])
+    assert "<@" not in raw["text"] + str(raw["blocks"])
+    assert (raw["unfurl_links"], raw["unfurl_media"], raw["thread_ts"]) == (False, False, THREAD.thread)
+
+
+def test_picture_keeps_thread_and_words(media: MemoryMedia, platforms: FakePlatforms):
+    """A file is shared where the conversation is."""
+    send(slack(media, platforms.slack_url), Reply("*Chart*", media=IMAGE))
+    sent = platforms.sent[0]
+    assert (sent["chat"], sent["thread"], sent["text"]) == ("C0OPS", THREAD.thread, "_Chart_")
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [("channel_not_found", Refused), ("token_revoked", Refused), ("internal_error", Ambiguous), ("503", Ambiguous)],
+)
+def test_error_codes(media: MemoryMedia, platforms: FakePlatforms, error: str, kind: type[Exception]):
+    """Each code says whether trying again makes sense."""
+    platforms.script("slack", error)
+    with pytest.raises(kind, match=error):
+        send(slack(media, platforms.slack_url), Reply("x"))
+
+
+def test_attend_sets_a_status_in_threads_only(media: MemoryMedia, platforms: FakePlatforms):
+    """Elsewhere Slack has no sign of typing."""
+    channel = slack(media, platforms.slack_url)
+    for conversation in (THREAD, Conversation("sl", "D0ADA")):
+        asyncio.run(channel.attend(Turn("e", conversation, "U0ADA", text="x")))
+    assert [call["method"] for call in platforms.calls] == ["assistant.threads.setStatus"]
+
+
+@pytest.mark.parametrize("field", ["bot_token", "signing_secret"])
+def test_empty_settings_are_refused(media: MemoryMedia, field: str):
+    """An empty secret would verify anything signed with nothing."""
+    with pytest.raises(ValueError, match=field):
+        slack(media, None, **{field: " "})

@@ -1,0 +1,167 @@
+"""Telegram's own rules: groups, topics, commands, formatting fallbacks and one client per event loop."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from channels.base import BadHook, Forbidden, Refused
+from channels.types import Button, Conversation, Delivery, Reply
+from tests.channels.harness import IMAGE, MemoryMedia, hook, telegram, telegram_hook
+from tests.fakes import signing
+from tests.fakes.platforms import TELEGRAM_SECRET, FakePlatforms
+
+CHAT = Conversation("tg", "5123456789")
+GROUP = -1002000000001
+
+
+def send(channel, reply: Reply, conversation: Conversation = CHAT):
+    """Send one piece."""
+    return asyncio.run(channel.send(Delivery("d", conversation, reply)))
+
+
+def read(media: MemoryMedia, update: dict, **settings):
+    """The turns of one update."""
+    return telegram(media, None, **settings).receive(telegram_hook(update))
+
+
+def test_secret_of_another_bot_is_forbidden(media: MemoryMedia):
+    """One secret per bot."""
+    with pytest.raises(Forbidden):
+        telegram(media, None).receive(hook(signing.telegram_hook(TELEGRAM_SECRET.lower(), {"update_id": 1})))
+
+
+def test_body_that_is_not_json_is_a_bad_hook(media: MemoryMedia):
+    """Only that: everything else would be sent again for a day."""
+    headers, _ = signing.telegram_hook(TELEGRAM_SECRET, {})
+    for body in (b"", b"{", b"\xff", b"[" * 100_000):
+        with pytest.raises(BadHook):
+            telegram(media, None).receive(hook((headers, body)))
+
+
+def test_bots_and_anonymous_admins_are_ignored(media: MemoryMedia):
+    """Behind an anonymous admin may be anybody: nobody confirms under that name."""
+    anonymous = {"from": {"id": 1087968824, "is_bot": True, "first_name": "Group"}}
+    received = read(media, signing.telegram_text(1, "yes", chat=GROUP, **anonymous))
+    assert (received.turns, received.ignored) == ((), "sent by a bot or by nobody")
+
+
+def test_forged_callback_data_survives_as_text(media: MemoryMedia):
+    """Clients can send any data, half a surrogate pair included."""
+    turn = read(media, signing.telegram_tap(1, "\ud800")).turns[0]
+    assert turn.to_json()
+
+
+@pytest.mark.parametrize("key", ["inline_message_id", "game_short_name"])
+def test_tap_without_message_or_data_is_ignored(media: MemoryMedia, key: str):
+    """Inline messages and games have no conversation of ours."""
+    update = signing.telegram_tap(1, "x")
+    query = update["callback_query"]
+    query[key] = "1"
+    del query["message" if key == "inline_message_id" else "data"]
+    assert read(media, update).ignored == "tap without a message or data"
+
+
+@pytest.mark.parametrize(
+    ("text", "extra", "addressed"),
+    [
+        ("hello", {}, False),
+        ("hello @acme_bot", {}, True),
+        ("hello @bob", {}, False),
+        ("/status", {}, True),
+        ("/status@acme_bot", {}, True),
+        ("/status@other_bot", {}, False),
+        ("yes", {"reply_to_message": {"from": {"id": 7000000001}}}, True),
+        ("yes", {"reply_to_message": {"from": {"id": 42}}}, False),
+    ],
+)
+def test_who_a_group_message_is_addressed_to(media: MemoryMedia, text: str, extra: dict, addressed: bool):
+    """In groups people talk to each other, too."""
+    update = signing.telegram_text(1, text, chat=GROUP, **extra)
+    assert read(media, update, username="acme_bot").turns[0].addressed is addressed
+
+
+def test_command_loses_our_name(media: MemoryMedia):
+    """`/start@acme_bot x` is what `/start x` is in private."""
+    assert read(media, signing.telegram_text(1, "/start@acme_bot x", chat=GROUP)).turns[0].text == "/start x"
+
+
+def test_topic_is_a_conversation_of_its_own(media: MemoryMedia, platforms: FakePlatforms):
+    """A topic's replies stay in it; a plain reply thread is no topic."""
+    update = signing.telegram_text(1, "hi", chat=GROUP, message_thread_id=12, is_topic_message=True)
+    turn = read(media, update).turns[0]
+    assert turn.conversation == Conversation("tg", str(GROUP), "12")
+    assert (
+        read(media, signing.telegram_text(1, "hi", chat=GROUP, message_thread_id=12)).turns[0].conversation.thread == ""
+    )
+    send(telegram(media, platforms.telegram_url), Reply("hello"), turn.conversation)
+    assert (platforms.sent[0]["chat"], platforms.sent[0]["thread"]) == (str(GROUP), "12")
+
+
+def test_unparsable_formatting_is_sent_plain_once(media: MemoryMedia, platforms: FakePlatforms):
+    """Words matter more than bold."""
+    error = "Bad Request: can't parse entities: Unsupported start tag"
+    platforms.script("telegram", error)
+    send(telegram(media, platforms.telegram_url), Reply("**a** < b"))
+    assert (platforms.sent[0]["text"], "parse_mode" in platforms.sent[0]["raw"]) == ("a < b", False)
+    platforms.script("telegram", error, times=2)
+    with pytest.raises(Refused):
+        send(telegram(media, platforms.telegram_url), Reply("**a** < b"))
+
+
+def test_odd_picture_travels_as_document(media: MemoryMedia, platforms: FakePlatforms):
+    """A chart of a shape Telegram will not show still arrives."""
+    platforms.script("telegram", "Bad Request: PHOTO_INVALID_DIMENSIONS")
+    send(telegram(media, platforms.telegram_url), Reply("chart", media=IMAGE))
+    assert (platforms.sent[0]["raw"]["method"], platforms.sent[0]["text"]) == ("sendDocument", "chart")
+
+
+@pytest.mark.parametrize(
+    "error", ["Forbidden: bot was blocked by the user", "Bad Request: chat not found", "401", "409"]
+)
+def test_permanent_errors_are_refused(media: MemoryMedia, platforms: FakePlatforms, error: str):
+    """PTB calls some of these network errors: retrying them would never end."""
+    platforms.script("telegram", error)
+    with pytest.raises(Refused):
+        send(telegram(media, platforms.telegram_url), Reply("x"))
+
+
+def test_long_caption_follows_its_picture(media: MemoryMedia):
+    """A caption holds 1024 units; emoji count twice."""
+    channel = telegram(media, None)
+    assert len(channel.pieces(Reply("👍" * 512, media=IMAGE))) == 1
+    assert channel.pieces(Reply("👍" * 513, media=IMAGE)) == (Reply(media=IMAGE), Reply("👍" * 513))
+
+
+def test_one_channel_serves_many_loops(media: MemoryMedia, platforms: FakePlatforms):
+    """Connections belong to a loop; the next loop gets its own, without asking Telegram who we are."""
+    channel = telegram(media, platforms.telegram_url)
+    for number in range(3):
+        send(channel, Reply(str(number)))
+    assert [entry["text"] for entry in platforms.sent] == ["0", "1", "2"]
+    assert platforms.calls == []
+
+
+def test_attend_acknowledges_the_tap(media: MemoryMedia, platforms: FakePlatforms):
+    """The button stops spinning and the bot types."""
+    channel = telegram(media, platforms.telegram_url)
+    asyncio.run(channel.attend(channel.receive(telegram_hook(signing.telegram_tap(9, "x"))).turns[0]))
+    calls = {call["method"]: call["params"] for call in platforms.calls}
+    assert calls["answerCallbackQuery"] == {"callback_query_id": "cb9"}
+    assert calls["sendChatAction"] == {"chat_id": "5123456789", "action": "typing"}
+
+
+def test_button_styles_and_rows(media: MemoryMedia, platforms: FakePlatforms):
+    """Two buttons a row, coloured where we say so."""
+    keys = (Button("Yes", "y", "primary"), Button("No", "n", "danger"), Button("Later", "l"))
+    send(telegram(media, platforms.telegram_url), Reply("?", keys))
+    assert '"style": "danger"' in platforms.sent[0]["raw"]["reply_markup"]
+    assert [key["label"] for key in platforms.sent[0]["buttons"]] == ["Yes", "No", "Later"]
+
+
+@pytest.mark.parametrize(("field", "value"), [("token", " "), ("secret_token", ""), ("secret_token", "no spaces")])
+def test_empty_settings_are_refused(media: MemoryMedia, field: str, value: str):
+    """An empty secret would let anybody in."""
+    with pytest.raises(ValueError, match=field):
+        telegram(media, None, **{field: value})

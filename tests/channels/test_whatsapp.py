@@ -1,0 +1,167 @@
+"""WhatsApp's own rules: Twilio's signatures, Contents for buttons, and what a body means."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import hmac
+from dataclasses import replace
+
+import pytest
+
+from channels.base import Ambiguous, Forbidden, RateLimited, Refused, Unreachable
+from channels.types import Button, Conversation, Delivery, Reply, Turn
+from tests.channels.harness import (
+    IMAGE,
+    PDF,
+    WHATSAPP_URL,
+    MemoryMedia,
+    MemoryNotebook,
+    hook,
+    whatsapp,
+    whatsapp_hook,
+)
+from tests.fakes import signing
+from tests.fakes.platforms import TWILIO_ACCOUNT_SID, TWILIO_AUTH_TOKEN, FakePlatforms
+
+CHAT = Conversation("wa", "whatsapp:+4915100000042")
+YES_NO = (Button("Yes", "a:1:yes"), Button("No", "a:1:no"))
+SID = f"SM{1:032x}"
+
+
+def form(text: str = "hello", **extra: str) -> dict[str, str]:
+    """A typed message."""
+    return signing.whatsapp_text(SID, text, account_sid=TWILIO_ACCOUNT_SID, **extra)
+
+
+def send(channel, reply: Reply):
+    """Send one piece to Ada."""
+    return asyncio.run(channel.send(Delivery("d", CHAT, reply)))
+
+
+def test_other_account_is_forbidden(media: MemoryMedia):
+    """A form signed with our token for another account is not for us."""
+    with pytest.raises(Forbidden):
+        whatsapp(media, None).receive(whatsapp_hook({**form(), "AccountSid": "AC" + "1" * 32}))
+
+
+def test_url_is_part_of_the_signature(media: MemoryMedia):
+    """The same form to another address, or with another query, is forbidden; a fragment was never signed."""
+    signed = whatsapp_hook(form())
+    for url in (WHATSAPP_URL + "&x=1", WHATSAPP_URL.replace("a%20b", "a+b"), "https://evil.example/hooks/whatsapp"):
+        with pytest.raises(Forbidden):
+            whatsapp(media, None).receive(replace(signed, url=url))
+    assert whatsapp(media, None).receive(replace(signed, url=WHATSAPP_URL + "#rc=3")).turns
+
+
+def test_unknown_and_repeated_fields_are_signed(media: MemoryMedia):
+    """Fields we do not know, empty ones and repeated ones count."""
+    signed = whatsapp_hook(form(NewField="", Zed="1"))
+    assert whatsapp(media, None).receive(signed).turns
+    assert whatsapp(media, None).receive(replace(signed, body=signed.body + b"&Zed=1")).turns
+    with pytest.raises(Forbidden):
+        whatsapp(media, None).receive(replace(signed, body=signed.body + b"&Zed=2"))
+
+
+def test_shared_key_signs_with_sha256(media: MemoryMedia):
+    """Accounts on shared keys name the hash in a header; the key is not the auth token."""
+    fields = form()
+    words = WHATSAPP_URL + "".join(name + fields[name] for name in sorted(fields))
+    signature = base64.b64encode(hmac.new(b"shared", words.encode(), hashlib.sha256).digest()).decode()
+    headers, body = signing.whatsapp_hook(WHATSAPP_URL, TWILIO_AUTH_TOKEN, fields)
+    settings = {"x-twilio-webhooks-signature-settings": "key=k1,algorithm=HMAC_SHA256"}
+    signed = hook(({**headers, "x-twilio-signature": signature, **settings}, body), WHATSAPP_URL)
+    assert whatsapp(media, None, shared_key="shared").receive(signed).turns
+    with pytest.raises(Forbidden):
+        whatsapp(media, None).receive(signed)
+
+
+def test_document_name_is_not_typed_text(media: MemoryMedia):
+    """Twilio puts a document's file name into the body: "yes.pdf" confirms nothing."""
+    fields = {"MediaUrl0": "https://api.twilio.com/x", "MediaContentType0": "application/pdf"}
+    turn = whatsapp(media, None).receive(whatsapp_hook(form("yes", MessageType="document", **fields))).turns[0]
+    assert (turn.text, turn.media[0].filename) == ("", "yes")
+
+
+def test_username_without_phone_is_answered_as_is(media: MemoryMedia):
+    """A user who hides the number is reached by the id alone."""
+    fields = form(From="whatsapp:DE.77", ExternalUserId="whatsapp:DE.77")
+    turn = whatsapp(media, None).receive(whatsapp_hook(fields)).turns[0]
+    assert (turn.user_id, turn.conversation.chat) == ("whatsapp:DE.77", "whatsapp:DE.77")
+
+
+def test_answer_is_empty_twiml(media: MemoryMedia):
+    """Anything else is logged as an error at Twilio."""
+    answer = whatsapp(media, None).receive(whatsapp_hook(form())).answer
+    assert (answer.status, answer.body, answer.content_type) == (200, "<Response/>", "text/xml")
+
+
+def test_one_content_serves_every_question(media: MemoryMedia, platforms: FakePlatforms):
+    """Contents are permanent: the second question reuses the first one's, also in another process."""
+    notebook = MemoryNotebook()
+    for text in ("Delete a?", "Delete *b*\nand c?"):
+        send(whatsapp(media, platforms.twilio_url, notebook=notebook), Reply(text, YES_NO))
+    assert [call["method"] for call in platforms.calls] == ["content"]
+    assert [entry["text"] for entry in platforms.sent] == ["Delete a?", "Delete _b_\nand c?"]
+    assert TWILIO_AUTH_TOKEN not in str(notebook.notes)
+
+
+def test_lost_content_falls_back_to_words_then_heals(media: MemoryMedia, platforms: FakePlatforms):
+    """A Content that was deleted at Twilio costs one message its buttons, no more."""
+    channel = whatsapp(media, platforms.twilio_url)
+    send(channel, Reply("Sure?", YES_NO))
+    platforms.fakes["twilio"]._contents.clear()
+    for _ in range(2):
+        send(channel, Reply("Sure?", YES_NO))
+    assert [bool(entry["buttons"]) for entry in platforms.sent] == [True, False, True]
+
+
+def test_more_buttons_than_whatsapp_takes_are_words(media: MemoryMedia, platforms: FakePlatforms):
+    """Four buttons need an approved template, so the words go alone; long labels are cut."""
+    send(whatsapp(media, platforms.twilio_url), Reply("Which?", tuple(Button(str(n), f"d{n}") for n in range(4))))
+    send(whatsapp(media, platforms.twilio_url), Reply("Sure?", (Button("A label that is too long", "d"),)))
+    assert [len(entry["buttons"]) for entry in platforms.sent] == [0, 1]
+    assert len(platforms.sent[1]["buttons"][0]["label"]) == 20
+
+
+def test_words_come_before_a_document_and_on_a_picture(media: MemoryMedia):
+    """WhatsApp shows captions on pictures only, and none beside buttons."""
+    channel = whatsapp(media, None)
+    assert channel.pieces(Reply("See", media=IMAGE)) == (Reply("See", media=IMAGE),)
+    assert channel.pieces(Reply("See", media=PDF)) == (Reply("See"), Reply(media=PDF))
+    assert channel.pieces(Reply("See", YES_NO, IMAGE)) == (Reply(media=IMAGE), Reply("See", YES_NO))
+
+
+def test_status_callback_is_asked_for(media: MemoryMedia, platforms: FakePlatforms):
+    """Errors of the channel come only this way."""
+    send(whatsapp(media, platforms.twilio_url, status_callback="https://b.example/hooks/wa/status"), Reply("x"))
+    assert platforms.sent[0]["raw"]["StatusCallback"] == "https://b.example/hooks/wa/status"
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [("503", Unreachable), ("502", Unreachable), ("500", Ambiguous), ("63018", RateLimited), ("63016", Refused)],
+)
+def test_error_codes(media: MemoryMedia, platforms: FakePlatforms, error: str, kind: type[Exception]):
+    """Each code says whether trying again makes sense."""
+    platforms.script("twilio", error)
+    with pytest.raises(kind) as caught:
+        send(whatsapp(media, platforms.twilio_url), Reply("x"))
+    assert "+49" not in str(caught.value)
+
+
+def test_attend_shows_typing(media: MemoryMedia, platforms: FakePlatforms):
+    """The sign belongs to the message it answers."""
+    turn = Turn(SID, CHAT, "u", text="x", message_id=SID)
+    asyncio.run(whatsapp(media, platforms.twilio_url).attend(turn))
+    assert platforms.calls == [
+        {"platform": "twilio", "method": "typing", "params": {"channel": "whatsapp", "messageId": SID}}
+    ]
+
+
+@pytest.mark.parametrize("field", ["account_sid", "auth_token", "from_"])
+def test_empty_settings_are_refused(media: MemoryMedia, field: str):
+    """An empty secret would verify anything signed with nothing."""
+    with pytest.raises(ValueError, match=field):
+        whatsapp(media, None, **{field: ""})

@@ -1,0 +1,144 @@
+"""The console page in a real browser: skipped where there is no chromium."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Page, Route, expect, sync_playwright
+from werkzeug.serving import make_server
+
+from channels.console import ConsoleChannel
+from channels.media import LocalMediaStore
+from channels.types import Button, Delivery, Reply, Turn
+
+from .echo import EchoApp
+
+CHROMIUM = os.environ.get("CHROMIUM", "/usr/bin/chromium")
+FLAGS = ("--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-sync", "--no-first-run")
+#: One red pixel.
+PNG = bytes.fromhex(
+    "89504e470d0a1a0a0000000d4948445200000001000000010802000000907753de0000000c4944415408d763f8cfc0000003010100"
+    "18dd8db00000000049454e44ae426082"
+)
+
+
+@pytest.fixture
+def address(echo: EchoApp, media: LocalMediaStore):
+    """The echo app on a real port, with a bot that asks, and that shows a picture after a yes."""
+
+    def reply(turn: Turn) -> Reply:
+        if turn.tap:
+            return Reply("Here it is", media=media.put(PNG, mime_type="image/png", filename="dot.png"))
+        return Reply(f"Draw **{turn.text}**?", (Button("Confirm", "c:1", "primary"), Button("Cancel", "x:1", "danger")))
+
+    echo.reply = reply
+    server = make_server("127.0.0.1", 0, echo.app, threaded=True)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{server.port}"
+    server.shutdown()
+    thread.join()
+
+
+@pytest.fixture
+def page(address: str):
+    """The console, open on a phone. What the browser complains of fails the test, except answers that a test withheld."""
+    if not Path(CHROMIUM).exists():
+        (pytest.fail if os.environ.get("CI") else pytest.skip)(
+            f"no chromium at {CHROMIUM!r}: install it or set CHROMIUM"
+        )
+    complaints: list[str] = []
+    with sync_playwright() as session:
+        browser = session.chromium.launch(executable_path=CHROMIUM, args=list(FLAGS))
+        page = browser.new_page(viewport={"width": 390, "height": 844})
+        page.on("console", lambda message: complaints.append(message.text))
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.goto(f"{address}/console")
+        page.wait_for_selector("#state[data-state=live]")
+        yield page
+        browser.close()
+    assert [complaint for complaint in complaints if "Failed to load resource" not in complaint] == []
+
+
+def ask(page: Page) -> None:
+    """Say something; wait for the question."""
+    page.fill("#text", "<i>a dot</i>")
+    page.keyboard.press("Enter")
+    page.wait_for_selector(".bot .buttons")
+
+
+def test_a_question_is_answered_once(page: Page):
+    """Words go out as they are, a tap closes both buttons, the picture shows."""
+    ask(page)
+    assert page.inner_text(".user .bubble") == "<i>a dot</i>"
+    page.click("text=Confirm")
+    expect(page.locator("figure img")).to_have_js_property("naturalWidth", 1)
+    assert page.locator(".buttons button:disabled").count() == 2
+    assert page.inner_text(".buttons .chosen").endswith("Confirm")
+
+
+def test_a_reload_shows_the_same_conversation(page: Page):
+    """Nothing is lost, nothing doubles, and the chosen button stays chosen."""
+    ask(page)
+    page.click("text=Cancel")
+    page.wait_for_selector("figure")
+    before = page.locator("#log article").count()
+    page.reload()
+    page.wait_for_selector("figure")
+    assert page.locator("#log article").count() == before == 3
+    assert page.inner_text(".buttons .chosen").endswith("Cancel")
+
+
+def test_a_send_whose_answer_was_lost_is_not_doubled(page: Page, echo: EchoApp):
+    """The page tries again by itself, with the same id."""
+    lost: list[str] = []
+
+    def lose_first(route: Route) -> None:
+        if lost:
+            return route.continue_()
+        lost.append(route.request.post_data)
+        route.fetch()
+        return route.abort()
+
+    page.route("**/hooks/web", lose_first)
+    ask(page)
+    expect(page.locator(".sending")).to_have_count(0)
+    assert {turn.event_id for turn in echo.turns} == {echo.turns[0].event_id}
+    assert page.locator(".user").count() == 1
+
+
+def test_a_turn_attended_to_twice_leaves_its_question_open(page: Page, echo: EchoApp, channel: ConsoleChannel):
+    """A worker that starts over says everything again; the page shows it once and can still be answered."""
+    ask(page)
+    (turn,) = echo.turns
+    asyncio.run(channel.attend(turn))
+    asyncio.run(channel.send(Delivery(f"d-{turn.event_id}", turn.conversation, Reply("again"))))
+    asyncio.run(channel.send(Delivery("d-last", turn.conversation, Reply("That was all"))))
+    page.wait_for_selector("text=That was all")
+    assert page.locator("#log article").count() == 3
+    assert page.locator(".buttons button:enabled").count() == 2
+
+
+def test_a_refused_stream_falls_back_to_polling(page: Page):
+    """Where streams are taken or cut, the conversation still comes."""
+    page.route("**/console/web/events*", lambda route: route.fulfill(status=503, body=""))
+    page.reload()
+    expect(page.locator("#state")).to_have_text("polling")
+    ask(page)
+
+
+def test_a_busy_bot_is_told_politely_and_tapped_again(page: Page, echo: EchoApp):
+    """Nothing is lost: the same message goes out once more when the user asks for it."""
+    page.route("**/hooks/web", lambda route: route.fulfill(status=503, body=""))
+    page.fill("#text", "hello")
+    page.keyboard.press("Enter")
+    retry = page.locator(".retry")
+    expect(retry).to_have_text("The bot is busy. Please try again shortly.")
+    page.unroute_all()
+    retry.click()
+    page.wait_for_selector(".bot .buttons")
+    assert (retry.count(), len(echo.turns)) == (0, 1)

@@ -1,0 +1,252 @@
+"""System: Sayso as it runs for real - Redis, web and workers as processes - against fake platforms over HTTP."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any, TypeVar
+
+import httpx
+
+from config.embedded import EmbeddedRedis
+from tests.fakes import platforms as fakes
+from tests.fakes import signing
+from tests.fakes.platforms import FakePlatforms
+
+#: Seconds to wait for something that should happen at once.
+PATIENCE = 30.0
+
+T = TypeVar("T")
+
+YAML = """
+public_url: {public_url}
+redis_url: ${{REDIS_URL}}
+agent: {{model: offline}}
+tools: [examples.invoices]
+channels:
+  shop-wa:
+    platform: whatsapp
+    account_sid: ${{TWILIO_ACCOUNT_SID}}
+    auth_token: ${{TWILIO_AUTH_TOKEN}}
+    from: "whatsapp:+14155238886"
+    api_url: {url}/twilio
+    tools: [find_invoice, delete_invoice, sales_chart, export_invoices, sales_report]
+    policy: {{allow: [find_*, sales_*, export_*], review: [delete_*], deny: []}}
+    confirm_ttl: 60
+  ops-tg: {{platform: telegram, token: "${{TELEGRAM_TOKEN}}", secret_token: "${{TELEGRAM_SECRET}}", api_url: {url}/telegram}}
+  quick-tg:
+    {{platform: telegram, token: "${{TELEGRAM_TOKEN}}", secret_token: "${{TELEGRAM_SECRET}}", api_url: {url}/telegram,
+     confirm_ttl: 0.2}}
+  desk: {{platform: slack, bot_token: "${{SLACK_BOT_TOKEN}}", signing_secret: "${{SLACK_SIGNING_SECRET}}", api_url: {url}/slack}}
+  web: {{platform: console}}
+"""
+
+ENVIRON = {
+    "TWILIO_ACCOUNT_SID": fakes.TWILIO_ACCOUNT_SID,
+    "TWILIO_AUTH_TOKEN": fakes.TWILIO_AUTH_TOKEN,
+    "TELEGRAM_TOKEN": fakes.TELEGRAM_TOKEN,
+    "TELEGRAM_SECRET": fakes.TELEGRAM_SECRET,
+    "SLACK_BOT_TOKEN": fakes.SLACK_BOT_TOKEN,
+    "SLACK_SIGNING_SECRET": fakes.SLACK_SIGNING_SECRET,
+}
+
+
+def until(what: Callable[[], T], *, seconds: float = PATIENCE) -> T:
+    """Ask again until the answer is true. Fails with the last answer."""
+    deadline = time.monotonic() + seconds
+    while not (answer := what()):
+        assert time.monotonic() < deadline, f"did not happen in {seconds:g} s; last answer: {answer!r}"
+        time.sleep(0.02)
+    return answer
+
+
+class System:
+    """Lives for one test module. Processes can be killed and started again."""
+
+    def __init__(self, folder: Path, *, workers: int = 2) -> None:
+        self.data = folder
+        self.platforms = FakePlatforms()
+        self.redis = EmbeddedRedis(folder)
+        self.url = f"http://127.0.0.1:{_free_port()}"
+        self.config = folder / "sayso.yaml"
+        self.config.write_text(YAML.format(public_url=self.url, url=self.platforms.url))
+        self.log = folder / "processes.log"
+        self.web: subprocess.Popen[bytes] | None = None
+        self.workers: list[subprocess.Popen[bytes]] = []
+        self._wanted = workers
+
+    def __enter__(self) -> System:
+        self.platforms.__enter__()
+        self.redis.start()
+        self.web = self.process("web", "--port", self.url.rpartition(":")[2])
+        for _ in range(self._wanted):
+            self.start_worker()
+        until(lambda: self._workers_ready() >= self._wanted)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for process in [*self.workers, *([self.web] if self.web else [])]:
+            process.terminate()
+        for process in [*self.workers, *([self.web] if self.web else [])]:
+            process.wait(30)
+        self.redis.stop()
+        self.platforms.__exit__()
+
+    def process(self, command: str, *args: str) -> subprocess.Popen[bytes]:
+        """Start one of our commands as a process of its own."""
+        environ = {**os.environ, **ENVIRON, "REDIS_URL": self.redis.url}
+        full = [sys.executable, "-m", "config.cli", command, "--config", str(self.config), "--data", str(self.data)]
+        with self.log.open("ab") as log:
+            return subprocess.Popen([*full, *args], env=environ, stdout=log, stderr=log)
+
+    def start_worker(self) -> subprocess.Popen[bytes]:
+        """One more worker."""
+        self.workers.append(self.process("worker"))
+        return self.workers[-1]
+
+    def post(self, path: str, signed: signing.Signed) -> httpx.Response:
+        """Deliver a webhook once."""
+        headers, body = signed
+        return httpx.post(f"{self.url}/hooks/{path}", headers=headers, content=body, timeout=10)
+
+    def ledger(self, chat: str) -> list[dict[str, Any]]:
+        """What has arrived at one chat, in order."""
+        return [entry for entry in self.platforms.sent if entry["chat"] == chat]
+
+    def effects(self, what: str, invoice: str) -> int:
+        """How often an effect took place, by the invoice desk's own ledger."""
+        with closing(sqlite3.connect(self.data / "invoices.sqlite3")) as db:
+            return int(db.execute("SELECT count(*) FROM ledger WHERE what = ? AND id = ?", (what, invoice)).fetchone()[0])
+
+    def _workers_ready(self) -> int:
+        try:
+            return int(httpx.get(f"{self.url}/readyz", timeout=5).json().get("workers", 0))
+        except httpx.HTTPError:
+            return 0
+
+
+class Person:
+    """Somebody with a phone: says things on one platform, each delivered twice, and reads what comes back."""
+
+    #: How the fake platform calls the chat the answers arrive in.
+    chat: str
+
+    def __init__(self, system: System, name: int) -> None:
+        self.system = system
+        self.name = name
+        self._said = 0
+        self._read = 0
+
+    def say(self, text: str) -> None:
+        """Type a message."""
+        self._deliver(self.text(self._next(), text))
+
+    def tap(self, data: str) -> None:
+        """Tap a button."""
+        self._deliver(self.tapped(self._next(), data))
+
+    def hears(self, count: int = 1) -> list[dict[str, Any]]:
+        """The next messages, exactly as many as expected."""
+        until(lambda: len(self.system.ledger(self.chat)) >= self._read + count)
+        heard = self.system.ledger(self.chat)[self._read :]
+        assert len(heard) == count, heard
+        self._read += count
+        return heard
+
+    def hears_nothing_more(self) -> bool:
+        """Whether everything that arrived was read."""
+        return len(self.system.ledger(self.chat)) == self._read
+
+    def text(self, number: int, text: str) -> tuple[str, signing.Signed]:
+        """A typed message as a signed webhook: its path below /hooks/, headers and body."""
+        raise NotImplementedError
+
+    def tapped(self, number: int, data: str) -> tuple[str, signing.Signed]:
+        """A tap as a signed webhook."""
+        raise NotImplementedError
+
+    def _deliver(self, hook: tuple[str, signing.Signed]) -> None:
+        for _ in range(2):
+            answer = self.system.post(*hook)
+            assert answer.status_code == 200, answer.text
+
+    def _next(self) -> int:
+        self._said += 1
+        return self.name * 1000 + self._said
+
+
+class WhatsAppPerson(Person):
+    """On WhatsApp, through Twilio."""
+
+    @property
+    def chat(self) -> str:  # type: ignore[override]
+        return f"whatsapp:+49151{self.name:08}"
+
+    def text(self, number: int, text: str) -> tuple[str, signing.Signed]:
+        return self._signed(self._form(signing.whatsapp_text, number, text))
+
+    def tapped(self, number: int, data: str) -> tuple[str, signing.Signed]:
+        return self._signed(self._form(signing.whatsapp_tap, number, data))
+
+    def _form(self, make: Callable[..., dict[str, str]], number: int, text: str) -> dict[str, str]:
+        return make(f"SM{number:032x}", text, account_sid=fakes.TWILIO_ACCOUNT_SID, user=self.chat)
+
+    def _signed(self, form: dict[str, str]) -> tuple[str, signing.Signed]:
+        url = f"{self.system.url}/hooks/shop-wa"
+        return "shop-wa", signing.whatsapp_hook(url, fakes.TWILIO_AUTH_TOKEN, form)
+
+
+class TelegramPerson(Person):
+    """On Telegram."""
+
+    channel = "ops-tg"
+
+    @property
+    def chat(self) -> str:  # type: ignore[override]
+        return str(5_000_000_000 + self.name)
+
+    def text(self, number: int, text: str) -> tuple[str, signing.Signed]:
+        return self._signed(signing.telegram_text(number, text, user=int(self.chat)))
+
+    def tapped(self, number: int, data: str) -> tuple[str, signing.Signed]:
+        return self._signed(signing.telegram_tap(number, data, user=int(self.chat)))
+
+    def _signed(self, update: dict[str, Any]) -> tuple[str, signing.Signed]:
+        return self.channel, signing.telegram_hook(fakes.TELEGRAM_SECRET, update)
+
+
+class HurriedPerson(TelegramPerson):
+    """On a Telegram channel whose confirmations expire at once."""
+
+    channel = "quick-tg"
+
+
+class SlackPerson(Person):
+    """In a direct message on Slack."""
+
+    @property
+    def chat(self) -> str:  # type: ignore[override]
+        return f"D{self.name:08}"
+
+    def text(self, number: int, text: str) -> tuple[str, signing.Signed]:
+        ts = f"1795204800.{number:06}"
+        return self._signed(signing.slack_text(ts, text, user=f"U{self.name}", channel=self.chat))
+
+    def tapped(self, number: int, data: str) -> tuple[str, signing.Signed]:
+        return self._signed(signing.slack_tap(f"t.{number}", data, user=f"U{self.name}", channel=self.chat))
+
+    def _signed(self, body: bytes) -> tuple[str, signing.Signed]:
+        return "desk", signing.slack_hook(fakes.SLACK_SIGNING_SECRET, body, time.time())
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

@@ -1,0 +1,164 @@
+"""The main job on real processes: every webhook is delivered twice, every reply arrives once."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+
+import httpx
+import pytest
+
+from tests.fakes import platforms as fakes
+from tests.fakes import signing
+from tests.flows.system import HurriedPerson, Person, SlackPerson, System, TelegramPerson, WhatsAppPerson, until
+
+
+
+def people(*names: int) -> list[tuple[type[Person], int]]:
+    """One person on each platform."""
+    return list(zip((WhatsAppPerson, TelegramPerson, SlackPerson), names, strict=True))
+
+
+@pytest.mark.parametrize("kind", [HurriedPerson])
+def test_a_late_yes_executes_nothing_and_says_so(system: System, kind: type[Person]) -> None:
+    """The window closes a moment after the preview arrived; a yes after that is told that it came too late."""
+    person = kind(system, 90)
+    person.say("delete invoice INV-47")
+    person.hears()
+    time.sleep(0.3)  # the window itself is what is tested, on Redis's clock
+    person.say("yes")
+    assert "expired" in person.hears()[0]["text"]
+    assert system.effects("delete", "INV-47") == 0
+
+
+@pytest.mark.parametrize(("kind", "name"), people(11, 12, 13))
+def test_something_else_disarms_and_says_so(system: System, kind: type[Person], name: int) -> None:
+    """Behind an unrelated message nothing destructive stays armed: the yes after it runs nothing."""
+    person = kind(system, name)
+    person.say("delete invoice INV-55")
+    person.hears()
+    person.say("good morning")
+    assert "dropped" in person.hears()[0]["text"]
+    person.say("yes")
+    assert "You said: yes" in person.hears()[0]["text"]
+    assert system.effects("delete", "INV-55") == 0
+
+
+@pytest.mark.parametrize(("kind", "name"), people(21, 22, 23))
+def test_a_stranger_cannot_confirm(system: System, kind: type[Person], name: int) -> None:
+    """The words and the button of one person do nothing in another's hands, and his own still work."""
+    person, stranger = kind(system, name), kind(system, name + 100)
+    person.say("delete invoice INV-58")
+    button = person.hears()[0]["buttons"][0]["data"]
+    stranger.tap(button)
+    assert "not for anything you can decide" in stranger.hears()[0]["text"]
+    stranger.say("yes")
+    stranger.hears()
+    assert system.effects("delete", "INV-58") == 0
+    person.say("no")
+    assert person.hears()[0]["text"].startswith("Cancelled")
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "invoice", "yes"),
+    [
+        (WhatsAppPerson, 31, "INV-42", "sim"),
+        (TelegramPerson, 32, "INV-1", "yes"),
+        (SlackPerson, 33, "INV-3", "sí"),
+    ],
+)
+def test_a_typed_yes_runs_it_once(system: System, kind: type[Person], name: int, invoice: str, yes: str) -> None:
+    """Preview, yes, done: each webhook twice, one effect, each reply once."""
+    person = kind(system, name)
+    person.say(f"delete invoice {invoice}")
+    preview = person.hears()[0]
+    assert invoice in preview["text"]
+    assert [button["label"] for button in preview["buttons"]] == ["Confirm", "Cancel"]
+    assert system.effects("delete", invoice) == 0
+    person.say(yes)
+    assert person.hears()[0]["text"] == f"Invoice {invoice} is deleted."
+    assert system.effects("delete", invoice) == 1
+    assert person.hears_nothing_more()
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "invoice"), [(WhatsAppPerson, 41, "INV-4"), (TelegramPerson, 42, "INV-8"), (SlackPerson, 43, "INV-10")]
+)
+def test_a_tap_runs_it_once_and_its_twin_hears_the_same(
+    system: System, kind: type[Person], name: int, invoice: str
+) -> None:
+    """A second tap, later, is another webhook: it gets the first outcome again, word for word."""
+    person = kind(system, name)
+    person.say(f"delete invoice {invoice}")
+    confirm, cancel = (button["data"] for button in person.hears()[0]["buttons"])
+    person.tap(confirm)
+    first = person.hears()[0]["text"]
+    person.tap(confirm)
+    person.tap(cancel)
+    assert [entry["text"] for entry in person.hears(2)] == [first, first]
+    assert system.effects("delete", invoice) == 1
+
+
+@pytest.mark.parametrize(("kind", "name"), people(51, 52, 53))
+def test_the_chart_arrives_as_a_picture(system: System, kind: type[Person], name: int) -> None:
+    """The tool's PNG arrives as media, byte for byte, after the words."""
+    person = kind(system, name)
+    person.say("sales chart")
+    words, picture = person.hears(2)
+    assert "Sales in 2026" in words["text"]
+    assert picture["media"]["filename"].endswith(".png") or picture["media"]["mime"] == "image/png"
+    blob = httpx.get(f"{system.platforms.url}/blobs/{picture['media']['sha256']}").content
+    assert blob.startswith(b"\x89PNG")
+    assert hashlib.sha256(blob).hexdigest() == picture["media"]["sha256"]
+
+
+@pytest.mark.parametrize(("kind", "name"), people(61, 62, 63))
+def test_the_export_arrives_as_a_file(system: System, kind: type[Person], name: int) -> None:
+    """A CSV is a file with its name, on every channel."""
+    person = kind(system, name)
+    person.say("export invoices")
+    _, file = person.hears(2)
+    assert file["media"]["filename"].endswith(".csv")
+    assert file["media"]["size"] > 500
+
+
+def test_messages_of_one_person_are_answered_in_order(system: System) -> None:
+    """Ten messages in a row, two workers: ten answers in the same order."""
+    person = TelegramPerson(system, 71)
+    for number in range(10):
+        person.say(f"message {number}")
+    assert [entry["text"] for entry in person.hears(10)] == [f"You said: message {number}" for number in range(10)]
+
+
+def test_a_proposal_by_the_tool_itself_works_the_same(system: System) -> None:
+    """refund_invoice calls stash_pending; its executor comes from a factory, in whatever worker."""
+    person = TelegramPerson(system, 72)
+    person.say("refund 20 EUR of INV-45")
+    assert "Refund 20.00 EUR" in person.hears()[0]["text"]
+    person.say("yes")
+    assert "Refunded 20.00 EUR" in person.hears()[0]["text"]
+    assert system.effects("refund", "INV-45") == 1
+
+
+@pytest.mark.parametrize(("kind", "name"), people(81, 82, 83))
+def test_a_forged_webhook_gets_403(system: System, kind: type[Person], name: int) -> None:
+    """One byte of the body or of the secret changed: refused, and nothing is answered."""
+    person = kind(system, name)
+    path, (headers, body) = person.text(9, "hello")
+    forged = {key: value[:-3] + "AAA" if key.startswith("x-") else value for key, value in headers.items()}
+    assert system.post(path, (forged, body)).status_code == 403
+    assert system.ledger(person.chat) == []
+
+
+def test_an_unknown_channel_gets_404(system: System) -> None:
+    """There is no default channel to fall into."""
+    assert system.post("nobody", signing.telegram_hook(fakes.TELEGRAM_SECRET, {})).status_code == 404
+
+
+def test_the_platform_is_asked_again_after_a_rate_limit(system: System) -> None:
+    """A 429 parks the conversation for as long as the platform says; then the words arrive, once."""
+    system.platforms.script("telegram", "429")
+    person = TelegramPerson(system, 73)
+    person.say("hello")
+    assert person.hears()[0]["text"] == "You said: hello"
+    assert until(person.hears_nothing_more)

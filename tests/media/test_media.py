@@ -1,0 +1,217 @@
+"""LocalMediaStore: what gets in, and who gets it out."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import pytest
+
+from channels.media import (
+    MAX_BYTES,
+    MAX_LINK_SECONDS,
+    UNKNOWN_TYPE,
+    BadToken,
+    LocalMediaStore,
+    MediaGone,
+    TooLarge,
+    settle_type,
+)
+
+PNG = b"\x89PNG\r\n\x1a\n" + b"0" * 32
+DOCX = "application/vnd.openxmlformats-officedocument.wordprocessingml.document"
+
+
+class Clock:
+    """A clock that stands still until it is moved."""
+
+    now = 1_800_000_000.0
+
+    def __call__(self) -> float:
+        """What time it is."""
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    """The store's clock."""
+    return Clock()
+
+
+@pytest.fixture
+def store(tmp_path: Path, clock: Clock) -> LocalMediaStore:
+    """A store in a folder that does not exist yet."""
+    return LocalMediaStore(tmp_path / "media", keys=["k1"], public_url="https://bot.example/", clock=clock)
+
+
+def token(url: str) -> str:
+    """The token at the end of a link."""
+    assert url.startswith("https://bot.example/media/")
+    return url.rpartition("/")[2]
+
+
+def link(store: LocalMediaStore) -> str:
+    """The token of a link to one stored picture."""
+    media = store.put(PNG, mime_type="image/png", filename="a.png")
+    return token(store.url(media.ref, filename=media.filename, mime_type=media.mime_type))
+
+
+@pytest.mark.parametrize("ref", ["../../etc/passwd", "", "a" * 63, "A" * 64, "/" + "a" * 63, "a" * 64 + "\n", "g" * 64])
+def test_only_a_reference_of_ours_reads_anything(store: LocalMediaStore, ref: str):
+    """A reference is 64 hex digits: no path gets out of the folder."""
+    with pytest.raises(KeyError):
+        store.read(ref)
+
+
+def test_a_forged_link_is_bad(store: LocalMediaStore, tmp_path: Path):
+    """A link signed by anybody else, or changed by one character, opens nothing."""
+    stranger = LocalMediaStore(tmp_path / "media", keys=["other"], public_url="https://bot.example")
+    good = link(store)
+    changed = ("A" if good[0] != "A" else "B") + good[1:]
+    for bad in (link(stranger), changed, "", "x", "a.b.c", good + "x"):
+        with pytest.raises(BadToken):
+            store.open_token(bad)
+
+
+def test_an_expired_link_is_gone(store: LocalMediaStore, clock: Clock):
+    """A link dies within the hour."""
+    old = link(store)
+    clock.now += MAX_LINK_SECONDS
+    store.open_token(old)
+    clock.now += 1
+    with pytest.raises(MediaGone, match="expired"):
+        store.open_token(old)
+
+
+def test_a_link_to_a_removed_file_is_gone(store: LocalMediaStore):
+    """Old files may be removed at any time."""
+    good = link(store)
+    path, _, _ = store.open_token(good)
+    path.unlink()
+    with pytest.raises(MediaGone, match="removed"):
+        store.open_token(good)
+    with pytest.raises(KeyError):
+        store.read(path.name)
+
+
+def test_a_file_that_is_too_large_is_refused(store: LocalMediaStore, tmp_path: Path):
+    """Nothing of it is kept."""
+    with pytest.raises(TooLarge, match="26214401"):
+        store.put(bytes(MAX_BYTES + 1), mime_type="video/mp4", filename="film.mp4")
+    assert not list(tmp_path.rglob("*"))
+
+
+def test_a_failed_write_leaves_nothing_behind(store: LocalMediaStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """A full disk makes no half files."""
+
+    def full(handle: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(OSError, match="No space"):
+        store.put(PNG, mime_type="image/png", filename="a.png")
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+
+
+@pytest.mark.parametrize(
+    ("data", "declared"),
+    [
+        (b"<svg onload=alert(1)>", "image/svg+xml"),
+        (b"<script>alert(1)</script>", "text/html"),
+        (b"<script>alert(1)</script>", "image/png"),
+        (b"MZ\x90\x00", "text/plain"),
+        (b"MZ\x90\x00", "application/pdf"),
+        (b"", "image/gif"),
+        (b"alert(1)", "text/javascript"),
+        (b"a", "text/csv\r\nSet-Cookie: x"),
+    ],
+)
+def test_bytes_that_prove_nothing_are_only_downloaded(data: bytes, declared: str):
+    """A declared type that the bytes do not bear out, or that could run something, is not believed."""
+    assert settle_type(data, declared) == UNKNOWN_TYPE
+
+
+@pytest.mark.parametrize(
+    ("data", "declared", "settled"),
+    [
+        (PNG, "image/jpeg", "image/png"),
+        (PNG, "text/html", "image/png"),
+        (PNG, "", "image/png"),
+        (b"\xff\xd8\xff\xe0", "image/jpeg", "image/jpeg"),
+        (b"GIF89a", "image/gif", "image/gif"),
+        (b"RIFF0000WEBPVP8 ", "image/webp", "image/webp"),
+        (b"%PDF-1.7", "application/octet-stream", "application/pdf"),
+        (b"OggS\0", "audio/ogg; codecs=opus", "audio/ogg"),
+        (b"OggS\0", "text/html", "audio/ogg"),
+        (b"\0\0\0\x18ftypM4A ", "audio/mp4", "audio/mp4"),
+        (b"\0\0\0\x18ftypisom", "image/png", "video/mp4"),
+        (b"PK\x03\x04", DOCX, DOCX),
+        (b"PK\x03\x04", "text/html", "application/zip"),
+        (b"PK\x03\x04", "application/vnd.openxmlformats-officedocument.\r\nX: y", "application/zip"),
+        (b"a,b\n1,2\n", "text/csv; charset=utf-8", "text/csv"),
+        (b"plain", "TEXT/PLAIN", "text/plain"),
+    ],
+)
+def test_the_bytes_settle_the_type(data: bytes, declared: str, settled: str):
+    """What a file is counts more than what it is called."""
+    assert settle_type(data, declared) == settled
+
+
+@pytest.mark.parametrize(
+    ("given", "label"),
+    [
+        ("../../etc/passwd", "passwd"),
+        ("C:\\temp\\a.png", "a.png"),
+        ("a\r\nSet-Cookie: x.png", "aSet-Cookie: x.png"),
+        ("\u202egnp.exe", "gnp.exe"),
+        ("Rechnung März.pdf", "Rechnung März.pdf"),
+        ("x" * 300 + ".png", "x" * 116 + ".png"),
+        ("", ""),
+    ],
+)
+def test_a_file_name_is_only_a_label(store: LocalMediaStore, given: str, label: str):
+    """It names no folder, breaks no header and hides no ending."""
+    assert store.put(PNG, mime_type="image/png", filename=given).filename == label
+
+
+def test_bytes_come_back_under_their_digest(store: LocalMediaStore):
+    """The reference is the SHA-256 of the content."""
+    media = store.put(PNG, mime_type="image/png", filename="a.png")
+    assert (media.ref, media.size, media.stored) == (hashlib.sha256(PNG).hexdigest(), len(PNG), True)
+    assert store.read(media.ref) == PNG
+
+
+def test_the_same_bytes_are_kept_once(store: LocalMediaStore, tmp_path: Path):
+    """Two names, one file."""
+    refs = {store.put(PNG, mime_type="image/png", filename=name).ref for name in ("a.png", "b.png")}
+    assert len(refs) == 1
+    assert len([path for path in tmp_path.rglob("*") if path.is_file()]) == 1
+
+
+def test_a_link_opens_its_file(store: LocalMediaStore):
+    """Path, type and name come out of the link."""
+    path, mime_type, filename = store.open_token(link(store))
+    assert (path.read_bytes(), mime_type, filename) == (PNG, "image/png", "a.png")
+
+
+def test_two_links_to_one_file_differ(store: LocalMediaStore):
+    """Who knows the content still cannot guess the link."""
+    assert link(store) != link(store)
+
+
+def test_the_first_key_signs_and_all_keys_open(tmp_path: Path, clock: Clock):
+    """A key can be retired without breaking links under way."""
+    old, new, both = (
+        LocalMediaStore(tmp_path, keys=keys, public_url="https://bot.example", clock=clock)
+        for keys in (["old"], ["new"], ["new", "old"])
+    )
+    assert both.open_token(link(old))
+    assert new.open_token(link(both))
+
+
+def test_no_keys_or_eternal_links_cannot_be_built(tmp_path: Path):
+    """Unsigned and undying links are never an option."""
+    with pytest.raises(ValueError, match="keys is empty"):
+        LocalMediaStore(tmp_path, keys=[], public_url="https://bot.example")
+    with pytest.raises(ValueError, match="7200"):
+        LocalMediaStore(tmp_path, keys=["k"], public_url="https://bot.example", max_age_seconds=7200)
