@@ -71,7 +71,7 @@ class _Dialect:
 
 
 def _render(md: str, dialect: _Dialect) -> str:
-    blocks = _Blocks(dialect)
+    blocks = _Blocks(dialect, md.split("\n"))
     for token in _parser().parse(md):
         blocks.take(token)
     text = blocks.text()
@@ -135,11 +135,13 @@ class _Blocks:
     """Builds the message block by block; containers are frames on a stack."""
 
     dialect: _Dialect
+    source: Sequence[str]
     frames: list[list[_Block]] = field(default_factory=lambda: [[]])
     numbers: list[int | None] = field(default_factory=list)
     quotes: int = 0
     heading: bool = False
     rows: list[list[str]] | None = None
+    overfull: Sequence[str] = ()
 
     def take(self, token: Token) -> None:
         step = getattr(self, f"_{token.type}", None)
@@ -167,8 +169,11 @@ class _Blocks:
         self.heading = False
 
     def _fence(self, token: Token) -> None:
-        language = re.sub(r"[^\w+#.-]", "", (token.info.split() or [""])[0])
-        self._add(self.dialect.pre(token.content.rstrip("\n"), language), pre=True)
+        language = _LANGUAGE.match(token.info)
+        # A title behind the language is part of what was said, so it is shown.
+        title = token.info[language.end() :].strip() if language else token.info.strip()
+        text = "\n".join(part for part in (title, token.content.rstrip("\n")) if part)
+        self._add(self.dialect.pre(text, language.group(1) if language else ""), pre=True)
 
     def _code_block(self, token: Token) -> None:
         self._add(self.dialect.pre(token.content.rstrip("\n"), ""), pre=True)
@@ -214,13 +219,16 @@ class _Blocks:
 
     def _table_open(self, token: Token) -> None:
         self.rows = []
+        lines = self.source[slice(*token.map)] if token.map else []
+        # The parser drops cells beyond the last column; such a table is shown as it was written.
+        self.overfull = lines if any(_cells(line) > _cells(lines[0]) for line in lines[2:]) else []
 
     def _tr_open(self, token: Token) -> None:
         if self.rows is not None:
             self.rows.append([])
 
     def _table_close(self, token: Token) -> None:
-        table = _aligned(self.rows or [])
+        table = _aligned(self.rows or []) if not self.overfull else "\n".join(self.overfull)
         self.rows = None
         self._add(self.dialect.pre(table, ""), pre=True)
 
@@ -230,6 +238,14 @@ def _item(marker: str, blocks: Sequence[_Block]) -> str:
     indent = " " * len(marker)
     lines = [block.text if block.pre else indent + block.text.replace("\n", f"\n{indent}") for block in blocks]
     return marker + "\n".join(lines).removeprefix(indent)
+
+
+#: What may follow a fence and not be shown: one word that can be a language.
+_LANGUAGE = re.compile(r"\s*([\w+#.-]{1,20})(?=\s|$)", re.ASCII)
+
+
+def _cells(line: str) -> int:
+    return len(re.findall(r"(?<!\\)\|", line.strip().strip("|")))
 
 
 def _aligned(rows: Sequence[Sequence[str]]) -> str:
@@ -266,6 +282,7 @@ class _Inline:
     active: list[str]
     frames: list[list[str]] = field(default_factory=lambda: [[]])
     hrefs: list[str] = field(default_factory=list)
+    titles: list[str] = field(default_factory=list)
 
     def take(self, token: Token, following: str) -> None:
         if token.type in ("softbreak", "hardbreak"):
@@ -282,13 +299,19 @@ class _Inline:
             self.frames[-1].append(self.dialect.escape(token.content))
 
     def _image(self, token: Token) -> None:
-        alt = _inline(token.children or [], self.dialect)
+        alt = _inline(token.children or [], self.dialect) + self._title(token)
         self.frames[-1].append(_link(self.dialect, alt, str(token.attrGet("src") or "")))
+
+    def _title(self, token: Token) -> str:
+        """What the Markdown would show on hovering: no chat can, so it stands behind the label."""
+        title = token.attrGet("title")
+        return self.dialect.escape(f' "{title}"') if title else ""
 
     def _open(self, token: Token) -> None:
         self.frames.append([])
         if token.type == "link_open":
             self.hrefs.append(str(token.attrGet("href") or ""))
+            self.titles.append(self._title(token))
         else:
             self.active.append(_mark(token))
 
@@ -296,7 +319,8 @@ class _Inline:
         text = "".join(self.frames.pop())
         if token.type == "link_close":
             # The label of a bare URL is the URL: formatting rules must not touch it.
-            label = "" if token.markup == "autolink" else text
+            label = "" if token.markup == "autolink" else text + self.titles[-1]
+            self.titles.pop()
             self.frames[-1].append(_link(self.dialect, label, self.hrefs.pop()))
             return
         opening, closing = self._marks(self.active.pop(), token.markup, following)

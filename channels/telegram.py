@@ -13,7 +13,6 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn
-from weakref import WeakKeyDictionary
 
 from channels.base import Ambiguous, BadHook, Forbidden, MediaSource, RateLimited, Refused, SendError, Unreachable
 from channels.markup import plain, split, telegram_html, telegram_length
@@ -75,7 +74,7 @@ class TelegramChannel:
         self._media = media
         self._api_url = (api_url or "https://api.telegram.org").rstrip("/")
         self._username = username.lstrip("@").lower()
-        self._bots: WeakKeyDictionary[asyncio.AbstractEventLoop, Bot] = WeakKeyDictionary()
+        self._bots: dict[asyncio.AbstractEventLoop, Bot] = {}
         _hush()
 
     def __repr__(self) -> str:
@@ -236,9 +235,12 @@ class TelegramChannel:
     def _bot(self) -> Bot:
         """The bot of the running loop: its connections belong to that loop and die with a fork."""
         loop = asyncio.get_running_loop()
-        if loop not in self._bots:
-            self._bots[loop] = _new_bot(self._token, self._api_url)
-        return self._bots[loop]
+        bot = self._bots.get(loop)
+        if bot is None:
+            bot = _new_bot(self._token, self._api_url)
+            # Replaced as a whole, so that threads with loops of their own need no lock.
+            self._bots = {old: kept for old, kept in self._bots.items() if not old.is_closed()} | {loop: bot}
+        return bot
 
 
 class _NotAPhotoError(Exception):

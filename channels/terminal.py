@@ -34,10 +34,15 @@ class Terminal:
         self._say(f"{result.content}\n" if result.content else "")
         for artifact in result.artifacts:
             if artifact.data is not None:
-                self._say(f"[saved {self._save(artifact.filename or 'file', artifact.data)}]\n")
+                self._say(f"[{self._save(artifact.filename, artifact.data)}]\n")
 
-    def _save(self, filename: str, data: bytes) -> Path:
-        self._folder.mkdir(parents=True, exist_ok=True)
-        path = self._folder / (Path(filename).name or "file")
-        path.write_bytes(data)
-        return path
+    def _save(self, filename: str | None, data: bytes) -> str:
+        """Save below our folder, whatever path the name holds; what became of it, in words."""
+        name = Path(filename or "").name.replace("\0", "")
+        path = self._folder / (name if name not in ("", "..") else "file")
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(data)
+        except OSError as exc:
+            return f"cannot save {name!r}: {exc.strerror}"
+        return f"saved {path}"

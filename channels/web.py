@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 import time
 from pathlib import Path
 
@@ -14,10 +15,12 @@ from channels.base import BadHook, Channel, Forbidden
 from channels.console import ConsoleChannel, console_pages
 from channels.media import BadToken, MediaGone
 from channels.types import Hook, Received, Turn
-from config.bootstrap import Services, bootstrap
-from config.loader import load_settings
+from config.bootstrap import Services, bootstrap, check_redis
+from config.loader import ConfigError, load_settings
+from config.logs import set_up_logs
 from pending.seal import split_button
 from workers.queue import living_workers
+from workers.redis import RedisUnfit
 
 log = logging.getLogger(__name__)
 
@@ -25,6 +28,8 @@ log = logging.getLogger(__name__)
 MAX_BODY = 1_000_000
 #: Seconds a platform should wait before it repeats a webhook we could not keep.
 RETRY_AFTER = 5
+#: The exit code that tells gunicorn not to start another worker: the mistake is the operator's.
+APP_LOAD_ERROR = 4
 
 
 def create_app(services: Services) -> Flask:
@@ -41,8 +46,23 @@ def create_app(services: Services) -> Flask:
 
 def app() -> Flask:
     """The app for a WSGI server, from SAYSO_CONFIG and SAYSO_DATA."""
-    settings = load_settings(Path(os.environ.get("SAYSO_CONFIG", "sayso.yaml")))
-    return create_app(bootstrap(settings, data=Path(os.environ.get("SAYSO_DATA", ".sayso"))))
+    set_up_logs()
+    try:
+        settings = load_settings(Path(os.environ.get("SAYSO_CONFIG", "sayso.yaml")))
+        services = bootstrap(settings, data=Path(os.environ.get("SAYSO_DATA", ".sayso")))
+        _check_redis(services)
+    except (ConfigError, RedisUnfit) as exc:
+        log.error("web.unusable: %s", exc)
+        sys.exit(APP_LOAD_ERROR)
+    return create_app(services)
+
+
+def _check_redis(services: Services) -> None:
+    """Refuse a Redis that would lose what we keep. One that is away is no reason to stop: webhooks hear 503."""
+    try:
+        check_redis(services)
+    except RedisError as exc:
+        log.warning("redis.away", extra={"reason": type(exc).__name__})
 
 
 def _add_hooks(app: Flask, services: Services) -> None:

@@ -6,10 +6,8 @@ const byId = (id) => document.getElementById(id);
 const [log, typing, form, input, suggestions] = ["log", "typing", "composer", "text", "suggestions"].map(byId);
 const main = document.querySelector("main");
 
-const POLL_MS = 1500;
-const POLLS_BEFORE_STREAM = 20;
-const TYPING_MS = 60_000;
-const RETRY_MS = [600, 2000];
+const [POLL_MS, POLLS_BEFORE_STREAM] = [1500, 20];
+const [TYPING_MS, RETRY_MS] = [60_000, [600, 2000]];
 
 const acts = new Map(); // event id -> our own message element
 const heard = new Set(); // what the server has told already: event ids, and ids of deliveries it may try twice
@@ -76,9 +74,8 @@ function addMessage(side, at, parts) {
 function timeOf(at) {
   const today = at.toDateString() === new Date().toDateString();
   const clock = { hour: "2-digit", minute: "2-digit" };
-  const time = element("time", "meta", at.toLocaleString([], today ? clock : { day: "numeric", month: "short", ...clock }));
-  time.dateTime = at.toISOString();
-  return time;
+  const words = at.toLocaleString([], today ? clock : { day: "numeric", month: "short", ...clock });
+  return Object.assign(element("time", "meta", words), { dateTime: at.toISOString() });
 }
 
 function mediaView(media) {
@@ -134,9 +131,7 @@ function setTyping(shown, milliseconds = 0) {
   toBottom();
 }
 
-function toBottom() {
-  main.scrollTop = main.scrollHeight;
-}
+const toBottom = () => (main.scrollTop = main.scrollHeight);
 
 function setState(state, words = state) {
   const shown = byId("state");

@@ -14,41 +14,17 @@ from channels.markup import plain, slack_mrkdwn, split, telegram_html, telegram_
 from tests.fakes.telegram_api import _parsed
 
 WORDS = st.text(st.characters(codec="utf-8"), max_size=400)
-MARKDOWN = st.lists(
-    st.sampled_from(
-        [
-            "**",
-            "*",
-            "_",
-            "~~",
-            "`",
-            "```\n",
-            "\n",
-            "\n\n",
-            "> ",
-            "- ",
-            "1. ",
-            "# ",
-            "[a](https://x.y/_z_)",
-            "|a|b|\n|-|-|\n",
-            "<b>",
-            "<!channel>",
-            "&amp;",
-            "word",
-            " ",
-            "\\",
-            "![i](x)",
-            "https://q.r/(s)_t_",
-            "~~~py\n",
-            "    ",
-            "👍🏽",
-            "](",
-        ]
-    ),
-    max_size=60,
-).map("".join)
+#: Pieces of Markdown, and of what looks like it.
+SYNTAX = (
+    *("**", "*", "_", "~~", "`", "```\n", "\n", "\n\n", "> ", "- ", "1. ", "# ", "|a|b|\n|-|-|\n", "|", "<b>", " "),
+    *("[a](https://x.y/_z_)", "&amp;", "word", "\\", "![i](x)", "https://q.r/(s)_t_", "~~~py\n", "    ", "👍🏽", "]("),
+    *("[", ")", ' "', '"', "](https://x.y ", "[x]: http://h ", "<https://", "<!--", "-->", "--", "=\n", "\t", "\x00"),
+    "<!channel>",
+)
+MARKDOWN = st.lists(st.sampled_from(SYNTAX), max_size=60).map("".join)
 
 
+@settings(deadline=None)
 @given(MARKDOWN | WORDS)
 def test_slack_text_holds_no_token_but_our_links(md: str):
     """No text of a model or a user can ping a channel: every angle bracket is ours."""
@@ -56,6 +32,7 @@ def test_slack_text_holds_no_token_but_our_links(md: str):
         assert re.match(r"(https?|mailto|tel):", token, re.IGNORECASE)
 
 
+@settings(deadline=None)
 @given(MARKDOWN | WORDS)
 def test_telegram_html_always_parses(md: str):
     """Telegram never has a reason to refuse the formatting."""
@@ -79,6 +56,22 @@ def test_words_are_never_hidden(render, md: str):
     seen = html.unescape(re.sub(r"</?[abi]\b[^>]*>", "", render(md))) if render is not plain else plain(md)
     assert re.sub(r"\W", "", seen.replace("https://hidden.example|", "")) == re.sub(r"\W", "", md)
     assert [char for char in md if char == "*"] == [char for char in seen if char == "*"]
+
+
+@settings(deadline=None)
+@given(st.lists(st.sampled_from([*SYNTAX, "WORD", "WORD", "WORD"]), max_size=25))
+def test_every_word_is_shown(parts: list[str]):
+    """Whatever Markdown surrounds a word, people see it: a preview can hide nothing."""
+    words = [f"zq{number}$x" for number in range(parts.count("WORD"))]
+    rest = iter(words)
+    md = "".join(next(rest) if part == "WORD" else part for part in parts)
+    for render in (telegram_html, slack_mrkdwn, whatsapp_text, plain):
+        assert [word for word in words if word not in render(md)] == []
+
+
+def test_cells_beyond_the_last_column_are_shown():
+    """The parser drops them; then the table is shown as it was written."""
+    assert "send all" in plain("|a|b|\n|-|-|\n|1|2|send all|")
 
 
 @pytest.mark.parametrize(
@@ -143,6 +136,7 @@ def test_deep_nesting_neither_crashes_nor_hangs(md: str):
     assert len(split(md, 4096, telegram_length)) >= 1
 
 
+@settings(deadline=None)
 @given(WORDS, st.integers(1, 50))
 def test_joined_pieces_are_the_text(text: str, limit: int):
     """Without code fences the pieces are the text, cut."""
@@ -152,6 +146,7 @@ def test_joined_pieces_are_the_text(text: str, limit: int):
     assert all(0 < len(piece) <= limit for piece in pieces)
 
 
+@settings(deadline=None)
 @given(MARKDOWN, st.integers(1, 80))
 def test_fences_add_but_never_drop(md: str, limit: int):
     """A closed and reopened fence adds lines; every character of the text is still there, in order."""
@@ -161,7 +156,7 @@ def test_fences_add_but_never_drop(md: str, limit: int):
     assert all(len(piece) <= limit for piece in pieces)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(deadline=None)
 @given(st.lists(MARKDOWN | WORDS, max_size=12).map("\n".join), st.integers(60, 300))
 def test_pieces_fit_as_rendered(md: str, limit: int):
     """The measure is of what the platform counts, not of the Markdown."""
@@ -169,6 +164,7 @@ def test_pieces_fit_as_rendered(md: str, limit: int):
         assert all(measure(piece) <= limit for piece in split(md, limit, measure))
 
 
+@settings(deadline=None)
 @given(
     st.lists(st.sampled_from(["e\u0301", "👍🏽", "👨‍👩‍👧", "🇩🇪", "a", "\r\n"]), max_size=60).map("".join)
     | st.just("🇩🇪" * 30),

@@ -1,0 +1,41 @@
+"""config/demo.yaml: it loads as it is, and with every commented channel switched on."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from agent import ToolPolicy
+from agent.tools import load_tools
+from config.loader import load_settings
+
+DEMO = Path(__file__).parents[2] / "config" / "demo.yaml"
+TOOLS = {tool.name for tool in load_tools("examples.invoices").tools}
+
+
+def test_the_demo_needs_nothing_from_its_environment():
+    """No account, no key, no variable."""
+    settings = load_settings(DEMO, {})
+    assert settings.agent.model == "offline"
+    assert set(settings.channels["web"].tools) == TOOLS
+
+
+@pytest.mark.parametrize("tool", sorted(TOOLS))
+def test_only_deleting_is_reviewed_by_policy(tool: str):
+    """Every other tool is allowed by name; the refund asks by itself."""
+    policy = load_settings(DEMO, {}).channels["web"].policy
+    decision = ToolPolicy(policy.allow, policy.review, policy.deny).evaluate(tool, {}).decision
+    assert decision == ("review" if tool == "delete_invoice" else "allow")
+
+
+def test_every_commented_channel_is_ready_to_use(tmp_path: Path):
+    """Take away the comment signs, set the variables, and it loads."""
+    text = re.sub(r"^  # (?=wa:|telegram:|slack:|  \S)", "  ", DEMO.read_text(), flags=re.MULTILINE)
+    (tmp_path / "demo.yaml").write_text(text)
+    names = set(re.findall(r"\$\{([A-Z_]+)\}", text))
+    environ = dict.fromkeys(names, "x") | {"TWILIO_WHATSAPP_FROM": "whatsapp:+14155238886"}
+    settings = load_settings(tmp_path / "demo.yaml", environ)
+    assert [channel.platform for channel in settings.channels.values()] == ["console", "whatsapp", "telegram", "slack"]
+    assert all(set(channel.tools) <= TOOLS for channel in settings.channels.values())
