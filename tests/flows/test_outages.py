@@ -1,0 +1,96 @@
+"""What breaks in the middle: Redis stopped, a worker killed, a platform that hangs up."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.flows.system import SlackPerson, System, TelegramPerson, WhatsAppPerson, until
+
+
+@pytest.fixture(scope="module")
+def fragile() -> Iterator[System]:
+    """A system of its own: these tests kill parts of it and bring them back."""
+    with tempfile.TemporaryDirectory(prefix="sayso-out-") as folder, System(Path(folder)) as running:
+        yield running
+
+
+@pytest.mark.parametrize(("kind", "name"), [(WhatsAppPerson, 11), (TelegramPerson, 12), (SlackPerson, 13)])
+def test_with_redis_stopped_a_webhook_gets_503_and_counts_when_repeated(
+    fragile: System, kind: type[TelegramPerson], name: int
+) -> None:
+    """Nothing is half done: the platform hears 503 with Retry-After, and its repetition is answered once."""
+    person = kind(fragile, name)
+    hook = person.text(1, "hello")
+    fragile.redis.stop()
+    refused = fragile.post(*hook)
+    assert (refused.status_code, refused.headers["Retry-After"]) == (503, "5")
+    fragile.redis.start()
+    until(lambda: fragile.post(*hook).status_code == 200)
+    assert "You said: hello" in person.hears()[0]["text"]
+    assert person.hears_nothing_more()
+
+
+def test_a_confirmation_survives_a_restart_of_redis_and_of_all_workers(fragile: System) -> None:
+    """The preview was shown before the outage, the yes comes after it, to other processes: it runs once."""
+    person = TelegramPerson(fragile, 21)
+    person.say("delete invoice INV-7")
+    person.hears()
+    for worker in fragile.workers:
+        worker.kill()
+        worker.wait()
+    fragile.workers.clear()
+    fragile.redis.stop()
+    fragile.redis.start()
+    for _ in range(2):
+        fragile.start_worker()
+    until(lambda: fragile.post(*person.text(2, "yes")).status_code == 200)
+    assert person.hears()[0]["text"] == "Invoice INV-7 is deleted."
+    assert fragile.effects("delete", "INV-7") == 1
+
+
+def test_a_turn_of_a_killed_worker_is_answered_by_another(fragile: System) -> None:
+    """kill -9 in the middle of a slow tool: within the lease and a second, another worker answers, once."""
+    person = TelegramPerson(fragile, 22)
+    person.say("sales report")
+    busy = until(lambda: [worker for worker in fragile.workers if _is_busy(fragile, worker.pid)])
+    busy[0].kill()
+    busy[0].wait()
+    fragile.workers.remove(busy[0])
+    fragile.start_worker()
+    assert "report" in person.hears()[0]["text"].lower()
+    person.say("hello")
+    assert person.hears()[0]["text"] == "You said: hello"
+
+
+def test_a_reply_that_the_platform_did_not_take_is_sent_again(fragile: System) -> None:
+    """The platform hangs up before it accepts, twice: the words arrive all the same, and in order."""
+    person = TelegramPerson(fragile, 23)
+    fragile.platforms.script("telegram", "502", times=2)
+    person.say("one")
+    person.say("two")
+    assert [entry["text"].rpartition("\n")[2] for entry in person.hears(2)] == ["You said: one", "You said: two"]
+
+
+def test_a_worker_told_to_stop_finishes_its_turn_first(fragile: System) -> None:
+    """SIGTERM in the middle of a slow tool: the person hears the whole answer, from the same worker."""
+    person = TelegramPerson(fragile, 24)
+    person.say("sales report")
+    busy = until(lambda: [worker for worker in fragile.workers if _is_busy(fragile, worker.pid)])
+    busy[0].terminate()
+    assert "report" in person.hears()[0]["text"].lower()
+    assert busy[0].wait(20) == 0
+    fragile.workers.remove(busy[0])
+    fragile.start_worker()
+
+
+def _is_busy(system: System, pid: int) -> bool:
+    """Whether RQ's own register says that this process is at work."""
+    from redis import Redis
+    from rq import Worker
+
+    with Redis.from_url(system.redis.url) as connection:
+        return any(worker.pid == pid and worker.get_state() == "busy" for worker in Worker.all(connection=connection))
