@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import time
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -26,8 +27,13 @@ from pending.store import BasePendingStore, InMemoryPendingStore, scope_of
 from workers.lane import Change, Lease, Move, QueuedTurn
 from workers.offload import offload, run_sync
 
+log = logging.getLogger(__name__)
+
 #: Scopes whose history a ChannelAgent without a mailbox remembers.
 MAX_MEMORIES = 5000
+
+#: Characters of one message that the history keeps from turn to turn.
+MAX_KEPT_CHARS = 8000
 
 _WAITING = ("armed", "shown")
 
@@ -111,7 +117,8 @@ class ChannelAgent:
             return _ack(await self._refuse_changed(scope.conversation.id, live))
         memory = self._memory_of(f"{scope.conversation.id}:{scope.id}")
         answer = await self._answer(_Case(turn, live, None, memory, time.time()))
-        await self._apply(scope.conversation.id, answer.change)
+        if not await self._applied(scope.conversation.id, answer.change):
+            return _ack(texts.overtaken())
         content = "\n\n".join(reply.text for reply, _ in answer.change.replies if reply.text)
         return replace(answer.result, content=content) if answer.result else _ack(content)
 
@@ -127,7 +134,7 @@ class ChannelAgent:
             seq=queued.seq,
         )
         answer = await self._answer(case)
-        return replace(answer.change, history=json.dumps(case.memory.to_dict()))
+        return replace(answer.change, history=json.dumps(_clipped(case.memory.to_dict())))
 
     async def _answer(self, case: _Case) -> _Answer:
         if case.told_already:
@@ -135,7 +142,7 @@ class ChannelAgent:
         if case.turn.tap:
             return await self._tap(case)
         live = case.live
-        if live is None or live.state not in OPEN_STATES:
+        if live is None or not (live.state in _WAITING or live.by == case.turn.event_id):
             return await self._run(case)
         if case.turn.media:  # a caption decides nothing
             return await self._move_on(case, live)
@@ -158,6 +165,8 @@ class ChannelAgent:
                 return await self._confirm(case, target)
             case "cancel" if target.state in _WAITING:
                 return _cancel(case, target)
+        if target.action.is_expired(case.received_at):
+            return _said(case, texts.expired(target.action.preview))
         tightened = await offload(
             self.store.records.tighten, turn.conversation.id, turn.scope.id, self.store.ignore_ttl_seconds,
             press.pending_action_id,
@@ -168,22 +177,19 @@ class ChannelAgent:
         if stored.state == "armed":
             return _said(case, texts.early(stored.action.preview))
         claim = Claim(
-            conversation=case.turn.conversation.id,
-            pending_action_id=stored.action.pending_action_id,
+            scope=case.turn.scope,
+            pending_action_id=stored.pid,
             by=case.turn.event_id,
             kind="tap" if case.turn.tap else "text",
             lease=case.lease,
             seq=case.seq,
-            to=case.turn.conversation,
         )
         with collect_artifacts() as artifacts:
             outcome = await self.store.settlement.confirm(claim, stored)
-        return _said(case, _told(outcome), tuple(await self._files(artifacts)))
+        return _said(case, _told(outcome), tuple(await self._files_of_effect(artifacts)))
 
     async def _move_on(self, case: _Case, live: StoredAction) -> _Answer:
         """Another subject: nothing destructive stays armed behind an unrelated message (seed), and we say so."""
-        if live.state not in _WAITING:
-            return await self._run(case)
         action = live.action
         over = action.is_expired(case.received_at)
         told = texts.expired(action.preview) if over else texts.dropped(action.preview)
@@ -230,14 +236,25 @@ class ChannelAgent:
     async def _files(self, artifacts: Sequence[Artifact]) -> list[Media]:
         return [await self._file(artifact) for artifact in artifacts if artifact.data is not None and self._media]
 
+    async def _files_of_effect(self, artifacts: list[Artifact]) -> list[Media]:
+        """What was done is done: a file that cannot be kept must not turn its outcome into an error."""
+        try:
+            return await self._files(artifacts)
+        except Exception:
+            log.exception("pending.files_lost")
+            return []
+
     async def _file(self, artifact: Artifact) -> Media:
         assert self._media is not None and artifact.data is not None  # noqa: S101, PT018  # _files looked
         name = artifact.filename or "file"
         return await offload(self._media.put, artifact.data, mime_type=artifact.mime_type, filename=name)
 
-    async def _apply(self, conversation: str, change: Change) -> None:
-        if change.move or change.arm:
-            await offload(self.store.records.change, conversation, change)
+    async def _applied(self, conversation: str, change: Change) -> bool:
+        """Make the change. False when another message of the same scope was quicker: this answer is void."""
+        if not (change.move or change.arm):
+            return True
+        word, _ = await offload(self.store.records.change, conversation, change)
+        return word == "ok"
 
     async def _refuse_changed(self, conversation: str, live: StoredAction) -> str:
         action = live.action
@@ -328,6 +345,15 @@ def _load(history: str, limits: ConversationMemory | None) -> ConversationMemory
     if history:
         return ConversationMemory.from_dict(json.loads(history))
     return ConversationMemory(limits.max_messages, limits.max_tokens) if limits else ConversationMemory()
+
+
+def _clipped(history: dict[str, Any]) -> dict[str, Any]:
+    """The history as kept in Redis: a long tool result was read once and is not carried along whole."""
+    for message in history["messages"]:
+        content = message.get("content", "")
+        if len(content) > MAX_KEPT_CHARS:
+            message["content"] = content[:MAX_KEPT_CHARS] + f" [cut, was {len(content)} characters]"
+    return history
 
 
 def _ack(content: str) -> AgentResult:

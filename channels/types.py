@@ -104,8 +104,8 @@ class Turn:
         return Scope(self.user_id, self.conversation)
 
     def to_json(self) -> str:
-        """The turn as JSON, for the mailbox."""
-        return _TURN.dump_json(self, exclude_defaults=True).decode()
+        """The turn as JSON, for the mailbox. Raises ValueError when a field is not of its type."""
+        return _TURN.dump_json(self, exclude_defaults=True, warnings="error").decode()
 
     @classmethod
     def from_json(cls, text: str) -> Turn:

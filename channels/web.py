@@ -76,7 +76,7 @@ def _add_hooks(app: Flask, services: Services) -> None:
             log.log(level, "reply.status", extra={"status": status.status, "code": status.error_code or "-"})
         if received.ignored:
             log.info("hook.ignored", extra={"channel": name, "reason": received.ignored})
-        for turn in received.turns:
+        for turn in filter(_is_storable, received.turns):
             if not _accept(services, turn):
                 return _try_later("this conversation has too many messages waiting")
         answer = received.answer
@@ -104,6 +104,16 @@ def _receive(channel: Channel, hook: Hook) -> Received:
     except BadHook as exc:
         log.warning("hook.bad", extra={"channel": channel.name, "reason": str(exc)})
         abort(400)
+
+
+def _is_storable(turn: Turn) -> bool:
+    """Whether every field has its type. A payload that bends one would be bent each time the platform repeats it."""
+    try:
+        turn.to_json()
+    except (ValueError, TypeError) as exc:  # its message would repeat the payload
+        log.error("turn.malformed", extra={"reason": type(exc).__name__})
+        return False
+    return True
 
 
 def _accept(services: Services, turn: Turn) -> bool:

@@ -10,11 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from redis import Redis
+from redis.exceptions import ResponseError
 
 from agent import Agent, AgentConfig, ConversationMemory, OfflineProvider, Tool, ToolPolicy
 from agent.channel_agent import ChannelAgent
 from agent.tools.errors import ToolLoadError
-from agent.tools.loader import LoadedTools, load_all
+from agent.tools.loader import LoadedTools, load_all, load_tools
 from channels.base import Channel, MediaSource
 from channels.console import ConsoleChannel
 from channels.feed import RedisFeed
@@ -42,12 +43,14 @@ from workers.notebook import RedisNotebook
 from workers.outbox import Postman, RedisOutbox
 from workers.queue import WakeUps
 from workers.reaper import Reaper
-from workers.redis import Scripts, check_fit, connect
+from workers.redis import RedisUnfit, Scripts, check_fit, connect
 
 log = logging.getLogger(__name__)
 
 #: Where the bot is reached when nothing else is configured.
 DEFAULT_URL = "http://127.0.0.1:8000"
+#: The first version of Redis that has all commands we use.
+OLDEST_REDIS = (6, 2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,18 +75,15 @@ def bootstrap(
 
     Raises ConfigError and RedisUnfit, each naming the cure.
     """
-    data.mkdir(parents=True, exist_ok=True)
+    keys = _open_data(data)
     os.environ.setdefault("SAYSO_DATA", str(data))
     redis_url = redis_url or find_redis(settings, data)
-    public_url = settings.public_url or public_url or os.environ.get("SAYSO_PUBLIC_URL", DEFAULT_URL)
-    keys = secret_keys(data)
-    client = connect(redis_url, patient=patient)
+    public_url = settings.public_url or (public_url or os.environ.get("SAYSO_PUBLIC_URL", DEFAULT_URL)).rstrip("/")
+    client = _connect(redis_url, patient=patient)
     wake_up = WakeUps(client)
     scripts = Scripts(client, LUA)
     media = LocalMediaStore(data / "media", keys=keys, public_url=public_url)
-    channels = {
-        name: _channel(name, channel, client, media, keys, public_url) for name, channel in settings.channels.items()
-    }
+    channels = {name: _sound_channel(name, settings, client, media, keys, public_url) for name in settings.channels}
     mailbox = RedisMailbox(scripts, wake_up)
     return Services(
         settings=settings,
@@ -106,28 +106,77 @@ def find_redis(settings: Settings, data: Path) -> str:
     return url
 
 
+def _open_data(data: Path) -> list[str]:
+    """Make the data folder and read the keys in it."""
+    try:
+        data.mkdir(parents=True, exist_ok=True)
+        keys = secret_keys(data)
+    except OSError as exc:
+        raise ConfigError(
+            [f"data folder {str(data)!r}: {exc.strerror}: give one you may write to with --data"]
+        ) from exc
+    if not keys:
+        raise ConfigError([f"{data / 'secret_keys'} is empty: put the old key back, or delete the file for a new one"])
+    return keys
+
+
+def _connect(url: str, *, patient: bool) -> Redis:
+    try:
+        return connect(url, patient=patient)
+    except ValueError as exc:  # its message may repeat a password
+        cure = "write it as redis://host:6379/0, rediss://... or unix:///path"
+        raise ConfigError([f"REDIS_URL (or redis_url) is no URL of a Redis: {cure}"]) from exc
+
+
 def check_redis(services: Services) -> None:
     """Refuse a Redis that would lose what we keep, and say what is risky. Raises RedisUnfit, redis.RedisError."""
+    _check_version(services.redis)
     for warning in check_fit(services.redis):
         log.warning("redis.risk", extra={"advice": warning})
 
 
-def load_toolbox(settings: Settings, base: Path = Path()) -> LoadedTools:
-    """Load the tools the configuration names. Raises ConfigError."""
+def _check_version(client: Redis) -> None:
+    """Refuse a server that lacks commands we use; one that hides its INFO is taken at its word."""
     try:
-        toolbox = load_all(settings.tools, base)
-    except ToolLoadError as exc:
-        raise ConfigError([f"tools: {exc}"]) from exc
+        version = str(client.info("server").get("redis_version", ""))
+    except ResponseError:
+        return
+    numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
+    if numbers and numbers < OLDEST_REDIS:
+        oldest = ".".join(str(part) for part in OLDEST_REDIS)
+        raise RedisUnfit(f"this Redis is {version}: use {oldest} or newer, or run `sayso up`, which brings its own")
+
+
+def load_toolbox(settings: Settings) -> LoadedTools:
+    """Load the tools the configuration names; relative files start beside it. Raises ConfigError."""
+    origin = settings.origin
+    try:
+        toolbox = load_all(settings.tools, origin.folder)
+    except (ToolLoadError, SystemExit) as exc:
+        raise ConfigError(_broken_modules(settings) or [f"{origin.at('tools')}tools: {exc}"]) from exc
     known = ", ".join(tool.name for tool in toolbox.tools) or "none"
     problems = [
-        f"channels.{name}.tools: {pattern!r} names no tool; known: {known}"
+        f"{origin.at('channels', name, 'tools', index)}channels.{name}.tools: {pattern!r} names no tool; known: {known}"
         for name, channel in settings.channels.items()
-        for pattern in channel.tools or ()
+        for index, pattern in enumerate(channel.tools or ())
         if not _select(toolbox, [pattern])
     ]
     if problems:
         raise ConfigError(problems)
     return toolbox
+
+
+def _broken_modules(settings: Settings) -> list[str]:
+    """Every module that does not load by itself, with the line that names it."""
+    problems = []
+    for index, source in enumerate(settings.tools):
+        try:
+            load_tools(source, settings.origin.folder)
+        except ToolLoadError as exc:
+            problems.append(f"{settings.origin.at('tools', index)}tools: {exc}")
+        except SystemExit:
+            problems.append(f"{settings.origin.at('tools', index)}tools: {source!r} ends the program when imported")
+    return problems
 
 
 def _select(toolbox: LoadedTools, patterns: Sequence[str] | None) -> list[Tool]:
@@ -168,6 +217,15 @@ def _policy(settings: PolicySettings | None) -> ToolPolicy | None:
     if settings is None:
         return None
     return ToolPolicy(settings.allow, settings.review, settings.deny, settings.deny_when)
+
+
+def _sound_channel(
+    name: str, settings: Settings, client: Redis, media: MediaSource, keys: list[str], public_url: str
+) -> Channel:
+    try:
+        return _channel(name, settings.channels[name], client, media, keys, public_url)
+    except ValueError as exc:
+        raise ConfigError([f"{settings.origin.at('channels', name)}channels.{name}: {exc}"]) from exc
 
 
 def _channel(
@@ -216,7 +274,7 @@ def _channel(
 def terminal_agent(settings: Settings, *, data: Path, channel: str | None) -> ChannelAgent:
     """One channel's agent with everything in memory, for `sayso chat`. Raises ConfigError."""
     os.environ.setdefault("SAYSO_DATA", str(data))
-    data.mkdir(parents=True, exist_ok=True)
+    _open_data(data)
     name = channel or next(iter(settings.channels))
     if name not in settings.channels:
         raise ConfigError([f"no channel {name!r}; known: {', '.join(settings.channels)}"])

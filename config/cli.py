@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import click
 from redis.exceptions import RedisError
@@ -46,14 +47,15 @@ def main() -> None:
 @click.option("--workers", default=2, show_default=True, type=click.IntRange(1, 64), help="Worker processes.")
 def up(config: Path, data: Path, host: str, port: int, workers: int) -> None:
     """Run everything on this machine: Redis if none is given, web and workers."""
-    from config.embedded import EmbeddedRedisError  # each command loads only what it needs
+    from config.address import AddressUnusable  # each command loads only what it needs
+    from config.embedded import EmbeddedRedisError
     from config.up import Up, UpError
 
     set_up_logs()
     settings = _load(config)
     try:
         Up(settings, config, data, host, port, workers, say=click.echo).run()
-    except (UpError, EmbeddedRedisError) as exc:
+    except (UpError, AddressUnusable, EmbeddedRedisError) as exc:
         _fail(str(exc))
 
 
@@ -66,14 +68,16 @@ def up(config: Path, data: Path, host: str, port: int, workers: int) -> None:
 def web(config: Path, data: Path, host: str, port: int, threads: int) -> None:
     """Run the web process: webhooks in, media out, the console. For many processes, use the Procfile's gunicorn."""
     from channels.web import create_app
+    from config.address import check_free, local_url
     from config.bootstrap import bootstrap, check_redis
     from config.gunicorn import serve
 
     set_up_logs()
     settings = _load(config)
-    url = f"http://{host}:{port}"
+    url = os.environ.get("SAYSO_PUBLIC_URL") or local_url(host, port)
     with _clear_errors():
-        services = bootstrap(settings, data=data, public_url=os.environ.get("SAYSO_PUBLIC_URL", url))
+        check_free(host, port)
+        services = bootstrap(settings, data=data, public_url=url)
         check_redis(services)
     serve(create_app(services), host=host, port=port, threads=threads)
 
@@ -106,6 +110,8 @@ def chat(config: Path, data: Path, channel: str | None) -> None:
     settings = _load(config)
     with _clear_errors():
         agent = terminal_agent(settings, data=data, channel=channel)
+    if isinstance(sys.stdin, io.TextIOWrapper):
+        sys.stdin.reconfigure(errors="replace")  # a stray byte in a pipe is no reason to stop
     Terminal(agent.ask_channel, data / "chat", sys.stdin, click.echo).run()
 
 
@@ -135,15 +141,17 @@ class _clear_errors:  # noqa: N801  # used like a function
         """Nothing to set up."""
 
     def __exit__(self, _: object, exc: BaseException | None, __: object) -> None:
+        from config.address import AddressUnusable
+        from config.embedded import EmbeddedRedisError
         from workers.redis import RedisUnfit
 
-        if isinstance(exc, ConfigError | RedisUnfit):
+        if isinstance(exc, ConfigError | RedisUnfit | AddressUnusable | EmbeddedRedisError):
             _fail(str(exc))
         if isinstance(exc, RedisError):
             _fail(f"Redis does not answer ({exc}): check REDIS_URL, or run `sayso up`, which brings its own")
 
 
-def _fail(message: str) -> Any:
+def _fail(message: str) -> NoReturn:
     click.echo(f"Error: {message}", err=True)
     sys.exit(1)
 

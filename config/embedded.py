@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import fcntl
 import hashlib
 import os
 import shutil
 import signal
+import stat
 import subprocess
 import sys
-import tempfile
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
 from redis import Redis
-from redis.exceptions import RedisError
+from redis.exceptions import BusyLoadingError, RedisError
+from redis.exceptions import ConnectionError as RedisConnectionError
 
 #: A Unix socket's path may have about this many bytes.
 MAX_SOCKET_PATH = 100
@@ -26,6 +28,8 @@ START_SECONDS = 15.0
 STOP_SECONDS = 10.0
 
 _PR_SET_PDEATHSIG = 1
+#: Loaded here, because between fork and exec a child should do next to nothing.
+_LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 
 class EmbeddedRedisError(Exception):
@@ -57,20 +61,33 @@ class EmbeddedRedis:
 
     def start(self) -> None:
         """Take the folder and start the server. Raises EmbeddedRedisError."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        self._take_lock()
-        _stop_orphan(self.url)
-        self.restart()
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self._take_lock()
+        except OSError as exc:
+            raise EmbeddedRedisError(
+                f"data folder {str(self.data)!r}: {exc.strerror}: give one you may write to with --data"
+            ) from exc
+        try:
+            _stop_orphan(self.url)
+            self.restart()
+        except BaseException:
+            self.stop()
+            raise
 
     def restart(self) -> None:
         """Start the server on the folder already taken. Call it from the thread that lives as long as the parent."""
         command = [server_binary(), *_settings(self.folder, socket_path(self.data))]
         with (self.folder / "server.log").open("ab") as log:
             self._process = subprocess.Popen(  # noqa: S603  # our own command line
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, preexec_fn=die_with_parent,
-                start_new_session=True,
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
+                preexec_fn=die_with_parent,  # noqa: PLW1509  # it only makes one system call
             )  # fmt: skip
-        self._await_answer()
+        try:
+            self._await_answer()
+        except EmbeddedRedisError:
+            self._stop_server()
+            raise
 
     def is_alive(self) -> bool:
         """Whether the server's process runs."""
@@ -78,6 +95,12 @@ class EmbeddedRedis:
 
     def stop(self) -> None:
         """Stop the server and give the folder back."""
+        self._stop_server()
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+
+    def _stop_server(self) -> None:
         if self._process is not None and self._process.poll() is None:
             self._process.terminate()
             try:
@@ -85,15 +108,12 @@ class EmbeddedRedis:
             except subprocess.TimeoutExpired:
                 self._process.kill()  # a server whose folder vanished refuses SIGTERM: it cannot save
                 self._process.wait()
-        if self._lock is not None:
-            self._lock.close()
-            self._lock = None
 
     def _take_lock(self) -> None:
         self._lock = (self.folder / "lock").open("a")
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        except BlockingIOError:
             self._lock.close()
             self._lock = None
             raise EmbeddedRedisError(
@@ -105,10 +125,14 @@ class EmbeddedRedis:
         deadline = time.monotonic() + START_SECONDS
         while time.monotonic() < deadline and self.is_alive():
             try:
-                if client.ping():
-                    return
-            except RedisError:  # not listening yet, or still reading its file
-                time.sleep(0.02)
+                client.ping()
+            except BusyLoadingError:  # a large file may take minutes to read
+                deadline = time.monotonic() + START_SECONDS
+            except RedisError:  # not listening yet
+                pass
+            else:
+                return
+            time.sleep(0.01)
         raise EmbeddedRedisError(f"Redis did not start on {self.folder}: see {self.folder / 'server.log'}")
 
 
@@ -118,9 +142,16 @@ def socket_path(data: Path) -> Path:
     if len(str(path).encode()) <= MAX_SOCKET_PATH:
         return path
     name = hashlib.sha256(str(path).encode()).hexdigest()[:16]
-    folder = Path(tempfile.gettempdir()) / f"sayso-{os.getuid()}-{name}"
+    return _private_folder(Path(f"/tmp/sayso-{os.getuid()}-{name}")) / "redis.sock"  # noqa: S108  # made private
+
+
+def _private_folder(folder: Path) -> Path:
+    """A folder nobody else could have put there for us: in /tmp anybody may make any name."""
     folder.mkdir(mode=0o700, exist_ok=True)
-    return folder / "redis.sock"
+    found = folder.lstat()
+    if found.st_uid != os.getuid() or not stat.S_ISDIR(found.st_mode) or found.st_mode & 0o077:
+        raise EmbeddedRedisError(f"{folder} belongs to somebody else: remove it, or use a shorter path with --data")
+    return folder
 
 
 def running_url(data: Path) -> str | None:
@@ -150,10 +181,10 @@ def server_binary() -> str:
         ) from exc
 
 
-def die_with_parent() -> None:
+def die_with_parent(number: int = signal.SIGTERM) -> None:
     """In a child, before exec: have Linux end it when its parent dies, even by kill -9."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    if _LIBC is not None:
+        _LIBC.prctl(_PR_SET_PDEATHSIG, number)
 
 
 def _settings(folder: Path, socket: Path) -> list[str]:
@@ -173,9 +204,24 @@ def _settings(folder: Path, socket: Path) -> list[str]:
 
 
 def _stop_orphan(url: str) -> None:
-    """We hold the lock, so a server that still listens here has lost its parent."""
-    client = Redis.from_url(url, socket_connect_timeout=1)
-    try:
-        client.shutdown(nosave=True)
-    except RedisError:  # nobody listens: the normal case
+    """We hold the lock, so a server that still listens here has lost its parent. Raises EmbeddedRedisError."""
+    client = Redis.from_url(url, socket_connect_timeout=1, socket_timeout=STOP_SECONDS)
+    pid = _pid_of(client)
+    if pid is None:
         return
+    with contextlib.suppress(RedisError):
+        client.shutdown(nosave=True)  # nothing is lost: each write is in the file before it is answered
+    if _pid_of(client) is not None:
+        raise EmbeddedRedisError(f"an old Redis, process {pid}, does not stop: end it with kill -9 {pid}")
+
+
+def _pid_of(client: Redis) -> int | None:
+    """The process behind a socket; None when nobody listens, which is the normal case."""
+    try:
+        return int(client.info("server")["process_id"])
+    except RedisConnectionError as exc:
+        if isinstance(exc, BusyLoadingError):
+            raise EmbeddedRedisError("an old Redis is still reading its file: try again in a while") from exc
+        return None
+    except RedisError as exc:
+        raise EmbeddedRedisError(f"an old Redis does not answer ({exc}): end it, and start again") from exc

@@ -16,6 +16,8 @@ from pydantic import ValidationError
 from config.schema import (
     AgentSettings,
     ConsoleSettings,
+    Origin,
+    Path_,
     PolicySettings,
     Settings,
     SlackSettings,
@@ -24,7 +26,7 @@ from config.schema import (
     secret_fields,
 )
 
-#: ${NAME}, ${NAME:-default} and ${file:/path}.
+#: ${NAME}, ${NAME:-default} and ${file:path}; relative paths start beside the YAML file.
 _REFERENCE = re.compile(r"\$\{(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?P<default>:-[^}]*)?\}|\$\{file:(?P<file>[^}]+)\}")
 _KNOWN_KEYS = sorted(
     {
@@ -36,7 +38,33 @@ _KNOWN_KEYS = sorted(
     }
 )  # fmt: skip
 
-Path_ = tuple[str | int, ...]
+#: What pydantic's kinds of error mean to somebody who writes YAML.
+_WORDS = {
+    "dict_type": "must be a section: indented `key: value` lines",
+    "model_type": "must be a section: indented `key: value` lines",
+    "model_attributes_type": "must be a section: indented `key: value` lines",
+    "list_type": "must be a list, such as [a, b]",
+    "string_type": "must be text: put it in quotes",
+    "int_type": "must be a whole number",
+    "int_parsing": "must be a whole number",
+    "int_from_float": "must be a whole number",
+    "float_type": "must be a number",
+    "float_parsing": "must be a number",
+    "too_short": "is empty: add one",
+    "string_too_short": "is empty: give it a value",
+    "string_pattern_mismatch": "a channel's name has 1 to 64 letters, digits and . _ -",
+    "missing": "missing: add it",
+    "union_tag_not_found": "platform is missing: one of whatsapp, telegram, slack, console",
+    "union_tag_invalid": "unknown platform: one of whatsapp, telegram, slack, console",
+}
+#: Words of the YAML parser, and the cure.
+_YAML_CURES = {
+    "'\\t'": "indent with spaces, not tabs",
+    "another document": "keep one, without the --- line",
+    "but got '{'": "inside { } put ${NAME} in quotes",
+    "scanning an alias": "put a pattern that begins with * in quotes",
+    "mapping values are not allowed": "put text that holds a colon in quotes, and check the indentation",
+}
 
 
 class ConfigError(Exception):
@@ -49,90 +77,146 @@ class ConfigError(Exception):
 
 def load_settings(file: Path, environ: Mapping[str, str] | None = None) -> Settings:
     """Read, substitute and check a configuration file. Raises ConfigError."""
-    try:
-        text = file.read_text(encoding="utf-8")
-        root = yaml.compose(text, Loader=yaml.SafeLoader)
-    except FileNotFoundError:
-        raise ConfigError([f"{file}: no such file: give one with --config, or copy config/demo.yaml"]) from None
-    except (OSError, UnicodeDecodeError) as exc:
-        raise ConfigError([f"{file}: cannot be read: {exc}"]) from exc
-    except yaml.YAMLError as exc:
-        raise ConfigError([_yaml_problem(file, exc)]) from exc
     reader = _Reader(file, os.environ if environ is None else environ)
-    data = reader.read(root) if root is not None else {}
+    data = reader.read(_compose(file))
     if reader.problems:
         raise ConfigError(reader.problems)
     try:
-        return Settings.model_validate(data)
+        return Settings.model_validate(data, context=reader.origin())
     except ValidationError as exc:
         raise ConfigError([reader.explain(dict(error)) for error in exc.errors()]) from None
 
 
+def _compose(file: Path) -> yaml.Node:
+    try:
+        root = yaml.compose(_text(file), Loader=_PlainLoader)
+    except yaml.YAMLError as exc:
+        raise ConfigError([_yaml_problem(file, exc)]) from exc
+    except RecursionError:
+        raise ConfigError([f"{file}: nested too deeply to be a configuration"]) from None
+    if root is None:
+        raise ConfigError([f"{file}:1:1: the file is empty: copy config/demo.yaml to start from"])
+    return root
+
+
+def _text(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise ConfigError([f"{file}: no such file: give one with --config, or copy config/demo.yaml"]) from None
+    except UnicodeDecodeError as exc:
+        line = exc.object[: exc.start].count(b"\n") + 1
+        raise ConfigError([f"{file}:{line}: not text in UTF-8: give a YAML file with --config"]) from None
+    except OSError as exc:
+        raise ConfigError([f"{file}: cannot be read ({exc.strerror}): give a YAML file with --config"]) from exc
+
+
+class _PlainLoader(yaml.SafeLoader):
+    """YAML without anchors, aliases and tags: every value stands where it is used, and is plain data."""
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        """The next node. Raises yaml.YAMLError."""
+        event: Any = self.peek_event()  # type: ignore[no-untyped-call]  # the stubs leave it out
+        if getattr(event, "anchor", None):
+            problem = (
+                f"an anchor or alias, {event.anchor!r}: write the value out, or quote a pattern that begins with *"
+            )
+            raise yaml.composer.ComposerError(None, None, problem, event.start_mark)
+        if getattr(event, "tag", None):
+            problem = f"a tag, {event.tag!r}: write the plain value"
+            raise yaml.composer.ComposerError(None, None, problem, event.start_mark)
+        return super().compose_node(parent, index)
+
+
 @dataclass(slots=True)
 class _Reader:
-    """Turns YAML nodes into plain data and remembers on which line each value stood."""
+    """Turns YAML nodes into plain data and remembers where each value stood."""
 
     file: Path
     environ: Mapping[str, str]
     problems: list[str] = field(default_factory=list)
     marks: dict[Path_, yaml.Mark] = field(default_factory=dict)
+    references: dict[Path_, str] = field(default_factory=dict)
     secrets: set[str] = field(default_factory=secret_fields)
 
     def read(self, node: yaml.Node, path: Path_ = ()) -> Any:
         """The value of a node; problems are collected, so that all are told at once."""
-        self.marks[path] = node.start_mark
+        self.marks.setdefault(path, node.start_mark)
         if isinstance(node, yaml.MappingNode):
             return dict(self._pairs(node, path))
         if isinstance(node, yaml.SequenceNode):
             return [self.read(child, (*path, index)) for index, child in enumerate(node.value)]
         return self._scalar(node, path)
 
+    def origin(self) -> Origin:
+        """The places of all values read, for errors that are found later."""
+        return Origin(self.file.resolve().parent, {path: self._place(mark) for path, mark in self.marks.items()})
+
     def explain(self, error: dict[str, Any]) -> str:
         """A pydantic error as file:line: key: what is wrong and what to do."""
         path = self._known(error["loc"])
         missing = error["loc"][-1:] if error["type"] == "missing" else ()
         name = ".".join(str(part) for part in (*path, *missing))
-        key = str(error["loc"][-1]) if error["loc"] else ""
-        message = _message(error, key)
+        message = self._message(error, path)
         return self._at(path, f"{name}: {message}" if name else message)
 
     def _pairs(self, node: yaml.MappingNode, path: Path_) -> Iterator[tuple[str, Any]]:
         seen: set[str] = set()
         for key_node, value_node in node.value:
+            if not isinstance(key_node, yaml.ScalarNode):
+                self.problems.append(f"{self._place(key_node.start_mark)}: a key must be a plain word")
+                continue
             key = str(key_node.value)
             if key in seen:
-                self.problems.append(self._at_mark(key_node.start_mark, f"{key}: written twice: keep one of them"))
+                self.problems.append(f"{self._place(key_node.start_mark)}: {key}: written twice: keep one of them")
             seen.add(key)
+            self.marks[*path, key] = key_node.start_mark
             yield key, self.read(value_node, (*path, key))
 
     def _scalar(self, node: yaml.Node, path: Path_) -> Any:
         text = str(node.value)
-        if path and path[-1] in self.secrets and text and not _REFERENCE.search(text):
+        if self._in_clear(path, text):
             cure = f"a secret in clear: put it in the environment and write ${{{str(path[-1]).upper()}}}"
             self.problems.append(self._at(path, f"{path[-1]}: {cure}"))
             return ""
+        if "${" in _REFERENCE.sub("", text):
+            self.problems.append(
+                self._at(path, f"{_last(path)}: malformed ${{...}}: write ${{NAME}} or ${{file:path}}")
+            )
+            return ""
         if _REFERENCE.search(text):
+            self.references[path] = text
             return _REFERENCE.sub(lambda match: self._resolve(match, path), text)
         return text if getattr(node, "style", None) else _plain(text)
 
+    def _in_clear(self, path: Path_, text: str) -> bool:
+        """Whether a secret, or a part of one, stands in the file: also as the default of a variable."""
+        literal = _REFERENCE.sub(lambda match: (match["default"] or "").removeprefix(":-"), text)
+        if path == ("redis_url",):
+            return bool(re.search(r"://[^/@]*:[^/@]*\w[^/@]*@", literal))
+        return _last(path) in self.secrets and bool(re.search(r"\w", literal))
+
     def _resolve(self, match: re.Match[str], path: Path_) -> str:
         if match["file"]:
-            try:
-                return Path(match["file"]).read_text(encoding="utf-8").strip()
-            except OSError as exc:
-                self.problems.append(self._at(path, f"{path[-1]}: cannot read {match['file']!r}: {exc.strerror}"))
-                return ""
+            return self._from_file(match["file"], path)
         name = match["name"]
         if name in self.environ and (self.environ[name] or match["default"] is None):
             return self.environ[name]
         if match["default"] is not None:
             return match["default"].removeprefix(":-")
-        self.problems.append(
-            self._at(path, f"{path[-1]}: {name} is not set: export {name}=..., or write ${{{name}:-default}}")
-        )
+        cure = f"export {name}=..." + ("" if _last(path) in self.secrets else f", or write ${{{name}:-default}}")
+        self.problems.append(self._at(path, f"{_last(path)}: {name} is not set: {cure}"))
         return ""
 
-    def _known(self, loc: tuple[str | int, ...]) -> Path_:
+    def _from_file(self, name: str, path: Path_) -> str:
+        try:
+            return (self.file.parent / name).read_text(encoding="utf-8").strip()
+        except (OSError, ValueError) as exc:
+            reason = exc.strerror if isinstance(exc, OSError) else "it is not text in UTF-8"
+            self.problems.append(self._at(path, f"{_last(path)}: cannot read {name!r} ({reason}): check the path"))
+            return ""
+
+    def _known(self, loc: Path_) -> Path_:
         """The part of pydantic's path that stands in the file: it also names the union's branch and missing keys."""
         path: Path_ = ()
         for part in loc:
@@ -140,32 +224,54 @@ class _Reader:
                 path = (*path, part)
         return path
 
-    def _at(self, path: Path_, message: str) -> str:
-        return self._at_mark(self.marks[path], message) if path in self.marks else f"{self.file}: {message}"
-
-    def _at_mark(self, mark: yaml.Mark, message: str) -> str:
-        return f"{self.file}:{mark.line + 1}:{mark.column + 1}: {message}"
-
-
-def _message(error: dict[str, Any], key: str) -> str:
-    match error["type"]:
-        case "extra_forbidden":
+    def _message(self, error: dict[str, Any], path: Path_) -> str:
+        kind, key = error["type"], _last(path)
+        if kind == "extra_forbidden":
             close = difflib.get_close_matches(key, _KNOWN_KEYS, 1)
             return f"unknown key{f': did you mean {close[0]!r}?' if close else ': remove it'}"
-        case "missing":
-            return "missing: add it"
-        case "union_tag_not_found":
-            return "platform is missing: one of whatsapp, telegram, slack, console"
-        case "union_tag_invalid":
-            return f"unknown platform {error['ctx']['tag']!r}: one of whatsapp, telegram, slack, console"
-    shown = "" if key in secret_fields() else f" (it is {error['input']!r})"
-    return f"{str(error['msg']).removeprefix('Value error, ')}{shown}"
+        words = _WORDS.get(kind) or _in_our_words(str(error["msg"]))
+        if kind in ("missing", "union_tag_not_found", "too_short"):
+            return words
+        if kind == "union_tag_invalid":
+            return words + self._shown((*path, "platform"), error["input"].get("platform"))
+        return words + self._shown(path, error["input"])
+
+    def _shown(self, path: Path_, value: Any) -> str:
+        """The value, unless it is a secret: one by its key, or whatever came from the environment or a file."""
+        if _last(path) in self.secrets or path == ("redis_url",):
+            return ""
+        if path in self.references:
+            return f" (it is what {self.references[path]} says)"
+        if isinstance(value, list | dict):
+            return f" (it is a {'list' if isinstance(value, list) else 'section'})"
+        return " (it is empty)" if value is None else f" (it is {value!r})"
+
+    def _at(self, path: Path_, message: str) -> str:
+        return f"{self._place(self.marks[path]) if path in self.marks else self.file}: {message}"
+
+    def _place(self, mark: yaml.Mark) -> str:
+        return f"{self.file}:{mark.line + 1}:{mark.column + 1}"
+
+
+def _last(path: Path_) -> str:
+    return str(path[-1]) if path else ""
+
+
+def _in_our_words(message: str) -> str:
+    return message.removeprefix("Value error, ").replace("Input should be", "must be")
 
 
 def _yaml_problem(file: Path, exc: yaml.YAMLError) -> str:
-    mark = getattr(exc, "problem_mark", None)
+    if isinstance(exc, yaml.reader.ReaderError):
+        return f"{file}: not YAML: it holds a control character (#x{exc.character:04x}), so it is probably no text"
+    if not isinstance(exc, yaml.MarkedYAMLError):
+        return f"{file}: not YAML: {exc}"
+    mark = exc.problem_mark or exc.context_mark
     where = f"{file}:{mark.line + 1}:{mark.column + 1}" if mark else str(file)
-    return f"{where}: not YAML: {getattr(exc, 'problem', exc)}"
+    said = f"{exc.context or ''} {exc.problem or ''}"
+    cure = next((f": {cure}" for words, cure in _YAML_CURES.items() if words in said), "")
+    kind = "" if isinstance(exc, yaml.composer.ComposerError) else "not YAML: "
+    return f"{where}: {kind}{exc.problem}{cure}"
 
 
 def _plain(text: str) -> Any:

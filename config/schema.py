@@ -2,12 +2,41 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PrivateAttr, SecretStr, field_validator
 
 #: Channel names are parts of URLs, Redis keys and job arguments.
 CHANNEL_NAME = r"^[A-Za-z0-9_.-]{1,64}$"
+
+Path_ = tuple[str | int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where settings were written: the folder of their file, and `file:line:column` of every value."""
+
+    folder: Path = Path()
+    places: Mapping[Path_, str] = field(default_factory=dict)
+
+    def at(self, *path: str | int) -> str:
+        """What an error about this value begins with; "" when the settings came from no file."""
+        while path and path not in self.places:
+            path = path[:-1]
+        return f"{self.places[path]}: " if path in self.places else ""
+
+
+def _not_blank(secret: SecretStr) -> SecretStr:
+    if not secret.get_secret_value().strip():
+        raise ValueError("is empty: give it a value")
+    return secret
+
+
+Secret = Annotated[SecretStr, AfterValidator(_not_blank)]
 
 
 class Section(BaseModel):
@@ -21,13 +50,13 @@ class AgentSettings(Section):
 
     model: str = "offline"
     system_prompt: str = "You are a helpful assistant. Use the tools you have, and say what you did."
-    max_iterations: int = Field(6, ge=1, le=100)
+    max_iterations: int = Field(default=6, ge=1, le=100)
 
     @field_validator("model")
     @classmethod
     def _known(cls, model: str) -> str:
         if model != "offline":
-            raise ValueError(f"unknown model {model!r}; this version ships 'offline', which needs no account")
+            raise ValueError("unknown model: write 'offline', which needs no account")
         return model
 
 
@@ -45,7 +74,7 @@ class ChannelSettings(Section):
 
     tools: list[str] | None = None
     policy: PolicySettings | None = None
-    confirm_ttl: float = Field(60.0, gt=0, le=86_400)
+    confirm_ttl: float = Field(default=60.0, gt=0, le=86_400)
 
 
 class WhatsAppSettings(ChannelSettings):
@@ -53,26 +82,40 @@ class WhatsAppSettings(ChannelSettings):
 
     platform: Literal["whatsapp"]
     account_sid: str = Field(min_length=1)
-    auth_token: SecretStr = Field(min_length=1)
-    from_: str = Field(alias="from", pattern=r"^whatsapp:")
+    auth_token: Secret
+    from_: str = Field(alias="from")
     api_url: str | None = None
+
+    @field_validator("from_")
+    @classmethod
+    def _a_sender(cls, sender: str) -> str:
+        if not re.fullmatch(r"whatsapp:\+?[0-9]+", sender):
+            raise ValueError("no WhatsApp sender: write it as whatsapp:+14155238886")
+        return sender
 
 
 class TelegramSettings(ChannelSettings):
     """A Telegram bot."""
 
     platform: Literal["telegram"]
-    token: SecretStr = Field(min_length=1)
-    secret_token: SecretStr = Field(min_length=1)
+    token: Secret
+    secret_token: Secret
     api_url: str | None = None
+
+    @field_validator("secret_token")
+    @classmethod
+    def _as_telegram_takes_it(cls, secret: SecretStr) -> SecretStr:
+        if not re.fullmatch(r"[A-Za-z0-9_-]{1,256}", secret.get_secret_value()):
+            raise ValueError("malformed: Telegram takes 1 to 256 letters, digits, _ and -")
+        return secret
 
 
 class SlackSettings(ChannelSettings):
     """A Slack app."""
 
     platform: Literal["slack"]
-    bot_token: SecretStr = Field(min_length=1)
-    signing_secret: SecretStr = Field(min_length=1)
+    bot_token: Secret
+    signing_secret: Secret
     api_url: str | None = None
 
 
@@ -94,17 +137,35 @@ class Settings(Section):
     """The whole file."""
 
     public_url: str = ""
-    redis_url: str = ""
+    redis_url: str = Field(default="", repr=False)  # it may hold a password
     agent: AgentSettings = AgentSettings()
     tools: list[str] = []
     channels: dict[Annotated[str, Field(pattern=CHANNEL_NAME)], AnyChannel] = Field(min_length=1)
+    _origin: Origin = PrivateAttr(default_factory=Origin)
+
+    def model_post_init(self, context: Any) -> None:
+        """Remember where the values were written, when whoever read them says so."""
+        if isinstance(context, Origin):
+            self._origin = context
+
+    @property
+    def origin(self) -> Origin:
+        """Where the values were written, for errors that are found later."""
+        return self._origin
 
     @field_validator("public_url")
     @classmethod
     def _a_base(cls, url: str) -> str:
         if url and not url.startswith(("http://", "https://")):
-            raise ValueError(f"{url!r} is no URL: write it as https://bots.example.com")
+            raise ValueError("no URL: write it as https://bots.example.com")
         return url.rstrip("/")
+
+    @field_validator("redis_url")
+    @classmethod
+    def _a_redis(cls, url: str) -> str:
+        if url and not url.startswith(("redis://", "rediss://", "unix://")):
+            raise ValueError("no URL of a Redis: write it as redis://host:6379/0, rediss://... or unix:///path")
+        return url
 
 
 def secret_fields() -> set[str]:

@@ -16,7 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 
-from config.embedded import EmbeddedRedis, die_with_parent
+from config.address import check_free, local_url
+from config.embedded import EmbeddedRedis, EmbeddedRedisError, die_with_parent
 from config.schema import ConsoleSettings, Settings
 
 log = logging.getLogger(__name__)
@@ -25,7 +26,9 @@ log = logging.getLogger(__name__)
 READY_SECONDS = 60.0
 #: Seconds a child may take to finish what it is doing before it is killed.
 GRACE_SECONDS = 25.0
-#: Seconds between two looks at the children.
+#: A part that dies within so many seconds of its start failed quickly; after so many of them in a row we give up.
+QUICK_SECONDS, MAX_QUICK_FAILURES = 10.0, 6
+#: Seconds between two looks at the parts.
 WATCH_SECONDS = 0.5
 
 
@@ -35,7 +38,7 @@ class UpError(Exception):
 
 @dataclass(slots=True)
 class Child:
-    """One process kept alive: its name, its command, and the process while it runs."""
+    """One process: its name, its command, and the process while it runs."""
 
     name: str
     command: list[str]
@@ -43,10 +46,10 @@ class Child:
     process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Start the process. It dies with us, even by kill -9."""
+        """Start the process. It dies with us, even by kill -9, and Ctrl-C reaches it only through us."""
         self.process = subprocess.Popen(  # noqa: S603  # our own command line
-            self.command, env=dict(self.environ), stdin=subprocess.DEVNULL, preexec_fn=die_with_parent,
-            start_new_session=True,
+            self.command, env=dict(self.environ), stdin=subprocess.DEVNULL, start_new_session=True,
+            preexec_fn=die_with_parent,  # noqa: PLW1509  # it only makes one system call
         )  # fmt: skip
 
     def is_alive(self) -> bool:
@@ -66,6 +69,41 @@ class Child:
 
 
 @dataclass(slots=True)
+class Kept:
+    """One part kept alive: started again at once, and after growing pauses while it fails quickly."""
+
+    name: str
+    is_alive: Callable[[], bool]
+    start: Callable[[], None]
+    started: float
+    _failures: int = 0
+    _due: float | None = None
+
+    def tend(self, now: float) -> None:
+        """Look after the part. Raises UpError when it keeps failing."""
+        if self.is_alive():
+            return
+        if self._due is None:
+            self._due = now + self._pause(now)
+            log.error("up.died", extra={"part": self.name, "failures": self._failures})
+        if now >= self._due:
+            self._due, self.started = None, now
+            self._try_start()
+
+    def _pause(self, now: float) -> float:
+        self._failures = self._failures + 1 if now - self.started < QUICK_SECONDS else 0
+        if self._failures > MAX_QUICK_FAILURES:
+            raise UpError(f"{self.name} keeps failing soon after its start: what it printed above says why")
+        return float(2 ** (self._failures - 2)) if self._failures > 1 else 0.0
+
+    def _try_start(self) -> None:
+        try:
+            self.start()
+        except EmbeddedRedisError as exc:
+            log.error("up.start_failed", extra={"part": self.name, "reason": exc})
+
+
+@dataclass(slots=True)
 class Up:
     """The supervisor of one machine. Its thread is the main one: children die with the thread that made them."""
 
@@ -78,25 +116,36 @@ class Up:
     say: Callable[[str], None] = print
     _redis: EmbeddedRedis | None = None
     _children: list[Child] = field(default_factory=list)
+    _kept: list[Kept] = field(default_factory=list)
     _stopping: threading.Event = field(default_factory=threading.Event)
 
     @property
     def local_url(self) -> str:
         """Where the web answers on this machine."""
-        host = "127.0.0.1" if self.host in ("0.0.0.0", "::", "localhost") else self.host  # noqa: S104  # a comparison
-        return f"http://{f'[{host}]' if ':' in host else host}:{self.port}"
+        return local_url(self.host, self.port)
+
+    @property
+    def public_url(self) -> str:
+        """Where platforms reach the web."""
+        return self.settings.public_url or os.environ.get("SAYSO_PUBLIC_URL") or self.local_url
 
     def run(self) -> None:
-        """Start everything, print the URLs, watch until SIGTERM or Ctrl-C, stop everything. Raises UpError."""
+        """Start everything, print the URLs, watch until SIGTERM or Ctrl-C, stop everything.
+
+        Raises UpError, AddressUnusable and EmbeddedRedisError.
+        """
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._on_signal)
+        check_free(self.host, self.port)
         try:
             redis_url = self._start_redis()
             self._start_children(redis_url)
             self._await_ready()
-            self._announce()
+            if not self._stopping.is_set():
+                self._announce()
             while not self._stopping.wait(WATCH_SECONDS):
-                self._revive()
+                for part in self._kept:
+                    part.tend(time.monotonic())
         finally:
             self._stop()
 
@@ -109,6 +158,7 @@ class Up:
             return url
         self._redis = EmbeddedRedis(self.data)
         self._redis.start()
+        self._kept = [Kept("redis", self._redis.is_alive, self._redis.restart, time.monotonic())]
         return self._redis.url
 
     def _start_children(self, redis_url: str) -> None:
@@ -117,7 +167,7 @@ class Up:
             "REDIS_URL": redis_url,
             "SAYSO_CONFIG": str(self.config.resolve()),
             "SAYSO_DATA": str(self.data.resolve()),
-            "SAYSO_PUBLIC_URL": self.settings.public_url or self.local_url,
+            "SAYSO_PUBLIC_URL": self.public_url,
         }
         sayso = [sys.executable, "-m", "config.cli"]
         common = ["--config", str(self.config), "--data", str(self.data)]
@@ -128,6 +178,7 @@ class Up:
         ]
         for child in self._children:
             child.start()
+            self._kept.append(Kept(child.name, child.is_alive, child.start, time.monotonic()))
 
     def _await_ready(self) -> None:
         deadline = time.monotonic() + READY_SECONDS
@@ -142,24 +193,16 @@ class Up:
             self._stopping.wait(0.05)
 
     def _announce(self) -> None:
-        base = self.settings.public_url or self.local_url
         lines = []
         for name, channel in self.settings.channels.items():
             if isinstance(channel, ConsoleSettings):
                 lines.append(f"  {name:<12} {self.local_url}/console/{name}   <- open this in a browser")
             else:
-                lines.append(f"  {name:<12} {base}/hooks/{name}   ({channel.platform} webhook)")
+                lines.append(f"  {name:<12} {self.public_url}/hooks/{name}   ({channel.platform} webhook)")
         health = f"  {'health':<12} {self.local_url}/readyz"
-        self.say("\n".join(["Sayso is up.", *lines, health, f"  {'data':<12} {self.data.resolve()}", "Ctrl-C stops it."]))
-
-    def _revive(self) -> None:
-        if self._redis is not None and not self._redis.is_alive():
-            log.error("up.redis_died")
-            self._redis.restart()
-        for child in self._children:
-            if not child.is_alive() and not self._stopping.is_set():
-                log.error("up.child_died", extra={"child": child.name})
-                child.start()
+        self.say(
+            "\n".join(["Sayso is up.", *lines, health, f"  {'data':<12} {self.data.resolve()}", "Ctrl-C stops it."])
+        )
 
     def _stop(self) -> None:
         for child in self._children:
@@ -171,9 +214,13 @@ class Up:
             self._redis.stop()
 
 
+#: Opens URLs of this machine, past any proxy the environment names.
+_DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+
 def _answers(url: str) -> bool:
     try:
-        with urllib.request.urlopen(url, timeout=2) as answer:  # noqa: S310  # our own http URL
+        with _DIRECT.open(url, timeout=2) as answer:
             return bool(answer.status == 200)
     except (urllib.error.URLError, OSError):
         return False

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from channels.types import Conversation
+from channels.types import Conversation, Scope
 from pending.action import PendingAction, State, canonical_json
 from pending.seal import Seal
 from workers.lane import Arm, Change, Lease, Move, pairs
@@ -31,8 +31,12 @@ _VOLATILE = ("state", "expires_at", "outcome", "pending_action_id")
 
 @dataclass(frozen=True, slots=True)
 class StoredAction:
-    """A record as stored: the sealed part exactly as it was sealed, and where it is in its life."""
+    """A record as stored: the sealed part exactly as it was sealed, and where it is in its life.
 
+    `pid` is the name it was found under, `seen` the number of the last turn that came in before it was shown.
+    """
+
+    pid: str
     record: str
     mac: str
     state: State
@@ -40,6 +44,7 @@ class StoredAction:
     by: str = ""
     attempt: str = ""
     told: str = ""
+    seen: int = 0
 
     @classmethod
     def from_hash(cls, fields: Mapping[str, str]) -> StoredAction | None:
@@ -47,6 +52,7 @@ class StoredAction:
         if "rec" not in fields:
             return None
         return cls(
+            pid=fields["pid"],
             record=fields["rec"],
             mac=fields.get("mac", ""),
             state=fields["state"],  # type: ignore[arg-type]  # only our scripts write it
@@ -54,23 +60,39 @@ class StoredAction:
             by=fields.get("by", ""),
             attempt=fields.get("attempt", ""),
             told=fields.get("told", ""),
+            seen=int(fields.get("seen", "0")),
         )
+
+    def to_hash(self) -> dict[str, str]:
+        """The record as a Redis hash would hold it."""
+        expires = str(round(self.expires_at * 1000))
+        fields = {"pid": self.pid, "rec": self.record, "mac": self.mac, "state": self.state, "expires": expires}
+        return {**fields, "by": self.by, "attempt": self.attempt, "told": self.told, "seen": str(self.seen)}
 
     @property
     def action(self) -> PendingAction:
         """The action: what was sealed, in its present state. A record that is no longer one has no kind to run."""
         try:
             sealed = json.loads(self.record)
-            pid = sealed.pop("pid")
+            del sealed["pid"]
             return PendingAction(
-                **sealed, pending_action_id=pid, state=self.state, expires_at=self.expires_at, outcome=self.told or None
-            )
+                **sealed, pending_action_id=self.pid, state=self.state, expires_at=self.expires_at,
+                outcome=self.told or None,
+            )  # fmt: skip
         except (ValueError, TypeError, KeyError, AttributeError):
-            return PendingAction(user_id="", kind="", preview="an action that was changed", state=self.state)
+            return PendingAction(
+                user_id="", kind="", preview="an action that was changed", state=self.state,
+                expires_at=self.expires_at, pending_action_id=self.pid,
+            )  # fmt: skip
 
-    def is_genuine(self, seal: Seal) -> bool:
-        """Whether the record is exactly what we sealed, and its digest that of its arguments."""
-        return seal.verify(self.record, self.mac)
+    def is_genuine(self, seal: Seal, scope: Scope) -> bool:
+        """Whether the record is exactly what we sealed, under this name and for this scope."""
+        if not seal.verify(self.record, self.mac):
+            return False
+        action = self.action
+        place = Conversation(action.channel_id or "direct", action.conversation_id or action.user_id)
+        sealed_pid = json.loads(self.record)["pid"]
+        return (sealed_pid, action.user_id, place.id) == (self.pid, scope.user_id, scope.conversation.id)
 
 
 def seal_action(action: PendingAction, seal: Seal, *, user: str) -> Arm:
@@ -85,16 +107,20 @@ def seal_action(action: PendingAction, seal: Seal, *, user: str) -> Arm:
 class Claim:
     """Who decides on which record, and by which act: a turn's event, so that its redelivery is the same claim.
 
-    In a lane, `lease` and `seq` prove that it is this worker's turn, and `to` is where a late truth is sent.
+    In a lane, `lease` and `seq` prove that it is this worker's turn.
     """
 
-    conversation: str
+    scope: Scope
     pending_action_id: str
     by: str
     kind: Literal["text", "tap"] = "text"
     lease: Lease | None = None
     seq: int = 0
-    to: Conversation | None = None
+
+    @property
+    def conversation(self) -> str:
+        """The lane the record lives in."""
+        return self.scope.conversation.id
 
 
 class Records(Protocol):
@@ -158,25 +184,42 @@ class RedisRecords:
         return StoredAction.from_hash(pairs(fields))
 
 
+class Fence(Protocol):
+    """The lanes in this process, as far as their records depend on them."""
+
+    def holds(self, lease: Lease) -> bool:
+        """Whether this worker still has the lane."""
+
+    def head(self, conversation: str) -> tuple[int, float]:
+        """Number and time of receipt of the turn to work on; number 0 when there is none."""
+
+    def say(self, conversation: str, entry: str) -> None:
+        """Append a reply."""
+
+
 class MemoryRecords:
-    """Records in this process, bounded: the least recently armed are forgotten first."""
+    """Records in this process, bounded: the least recently armed are forgotten first.
+
+    Between `MemoryLanes` and its records there is one `lock` and, once they are joined, a `fence`.
+    """
 
     def __init__(self, *, max_entries: int = 5000, clock: Callable[[], float] = time.time) -> None:
         self._max_entries = max_entries
         self._clock = clock
-        self._lock = threading.RLock()
+        self.lock = threading.RLock()
+        self.fence: Fence | None = None
         self._actions: OrderedDict[str, tuple[StoredAction, Arm]] = OrderedDict()
         self._live: dict[tuple[str, str], str] = {}
         self._scopes: dict[str, tuple[str, str]] = {}
 
     def look(self, conversation: str, user: str) -> StoredAction | None:
         """The live action of a scope."""
-        with self._lock:
+        with self.lock:
             return self._get(self._live.get((conversation, user), ""))
 
     def change(self, conversation: str, change: Change) -> tuple[str, StoredAction | None]:
         """Move or arm outside a lane."""
-        with self._lock:
+        with self.lock:
             refused = self.obstacle(conversation, change)
             if refused:
                 return refused, None
@@ -188,7 +231,10 @@ class MemoryRecords:
 
     def claim(self, claim: Claim, stored: StoredAction) -> tuple[Verdict, State | Literal[""]]:
         """Take a shown action, once."""
-        with self._lock:
+        with self.lock:
+            fence = self.fence if claim.lease else None
+            if self._lost(claim):
+                return "lost", ""
             now = self._get(claim.pending_action_id)
             if now is None:
                 return "gone", ""
@@ -198,15 +244,20 @@ class MemoryRecords:
                 return "other", now.state
             if (now.record, now.mac) != (stored.record, stored.mac):
                 return "tampered", now.state
-            state: State = "expired" if self._clock() >= now.expires_at else "claimed"
+            seq, at = fence.head(claim.conversation) if fence else (claim.seq, self._clock())
+            if seq != claim.seq:
+                return "moved", now.state
+            if at < now.expires_at and fence and claim.kind == "text" and seq <= now.seen:
+                return "early", now.state
+            state: State = "expired" if at >= now.expires_at else "claimed"
             self._put(claim.pending_action_id, replace(now, state=state, by=claim.by))
             return ("mine" if state == "claimed" else "expired"), state
 
     def start(self, claim: Claim, stored: StoredAction, attempt: str) -> bool:
         """The last step before the effect."""
-        with self._lock:
+        with self.lock:
             now = self._get(claim.pending_action_id)
-            if now is None or (now.record, now.mac) != (stored.record, stored.mac):
+            if self._lost(claim) or now is None or (now.record, now.mac) != (stored.record, stored.mac):
                 return False
             if now.state == "started" and now.attempt == attempt:
                 return True
@@ -216,20 +267,23 @@ class MemoryRecords:
             return True
 
     def finish(self, claim: Claim, attempt: str, state: State, told: str, correction: str = "") -> None:
-        """Record the truth about an effect. Nothing here outlives the process, so nothing can need correcting."""
-        with self._lock:
+        """Record the truth about an effect, also from a worker that lost its lane."""
+        with self.lock:
             now = self._get(claim.pending_action_id)
-            if now and now.attempt == attempt and now.state in ("started", "unknown"):
-                self._put(claim.pending_action_id, replace(now, state=state, told=told))
+            if now is None or now.attempt != attempt or now.state not in ("started", "unknown") or now.state == state:
+                return
+            self._put(now.pid, replace(now, state=state, told=told))
+            if now.state == "unknown" and correction and self.fence:
+                self.fence.say(claim.conversation, correction)
 
     def tighten(self, conversation: str, user: str, seconds: float, expected_id: str = "") -> StoredAction | None:
         """Close the window sooner."""
-        with self._lock:
+        with self.lock:
             pid = self._live.get((conversation, user), "")
             now = self._get(pid)
             if now is None or now.state != "shown" or self._clock() >= now.expires_at or expected_id not in ("", pid):
                 return None
-            return self._put(pid, replace(now, expires_at=min(now.expires_at, self._clock() + seconds)))
+            return self._put(pid, replace(now, expires_at=min(now.expires_at, round(self._clock() + seconds, 3))))
 
     def obstacle(self, conversation: str, change: Change) -> str:
         """Why the change cannot be made: "state", "exists", or "" when it can."""
@@ -249,17 +303,44 @@ class MemoryRecords:
                 replace(now, state=move.to, told=move.told or now.told, by=move.by or now.by),  # type: ignore[arg-type]
             )
         if arm and arm.pending_action_id not in self._actions:
-            self._actions[arm.pending_action_id] = (StoredAction(arm.record, arm.mac, "armed"), arm)
+            self._actions[arm.pending_action_id] = (
+                StoredAction(arm.pending_action_id, arm.record, arm.mac, "armed"),
+                arm,
+            )
             self._live[conversation, arm.user] = arm.pending_action_id
             self._scopes[arm.pending_action_id] = (conversation, arm.user)
             self._forget_oldest()
 
-    def show(self, pid: str) -> None:
+    def show(self, pid: str, seen: int = 0) -> None:
         """Open the window of an action whose preview was delivered."""
         if pid in self._actions:
             now, arm = self._actions[pid]
             if now.state == "armed":
-                self._put(pid, replace(now, state="shown", expires_at=self._clock() + arm.ttl_ms / 1000))
+                expires_at = round(self._clock() + arm.ttl_ms / 1000, 3)
+                self._put(pid, replace(now, state="shown", expires_at=expires_at, seen=seen))
+
+    def bury(self, pid: str) -> None:
+        """End an action whose preview can never be delivered."""
+        now = self._get(pid)
+        if now and now.state == "armed":
+            self._put(pid, replace(now, state="expired"))
+
+    def view(self, conversation: str, user: str, tapped: str) -> tuple[dict[str, str], dict[str, str]]:
+        """The live action of a scope and the one a button names, as Redis hashes."""
+        live, target = self.look(conversation, user), self._get(tapped)
+        return live.to_hash() if live else {}, target.to_hash() if target else {}
+
+    def commit(self, conversation: str, user: str, change: Change) -> str:
+        """A lane's commit: make the change, or say what is in its way. What is over leaves the scope."""
+        self._abandon(self.look(conversation, user))
+        refused = self.obstacle(conversation, change)
+        if refused:
+            return refused
+        self.apply(conversation, change)
+        live = self.look(conversation, user)
+        if live and live.state not in OPEN_STATES:
+            del self._live[conversation, user]
+        return ""
 
     def _occupied(self, conversation: str, arm: Arm, move: Move | None) -> bool:
         other = self._live.get((conversation, arm.user), "")
@@ -270,6 +351,14 @@ class MemoryRecords:
             self._put(other, replace(now, state="expired"))
             return False
         return now.state in OPEN_STATES
+
+    def _abandon(self, live: StoredAction | None) -> None:
+        """Only the holder of the lane decides: what is still claimed when a turn ends is in nobody's hands."""
+        if live and live.state in ("claimed", "started"):
+            self._put(live.pid, replace(live, state="superseded" if live.state == "claimed" else "unknown"))
+
+    def _lost(self, claim: Claim) -> bool:
+        return bool(claim.lease and self.fence and not self.fence.holds(claim.lease))
 
     def _get(self, pid: str) -> StoredAction | None:
         entry = self._actions.get(pid)

@@ -94,8 +94,9 @@ class Settlement:
 
         Raises LaneLost and TurnOvertaken when the worker must stop or look again.
         """
-        if not stored.is_genuine(self._seal):
-            return await self._disarm(claim, stored)
+        if not stored.is_genuine(self._seal, claim.scope):
+            # What was started cannot be called off: nobody can tell any more what it was.
+            return await (self._interrupted if stored.state == "started" else self._disarm)(claim, stored)
         verdict, state = await offload(self._records.claim, claim, stored)
         action = stored.action
         match verdict:
@@ -161,8 +162,8 @@ class Settlement:
             "unknown": texts.unknown(action.preview),
         }[state]
         correction = ""
-        if state == "done" and claim.to:
-            correction = outbox_entry(claim.to, Reply(texts.correction(action.preview, result)))
+        if state == "done" and claim.lease:
+            correction = outbox_entry(claim.scope.conversation, Reply(texts.correction(action.preview, result)))
         await offload(self._records.finish, claim, attempt, state, told, correction)
         statuses: dict[str, OutcomeStatus] = {"done": "executed", "failed": "failed", "unknown": "unknown"}
         record = replace(action, state=state, outcome=told)
@@ -172,20 +173,20 @@ class Settlement:
         """An earlier worker started it and died: say so, and never repeat it."""
         action = stored.action
         told = texts.unknown(action.preview)
-        await offload(
-            self._records.change,
-            claim.conversation,
-            Change(move=Move(claim.pending_action_id, ("started", "unknown"), "unknown", told)),
-        )
+        move = Move(claim.pending_action_id, ("started", "unknown"), "unknown", told)
+        word, _ = await offload(self._records.change, claim.conversation, Change(move=move))
+        if word != "ok":
+            raise TurnOvertaken(f"{claim.conversation}: the outcome came in just now")
         return ConfirmOutcome("unknown", replace(action, state="unknown", outcome=told), told=told)
 
     async def _disarm(self, claim: Claim, stored: StoredAction) -> ConfirmOutcome:
         """The record is not what the user saw: it must never run."""
+        told = texts.unsafe(stored.action.preview)
         log.error("pending.tampered", extra={"pending": claim.pending_action_id})
-        move = Move(claim.pending_action_id, ("armed", "shown", "cancelled"), "cancelled", by=claim.by)
+        move = Move(claim.pending_action_id, ("armed", "shown", "claimed", "cancelled"), "cancelled", told, claim.by)
         await offload(self._records.change, claim.conversation, Change(move=move))
         action = stored.action
-        return ConfirmOutcome("digest_mismatch", replace(action, state="cancelled"), told=texts.unsafe(action.preview))
+        return ConfirmOutcome("digest_mismatch", replace(action, state="cancelled"), told=told)
 
     async def _end(self, claim: Claim, action: PendingAction, status: OutcomeStatus, told: str) -> ConfirmOutcome:
         move = Move(claim.pending_action_id, ("claimed", "failed"), "failed", told)

@@ -6,8 +6,7 @@ import logging
 import os
 import secrets
 import time
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from redis import Redis
@@ -187,8 +186,8 @@ class BasePendingStore:
             self._end(scope, stored, "cancelled")
             return None
         if args_digest not in (None, stored.action.args_digest):
-            action = self._end(scope, stored, "cancelled")
-            return ConfirmOutcome("digest_mismatch", action, told=texts.unsafe(action.preview))
+            ended = self._end(scope, stored, "cancelled")
+            return ConfirmOutcome("digest_mismatch", ended, told=texts.unsafe(ended.preview)) if ended else None
         return self._confirm(scope, stored, "text")
 
     def pop_if_intent(
@@ -210,16 +209,16 @@ class BasePendingStore:
             return None
         action = stored.action
         if action.is_expired():
-            action = self._end(scope, stored, "expired")
-            return ConfirmOutcome("expired", action, told=texts.expired(action.preview))
+            ended = self._end(scope, stored, "expired")
+            return ConfirmOutcome("expired", ended, told=texts.expired(ended.preview)) if ended else None
         if expected_kind not in (None, action.kind) or expected_id not in (None, action.pending_action_id):
             return ConfirmOutcome("kind_mismatch", action, told=texts.stale())
         match _known_intent(intent):
             case "confirm":
                 return self._confirm(scope, stored, "tap")
             case "cancel":
-                action = self._end(scope, stored, "cancelled")
-                return ConfirmOutcome("cancelled", action, told=texts.cancelled(action.preview))
+                ended = self._end(scope, stored, "cancelled")
+                return ConfirmOutcome("cancelled", ended, told=texts.cancelled(ended.preview)) if ended else None
         tightened = self.records.tighten(scope.conversation.id, scope.id, ignore_ttl_seconds, action.pending_action_id)
         return ConfirmOutcome("ignored", (tightened or stored).action, told=texts.ignored(action.preview))
 
@@ -253,17 +252,18 @@ class BasePendingStore:
 
     def _confirm(self, scope: Scope, stored: StoredAction, kind: str) -> ConfirmOutcome | None:
         claim = Claim(
-            conversation=scope.conversation.id,
-            pending_action_id=stored.action.pending_action_id,
+            scope=scope,
+            pending_action_id=stored.pid,
             by=secrets.token_urlsafe(8),
             kind="tap" if kind == "tap" else "text",
         )
         return run_sync(self.settlement.confirm(claim, stored))
 
-    def _end(self, scope: Scope, stored: StoredAction, state: str) -> PendingAction:
-        pid = stored.action.pending_action_id
-        self.records.change(scope.conversation.id, Change(move=Move(pid, ("armed", "shown"), state)))
-        return replace(stored.action, state=state)  # type: ignore[arg-type]
+    def _end(self, scope: Scope, stored: StoredAction, state: str) -> PendingAction | None:
+        """End it without effect. None: somebody else decided first."""
+        move = Move(stored.pid, ("armed", "shown"), state)
+        word, ended = self.records.change(scope.conversation.id, Change(move=move))
+        return ended.action if word == "ok" and ended else None
 
 
 class InMemoryPendingStore(BasePendingStore):
@@ -274,8 +274,10 @@ class InMemoryPendingStore(BasePendingStore):
         parser: ConfirmParser | None = None,
         default_ttl_seconds: float = DEFAULT_TTL_SECONDS,
         max_entries: int = 5000,
+        *,
+        clock: Callable[[], float] = time.time,
     ) -> None:
-        records = MemoryRecords(max_entries=max_entries)
+        records = MemoryRecords(max_entries=max_entries, clock=clock)
         super().__init__(records, Seal([secrets.token_hex()]), parser, default_ttl_seconds, max_entries)
 
 

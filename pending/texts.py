@@ -58,6 +58,11 @@ def unsafe(preview: str) -> str:
     return f"I could not safely confirm this: {preview}. Nothing was done. Please ask again."
 
 
+def overtaken() -> str:
+    """Two messages at once, and the other one won."""
+    return "Another message of yours was quicker, so I did nothing about this one. Please send it again."
+
+
 def stale() -> str:
     """A button of a prompt that is over or of somebody else's."""
     return "That button is not for anything you can decide now. Nothing was done."

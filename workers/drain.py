@@ -6,7 +6,7 @@ import asyncio
 import logging
 import secrets
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -68,7 +68,8 @@ class Drain:
             if not working.done():
                 raise LaneLost(conversation)
             await working
-        except (LaneLost, LaneParked) as exc:
+        except (LaneLost, LaneParked, TurnOvertaken) as exc:
+            # A lane that is still held is worked on again when its lease ends.
             log.info("lane.left", extra={"conversation": conversation, "reason": type(exc).__name__})
         finally:
             await _end(working, keeping)
@@ -155,9 +156,18 @@ def _in_pieces(change: Change, channel: Channel | None) -> Change:
         return change
     pieces: list[tuple[Reply, str]] = []
     for reply, pid in change.replies:
-        *firsts, last = channel.pieces(reply)
+        *firsts, last = _pieces(reply, channel)
         pieces += [(piece, "") for piece in firsts] + [(last, pid)]
     return replace(change, replies=tuple(pieces))
+
+
+def _pieces(reply: Reply, channel: Channel) -> Sequence[Reply]:
+    """An adapter that cannot split a reply must not have the whole turn worked on again and again."""
+    try:
+        return channel.pieces(reply)
+    except Exception:
+        log.exception("reply.not_split", extra={"channel": channel.name})
+        return [reply]
 
 
 async def _end(*tasks: asyncio.Task[None]) -> None:

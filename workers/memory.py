@@ -1,0 +1,293 @@
+"""MemoryLanes: mailbox and outbox in one process, the working twin of those in Redis."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeVar
+
+from channels.types import Turn
+from workers.lane import Change, LaneLost, Lease, QueuedReply, QueuedTurn, TurnOvertaken, Work, outbox_entry
+from workers.mailbox import LEASE_MS, MAILBOX_CAP, SEEN_MS, Accepted
+
+V = TypeVar("V")
+
+#: Conversations remembered; past it the idle ones are forgotten first, and with none idle the newcomer hears `full`.
+MAX_LANES = 5000
+#: Event ids and histories remembered in one conversation.
+MAX_EVENTS = 1000
+MAX_HISTORIES = 1000
+#: Replies that could not be delivered, kept for the operator.
+MAX_DEAD = 1000
+#: Seconds after which a wake-up that nobody answered is repeated.
+WAKE_GRACE_SECONDS = 5.0
+
+
+class Pendings(Protocol):
+    """The pending actions that move together with the lanes: `pending.records.MemoryRecords`.
+
+    `lock` is the one lock of both; `fence` is where the records find the lanes.
+    """
+
+    lock: Any
+    fence: Any
+
+    def view(self, conversation: str, user: str, tapped: str) -> tuple[dict[str, str], dict[str, str]]:
+        """The live action of a scope and the one a button names."""
+
+    def commit(self, conversation: str, user: str, change: Change) -> str:
+        """Make the change, or say what is in its way."""
+
+    def show(self, pid: str, seen: int = 0) -> None:
+        """The preview was delivered: the window opens."""
+
+    def bury(self, pid: str) -> None:
+        """The preview can never be delivered."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeadReply:
+    """A reply that was given up, and why."""
+
+    conversation: str
+    reason: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Letter:
+    seq: int
+    received_at: float
+    tapped: str
+    turn: Turn
+
+
+@dataclass(slots=True)
+class _Lane:
+    """One conversation. `due` is when somebody should look after it, None while there is nothing to do."""
+
+    inbox: deque[_Letter] = field(default_factory=deque)
+    outbox: deque[tuple[int, str, str]] = field(default_factory=deque)
+    seen: OrderedDict[str, tuple[int, float]] = field(default_factory=OrderedDict)
+    histories: OrderedDict[str, str] = field(default_factory=OrderedDict)
+    received: int = 0
+    said: int = 0
+    done: int = 0
+    attempts: int = 0
+    epoch: int = 0
+    token: str = ""
+    until: float = 0.0
+    due: float | None = None
+
+    @property
+    def busy(self) -> bool:
+        return bool(self.inbox or self.outbox)
+
+    def let_go(self, due: float | None) -> None:
+        self.token, self.until, self.due = "", 0.0, due
+
+
+class MemoryLanes:
+    """Lives as long as its process, bounded; a Mailbox and an Outbox in one, for tests and for one-process bots.
+
+    Nobody is woken: drain what you accepted, and what `overdue` names. `pendings` are the `records` of the agent's
+    store; without them nothing can be proposed.
+    """
+
+    def __init__(
+        self,
+        pendings: Pendings | None = None,
+        *,
+        clock: Callable[[], float] = time.time,
+        cap: int = MAILBOX_CAP,
+        max_lanes: int = MAX_LANES,
+    ) -> None:
+        self.dead: deque[DeadReply] = deque(maxlen=MAX_DEAD)
+        self._pendings: Pendings = pendings or _NoPendings()
+        self._pendings.fence = self
+        self._lock = self._pendings.lock
+        self._clock = clock
+        self._cap = cap
+        self._max_lanes = max_lanes
+        self._lanes: OrderedDict[str, _Lane] = OrderedDict()
+
+    def accept(self, turn: Turn, *, tapped: str = "") -> Accepted:
+        """Store a turn once."""
+        name, now = turn.conversation.id, self._clock()
+        with self._lock:
+            lane = self._lanes.get(name)
+            first = lane.seen.get(turn.event_id) if lane else None
+            if first and now - first[1] < SEEN_MS / 1000:
+                return Accepted("duplicate", first[0])
+            if lane is None and not turn.addressed:
+                return Accepted("ignored", 0)
+            if not self._has_room(lane):
+                return Accepted("full", 0)
+            lane = self._lanes.setdefault(name, _Lane())
+            self._lanes.move_to_end(name)
+            lane.received += 1
+            lane.inbox.append(_Letter(lane.received, now, tapped, turn))
+            _remember(lane.seen, turn.event_id, (lane.received, now), MAX_EVENTS)
+            lane.due = now + WAKE_GRACE_SECONDS if lane.due is None else lane.due
+            return Accepted("new", lane.received)
+
+    def lease(self, conversation: str, token: str) -> tuple[Lease, Work] | None:
+        """Take a lane and see what it holds. None while another worker has it."""
+        with self._lock:
+            lane, now = self._lanes.get(conversation), self._clock()
+            if lane is None:
+                return None
+            held = lane.until > now
+            if held and lane.token != token:
+                return None
+            lane.epoch += not held
+            lane.token, lane.until = token, now + LEASE_MS / 1000
+            lane.due = lane.until
+            return Lease(conversation, lane.epoch, token), self._view(conversation, lane)
+
+    def renew(self, lease: Lease) -> None:
+        """Keep the lane. Raises LaneLost."""
+        with self._lock:
+            lane = self._held(lease)
+            lane.until = lane.due = self._clock() + LEASE_MS / 1000
+
+    def commit(self, lease: Lease, queued: QueuedTurn, change: Change) -> Work:
+        """Finish a turn, all or nothing, and see what is next. Raises LaneLost, TurnOvertaken."""
+        with self._lock:
+            lane = self._held(lease)
+            if lane.done >= queued.seq:
+                return self._view(lease.conversation, lane)
+            if not lane.inbox or lane.inbox[0].seq != queued.seq:
+                raise TurnOvertaken(f"{lease.conversation}: moved")
+            refused = self._pendings.commit(lease.conversation, queued.user, change)
+            if refused:
+                raise TurnOvertaken(f"{lease.conversation}: {refused}")
+            lane.inbox.popleft()
+            lane.done = queued.seq
+            if change.history is not None:
+                _remember(lane.histories, queued.user, change.history, MAX_HISTORIES)
+            for reply, pid in change.replies:
+                _say(lane, pid, outbox_entry(queued.turn.conversation, reply))
+            return self._view(lease.conversation, lane)
+
+    def release(self, lease: Lease, *, hand_over: bool = False) -> Work:
+        """Let the lane go; what came in meanwhile is returned instead, unless it is to be handed over."""
+        with self._lock:
+            if not self.holds(lease):
+                return None
+            lane = self._lanes[lease.conversation]
+            if lane.busy and not hand_over:
+                return self._view(lease.conversation, lane)
+            lane.let_go(self._clock() + WAKE_GRACE_SECONDS if lane.busy else None)
+            return None
+
+    def settle(self, lease: Lease, reply: QueuedReply, *, receipt: str = "", dead: str = "") -> Work:
+        """The reply was sent, or is given up for the reason `dead`. Raises LaneLost."""
+        with self._lock:
+            lane = self._held(lease)
+            if lane.outbox and lane.outbox[0][0] == reply.number:
+                _, pid, text = lane.outbox.popleft()
+                lane.attempts = 0
+                if dead:
+                    self.dead.append(DeadReply(lease.conversation, dead, text))
+                    self._pendings.bury(pid)
+                else:
+                    self._pendings.show(pid, lane.received)
+            return self._view(lease.conversation, lane)
+
+    def postpone(self, lease: Lease, reply: QueuedReply, seconds: float) -> None:
+        """Try again later: the lane is let go until then. Raises LaneLost."""
+        with self._lock:
+            lane = self._held(lease)
+            if lane.outbox and lane.outbox[0][0] == reply.number:
+                lane.attempts += 1
+                lane.let_go(self._clock() + seconds)
+
+    def overdue(self) -> list[str]:
+        """Conversations whose time has come although nobody came; each is named again only after a while."""
+        with self._lock:
+            now = self._clock()
+            found = [(name, lane) for name, lane in self._lanes.items() if lane.due is not None and lane.due <= now]
+            for _, lane in found:
+                lane.due = now + WAKE_GRACE_SECONDS if lane.busy else None
+            return [name for name, lane in found if lane.busy]
+
+    def holds(self, lease: Lease) -> bool:
+        """The fence: whether this lease is still the lane's last."""
+        lane = self._lanes.get(lease.conversation)
+        return lane is not None and (lane.epoch, lane.token) == (lease.epoch, lease.token)
+
+    def head(self, conversation: str) -> tuple[int, float]:
+        """Number and time of receipt of the turn to work on; number 0 when there is none."""
+        lane = self._lanes.get(conversation)
+        return (lane.inbox[0].seq, lane.inbox[0].received_at) if lane and lane.inbox else (0, 0.0)
+
+    def say(self, conversation: str, entry: str) -> None:
+        """Append a reply that no turn commits: the truth about an effect, told late."""
+        lane = self._lanes.get(conversation)
+        if lane is not None:
+            _say(lane, "", entry)
+            lane.due = self._clock() if lane.due is None else lane.due
+
+    def _held(self, lease: Lease) -> _Lane:
+        if not self.holds(lease):
+            raise LaneLost(lease.conversation)
+        return self._lanes[lease.conversation]
+
+    def _view(self, conversation: str, lane: _Lane) -> Work:
+        if lane.outbox:
+            number, _, text = lane.outbox[0]
+            return QueuedReply(number, text, lane.attempts + 1)
+        if not lane.inbox:
+            return None
+        letter = lane.inbox[0]
+        user = letter.turn.scope.id
+        live, tapped = self._pendings.view(conversation, user, letter.tapped)
+        history = lane.histories.get(user, "")
+        return QueuedTurn(letter.seq, letter.received_at, user, letter.turn, live, tapped, history)
+
+    def _has_room(self, lane: _Lane | None) -> bool:
+        """Whether one more turn fits; for a new lane, the idle one that was used least recently is forgotten."""
+        if lane is not None:
+            return len(lane.inbox) < self._cap
+        if len(self._lanes) < self._max_lanes:
+            return True
+        idle = next((name for name, other in self._lanes.items() if other.due is None), None)
+        return idle is not None and self._lanes.pop(idle) is not None
+
+
+class _NoPendings:
+    """Where nothing can be proposed."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.fence: Any = None
+
+    def view(self, conversation: str, user: str, tapped: str) -> tuple[dict[str, str], dict[str, str]]:
+        return {}, {}
+
+    def commit(self, conversation: str, user: str, change: Change) -> str:
+        if change.move or change.arm:
+            raise ValueError("these lanes know no pending actions: give MemoryLanes the store's `records`")
+        return ""
+
+    def show(self, pid: str, seen: int = 0) -> None:
+        """Nothing was previewed."""
+
+    def bury(self, pid: str) -> None:
+        """Nothing was previewed."""
+
+
+def _say(lane: _Lane, pid: str, entry: str) -> None:
+    lane.said += 1
+    lane.outbox.append((lane.said, pid, entry))
+
+
+def _remember(notes: OrderedDict[str, V], key: str, value: V, most: int) -> None:
+    notes[key] = value
+    notes.move_to_end(key)
+    while len(notes) > most:
+        notes.popitem(last=False)

@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Protocol
 
+from redis.exceptions import RedisError
+
 from channels.base import Ambiguous, Channel, RateLimited, SendError, Unreachable
 from channels.types import Delivery, Receipt
 from workers.lane import LaneLost, LaneParked, Lease, QueuedReply, Work, read_work
@@ -75,7 +77,7 @@ class Postman:
         if channel is None:
             return await self._bury(lease, reply, "the channel is no longer configured")
         try:
-            receipt = await channel.send(delivery)
+            receipt = await _send(channel, delivery)
         except SendError as exc:
             return await self._failed(lease, reply, delivery, exc)
         log.info("reply.sent", extra={"delivery": delivery.id})
@@ -98,7 +100,7 @@ class Postman:
         marked = replace(delivery.reply, text=REPEATED + delivery.reply.text)
         channel = self._channels[delivery.conversation.channel]
         try:
-            receipt: Receipt = await channel.send(replace(delivery, reply=marked, attempt=delivery.attempt + 1))
+            receipt = await _send(channel, replace(delivery, reply=marked, attempt=delivery.attempt + 1))
         except SendError as exc:
             if reply.attempt >= MAX_ATTEMPTS:
                 return await self._bury(lease, reply, f"{type(exc).__name__}: {exc}")
@@ -113,3 +115,14 @@ class Postman:
     def _backoff(self, attempt: int) -> float:
         ceiling = min(MAX_BACKOFF_SECONDS, 2.0**attempt)
         return ceiling * (0.5 + self._chance() / 2)
+
+
+async def _send(channel: Channel, delivery: Delivery) -> Receipt:
+    """Send. An adapter's own crash is tried again like a platform's, so that it cannot hold a conversation for ever."""
+    try:
+        return await channel.send(delivery)
+    except (SendError, RedisError):
+        raise
+    except Exception as exc:
+        log.exception("reply.crashed", extra={"delivery": delivery.id})
+        raise Unreachable(f"the adapter broke: {type(exc).__name__}") from exc

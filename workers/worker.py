@@ -37,15 +37,15 @@ def run_worker(services: Services) -> None:
     """Work until SIGTERM or SIGINT; the turn in progress is finished first. Rides out restarts of Redis."""
     process = jobs.install(services)
     process.loop.spawn(services.reaper.forever())
+    worker = None
     while True:
         try:
             worker = _new_worker(services.redis_url)
             worker.work(logging_level="WARNING")
-        except RedisError as exc:
+        except RedisError as exc:  # also while stopping: RQ says good-bye to Redis
             log.warning("worker.redis_away", extra={"reason": type(exc).__name__})
-        else:
-            if worker.stopping:
-                return
+        if worker is not None and worker.stopping:
+            return
         time.sleep(1)
 
 

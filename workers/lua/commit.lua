@@ -6,6 +6,7 @@ if number('done') >= seq then return {'ok', view()} end
 local head = redis.call('LINDEX', inbox, 0)
 if not head or tonumber(string.match(head, '^%d+')) ~= seq then return {'moved', view()} end
 local change = cjson.decode(ARGV[6])
+abandon(ARGV[5])
 local refused = obstacle(change)
 if refused then return {refused, view()} end
 redis.call('LPOP', inbox)

@@ -64,8 +64,11 @@ local function say(pid, reply)
 end
 
 local function pending(pid)
-  if not pid then return {} end
-  return redis.call('HGETALL', record(pid))
+  local fields = pid and redis.call('HGETALL', record(pid)) or {}
+  if #fields == 0 then return {} end
+  table.insert(fields, 'pid')
+  table.insert(fields, pid)
+  return fields
 end
 
 -- What the holder has to do next: a reply to send, else a turn to work on with all it needs, else nothing.
@@ -95,6 +98,14 @@ end
 local function forget_settled(user)
   local pid = redis.call('GET', live(user))
   if pid and not OPEN[redis.call('HGET', record(pid), 'state') or ''] then redis.call('DEL', live(user)) end
+end
+
+-- Only the holder of the lane decides here, so what is still claimed when a turn ends is in nobody's hands any more.
+local function abandon(user)
+  local pid = redis.call('GET', live(user))
+  local state = pid and redis.call('HGET', record(pid), 'state')
+  if state == 'claimed' then set_state(pid, 'superseded') end
+  if state == 'started' then set_state(pid, 'unknown') end
 end
 
 -- The window opens when the user can see the preview.

@@ -1,0 +1,69 @@
+"""Demo: the running demo and a real browser in front of it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from playwright.sync_api import Page, sync_playwright
+
+DEMO = Path(__file__).parents[2] / "config" / "demo.yaml"
+PHONE, DESKTOP = (390, 844), (1000, 860)
+#: So that the browser asks nobody but us.
+FLAGS = (
+    "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-sync", "--disable-background-networking",
+    "--disable-component-update",
+)  # fmt: skip
+
+
+def chromium() -> str | None:
+    """The browser's path, None when this machine has none."""
+    named = os.environ.get("CHROMIUM")
+    return named or shutil.which("chromium") or shutil.which("google-chrome") or shutil.which("chromium-browser")
+
+
+@contextmanager
+def running_demo(data: Path) -> Iterator[str]:
+    """`sayso up` with the demo's configuration, from its first URL to its clean end."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    environ = {name: value for name, value in os.environ.items() if name not in ("REDIS_URL", "SAYSO_DATA")}
+    command = ["up", "--config", str(DEMO), "--data", str(data), "--port", str(port)]
+    with subprocess.Popen(
+        [sys.executable, "-m", "config.cli", *command], env=environ, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert "Sayso is up" in process.stdout.readline()
+        try:
+            yield f"http://127.0.0.1:{port}"
+        finally:
+            process.send_signal(signal.SIGTERM)
+        assert process.wait(40) == 0
+
+
+@contextmanager
+def browsing(address: str, size: tuple[int, int]) -> Iterator[Page]:
+    """The demo's page, open and live."""
+    with sync_playwright() as session:
+        browser = session.chromium.launch(executable_path=chromium(), args=list(FLAGS))
+        page = browser.new_page(viewport={"width": size[0], "height": size[1]}, device_scale_factor=2)
+        page.goto(f"{address}/console")
+        page.wait_for_selector("#state[data-state=live]")
+        yield page
+        browser.close()
+
+
+def say(page: Page, text: str) -> None:
+    """Type a message and wait for the next answer."""
+    answers = page.locator("#log .bot").count()
+    page.fill("#text", text)
+    page.keyboard.press("Enter")
+    page.wait_for_function("count => document.querySelectorAll('#log .bot').length > count", arg=answers)

@@ -1,0 +1,133 @@
+"""Processes: real `sayso` commands, watched from outside, and a way to wait without guessing."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TypeVar
+
+#: Seconds to wait for something that should happen soon.
+PATIENCE = 20.0
+
+T = TypeVar("T")
+
+
+def until(what: Callable[[], T], *, seconds: float = PATIENCE) -> T:
+    """Ask again until the answer is true. Fails with the last answer."""
+    deadline = time.monotonic() + seconds
+    while not (answer := what()):
+        assert time.monotonic() < deadline, f"did not happen in {seconds:g} s; last answer: {answer!r}"
+        time.sleep(0.01)
+    return answer
+
+
+@contextmanager
+def short_folder() -> Iterator[Path]:
+    """A folder whose path is short enough for a socket."""
+    with tempfile.TemporaryDirectory(prefix="sy", ignore_cleanup_errors=True) as folder:
+        yield Path(folder)
+
+
+def free_port() -> int:
+    """A port nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def sayso(*args: str | Path, stdin: str = "", cwd: Path | None = None, **environ: str) -> tuple[int, str, str]:
+    """Run a command to its end: exit code, output, errors."""
+    clean = {name: value for name, value in os.environ.items() if name not in ("REDIS_URL", "SAYSO_CONFIG")}
+    done = subprocess.run(
+        [sys.executable, "-m", "config.cli", *map(str, args)],
+        check=False, input=stdin, text=True, capture_output=True, timeout=40, cwd=cwd,
+        env={**clean, "PYTHONPATH": str(Path.cwd()), **environ},
+    )  # fmt: skip
+    return done.returncode, done.stdout, done.stderr
+
+
+def is_running(pid: int) -> bool:
+    """Whether a process lives; a zombie does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in ("Z", "X")
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def family(pid: int) -> list[int]:
+    """All processes below one, as Linux tells them."""
+    try:
+        children = [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except (FileNotFoundError, ProcessLookupError):
+        return []
+    return children + [grandchild for child in children for grandchild in family(child)]
+
+
+def command_of(pid: int) -> str:
+    """A process's command line."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
+
+
+class Up:
+    """One `sayso up` on a folder. Use as a context manager: it never outlives the test."""
+
+    def __init__(self, data: Path, *args: str, port: int = 0, **environ: str) -> None:
+        self.port = port or free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        command = [sys.executable, "-m", "config.cli", "up", "--data", str(data), "--port", str(self.port), *args]
+        clean = {name: value for name, value in os.environ.items() if name not in ("REDIS_URL", "SAYSO_CONFIG")}
+        self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115  # closed on exit
+        self.process = subprocess.Popen(
+            command, stdout=self._log, stderr=self._log, env={**clean, "PYTHONUNBUFFERED": "1", **environ}
+        )
+
+    def __enter__(self) -> Up:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+        self._log.close()
+
+    def ready(self) -> Up:
+        """Wait until it says that it is up."""
+        until(lambda: "Sayso is up." in self.output() or self.process.poll() is not None)
+        assert self.process.poll() is None, self.output()
+        return self
+
+    def output(self) -> str:
+        """Everything printed so far."""
+        return os.pread(self._log.fileno(), 1_000_000, 0).decode()
+
+    def stop(self, number: int = signal.SIGTERM) -> int:
+        """Send a signal; the exit code."""
+        self.process.send_signal(number)
+        return self.process.wait(PATIENCE)
+
+    def pids(self, word: str = "") -> list[int]:
+        """The processes below it whose command holds a word, oldest first."""
+        return sorted(pid for pid in family(self.process.pid) if word in command_of(pid))
+
+    def get(self, path: str) -> int:
+        """The status of a GET, 0 when nobody answers."""
+        try:
+            with urllib.request.urlopen(self.url + path, timeout=5) as answer:
+                return int(answer.status)
+        except urllib.error.HTTPError as exc:
+            return exc.code
+        except OSError:
+            return 0

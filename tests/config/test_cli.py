@@ -1,0 +1,163 @@
+"""The `sayso` command: exit code 1 and one clear message for what an operator can cure, never a traceback."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from socketserver import StreamRequestHandler, ThreadingTCPServer
+
+import pytest
+from redis import Redis
+
+from config.embedded import EmbeddedRedis
+from tests.config.processes import free_port, sayso, short_folder
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[EmbeddedRedis]:
+    """A running Redis."""
+    with short_folder() as folder:
+        embedded = EmbeddedRedis(folder)
+        embedded.start()
+        yield embedded
+        embedded.stop()
+
+
+def refusal(*args: str | Path, **environ: str) -> str:
+    """The message of a command that gives up as it should."""
+    code, _, errors = sayso(*args, **environ)
+    assert code == 1
+    assert "Traceback" not in errors
+    assert "Error: " in errors
+    return errors
+
+
+def test_missing_configuration_is_named(tmp_path: Path):
+    """A wrong path tells what to do."""
+    file = tmp_path / "nope.yaml"
+    assert refusal("check", file) == (
+        f"Error: {file}: no such file: give one with --config, or copy config/demo.yaml\n"
+    )
+
+
+def test_folder_as_configuration_is_named(tmp_path: Path):
+    """A folder is no file."""
+    assert "cannot be read (Is a directory)" in refusal("up", "--config", tmp_path)
+
+
+@pytest.mark.parametrize("command", ["web", "worker"])
+def test_web_and_worker_need_a_redis(tmp_path: Path, command: str):
+    """Without any Redis both say how to get one."""
+    assert "no Redis: set REDIS_URL, or run `sayso up`" in refusal(command, "--data", tmp_path)
+
+
+@pytest.mark.parametrize("url", ["foo://s3cr3t", "redis://:s3cr3t@host:port/x"])
+def test_malformed_redis_url_is_refused_without_repeating_it(tmp_path: Path, url: str):
+    """The URL may hold a password."""
+    errors = refusal("web", "--data", tmp_path, REDIS_URL=url)
+    assert "no URL of a Redis: write it as redis://host:6379/0" in errors
+    assert "s3cr3t" not in errors
+
+
+def test_redis_that_refuses_connections_is_named(tmp_path: Path):
+    """A Redis that is away at start is an operator's mistake."""
+    errors = refusal("worker", "--data", tmp_path, REDIS_URL=f"redis://:s3cr3t@127.0.0.1:{free_port()}")
+    assert "Redis does not answer" in errors
+    assert "check REDIS_URL, or run `sayso up`" in errors
+    assert "s3cr3t" not in errors
+
+
+def test_redis_that_evicts_is_refused(tmp_path: Path, server: EmbeddedRedis):
+    """A Redis that may drop a waiting message cannot be used."""
+    with Redis.from_url(server.url) as client:
+        client.config_set("maxmemory-policy", "allkeys-lru")
+        errors = refusal("worker", "--data", tmp_path, REDIS_URL=server.url)
+        client.config_set("maxmemory-policy", "noeviction")
+    assert "maxmemory-policy is 'allkeys-lru'" in errors
+    assert "Set it to noeviction" in errors
+
+
+class OldRedis(StreamRequestHandler):
+    """Answers INFO like a Redis of long ago, and everything else with OK."""
+
+    def handle(self) -> None:
+        """Speak RESP until the client leaves."""
+        for line in self.rfile:
+            if line.strip().upper() == b"INFO":
+                words = b"redis_version:5.0.14\r\nprocess_id:1\r\n"
+                self.wfile.write(b"$%d\r\n%s\r\n" % (len(words), words))
+            elif line.strip().upper() in (b"HELLO", b"CLIENT"):
+                self.wfile.write(b"-ERR unknown command\r\n")
+
+
+def test_old_redis_is_refused(tmp_path: Path):
+    """A Redis without the commands we use is told by its version."""
+    with ThreadingTCPServer(("127.0.0.1", 0), OldRedis) as old:
+        old.daemon_threads = True
+        threading.Thread(target=old.serve_forever, args=(0.02,), daemon=True).start()
+        errors = refusal(
+            "web",
+            "--data",
+            tmp_path,
+            "--port",
+            free_port(),
+            REDIS_URL=f"redis://127.0.0.1:{old.server_address[1]}?protocol=2",
+        )
+        old.shutdown()
+    assert "this Redis is 5.0.14: use 6.2 or newer" in errors
+
+
+def test_taken_port_of_the_web_is_named(tmp_path: Path, server: EmbeddedRedis):
+    """The web says at once that its port is taken."""
+    with ThreadingTCPServer(("127.0.0.1", 0), OldRedis) as other:
+        port = other.server_address[1]
+        errors = refusal("web", "--data", tmp_path, "--port", port, REDIS_URL=server.url)
+    assert f"cannot listen on 127.0.0.1:{port} (Address already in use): stop what uses it, or give another" in errors
+
+
+@pytest.mark.parametrize("command", ["up", "web", "worker", "chat"])
+def test_unusable_data_folder_is_named(tmp_path: Path, command: str):
+    """A data folder that cannot be written tells which one, and the cure."""
+    (tmp_path / "file").write_text("")
+    errors = refusal(command, "--data", tmp_path / "file" / "below", REDIS_URL="")
+    assert f"data folder '{tmp_path}/file/below': Not a directory: give one you may write to with --data" in errors
+
+
+def test_terminal_chat_deletes_after_a_yes_and_saves_charts(tmp_path: Path):
+    """The whole bot works in a pipe: it asks, obeys, and leaves files in the data folder."""
+    said = "delete invoice INV-42\nyes\nfind invoice INV-42\nsales chart\n../exit\nexit\nnot read\n"
+    code, output, errors = sayso("chat", "--data", tmp_path, stdin=said)
+    assert (code, errors) == (0, "")
+    assert "INV-42" in output
+    assert "not read" not in output
+    saved = [Path(line[7:-1]) for line in output.splitlines() if line.startswith("[saved ")]
+    assert len(saved) == 1
+    assert saved[0].parent == tmp_path / "chat"
+    assert saved[0].read_bytes().startswith(b"\x89PNG")
+
+
+def test_terminal_chat_survives_bytes_that_are_no_text(tmp_path: Path):
+    """A pipe may hold anything."""
+    command = [sys.executable, "-m", "config.cli", "chat", "--data", str(tmp_path)]
+    done = subprocess.run(command, check=False, input=b"\xff\xfe\0hi\n", capture_output=True, timeout=30)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_check_says_what_each_channel_may_do():
+    """The demo is a configuration that passes its own check."""
+    code, output, _ = sayso("check", "config/demo.yaml")
+    assert code == 0
+    assert "delete_invoice: asks first" in output
+    assert "find_invoice: runs at once" in output
+
+
+@pytest.mark.parametrize("module", ["channels.web", "config.cli", "workers.worker"])
+def test_start_does_not_pay_for_vendors_libraries(module: str):
+    """Vendors' libraries are loaded when they are first used."""
+    heavy = ("twilio", "telegram", "slack_sdk", "slack_bolt", "matplotlib", "httpx")
+    code = f"import sys, {module}; print([name for name in {heavy} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True, timeout=30)
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,178 @@
+"""Settings: every mistake is told with file, line, value and cure, and no secret is ever repeated."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from config.bootstrap import describe, load_toolbox
+from config.loader import ConfigError, load_settings
+
+SECRET = "s3cr3t-value"
+
+#: The YAML, and what the error must say after `sayso.yaml`.
+MISTAKES = {
+    "empty": ("", ":1:1: the file is empty: copy config/demo.yaml"),
+    "list at top": ("- a\n", ":1:1: must be a section: indented `key: value` lines (it is a list)"),
+    "tab": ("channels:\n\tweb: 1\n", ":2:1: not YAML: found character '\\t' that cannot start any token: indent with"),
+    "two documents": ("a: 1\n---\nb: 1\n", ":2:1: but found another document: keep one"),
+    "unclosed": ("a: [1\n", ":2:1: not YAML:"),
+    "duplicate": ("agent: {}\nagent: {}\n", ":2:1: agent: written twice: keep one"),
+    "anchor": ("agent: &a {}\n", ":1:8: an anchor or alias, 'a': write the value out"),
+    "recursion": ("a: &a\n  b: *a\n", ":1:4: an anchor or alias, 'a'"),
+    "star": ("a: [*]\n", "not YAML: expected alphabetic or numeric character, but found ']': put a pattern that"),
+    "tag": ("a: !!python/object:os.system x\n", ":1:4: a tag, 'tag:yaml.org,2002:python/object:os.system'"),
+    "deep": ("a: " + "[" * 3000, ": nested too deeply"),
+    "complex key": ("? [a]\n: 1\n", ":1:3: a key must be a plain word"),
+    "control character": ("a: \0\n", ": not YAML: it holds a control character (#x0000)"),
+    "no channel": ("channels: {}\n", ":1:1: channels: is empty: add one"),
+    "no channels": ("agent: {}\n", ":1:1: channels: missing: add it"),
+    "nothing below": ("agent:\n", ":1:1: agent: must be a section: indented `key: value` lines (it is empty)"),
+    "platform": ("channels:\n  a: {platform: discord}\n", ":2:3: channels.a: unknown platform: one of whatsapp"),
+    "no platform": ("channels:\n  a: {}\n", ":2:3: channels.a: platform is missing: one of"),
+    "key": ("channels:\n  a:\n    platform: console\n    titel: x\n", ":4:5: channels.a.titel: unknown key: did you"),
+    "text for number": ("channels:\n  a: {platform: console, confirm_ttl: soon}\n", "confirm_ttl: must be a number "),
+    "number for text": ("channels:\n  a: {platform: console, title: 5}\n", "title: must be text: put it in quotes"),
+    "text for list": ("tools: x\n", ":1:1: tools: must be a list, such as [a, b] (it is 'x')"),
+    "too large": ("agent: {max_iterations: 1000}\n", ":1:9: agent.max_iterations: must be less than or equal to 100"),
+    "name": ("channels:\n  a/b: {platform: console}\n", ":2:3: channels.a/b: a channel's name has 1 to 64 letters"),
+    "model": ("agent: {model: gpt}\n", ":1:9: agent.model: unknown model: write 'offline', which needs no account "),
+    "url": ("public_url: bots.example.com\n", ":1:1: public_url: no URL: write it as https://bots.example.com (it is"),
+    "unset": ("public_url: ${NOPE}\n", ":1:1: public_url: NOPE is not set: export NOPE=..., or write ${NOPE:-default}"),
+    "malformed": ("public_url: ${NOPE\n", ":1:1: public_url: malformed ${...}: write ${NAME}"),
+    "no file": ("public_url: ${file:nope}\n", ":1:1: public_url: cannot read 'nope' (No such file or directory)"),
+    "flow reference": ("agent: {model: ${M}}\n", "not YAML: expected ',' or '}', but got '{': inside { } put ${NAME}"),
+    "sender": (
+        "channels:\n  a: {platform: whatsapp, account_sid: A, auth_token: '${SECRET}', from: '+49'}\n",
+        ":2:68: channels.a.from: no WhatsApp sender: write it as whatsapp:+14155238886 (it is '+49')",
+    ),
+    "module": ("tools:\n  - no.such\nchannels: {a: {platform: console}}\n", ":2:5: tools: cannot load tools from"),
+    "pattern": (
+        "tools: [good.py]\nchannels:\n  a: {platform: console, tools: [zap_*]}\n",
+        ":3:34: channels.a.tools: 'zap_*' names no tool; known: good",
+    ),
+    "same name": ("tools: [good.py, twin.py]\nchannels: {a: {platform: console}}\n", ":1:1: tools: cannot load"),
+    "syntax": ("tools: [bad.py]\nchannels: {a: {platform: console}}\n", "bad.py, line 1: SyntaxError"),
+    "raises": ("tools: [raises.py]\nchannels: {a: {platform: console}}\n", "raises.py, line 1: ZeroDivisionError"),
+    "exits": ("tools: [exits.py]\nchannels: {a: {platform: console}}\n", ":1:9: tools: 'exits.py' ends the program"),
+}  # fmt: skip
+TOOL = 'from agent import tool\n@tool()\ndef good() -> str:\n    """Do good."""\n    return ""\n'
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """A configuration's place, with modules of tools beside it."""
+    for name, text in {
+        "good.py": TOOL,
+        "twin.py": TOOL,
+        "bad.py": "def (",
+        "raises.py": "1/0",
+        "exits.py": "exit(3)",
+    }.items():
+        (tmp_path / name).write_text(text)
+    return tmp_path / "sayso.yaml"
+
+
+def refusal(file: Path, text: str, **environ: str) -> str:
+    """What is said about a file with this text."""
+    file.write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        describe(load_settings(file, environ))
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_mistake_is_told_with_its_place_and_cure(file: Path, name: str):
+    """Whoever wrote the file can find the line and knows what to write instead."""
+    text, expected = MISTAKES[name]
+    said = refusal(file, text, SECRET=SECRET)
+    assert said.startswith(str(file))
+    assert expected in said, said
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "token: ${SECRET}\n    secret_token: not-a-reference",
+        "token: ${SECRET}\n    secret_token: prefix${SECRET}",
+        "token: ${SECRET}\n    secret_token: ${NOPE:-a-default}",
+        "token: ${SECRET}\n    secret_token: 12345",
+    ],
+)
+def test_secret_in_clear_is_refused_and_not_repeated(file: Path, line: str):
+    """A secret, or a part or default of one, does not belong into the file."""
+    said = refusal(file, f"channels:\n  a:\n    platform: telegram\n    {line}\n", SECRET=SECRET)
+    assert re.search(r":5:5: secret_token: a secret in clear: put it in the environment and write", said)
+    assert not any(word in said for word in ("not-a-reference", "prefix", "a-default", "12345", SECRET))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "channels:\n  a: {platform: telegram, token: ['${SECRET}'], secret_token: {a: '${SECRET}'}}\n",
+        "channels:\n  a: {platform: telegram, token: '${SECRET}', secret_token: '${SECRET} ?'}\n",
+        "channels:\n  - {platform: telegram, token: '${SECRET}'}\n",
+        "channels:\n  a: {platform: '${SECRET}'}\n",
+        "public_url: ${SECRET}\n",
+        "agent: {model: '${SECRET}', max_iterations: '${SECRET}'}\n",
+        "redis_url: redis://:s3cr3t-value@host\n",
+        "redis_url: http://${SECRET}@host\n",
+        "channels:\n  a: {platform: whatsapp, account_sid: A, auth_token: '${SECRET}', from: '${SECRET}'}\n",
+    ],
+)
+def test_errors_never_repeat_what_came_from_the_environment(file: Path, text: str):
+    """A secret in the wrong place is still a secret."""
+    assert SECRET not in refusal(file, text, SECRET=SECRET)
+
+
+def test_empty_secret_is_refused(file: Path):
+    """An exported but empty variable is as good as none."""
+    text = "channels:\n  a: {platform: slack, bot_token: '${T}', signing_secret: '${T}'}\n"
+    assert refusal(file, text, T=" ").count("is empty: give it a value") == 2
+
+
+def test_secrets_are_not_in_the_repr(file: Path):
+    """Settings may be printed."""
+    file.write_text(
+        "redis_url: redis://:${SECRET}@host\n"
+        "channels:\n  a: {platform: telegram, token: '${SECRET}', secret_token: '${SECRET}'}\n"
+    )
+    settings = load_settings(file, {"SECRET": SECRET})
+    assert SECRET in settings.redis_url
+    assert SECRET not in repr(settings) + str(settings)
+
+
+def test_references_are_read_from_environment_default_and_file(file: Path):
+    """Three ways to leave a value out of the file; files start beside it."""
+    (file.parent / "title").write_text("from file\n")
+    file.write_text(
+        "public_url: ${URL}\nagent: {system_prompt: '${NOPE:-a default}'}\n"
+        "channels:\n  a: {platform: console, title: '${file:title}'}\n"
+    )
+    settings = load_settings(file, {"URL": "https://bots.example.com/"})
+    assert settings.public_url == "https://bots.example.com"
+    assert settings.agent.system_prompt == "a default"
+    assert settings.channels["a"].model_dump()["title"] == "from file"
+
+
+def test_files_of_tools_are_found_beside_the_configuration(file: Path, monkeypatch: pytest.MonkeyPatch):
+    """Where the command was started does not matter."""
+    monkeypatch.chdir("/")
+    file.write_text("tools: [./good.py]\nchannels: {a: {platform: console}}\n")
+    assert [tool.name for tool in load_toolbox(load_settings(file)).tools] == ["good"]
+
+
+def test_every_problem_is_told_at_once(file: Path):
+    """One run shows all there is to mend."""
+    text = "tools: [bad.py, raises.py]\nchannels: {a: {platform: console}}\n"
+    assert len(refusal(file, text).splitlines()) == 2
+
+
+@pytest.mark.parametrize("content", [b"\x81\xff", b"ok: 1\n\xff"])
+def test_binary_file_is_named(file: Path, content: bytes):
+    """A file that is no text is told as such."""
+    file.write_bytes(content)
+    with pytest.raises(ConfigError, match=rf"sayso\.yaml:{content.count(10) + 1}: not text in UTF-8"):
+        load_settings(file)

@@ -1,0 +1,150 @@
+"""`sayso up` as a real process: what it starts it keeps alive, and what it stops is gone."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from config.embedded import EmbeddedRedisError
+from config.up import MAX_QUICK_FAILURES, Kept, UpError
+from tests.config.processes import Up, free_port, is_running, sayso, short_folder, until
+
+
+@pytest.fixture
+def data() -> Iterator[Path]:
+    """A short data folder."""
+    with short_folder() as path:
+        yield path
+
+
+def test_kill_of_up_leaves_no_process_and_data_is_kept(data: Path):
+    """Kill -9 of the supervisor ends its children; the next start finds the data, on the same port."""
+    with Up(data) as up:
+        children = up.ready().pids()
+        assert len(children) >= 5, "Redis, gunicorn, its worker, two workers"
+        up.process.kill()
+        up.process.wait()
+        until(lambda: not any(is_running(pid) for pid in children))
+    key = (data / "secret_keys").read_text()
+    with Up(data, port=up.port) as again:
+        assert again.ready().get("/readyz") == 200
+        assert again.stop() == 0
+    assert (data / "secret_keys").read_text() == key
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_signal_stops_everything(data: Path, number: int):
+    """SIGTERM and Ctrl-C end all processes, exit with 0 and print no traceback."""
+    with Up(data) as up:
+        children = up.ready().pids()
+        assert up.stop(number) == 0
+        assert not any(is_running(pid) for pid in children)
+        assert "Traceback" not in up.output()
+
+
+def test_killed_parts_are_revived(data: Path):
+    """Whatever is killed comes back, and the bot serves again."""
+    with Up(data) as up:
+        up.ready()
+        for word in ("config.cli web", "config.cli worker", "unixsocket"):
+            before = up.pids(word)
+            os.kill(before[0], signal.SIGKILL)
+            until(lambda word=word, before=before: set(up.pids(word)) - set(before))
+            until(lambda: up.get("/readyz") == 200)
+        assert up.output().count("up.died") == 3
+        assert up.stop() == 0
+
+
+def test_signal_while_starting_stops_everything(data: Path):
+    """A start can be called off: nothing is announced, nothing is left."""
+    with Up(data) as up:
+        until(lambda: up.pids("config.cli web"))
+        children = up.pids()
+        assert up.stop() == 0
+        assert not any(is_running(pid) for pid in children)
+        assert "Sayso is up" not in up.output()
+
+
+def test_all_addresses_announce_one_that_can_be_opened(data: Path):
+    """0.0.0.0 is no place to go to: the URL printed is."""
+    with Up(data, "--host", "0.0.0.0", "--workers", "1") as up:
+        up.ready()
+        assert f"{up.url}/console/web" in up.output()
+        assert "0.0.0.0" not in up.output()
+        assert up.get("/console/web") == 200
+        refused = sayso("up", "--data", data, "--port", free_port())
+        assert refused == (1, "", refused[2])
+        assert f"Error: {data} is in use by another sayso: stop that one" in refused[2]
+
+
+def test_port_in_use_is_refused_before_anything_starts(data: Path):
+    """Another server on the port is named, and not mistaken for ours."""
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        code, _, errors = sayso("up", "--data", data, "--port", port)
+    assert code == 1
+    assert errors.startswith(f"Error: cannot listen on 127.0.0.1:{port} (Address already in use): stop what uses it")
+    assert not (data / "redis").exists()
+
+
+class Part:
+    """A part that lives when it is told to."""
+
+    def __init__(self) -> None:
+        self.alive = False
+        self.starts: list[float] = []
+        self.now = 0.0
+
+    def start(self) -> None:
+        """Note when."""
+        self.starts.append(self.now)
+
+    def kept(self) -> Kept:
+        """The part, kept alive."""
+        return Kept("part", lambda: self.alive, self.start, started=0.0)
+
+
+def tend(part: Part, kept: Kept, seconds: int) -> None:
+    """Look after a part every half second."""
+    for tick in range(seconds * 2):
+        part.now = tick / 2
+        kept.tend(part.now)
+
+
+def test_part_that_keeps_failing_is_given_up():
+    """Pauses grow between quick failures; then a clear message ends it."""
+    part = Part()
+    with pytest.raises(UpError, match="part keeps failing soon after its start"):
+        tend(part, part.kept(), 120)
+    pauses = [later - earlier for earlier, later in zip(part.starts, part.starts[1:], strict=False)]
+    assert len(part.starts) == MAX_QUICK_FAILURES
+    assert pauses == sorted(pauses)
+    assert pauses[-1] >= 8
+
+
+def test_part_that_failed_after_a_long_life_is_started_at_once():
+    """A crash a day is no reason to wait."""
+    part = Part()
+    kept = part.kept()
+    for day in range(1, 20):
+        part.now = day * 86_400.0
+        kept.tend(part.now)
+    assert part.starts == [day * 86_400.0 for day in range(1, 20)]
+
+
+def test_redis_that_does_not_start_is_tried_again():
+    """A start that fails is a quick failure like any other, and no traceback."""
+    part = Part()
+
+    def fail() -> None:
+        part.start()
+        raise EmbeddedRedisError("no")
+
+    with pytest.raises(UpError):
+        tend(part, Kept("redis", lambda: False, fail, started=0.0), 120)
+    assert len(part.starts) == MAX_QUICK_FAILURES

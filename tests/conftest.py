@@ -1,0 +1,31 @@
+"""Fixtures for all: one real Redis for the whole session, empty before each test."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from redis import Redis
+
+from config.embedded import EmbeddedRedis
+from workers.redis import connect
+
+
+@pytest.fixture(scope="session")
+def redis_url() -> Iterator[str]:
+    """A server of our own. A machine that has none and cannot run ours fails here, loudly."""
+    with tempfile.TemporaryDirectory(prefix="sayso-") as folder:
+        server = EmbeddedRedis(Path(folder))
+        server.start()
+        yield server.url
+        server.stop()
+
+
+@pytest.fixture
+def redis_client(redis_url: str) -> Iterator[Redis]:
+    """A client of an empty Redis."""
+    with connect(redis_url) as client:
+        client.flushall()
+        yield client

@@ -1,0 +1,101 @@
+"""Rigs: the lanes of each implementation with their pending actions, and a hand on their clock."""
+
+from __future__ import annotations
+
+import time
+
+from redis import Redis
+
+from channels.types import Conversation, Tap, Turn
+from pending import InMemoryPendingStore, RedisPendingStore
+from pending.seal import split_button
+from workers.mailbox import LEASE_MS, LUA, RedisMailbox
+from workers.memory import MemoryLanes
+from workers.outbox import RedisOutbox
+from workers.reaper import Reaper
+from workers.redis import PREFIX, Scripts, shard_of
+
+CHAT = Conversation("chat", "room")
+
+
+def turn(text: str = "hello", *, user: str = "ana", event: str = "", tap: str = "", addressed: bool = True) -> Turn:
+    """A turn in the room; its event id is new unless given."""
+    return Turn(
+        event or f"e{time.monotonic_ns()}", CHAT, user, text, tap=Tap(tap) if tap else None, addressed=addressed
+    )
+
+
+class Rig:
+    """What both implementations are driven by."""
+
+    def accept(self, given: Turn):
+        """Accept a turn as the web does."""
+        parts = split_button(given.tap.data) if given.tap else None
+        return self.mailbox.accept(given, tapped=parts[0] if parts else "")
+
+    def end_lease(self) -> None:
+        """The worker that holds the room has been silent for longer than its lease."""
+        self.pass_time(LEASE_MS / 1000 + 1)
+
+
+class MemoryRig(Rig):
+    """Lanes in memory, on a clock of their own."""
+
+    def __init__(self, *, cap: int = 50) -> None:
+        self.now = time.time()
+        self.store = InMemoryPendingStore(clock=lambda: self.now)
+        self.mailbox = self.outbox = MemoryLanes(self.store.records, clock=lambda: self.now, cap=cap)
+
+    def pass_time(self, seconds: float) -> None:
+        """Move the clock."""
+        self.now += seconds
+
+    def overdue(self) -> list[str]:
+        """A round of the reaper: what it wakes."""
+        return self.mailbox.overdue()
+
+    def dead(self) -> int:
+        """How many replies were given up."""
+        return len(self.mailbox.dead)
+
+
+class RedisRig(Rig):
+    """Lanes in Redis. Its clock cannot be moved, so all that is written down moves back instead."""
+
+    def __init__(self, client: Redis, *, cap: int = 50) -> None:
+        scripts = Scripts(client, LUA)
+        self.client = client
+        self.shard = f"{PREFIX}{{{shard_of(CHAT.id)}}}"
+        self.store = RedisPendingStore(client=client, secret_keys=["key"])
+        self.mailbox, self.outbox = RedisMailbox(scripts, cap=cap), RedisOutbox(scripts)
+        self.woken: list[str] = []
+        self.reaper = Reaper(client, scripts, self._wake_up)
+
+    def pass_time(self, seconds: float) -> None:
+        """Move back the lease, what is due, when turns were received and when windows close."""
+        ms = round(seconds * 1000)
+        lane, inbox = f"{self.shard}:lane:{CHAT.id}", f"{self.shard}:in:{CHAT.id}"
+        self.client.hincrby(lane, "until", -ms)
+        if self.client.zscore(f"{self.shard}:due", CHAT.id) is not None:
+            self.client.zincrby(f"{self.shard}:due", -ms, CHAT.id)
+        for index, entry in enumerate(self.client.lrange(inbox, 0, -1)):
+            seq, at, rest = entry.split(" ", 2)
+            self.client.lset(inbox, index, f"{seq} {int(at) - ms} {rest}")
+        for key in self.client.scan_iter(f"{self.shard}:pending:*"):
+            if self.client.hexists(key, "expires"):
+                self.client.hincrby(key, "expires", -ms)
+
+    def overdue(self) -> list[str]:
+        """A round of the reaper: what it wakes."""
+        self.client.delete(f"{PREFIX}reaper")
+        self.woken.clear()
+        self.reaper.round()
+        return list(self.woken)
+
+    def dead(self) -> int:
+        """How many replies were given up."""
+        return self.client.llen(f"{self.shard}:dead")
+
+    def _wake_up(self, conversation: str) -> tuple[()]:
+        self.woken.append(conversation)
+        return ()

@@ -1,0 +1,448 @@
+"""Lanes: what every mailbox and outbox promises."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import pytest
+
+from channels.types import Reply, Turn
+from pending.action import PendingAction
+from pending.records import Claim, StoredAction, seal_action
+from tests.contracts.rigs import CHAT, turn
+from workers.lane import Change, LaneLost, Move, QueuedReply, QueuedTurn, TurnOvertaken
+
+SAID = Change(replies=((Reply("hi"), ""),))
+
+
+def lease(rig, token="w1"):
+    """Take the room, which must be free."""
+    taken = rig.mailbox.lease(CHAT.id, token)
+    assert taken is not None
+    return taken
+
+
+def propose(rig, user="ana", **fields) -> tuple[Change, PendingAction]:
+    """A turn's answer that asks for a yes."""
+    action = PendingAction(
+        user_id=user, kind="delete", preview="Delete it", channel_id="chat", conversation_id="room", **fields
+    )
+    arm = seal_action(action, rig.store.seal, user=turn(user=user).scope.id)
+    return Change(replies=((Reply("Delete it?"), action.pending_action_id),), arm=arm), action
+
+
+def shown(rig):
+    """An action whose preview was delivered, and the lease under which it was."""
+    rig.accept(turn("delete"))
+    held, work = lease(rig)
+    change, action = propose(rig)
+    reply = rig.mailbox.commit(held, work, change)
+    rig.outbox.settle(held, reply, receipt="m1")
+    return held, action
+
+
+def look(rig, user="ana") -> StoredAction | None:
+    """What waits for this user."""
+    return rig.store.records.look(CHAT.id, turn(user=user).scope.id)
+
+
+def claim_of(given: Turn, action: PendingAction, held, seq: int, kind="text") -> Claim:
+    """The claim a worker makes for a turn."""
+    return Claim(given.scope, action.pending_action_id, given.event_id, kind, held, seq)
+
+
+def test_commit_after_a_takeover_changes_nothing(rig):
+    """A paused worker that comes back holds an old token: nothing it says is stored."""
+    rig.accept(turn())
+    old, work = lease(rig)
+    rig.end_lease()
+    new, again = lease(rig, "w2")
+    with pytest.raises(LaneLost):
+        rig.mailbox.commit(old, work, SAID)
+    assert (new.epoch, again) == (old.epoch + 1, replace(work, received_at=again.received_at))
+
+
+def test_every_call_of_a_lost_lease_is_refused(rig):
+    """Renew, settle and postpone are fenced too, and a release lets nobody else's lane go."""
+    rig.accept(turn())
+    old, work = lease(rig)
+    reply = rig.mailbox.commit(old, work, SAID)
+    rig.end_lease()
+    new, _ = lease(rig, "w2")
+    for call in (
+        lambda: rig.mailbox.renew(old),
+        lambda: rig.outbox.settle(old, reply, receipt="m"),
+        lambda: rig.outbox.postpone(old, reply, 1),
+    ):
+        with pytest.raises(LaneLost):
+            call()
+    assert rig.mailbox.release(old) is None
+    rig.mailbox.renew(new)
+
+
+def test_only_one_worker_has_the_lane(rig):
+    """A second worker gets nothing while the lease is good."""
+    rig.accept(turn())
+    lease(rig)
+    assert rig.mailbox.lease(CHAT.id, "w2") is None
+
+
+def test_same_event_is_stored_once(rig):
+    """A redelivery is answered with the number of the first."""
+    first, second = rig.accept(turn(event="e1")), rig.accept(turn(event="e1"))
+    assert [(first.outcome, first.seq), (second.outcome, second.seq)] == [("new", 1), ("duplicate", 1)]
+
+
+def test_threads_that_accept_the_same_event_store_it_once(rig):
+    """The platform's retry may meet the first delivery on another thread."""
+    with ThreadPoolExecutor(8) as pool:
+        outcomes = [accepted.outcome for accepted in pool.map(lambda _: rig.accept(turn(event="e1")), range(8))]
+    assert sorted(outcomes) == ["duplicate"] * 7 + ["new"]
+
+
+def test_threads_that_ask_for_the_lane_get_one_lease(rig):
+    """However many workers are woken."""
+    rig.accept(turn())
+    with ThreadPoolExecutor(8) as pool:
+        taken = list(pool.map(lambda number: rig.mailbox.lease(CHAT.id, f"w{number}"), range(8)))
+    assert sum(lease is not None for lease in taken) == 1
+
+
+def test_event_is_a_duplicate_after_it_was_worked_on(rig):
+    """The mailbox forgets a turn, not its event."""
+    rig.accept(turn(event="e1"))
+    held, work = lease(rig)
+    rig.mailbox.commit(held, work, Change())
+    assert rig.accept(turn(event="e1")).outcome == "duplicate"
+
+
+def test_turns_come_in_accepted_order(rig):
+    """The head of the mailbox is the only turn there is to work on."""
+    for text in "abc":
+        rig.accept(turn(text))
+    held, work = lease(rig)
+    texts = []
+    while isinstance(work, QueuedTurn):
+        texts.append(work.turn.text)
+        work = rig.mailbox.commit(held, work, Change())
+    assert (texts, work) == (["a", "b", "c"], None)
+
+
+def test_full_mailbox_refuses_and_takes_the_same_event_later(make_rig):
+    """One turn too many is not stored and not remembered: the platform may send it again."""
+    rig = make_rig(cap=1)
+    rig.accept(turn("a"))
+    assert rig.accept(turn("b", event="e2")).outcome == "full"
+    held, work = lease(rig)
+    rig.mailbox.commit(held, work, Change())
+    assert rig.accept(turn("b", event="e2")).outcome == "new"
+
+
+def test_chatter_counts_only_where_the_bot_is(rig):
+    """A turn that did not name the bot is ignored until somebody did."""
+    assert rig.accept(turn(addressed=False)).outcome == "ignored"
+    rig.accept(turn())
+    assert rig.accept(turn(addressed=False)).outcome == "new"
+
+
+def test_empty_conversation_cannot_be_leased(rig):
+    """Where nothing ever came in there is no lane."""
+    assert rig.mailbox.lease(CHAT.id, "w1") is None
+
+
+def test_lease_can_be_asked_for_twice(rig):
+    """A repeated call, its answer lost, gives the same lease."""
+    rig.accept(turn())
+    assert lease(rig)[0] == lease(rig)[0]
+
+
+def test_commit_can_be_repeated(rig):
+    """A repeated call, its answer lost, says what is next and changes nothing more."""
+    rig.accept(turn())
+    held, work = lease(rig)
+    first = rig.mailbox.commit(held, work, SAID)
+    assert rig.mailbox.commit(held, work, SAID) == first
+    assert rig.outbox.settle(held, first, receipt="m") is None
+
+
+def test_replies_come_before_the_next_turn(rig):
+    """What was said goes out, in order, before anything else is worked on."""
+    rig.accept(turn("a"))
+    rig.accept(turn("b"))
+    held, work = lease(rig)
+    work = rig.mailbox.commit(held, work, Change(replies=((Reply("1"), ""), (Reply("2"), ""))))
+    texts = []
+    while isinstance(work, QueuedReply):
+        texts.append(work.delivery(held).reply.text)
+        work = rig.outbox.settle(held, work, receipt="m")
+    assert (texts, work.turn.text) == (["1", "2"], "b")
+
+
+def test_settle_can_be_repeated(rig):
+    """A repeated call drops no second reply."""
+    rig.accept(turn())
+    held, work = lease(rig)
+    first = rig.mailbox.commit(held, work, Change(replies=((Reply("1"), ""), (Reply("2"), ""))))
+    second = rig.outbox.settle(held, first, receipt="m")
+    assert rig.outbox.settle(held, first, receipt="m") == second
+
+
+def test_release_returns_what_came_in_meanwhile(rig):
+    """A turn accepted during the work is not left behind."""
+    rig.accept(turn("a"))
+    held, work = lease(rig)
+    rig.mailbox.commit(held, work, Change())
+    rig.accept(turn("b"))
+    assert rig.mailbox.release(held).turn.text == "b"
+
+
+def test_hand_over_lets_the_next_worker_in(rig):
+    """A busy conversation can be handed over with its work."""
+    rig.accept(turn("a"))
+    held, _ = lease(rig)
+    assert rig.mailbox.release(held, hand_over=True) is None
+    assert lease(rig, "w2")[1].turn.text == "a"
+
+
+def test_released_lane_is_done(rig):
+    """Nothing is due where nothing is left, and releasing again is harmless."""
+    rig.accept(turn())
+    held, work = lease(rig)
+    rig.mailbox.commit(held, work, Change())
+    assert rig.mailbox.release(held) is rig.mailbox.release(held) is None
+    rig.pass_time(3600)
+    assert rig.overdue() == []
+
+
+def test_postponed_reply_parks_the_lane_until_it_is_due(rig):
+    """The lane is let go, is due after the pause and not before, and counts the try."""
+    rig.accept(turn())
+    held, work = lease(rig)
+    reply = rig.mailbox.commit(held, work, SAID)
+    rig.outbox.postpone(held, reply, 30)
+    assert rig.overdue() == []
+    rig.pass_time(31)
+    assert rig.overdue() == [CHAT.id]
+    assert lease(rig, "w2")[1] == replace(reply, attempt=2)
+
+
+def test_tries_are_counted_for_each_reply(rig):
+    """The reply after one that had to wait begins at its first try."""
+    rig.accept(turn())
+    held, work = lease(rig)
+    rig.outbox.postpone(held, rig.mailbox.commit(held, work, Change(replies=((Reply("1"), ""), (Reply("2"), "")))), 1)
+    held, second_try = lease(rig, "w2")
+    assert (second_try.attempt, rig.outbox.settle(held, second_try, receipt="m").attempt) == (2, 1)
+
+
+def test_new_turn_does_not_hurry_a_parked_lane(rig):
+    """The platform asked to wait: another message does not wake the lane sooner."""
+    rig.accept(turn())
+    held, work = lease(rig)
+    rig.outbox.postpone(held, rig.mailbox.commit(held, work, SAID), 30)
+    rig.accept(turn())
+    rig.pass_time(20)
+    assert rig.overdue() == []
+
+
+def test_dead_reply_is_kept_and_the_next_goes_on(rig):
+    """What cannot be sent is put aside for the operator."""
+    rig.accept(turn())
+    held, work = lease(rig)
+    first = rig.mailbox.commit(held, work, Change(replies=((Reply("1"), ""), (Reply("2"), ""))))
+    second = rig.outbox.settle(held, first, dead="Refused: blocked")
+    assert (second.delivery(held).reply.text, rig.dead()) == ("2", 1)
+
+
+def test_dead_workers_turn_is_rewoken_when_its_lease_ends(rig):
+    """A worker killed in the middle of a turn: the lane is due again, once, and the turn is still there."""
+    rig.accept(turn("a"))
+    lease(rig)
+    assert rig.overdue() == []
+    rig.end_lease()
+    assert (rig.overdue(), rig.overdue()) == ([CHAT.id], [])
+    assert lease(rig, "w2")[1].turn.text == "a"
+
+
+def test_wake_up_nobody_answered_is_repeated(rig):
+    """A job lost between queue and worker costs seconds, not the turn."""
+    rig.accept(turn())
+    assert rig.overdue() == []
+    rig.pass_time(6)
+    assert rig.overdue() == [CHAT.id]
+
+
+def test_leased_lane_is_not_due(rig):
+    """Somebody came: the wake-up is not repeated while the lease is good."""
+    rig.accept(turn())
+    lease(rig)
+    rig.pass_time(6)
+    assert rig.overdue() == []
+
+
+def test_renewed_lease_is_not_due(rig):
+    """A worker that renews keeps its lane."""
+    rig.accept(turn())
+    held, _ = lease(rig)
+    rig.pass_time(6)
+    rig.mailbox.renew(held)
+    rig.pass_time(6)
+    assert (rig.overdue(), rig.mailbox.lease(CHAT.id, "w2")) == ([], None)
+
+
+def test_history_belongs_to_one_user(rig):
+    """What one user's turn leaves behind is handed to that user's next turn only."""
+    for user in ("ana", "bob", "ana"):
+        rig.accept(turn(user=user))
+    held, work = lease(rig)
+    bobs = rig.mailbox.commit(held, work, Change(history='{"of": "ana"}'))
+    anas = rig.mailbox.commit(held, bobs, Change(history='{"of": "bob"}'))
+    assert (bobs.history, anas.history) == ("", '{"of": "ana"}')
+
+
+def test_window_opens_when_the_preview_is_delivered(rig):
+    """An action is armed with the turn and may be answered from the receipt on."""
+    rig.accept(turn("delete"))
+    held, work = lease(rig)
+    reply = rig.mailbox.commit(held, work, propose(rig)[0])
+    assert (look(rig).state, look(rig).expires_at) == ("armed", 0.0)
+    rig.pass_time(3600)
+    rig.outbox.settle(rig.mailbox.lease(CHAT.id, "w2")[0], reply, receipt="m1")
+    assert look(rig).state == "shown"
+    assert look(rig).expires_at > 0
+
+
+def test_action_whose_preview_cannot_be_delivered_ends(rig):
+    """Nobody can agree to words that were never seen."""
+    rig.accept(turn("delete"))
+    held, work = lease(rig)
+    rig.outbox.settle(held, rig.mailbox.commit(held, work, propose(rig)[0]), dead="Refused: blocked")
+    assert look(rig).state == "expired"
+
+
+def test_turn_brings_the_live_action_and_the_tapped_one(rig):
+    """All a worker needs to know comes with the turn."""
+    held, action = shown(rig)
+    tap = rig.store.seal.mint(action.pending_action_id, "confirm", turn().scope)
+    rig.accept(turn("", tap=tap))
+    work = rig.mailbox.release(held)
+    assert StoredAction.from_hash(work.live) == StoredAction.from_hash(work.tapped) == look(rig)
+    assert look(rig).pid == action.pending_action_id
+
+
+def test_second_proposal_is_refused_while_one_waits(rig):
+    """Nothing of the turn is kept: not even its words."""
+    held, action = shown(rig)
+    rig.accept(turn("delete another"))
+    work = rig.mailbox.release(held)
+    with pytest.raises(TurnOvertaken):
+        rig.mailbox.commit(held, work, propose(rig)[0])
+    assert (look(rig).pid, rig.mailbox.release(held)) == (action.pending_action_id, work)
+
+
+def test_proposal_may_replace_the_one_its_turn_disarms(rig):
+    """Disarming the old and arming the new is one step."""
+    held, old = shown(rig)
+    rig.accept(turn("delete another"))
+    work = rig.mailbox.release(held)
+    change, new = propose(rig)
+    move = Move(old.pending_action_id, ("armed", "shown"), "cancelled", "dropped")
+    rig.mailbox.commit(held, work, replace(change, move=move))
+    assert look(rig).pid == new.pending_action_id
+
+
+def test_yes_of_another_worker_claims_nothing(rig):
+    """A claim carries the fencing token: who lost the lane gets `lost`, before and at the start."""
+    held, action = shown(rig)
+    yes = turn("yes")
+    rig.accept(yes)
+    work = rig.mailbox.release(held)
+    rig.end_lease()
+    lease(rig, "w2")
+    claim = claim_of(yes, action, held, work.seq)
+    assert rig.store.records.claim(claim, look(rig)) == ("lost", "")
+    assert not rig.store.records.start(claim, look(rig), "attempt")
+
+
+def test_effect_of_a_worker_that_lost_its_lane_is_not_started(rig):
+    """Claimed while it held the lane, paused, overtaken: the last step before the effect is fenced too."""
+    held, action = shown(rig)
+    yes = turn("yes")
+    rig.accept(yes)
+    claim = claim_of(yes, action, held, rig.mailbox.release(held).seq)
+    assert rig.store.records.claim(claim, look(rig)) == ("mine", "claimed")
+    rig.end_lease()
+    new, _ = lease(rig, "w2")
+    assert not rig.store.records.start(claim, look(rig), "old")
+    assert rig.store.records.start(replace(claim, lease=new), look(rig), "new")
+
+
+def test_claim_of_a_turn_that_is_not_the_head_is_refused(rig):
+    """Only the turn at the head of the mailbox decides."""
+    held, action = shown(rig)
+    first, second = turn("yes"), turn("yes")
+    rig.accept(first)
+    rig.accept(second)
+    claim = claim_of(second, action, held, rig.mailbox.release(held).seq + 1)
+    assert rig.store.records.claim(claim, look(rig))[0] == "moved"
+
+
+@pytest.mark.parametrize(("kind", "verdict"), [("text", "early"), ("tap", "mine")])
+def test_words_said_before_the_preview_was_delivered_are_early(rig, kind, verdict):
+    """A yes that was waiting when the preview went out answered something else; a button can only come after."""
+    rig.accept(turn("delete"))
+    yes = turn("yes")
+    rig.accept(yes)
+    held, work = lease(rig)
+    change, action = propose(rig)
+    work = rig.outbox.settle(held, rig.mailbox.commit(held, work, change), receipt="m")
+    assert rig.store.records.claim(claim_of(yes, action, held, work.seq, kind), look(rig))[0] == verdict
+
+
+@pytest.mark.parametrize(("before", "after", "verdict"), [(0, 90, "mine"), (90, 0, "expired")])
+def test_expiry_is_judged_at_the_time_of_receipt(rig, before, after, verdict):
+    """Sent in time and worked on late counts; sent late does not."""
+    held, action = shown(rig)
+    rig.pass_time(before)
+    yes = turn("yes")
+    rig.accept(yes)
+    rig.pass_time(after)
+    held, work = lease(rig, "w2")
+    assert rig.store.records.claim(claim_of(yes, action, held, work.seq), look(rig))[0] == verdict
+
+
+def test_late_truth_is_told_as_a_correction(rig):
+    """A worker that lost its lane may still record what happened: it goes out as one more reply."""
+    held, action = shown(rig)
+    yes = turn("yes")
+    rig.accept(yes)
+    claim = claim_of(yes, action, held, rig.mailbox.release(held).seq)
+    rig.store.records.claim(claim, look(rig))
+    rig.store.records.start(claim, look(rig), "attempt")
+    rig.store.records.change(CHAT.id, Change(move=Move(action.pending_action_id, ("started",), "unknown", "?")))
+    for _ in range(2):
+        rig.store.records.finish(claim, "attempt", "done", "deleted", '{"to": ["chat", "room", ""], "reply": "{}"}')
+    assert (look(rig).state, look(rig).told) == ("done", "deleted")
+    assert isinstance(rig.mailbox.release(held), QueuedReply)
+
+
+def test_what_is_over_leaves_the_scope_with_the_deciding_turn(rig):
+    """Until the commit a crash can still find the outcome; after it the scope is free."""
+    held, action = shown(rig)
+    rig.accept(turn("no"))
+    work = rig.mailbox.release(held)
+    move = Move(action.pending_action_id, ("shown",), "cancelled", "cancelled")
+    rig.mailbox.commit(held, work, Change(move=move))
+    assert look(rig) is None
+
+
+def test_what_a_broken_turn_left_claimed_is_in_nobodys_hands(rig):
+    """A turn that ends without settling what it claimed does not block the scope."""
+    held, action = shown(rig)
+    yes = turn("yes")
+    rig.accept(yes)
+    work = rig.mailbox.release(held)
+    rig.store.records.claim(claim_of(yes, action, held, work.seq), look(rig))
+    rig.mailbox.commit(held, work, SAID)
+    assert look(rig) is None

@@ -1,0 +1,389 @@
+"""Pending stores: what every one promises, the dangerous paths first."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+
+import pytest
+
+from channels.types import Conversation
+from pending import InMemoryPendingStore, PendingActionExistsError, RedisPendingStore
+from pending.action import PendingAction
+from pending.seal import Seal
+from pending.store import scope_of
+from workers.redis import shard_of
+
+PLACE = Conversation("direct", "ana").id
+SHARD = f"sayso:{{{shard_of(PLACE)}}}"
+
+
+class Effects(list):
+    """What ran, one entry a time; called, it runs."""
+
+    def __call__(self) -> str:
+        """The effect."""
+        self.append("ran")
+        return "deleted"
+
+
+@pytest.fixture
+def ran():
+    """The effects so far."""
+    return Effects()
+
+
+def stash(store, executor, **fields):
+    """Ana's action."""
+    given = {"kind": "delete", "preview": "Delete it", "args": {"id": 42}, **fields}
+    return store.stash("ana", executor=executor, **given)
+
+
+def close_window(store, action: PendingAction) -> None:
+    """The window of the action closed long ago."""
+    if isinstance(store, InMemoryPendingStore):
+        pid = action.pending_action_id
+        store.records._put(pid, replace(store.records._get(pid), expires_at=1.0))
+    else:
+        tamper(store, action, expires=1000)
+
+
+def tamper(store: RedisPendingStore, action: PendingAction, **fields) -> None:
+    """Write to the record behind the store's back."""
+    store.records._scripts._scripts["look"].registered_client.hset(
+        f"{SHARD}:pending:{action.pending_action_id}", mapping=fields
+    )
+
+
+def test_late_yes_executes_nothing(store, ran):
+    """After the window the yes is answered `expired`, and nothing runs."""
+    close_window(store, stash(store, ran))
+    assert store.pop_if_confirmed("ana", "yes").status == "expired"
+    assert (ran, store.get("ana")) == ([], None)
+
+
+def test_late_button_executes_nothing(store, ran):
+    """The same by a tap, whatever it says."""
+    close_window(store, stash(store, ran))
+    assert store.pop_if_intent("ana", "confirm").status == "expired"
+    assert store.pop_if_intent("ana", "confirm") is None
+    assert ran == []
+
+
+def test_second_yes_executes_nothing(store, ran):
+    """A confirmed action is used up."""
+    stash(store, ran)
+    assert store.pop_if_confirmed("ana", "yes").executed
+    assert store.pop_if_confirmed("ana", "yes") is None
+    assert store.pop_if_intent("ana", "confirm") is None
+    assert ran == ["ran"]
+
+
+def test_two_threads_that_confirm_at_once_have_one_effect(store, ran):
+    """Whoever wins executes; all the others hear nothing."""
+    stash(store, ran)
+    start, outcomes = threading.Barrier(8), []
+
+    def confirm():
+        start.wait()
+        outcomes.append(store.pop_if_confirmed("ana", "yes"))
+
+    threads = [threading.Thread(target=confirm) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert ran == ["ran"]
+    assert [outcome.status for outcome in outcomes if outcome] == ["executed"]
+
+
+@pytest.mark.parametrize("place", [{}, {"channel_id": "chat"}, {"channel_id": "chat", "conversation_id": "other"}])
+def test_yes_of_another_user_or_place_executes_nothing(store, ran, place):
+    """A scope is user, channel and conversation: elsewhere nothing waits, and here it still does."""
+    here = {"channel_id": "chat", "conversation_id": "room"}
+    stash(store, ran, **here)
+    assert store.pop_if_confirmed("bob", "yes", **here) is None
+    assert store.pop_if_confirmed("ana", "yes", **place) is None
+    assert (ran, store.get("ana", **here).status) == ([], "pending")
+
+
+def test_changed_digest_executes_nothing(store, ran):
+    """The caller saw other arguments than those recorded: disarmed."""
+    stash(store, ran)
+    assert store.pop_if_confirmed("ana", "yes", args_digest="0" * 64).status == "digest_mismatch"
+    assert (ran, store.get("ana")) == ([], None)
+
+
+def test_matching_digest_executes(store, ran):
+    """The digest of the record is no obstacle."""
+    action = stash(store, ran)
+    assert store.pop_if_confirmed("ana", "yes", args_digest=action.args_digest).result == "deleted"
+
+
+@pytest.mark.parametrize("words", ["ok", "what is the weather?", "yes delete the other one instead", "no", ""])
+def test_message_that_is_no_yes_executes_nothing(store, ran, words):
+    """It is not this method's to settle: the action stays for whoever asks next."""
+    stash(store, ran)
+    assert store.pop_if_confirmed("ana", words) is None
+    assert (ran, store.get("ana").status) == ([], "pending")
+
+
+def test_yes_for_another_action_executes_nothing(store, ran):
+    """An id that is not the live one's fires nothing."""
+    stash(store, ran)
+    assert store.pop_if_confirmed("ana", "yes", expected_id="A" * 22) is None
+    assert ran == []
+
+
+RECORD_EDITS = [
+    ('"id":42', '"id":43'),
+    ('"preview":"Delete it"', '"preview":"Delete all"'),
+    ('"kind":"delete"', '"kind":"refund"'),
+    ('"user_id":"ana"', '"user_id":"bob"'),
+    ('"idempotent":false', '"idempotent":true'),
+    ('"channel_id":null', '"channel_id":"chat"'),
+    ('"ttl_seconds":60.0', '"ttl_seconds":6000.0'),
+    ("{", "["),
+]
+
+
+@pytest.mark.parametrize(("old", "new"), RECORD_EDITS)
+def test_record_changed_in_redis_never_runs(redis_store, redis_client, ran, old, new):
+    """Any other letter in the sealed record disarms it, and the scope is free again."""
+    action = stash(redis_store, ran)
+    record = redis_client.hget(f"{SHARD}:pending:{action.pending_action_id}", "rec")
+    assert old in record
+    tamper(redis_store, action, rec=record.replace(old, new))
+    assert redis_store.pop_if_confirmed("ana", "yes").status == "digest_mismatch"
+    assert (ran, redis_store.get("ana")) == ([], None)
+    stash(redis_store, ran)
+
+
+@pytest.mark.parametrize("mac", ["", "0" * 64, "é", Seal(["other key"]).sign("{}")])
+def test_record_with_another_mac_never_runs(redis_store, ran, mac):
+    """Only our own MAC over exactly this record counts."""
+    tamper(redis_store, stash(redis_store, ran), mac=mac)
+    assert redis_store.pop_if_intent("ana", "confirm").status == "digest_mismatch"
+    assert ran == []
+
+
+def test_genuine_record_under_another_name_never_runs(redis_store, redis_client, ran):
+    """A record copied over another one, seal and all, is not what was shown there."""
+    small = stash(redis_store, ran, channel_id="direct", conversation_id="ana")
+    redis_store.drop("ana")
+    copied = redis_client.hmget(f"{SHARD}:pending:{small.pending_action_id}", "rec", "mac")
+    tamper(redis_store, stash(redis_store, ran), rec=copied[0], mac=copied[1])
+    assert redis_store.pop_if_confirmed("ana", "yes").status == "digest_mismatch"
+    assert ran == []
+
+
+def test_genuine_record_of_another_user_never_runs(redis_store, redis_client, ran):
+    """Pointing bob's scope at ana's action does not make bob's yes count."""
+    here = {"channel_id": "chat", "conversation_id": "room"}
+    stash(redis_store, ran, **here)
+    (anas,) = redis_client.keys("*:live:*")
+    bobs = anas.rpartition(":")[0] + ":81b637d8fcd2c6da6359"
+    redis_store.stash("bob", kind="x", preview="x", **here)
+    assert bobs in redis_client.keys("*:live:*")
+    redis_client.set(bobs, redis_client.get(anas))
+    assert redis_store.pop_if_confirmed("bob", "yes", **here).status == "digest_mismatch"
+    assert ran == []
+
+
+def test_record_that_vanished_is_nothing(redis_store, redis_client, ran):
+    """A deleted record neither runs nor blocks its scope."""
+    stash(redis_store, ran)
+    redis_client.delete(*redis_client.keys("*:pending:*"))
+    assert redis_store.pop_if_confirmed("ana", "yes") is None
+    stash(redis_store, ran)
+
+
+def test_button_of_another_kind_preserves_what_waits(store, ran):
+    """A stale button neither fires nor disarms."""
+    stash(store, ran)
+    for intent in ("confirm", "cancel", "ignore"):
+        assert store.pop_if_intent("ana", intent, expected_kind="refund").status == "kind_mismatch"
+        assert store.pop_if_intent("ana", intent, expected_id="A" * 22).status == "kind_mismatch"
+    assert ran == []
+    assert store.pop_if_confirmed("ana", "yes").executed
+
+
+def test_unknown_intent_is_an_ignore(store, ran):
+    """What cannot be read decides nothing."""
+    action = stash(store, ran)
+    assert store.pop_if_intent("ana", "launch").status == "ignored"
+    assert (ran, store.get("ana").pending_action_id) == ([], action.pending_action_id)
+
+
+def test_ignore_tightens_the_window(store, ran):
+    """A tap that does not decide leaves a few seconds."""
+    before = stash(store, ran).expires_at
+    after = store.pop_if_intent("ana", "ignore", ignore_ttl_seconds=10).record.expires_at
+    assert 45 < before - after <= 50
+    assert ran == []
+
+
+def test_tighten_never_lengthens(store, ran):
+    """More seconds than are left change nothing, and fewer do."""
+    action = stash(store, ran)
+    assert store.tighten_ttl("ana", 3600).expires_at == action.expires_at
+    assert store.tighten_ttl("ana", 1).expires_at < action.expires_at
+    assert store.tighten_ttl("ana", 1, expected_id="A" * 22) is None
+
+
+@pytest.mark.parametrize("seconds", [-1, -0.001])
+def test_negative_window_is_refused(store, seconds):
+    """A caller's mistake is named."""
+    with pytest.raises(ValueError, match="0 or more seconds"):
+        store.tighten_ttl("ana", seconds)
+
+
+def test_cancel_disarms(store, ran):
+    """After a no, a yes finds nothing."""
+    stash(store, ran)
+    assert store.pop_if_intent("ana", "cancel").status == "cancelled"
+    assert (store.pop_if_confirmed("ana", "yes"), ran) == (None, [])
+
+
+def test_drop_disarms_and_returns_it(store, ran):
+    """Dropping again finds nothing."""
+    action = stash(store, ran)
+    assert store.drop("ana").pending_action_id == action.pending_action_id
+    assert (store.drop("ana"), store.get("ana"), store.pop_if_confirmed("ana", "yes"), ran) == (None, None, None, [])
+
+
+def test_cancel_that_lost_to_a_yes_does_not_say_cancelled(store, ran, monkeypatch):
+    """Between the look and the move the action was confirmed: saying `cancelled` would be a lie."""
+    stash(store, ran)
+    seen = store._look(scope_of("ana", None, None))
+    store.pop_if_confirmed("ana", "yes")
+    monkeypatch.setattr(store, "_look", lambda _: seen)
+    assert (store.pop_if_intent("ana", "cancel"), store.drop("ana"), ran) == (None, None, ["ran"])
+
+
+def test_second_proposal_is_refused_while_one_waits(store, ran):
+    """One at a time: the user must know what the yes is for."""
+    stash(store, ran)
+    with pytest.raises(PendingActionExistsError, match="finish that one first"):
+        stash(store, ran)
+
+
+def test_expired_action_makes_room(store, ran):
+    """What can no longer be confirmed blocks nobody."""
+    close_window(store, stash(store, ran))
+    assert store.get("ana") is None
+    assert stash(store, ran).status == "pending"
+
+
+def test_action_without_executor_says_so(store):
+    """An unknown kind after a deploy runs nothing and the user hears it."""
+    stash(store, None)
+    outcome = store.pop_if_confirmed("ana", "yes")
+    assert (outcome.status, outcome.executed) == ("no_executor", False)
+    assert "Nothing was done" in outcome.told
+    assert store.pop_if_confirmed("ana", "yes") is None
+
+
+def test_factory_rebuilds_the_executor_from_the_record(store):
+    """What runs has the recorded arguments, not those of a closure."""
+    store.register_executor_factory("delete", lambda action: lambda: f"deleted {action.args['id']}")
+    stash(store, None)
+    assert store.pop_if_confirmed("ana", "yes").result == "deleted 42"
+
+
+def test_factory_that_raises_runs_nothing(store):
+    """A broken factory is an executor that is missing."""
+
+    def factory(_action):
+        raise RuntimeError("secret")
+
+    store.register_executor_factory("delete", factory)
+    stash(store, None)
+    outcome = store.pop_if_confirmed("ana", "yes")
+    assert outcome.status == "no_executor"
+    assert "secret" not in outcome.told
+
+
+def test_executor_that_raises_failed_and_is_not_run_again(store):
+    """The user hears that it failed, and nothing of the error's text."""
+    calls = []
+
+    def executor():
+        calls.append(1)
+        raise RuntimeError("password hunter2")
+
+    stash(store, executor)
+    outcome = store.pop_if_confirmed("ana", "yes")
+    assert (outcome.status, outcome.result) == ("failed", None)
+    assert "hunter2" not in repr(outcome)
+    assert (store.pop_if_confirmed("ana", "yes"), calls) == (None, [1])
+
+
+def test_async_executor_is_awaited(store):
+    """Executors may be coroutine functions."""
+
+    async def executor():
+        return "deleted"
+
+    stash(store, executor)
+    assert store.pop_if_confirmed("ana", "yes").result == "deleted"
+
+
+@pytest.mark.parametrize("args", [{"a": (1, 2)}, {1: "a"}, {"a": object()}, {"a": float("nan")}])
+def test_arguments_that_are_not_exact_json_are_refused(store, args):
+    """What cannot be digested cannot be proposed."""
+    with pytest.raises(TypeError, match="not exact JSON"):
+        stash(store, None, args=args)
+    assert store.get("ana") is None
+
+
+def test_recorded_arguments_are_no_alias_of_the_callers(store, ran):
+    """Changing the dict after the preview changes nothing that will run."""
+    args = {"id": 42}
+    stash(store, ran, args=args)
+    args["id"] = 43
+    assert store.get("ana").args == {"id": 42}
+
+
+def test_memory_is_bounded_and_forgets_the_oldest(ran):
+    """One action more than there is room for: the first is forgotten, the others work."""
+    store = InMemoryPendingStore(max_entries=2)
+    for user in ("ana", "bob", "eve"):
+        store.stash(user, kind="delete", preview="Delete it", executor=ran)
+    assert store.pop_if_confirmed("ana", "yes") is None
+    assert store.pop_if_confirmed("bob", "yes").executed
+    assert store.pop_if_confirmed("eve", "yes").executed
+
+
+def test_closures_are_bounded_and_the_factory_serves_instead(redis_client):
+    """A closure is a short cut: without it the action is rebuilt."""
+    store = RedisPendingStore(client=redis_client, secret_keys=["key"], max_executor_entries=1)
+    store.register_executor_factory("delete", lambda _: lambda: "rebuilt")
+    for user in ("ana", "bob"):
+        store.stash(user, kind="delete", preview="Delete it", executor=lambda: "closure")
+    assert [store.pop_if_confirmed(user, "yes").result for user in ("ana", "bob")] == ["rebuilt", "closure"]
+
+
+def test_other_process_with_the_key_finishes_what_one_began(redis_client):
+    """The record alone is enough, also after the keys were rotated."""
+    first = RedisPendingStore(client=redis_client, secret_keys=["old"])
+    second = RedisPendingStore(client=redis_client, secret_keys=["new", "old"])
+    second.register_executor_factory("delete", lambda _: lambda: "by the second")
+    stash(first, None)
+    assert second.pop_if_confirmed("ana", "yes").result == "by the second"
+
+
+def test_script_flush_is_survived(redis_store, redis_client, ran):
+    """A restarted Redis has forgotten the scripts: they are loaded again by themselves."""
+    stash(redis_store, ran)
+    redis_client.script_flush()
+    assert redis_store.pop_if_confirmed("ana", "yes").executed
+
+
+def test_everything_in_redis_has_an_end(redis_store, redis_client, ran):
+    """No key is kept for ever."""
+    stash(redis_store, ran)
+    redis_store.pop_if_confirmed("ana", "yes")
+    keys = redis_client.keys("*")
+    assert keys
+    assert all(0 < redis_client.pttl(key) <= 172_800_000 for key in keys)

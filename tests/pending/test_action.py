@@ -1,0 +1,96 @@
+"""PendingAction: equal digests mean equal arguments, and a record comes back as it was."""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pending import PendingAction, compute_args_digest
+from pending.action import canonical_json
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=10,
+)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        decimal.Decimal("1.0"), datetime.date(2026, 1, 1), (1, 2), {1: "a"}, {None: 1}, {True: 1}, {1, 2}, b"a",
+        float("nan"), float("inf"), object(),
+    ],
+)  # fmt: skip
+def test_inexact_value_is_refused(value):
+    """At the top and deep inside: JSON would make something else of it."""
+    for args in ({"a": value}, {"a": [{"b": value}]}):
+        with pytest.raises(TypeError, match="not exact JSON"):
+            compute_args_digest(args)
+
+
+def test_tuple_and_list_are_not_the_same_arguments():
+    """The list has a digest, the tuple has none."""
+    assert compute_args_digest({"a": [1, 2]})
+    with pytest.raises(TypeError):
+        compute_args_digest({"a": (1, 2)})
+
+
+@given(st.dictionaries(st.text(), JSON))
+def test_key_order_is_irrelevant(args):
+    """The digest is of the arguments, not of how they were written down."""
+    backwards = dict(reversed(args.items()))
+    assert compute_args_digest(args) == compute_args_digest(backwards)
+
+
+@given(JSON, JSON)
+def test_equal_spelling_means_equal_json(one, two):
+    """One spelling for a value, and one value for a spelling."""
+    assert (canonical_json(one) == canonical_json(two)) == (
+        json.dumps(one, sort_keys=True) == json.dumps(two, sort_keys=True)
+    )
+    assert json.loads(canonical_json(one)) == one
+
+
+@pytest.mark.parametrize(("one", "two"), [(1, "1"), (1, True), (0, False), (None, ""), ([], {}), (1, 1.0)])
+def test_lookalikes_have_different_digests(one, two):
+    """What Python may call equal is not the same argument."""
+    assert compute_args_digest({"a": one}) != compute_args_digest({"a": two})
+
+
+def test_no_arguments_have_one_digest():
+    """None and an empty mapping are the same call."""
+    assert compute_args_digest(None) == compute_args_digest({})
+
+
+def test_action_comes_back_from_its_dict():
+    """Every field survives JSON, and the seed's status comes along."""
+    action = PendingAction("ana", "delete", "Delete it", {"id": [1, {"a": None}]}, channel_id="chat", state="shown")
+    data = json.loads(json.dumps(action.to_dict()))
+    assert data["status"] == "pending"
+    assert PendingAction.from_dict(data) == action
+
+
+def test_unknown_field_is_refused():
+    """A record of a future version is not read as one of this."""
+    with pytest.raises(TypeError):
+        PendingAction.from_dict({**PendingAction("ana", "k", "p").to_dict(), "surprise": 1})
+
+
+def test_window_that_never_opened_cannot_be_over():
+    """Before the preview was delivered there is no expiry; from its second on it is over."""
+    action = PendingAction("ana", "k", "p")
+    assert not action.is_expired(1e12)
+    shown = PendingAction("ana", "k", "p", expires_at=100.0)
+    assert [shown.is_expired(now) for now in (99.9, 100.0, 100.1)] == [False, True, True]
+
+
+def test_ids_are_not_guessable():
+    """Each has 128 random bits."""
+    ids = {PendingAction("ana", "k", "p").pending_action_id for _ in range(1000)}
+    assert (len(ids), {len(pid) for pid in ids}) == (1000, {22})

@@ -1,0 +1,89 @@
+"""Seal: a button works for one action, one intent and one person, and only if we minted it."""
+
+from __future__ import annotations
+
+import string
+
+import pytest
+
+from channels.types import Conversation, Scope
+from pending.action import PendingAction
+from pending.seal import ButtonPress, Seal, split_button
+
+PID = "A" * 22
+ANA = Scope("ana", Conversation("chat", "room"))
+SEAL = Seal(["key"])
+
+
+@pytest.mark.parametrize("place", range(40))
+def test_each_flipped_character_is_refused(place):
+    """No single letter of a button can be another one."""
+    good = SEAL.mint(PID, "confirm", ANA)
+    for letter in string.ascii_letters + string.digits + "-_ é\x00":
+        forged = good[:place] + letter + good[place + 1 :]
+        assert (SEAL.read(forged, ANA) is not None) == (forged == good)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        Scope("bob", ANA.conversation),
+        Scope("ana", Conversation("chat", "elsewhere")),
+        Scope("ana", Conversation("mail", "room")),
+        Scope("ana", Conversation("chat", "room", "thread")),
+    ],
+)
+def test_button_of_another_person_or_place_is_refused(other):
+    """A copied button is worthless."""
+    assert SEAL.read(SEAL.mint(PID, "confirm", ANA), other) is None
+
+
+@pytest.mark.parametrize(
+    "data", ["", "1", "x" * 40, "1" + "A" * 21 + " y" + "B" * 16, "é" * 40, "1" * 41, "1" * 10_000]
+)
+def test_what_does_not_look_like_a_button_is_none(data):
+    """The id of a button goes into the mailbox's own format: nothing but our alphabet may pass."""
+    assert split_button(data) is None
+    assert SEAL.read(data, ANA) is None
+
+
+def test_button_of_another_key_is_refused():
+    """Who does not know the key cannot mint."""
+    assert Seal(["other"]).read(SEAL.mint(PID, "confirm", ANA), ANA) is None
+
+
+@pytest.mark.parametrize("intent", ["confirm", "cancel", "ignore"])
+def test_button_says_what_was_minted(intent):
+    """And fits in Telegram's 64 bytes."""
+    data = SEAL.mint(PID, intent, ANA)
+    assert SEAL.read(data, ANA) == ButtonPress(PID, intent)
+    assert len(data.encode()) <= 64
+
+
+def test_ids_of_actions_fit_in_a_button():
+    """Whatever id an action gets, its button can be read."""
+    for _ in range(200):
+        pid = PendingAction("ana", "k", "p").pending_action_id
+        assert SEAL.read(SEAL.mint(pid, "cancel", ANA), ANA).pending_action_id == pid
+
+
+def test_rotated_keys_accept_the_old_and_sign_with_the_new():
+    """What waits stays valid while the old key is still listed."""
+    rotated = Seal(["new", "key"])
+    assert rotated.read(SEAL.mint(PID, "confirm", ANA), ANA)
+    assert rotated.verify("record", SEAL.sign("record"))
+    assert Seal(["new"]).verify("record", rotated.sign("record"))
+    assert not SEAL.verify("record", rotated.sign("record"))
+
+
+@pytest.mark.parametrize("mac", ["", "0" * 64, "é", SEAL.sign("other")])
+def test_wrong_mac_is_refused(mac):
+    """Also one that is not even hexadecimal."""
+    assert not SEAL.verify("record", mac)
+
+
+@pytest.mark.parametrize("keys", [[], [""], ["key", ""]])
+def test_missing_key_is_refused_at_the_start(keys):
+    """An empty key would sign for everybody."""
+    with pytest.raises(ValueError, match="SAYSO_SECRET_KEYS"):
+        Seal(keys)

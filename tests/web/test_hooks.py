@@ -1,0 +1,137 @@
+"""Webhooks: nothing that was not kept is acknowledged, and nothing that is not signed gets in."""
+
+from __future__ import annotations
+
+import io
+import logging
+from dataclasses import replace
+
+import pytest
+from redis.exceptions import ConnectionError as RedisConnectionError
+
+from channels.base import BadHook, Forbidden
+from channels.types import HookAnswer, Received, StatusUpdate, Tap
+from channels.web import MAX_BODY
+from tests.web.services import PUBLIC_URL, TURN, FakeChannel, FakeMailbox, browser
+
+
+def away() -> str:
+    """What the mailbox does when Redis is away."""
+    raise RedisConnectionError("Error 111 connecting to redis:6379")
+
+
+def test_storage_that_is_away_is_never_acknowledged():
+    """A platform repeats what got 503, and is told when."""
+    answer = browser(FakeChannel(Received(turns=(TURN,))), FakeMailbox(away)).post("/hooks/shop")
+    assert (answer.status_code, answer.headers["Retry-After"], answer.mimetype) == (503, "5", "text/plain")
+    assert "redis" not in answer.text.lower()
+
+
+def test_full_mailbox_is_never_acknowledged():
+    """A turn that was refused is to be sent again."""
+    mailbox = FakeMailbox(lambda: "full")
+    answer = browser(FakeChannel(Received(turns=(TURN,))), mailbox).post("/hooks/shop")
+    assert (answer.status_code, answer.headers["Retry-After"], answer.mimetype) == (503, "5", "text/plain")
+
+
+def test_one_full_turn_of_several_refuses_all():
+    """The webhook comes again; turns kept already are duplicates then."""
+    outcomes = iter(["new", "full"])
+    mailbox = FakeMailbox(lambda: next(outcomes))
+    hook = Received(turns=(TURN, replace(TURN, event_id="event-2"), replace(TURN, event_id="event-3")))
+    assert browser(FakeChannel(hook), mailbox).post("/hooks/shop").status_code == 503
+    assert len(mailbox.turns) == 2
+
+
+def test_unsigned_webhook_is_forbidden():
+    """403, and no turn is kept."""
+    mailbox = FakeMailbox()
+    answer = browser(FakeChannel(Forbidden("the signature is wrong")), mailbox).post("/hooks/shop")
+    assert (answer.status_code, mailbox.turns) == (403, [])
+
+
+def test_senseless_webhook_is_a_bad_request():
+    """400, and no turn is kept."""
+    assert browser(FakeChannel(BadHook("no JSON"))).post("/hooks/shop").status_code == 400
+
+
+def test_unknown_channel_is_not_found():
+    """404, whatever the body says."""
+    assert browser(FakeChannel()).post("/hooks/other", data=b"x").status_code == 404
+
+
+def test_turn_with_a_field_of_a_wrong_type_is_dropped(caplog: pytest.LogCaptureFixture):
+    """It could never be read back, and a repetition would bring the same: 200, and the log says so without it."""
+    mailbox = FakeMailbox()
+    bent = replace(TURN, user_id={"id": 4915100000042})  # type: ignore[arg-type]
+    assert browser(FakeChannel(Received(turns=(bent, TURN))), mailbox).post("/hooks/shop").status_code == 200
+    assert [turn for turn, _ in mailbox.turns] == [TURN]
+    assert "turn.malformed" in caplog.messages
+    assert "4915100000042" not in caplog.text
+
+
+def test_webhooks_are_posted():
+    """A GET is 405: no crawler starts anything."""
+    assert browser(FakeChannel()).get("/hooks/shop").status_code == 405
+
+
+def test_large_body_is_refused_unread():
+    """413 over the limit; the limit itself passes."""
+    channel = FakeChannel()
+    client = browser(channel)
+    assert client.post("/hooks/shop", data=b"x" * (MAX_BODY + 1)).status_code == 413
+    assert channel.hooks == []
+    assert client.post("/hooks/shop", data=b"x" * MAX_BODY).status_code == 200
+
+
+def test_large_body_without_a_length_is_refused():
+    """A chunked body is counted while it is read."""
+    body = io.BytesIO(b"x" * (MAX_BODY + 1))
+    answer = browser(FakeChannel()).post("/hooks/shop", input_stream=body, environ_base={"wsgi.input_terminated": True})
+    assert answer.status_code == 413
+
+
+def test_url_is_the_one_the_platform_was_given():
+    """Signatures are over the public URL with the raw path and query, whatever Host a proxy writes."""
+    channel = FakeChannel()
+    browser(channel).post(
+        "/hooks/shop/status?tenant=a%20b&x=%2F", headers={"Host": "10.0.0.7", "X-Forwarded-Host": "evil"}
+    )
+    hook = channel.hooks[0]
+    assert hook.url == f"{PUBLIC_URL}/hooks/shop/status?tenant=a%20b&x=%2F"
+    assert hook.path == "status"
+
+
+def test_body_reaches_the_channel_byte_for_byte():
+    """A form is not decoded before its signature is checked."""
+    channel = FakeChannel()
+    body = b"Body=a%20b+c&Body=\xff&x="
+    browser(channel).post("/hooks/shop", data=body, content_type="application/x-www-form-urlencoded")
+    assert channel.hooks[0].body == body
+    assert channel.hooks[0].header("Content-Type") == "application/x-www-form-urlencoded"
+
+
+def test_answer_is_the_channels_own():
+    """Status, body and content type go back as the adapter wants them."""
+    answer = HookAnswer(201, "<Response/>", "text/xml")
+    heard = browser(FakeChannel(Received(answer=answer))).post("/hooks/shop")
+    assert (heard.status_code, heard.text, heard.mimetype) == (201, "<Response/>", "text/xml")
+
+
+def test_tap_is_accepted_for_the_action_its_button_was_minted_for():
+    """A foreign button is for no action."""
+    mailbox = FakeMailbox()
+    browser(FakeChannel(Received(turns=(replace(TURN, tap=Tap("foreign")),))), mailbox).post("/hooks/shop")
+    assert mailbox.turns[0][1] == ""
+
+
+def test_logs_hold_no_numbers_and_no_words(caplog: pytest.LogCaptureFixture):
+    """A status is logged by its name, a turn by its conversation's id."""
+    caplog.set_level(logging.INFO)
+    statuses = (StatusUpdate("SM4915100000042", "failed", "63016"), StatusUpdate("SM2", "delivered"))
+    browser(FakeChannel(Received(turns=(TURN,), statuses=statuses))).post("/hooks/shop")
+    lines = " ".join(str(vars(record)) for record in caplog.records)
+    assert [record.levelname for record in caplog.records if record.message == "reply.status"] == ["WARNING", "INFO"]
+    assert "63016" in lines
+    assert TURN.conversation.id in lines
+    assert not any(word in lines for word in ("4915100000042", "hello", "SM2"))

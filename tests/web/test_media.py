@@ -1,0 +1,87 @@
+"""Media links: good ones work until they expire, and what they serve can run nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from flask.testing import FlaskClient
+
+from channels.media import LocalMediaStore
+from tests.web.services import browser
+
+PNG = b"\x89PNG\r\n\x1a\n" + bytes(100)
+
+
+class Shelf:
+    """A media store with a clock to turn, and a browser in front of it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.now = 1_000_000.0
+        self.store = LocalMediaStore(folder, keys=["key"], public_url="https://bots", clock=lambda: self.now)
+        self.client: FlaskClient = browser(media=self.store)
+
+    def link(self, data: bytes, mime_type: str, filename: str) -> str:
+        """The path of a link to a file."""
+        media = self.store.put(data, mime_type=mime_type, filename=filename)
+        url = self.store.url(media.ref, filename=filename, mime_type=media.mime_type)
+        return url.removeprefix("https://bots")
+
+
+@pytest.fixture
+def shelf(tmp_path: Path) -> Shelf:
+    """An empty store."""
+    return Shelf(tmp_path)
+
+
+def test_expired_link_is_gone(shelf: Shelf):
+    """410 says that it was good once."""
+    link = shelf.link(PNG, "image/png", "a.png")
+    shelf.now += 3601
+    assert shelf.client.get(link).status_code == 410
+
+
+def test_removed_file_is_gone(shelf: Shelf, tmp_path: Path):
+    """A link outlives its file."""
+    link = shelf.link(PNG, "image/png", "a.png")
+    next(path for path in tmp_path.rglob("*") if path.is_file()).unlink()
+    assert shelf.client.get(link).status_code == 410
+
+
+@pytest.mark.parametrize("token", ["x", "../../etc/passwd", "%00", "a.b.c", "x" * 5000])
+def test_forged_link_is_not_found(shelf: Shelf, token: str):
+    """404 for what we never signed."""
+    assert shelf.client.get(f"/media/{token}").status_code == 404
+
+
+def test_changed_link_is_not_found(shelf: Shelf):
+    """One other character breaks the signature."""
+    link = shelf.link(PNG, "image/png", "a.png")
+    changed = link[:-1] + ("A" if link[-1] != "A" else "B")
+    assert shelf.client.get(changed[:10] + ("A" if changed[10] != "A" else "B") + changed[11:]).status_code == 404
+
+
+def test_picture_is_shown_and_can_run_nothing(shelf: Shelf):
+    """The type is ours, browsers may not guess another, and scripts are off."""
+    answer = shelf.client.get(shelf.link(PNG, "image/png", "a.png"))
+    assert (answer.status_code, answer.data, answer.mimetype) == (200, PNG, "image/png")
+    assert answer.headers["X-Content-Type-Options"] == "nosniff"
+    assert answer.headers["Content-Security-Policy"] == "default-src 'none'; sandbox"
+    assert not answer.headers.get("Content-Disposition", "").startswith("attachment")
+
+
+def test_page_is_downloaded_never_shown(shelf: Shelf):
+    """HTML from a user opens nowhere below our address."""
+    answer = shelf.client.get(shelf.link(b"<script>1</script>", "text/html", 'a"\r\nb.html'))
+    assert answer.mimetype == "application/octet-stream"
+    assert answer.headers["Content-Disposition"].startswith("attachment")
+    assert "\n" not in answer.headers["Content-Disposition"]
+
+
+def test_part_of_a_file_can_be_asked_for(shelf: Shelf):
+    """Players jump; ranges beyond the end are refused."""
+    link = shelf.link(PNG, "image/png", "a.png")
+    part = shelf.client.get(link, headers={"Range": "bytes=0-7"})
+    assert (part.status_code, part.data, part.headers["Content-Range"]) == (206, PNG[:8], f"bytes 0-7/{len(PNG)}")
+    assert part.headers["X-Content-Type-Options"] == "nosniff"
+    assert shelf.client.get(link, headers={"Range": "bytes=9999-"}).status_code == 416

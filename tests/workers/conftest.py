@@ -1,0 +1,15 @@
+"""Fixtures of the worker tests: a whole bot, in memory and on Redis."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.contracts.rigs import MemoryRig, RedisRig
+from tests.workers.fakes import Bot
+
+
+@pytest.fixture(params=["memory", "redis"])
+def make_bot(request):
+    """Makes a bot whose model wants to delete these names, then says these lines."""
+    client = request.getfixturevalue("redis_client") if request.param == "redis" else None
+    return lambda *names, lines=(): Bot(RedisRig(client) if client else MemoryRig(), *names, lines=lines)

@@ -1,0 +1,100 @@
+"""ask_channel: the seed's door, without mailbox or outbox, keeps the same promises."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from agent import Agent, AgentConfig, ScriptedProvider, ToolCall, tool
+from agent.channel_agent import ChannelAgent
+from pending import InMemoryPendingStore, RedisPendingStore
+
+HERE = {"channel_id": "chat", "conversation_id": "room"}
+
+
+@pytest.fixture(params=["memory", "redis"])
+def make_agent(request):
+    """Makes a channel agent whose model wants to delete these names; `deleted` is what it did."""
+    client = request.getfixturevalue("redis_client") if request.param == "redis" else None
+    deleted = []
+
+    @tool(requires_approval=True, preview="Delete {name}")
+    def delete(name: str) -> str:
+        """Delete a thing."""
+        deleted.append(name)
+        return f"deleted {name}"
+
+    def make(*names, lines=(), provider=None):
+        store = RedisPendingStore(client=client, secret_keys=["key"]) if client else InMemoryPendingStore()
+        calls = [ToolCall("delete", {"name": name}, f"c{index}") for index, name in enumerate(names)]
+        model = provider or ScriptedProvider([*calls, *lines])
+        agent = ChannelAgent(Agent([delete], model, AgentConfig(max_retries=0)), store)
+        agent.deleted = deleted
+        return agent
+
+    return make
+
+
+class Meeting(ScriptedProvider):
+    """A model that answers two requests only once both have come in."""
+
+    def __init__(self, lines) -> None:
+        super().__init__(lines)
+        self._barrier = threading.Barrier(2)
+
+    async def acomplete(self, **request):
+        """The next line, after the other's request."""
+        self._barrier.wait(5)
+        return await super().acomplete(**request)
+
+
+def test_two_proposals_at_once_show_one_question(make_agent):
+    """The user can only say yes to what was armed: the other message hears to come again."""
+    lines = [ToolCall("delete", {"name": name}, name) for name in "AB"]
+    agent, heard = make_agent(provider=Meeting(lines)), []
+    threads = [
+        threading.Thread(target=lambda: heard.append(agent.ask_channel("ana", "delete", **HERE).content))
+        for _ in range(2)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    (question,) = [words for words in heard if "Reply **yes**" in words]
+    assert sum("was quicker" in words for words in heard) == 1
+    agent.ask_channel("ana", "yes", **HERE)
+    assert [f"Delete {name}" for name in agent.deleted] == [question.partition("\n")[0]]
+
+
+def test_changed_digest_executes_nothing(make_agent):
+    """A caller that saw other arguments disarms."""
+    agent = make_agent("A", lines=["yes to what?"])
+    agent.ask_channel("ana", "delete A", **HERE)
+    assert "Nothing was done" in agent.ask_channel("ana", "yes", args_digest="0" * 64, **HERE).content
+    assert (agent.ask_channel("ana", "yes", **HERE).content, agent.deleted) == ("yes to what?", [])
+
+
+def test_yes_of_another_user_confirms_nothing(make_agent):
+    """And what ana sees of it stays."""
+    agent = make_agent("A", lines=["yes to what?"])
+    agent.ask_channel("ana", "delete A", **HERE)
+    assert agent.ask_channel("bob", "yes", **HERE).content == "yes to what?"
+    assert agent.ask_channel("ana", "yes", **HERE).content == "deleted A"
+
+
+def test_unrelated_text_disarms_and_says_so(make_agent):
+    """The same rule as in a worker."""
+    agent = make_agent("A", lines=["sunny"])
+    agent.ask_channel("ana", "delete A", **HERE)
+    content = agent.ask_channel("ana", "what is the weather?", **HERE).content
+    assert content == "Not confirmed, so I dropped this: Delete A.\n\nsunny"
+    assert agent.store.get("ana", **HERE) is None
+
+
+def test_yes_runs_once_without_asking_a_model(make_agent):
+    """A settled turn has no iterations."""
+    agent = make_agent("A")
+    agent.ask_channel("ana", "delete A", **HERE)
+    result = agent.ask_channel("ana", "yes", **HERE)
+    assert (result.content, result.iterations, agent.deleted) == ("deleted A", 0, ["A"])

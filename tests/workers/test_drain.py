@@ -1,0 +1,264 @@
+"""Drain: in order, one at a time, and nothing that breaks holds a conversation up."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from redis.exceptions import ConnectionError as RedisConnectionError
+
+from channels.base import Ambiguous, RateLimited, Refused, Unreachable
+from channels.types import Media, Reply
+from tests.contracts.rigs import CHAT, MemoryRig, turn
+from tests.workers.fakes import FakeAgent, FakeChannel
+from workers import drain, outbox
+from workers.drain import BROKEN, GONE, MAX_TURNS, TOO_LONG, Drain
+from workers.lane import Change
+from workers.outbox import REPEATED, Postman
+
+
+class Room:
+    """One conversation in memory with a fake channel and a fake agent."""
+
+    def __init__(self, answer=str.upper, agent=None, **options) -> None:
+        self.rig, self.channel = MemoryRig(), FakeChannel()
+        channels = {"chat": self.channel}
+        agents = {"chat": agent or FakeAgent(answer)}
+        postman = Postman(self.rig.outbox, channels, chance=lambda: 1.0)
+        self.drain = Drain(self.rig.mailbox, postman, channels, agents, **options)
+
+    def hear(self, *texts: str) -> None:
+        """Accept turns."""
+        for text in texts:
+            self.rig.accept(turn(text))
+
+    def work(self, *texts: str) -> list[str]:
+        """Accept and drain; what arrived so far."""
+        self.hear(*texts)
+        asyncio.run(self.drain.run(CHAT.id))
+        return self.channel.texts
+
+
+def test_lane_lost_in_the_middle_commits_nothing():
+    """A worker whose lane was taken says nothing and leaves the turn to the other."""
+    room = Room()
+
+    def steal(text):
+        room.rig.end_lease()
+        room.rig.mailbox.lease(CHAT.id, "thief")
+        return text
+
+    room.drain.agents["chat"]._answer = steal
+    assert room.work("a") == []
+    assert room.rig.mailbox.lease(CHAT.id, "thief")[1].turn.text == "a"
+
+
+def test_lane_that_cannot_be_renewed_stops_the_work(monkeypatch):
+    """The turn is cancelled as soon as the lane is known to be lost."""
+    monkeypatch.setattr(drain, "LEASE_MS", 30)
+    cancelled = []
+
+    class Slow:
+        async def answer(self, queued, lease):
+            room.rig.end_lease()
+            room.rig.mailbox.lease(CHAT.id, "thief")
+            try:
+                await asyncio.sleep(60)
+            finally:
+                cancelled.append(True)
+
+    room = Room(agent=Slow())
+    assert (room.work("a"), cancelled) == ([], [True])
+
+
+def test_second_worker_leaves_at_once():
+    """Where another worker is at it, nothing is sent twice."""
+    room = Room()
+    room.hear("a")
+    room.rig.mailbox.lease(CHAT.id, "other")
+    assert room.work() == []
+
+
+def test_redis_error_of_an_agent_is_not_swallowed():
+    """Nothing may be said of a turn whose state is unknown: it stays for the next holder."""
+
+    def fail(_text):
+        raise RedisConnectionError("away")
+
+    room = Room(fail)
+    with pytest.raises(RedisConnectionError):
+        room.work("a")
+    assert room.channel.texts == []
+    room.rig.end_lease()
+    assert room.rig.mailbox.lease(CHAT.id, "next")[1].turn.text == "a"
+
+
+def test_file_whose_answer_was_lost_is_buried():
+    """A file is not sent twice; the words after it still go out."""
+
+    class Sends:
+        async def answer(self, queued, lease):
+            return Change(replies=((Reply(media=Media("m", "image/png")), ""), (Reply("done"), "")))
+
+    room = Room(agent=Sends())
+    room.channel.errors = [Ambiguous("lost")]
+    assert (room.work("a"), room.rig.dead()) == (["done"], 1)
+
+
+def test_words_whose_answer_was_lost_are_said_again_marked():
+    """At least once, and honest about the double."""
+    room = Room()
+    room.channel.errors = [Ambiguous("lost")]
+    assert room.work("a") == [REPEATED + "A"]
+    assert room.channel.sent[0].attempt == 2
+
+
+def test_words_lost_twice_are_parked():
+    """The second try failed too: wait."""
+    room = Room()
+    room.channel.errors = [Ambiguous("lost"), Unreachable("down")]
+    assert room.work("a") == []
+    room.rig.pass_time(3)
+    assert (room.rig.overdue(), room.work()) == ([CHAT.id], ["A"])
+
+
+def test_rate_limited_reply_is_parked_for_as_long_as_asked():
+    """Nothing else of the conversation overtakes it."""
+    room = Room()
+    room.channel.errors = [RateLimited(30)]
+    assert room.work("a", "b") == []
+    room.rig.pass_time(29)
+    assert room.rig.overdue() == []
+    room.rig.pass_time(2)
+    assert (room.rig.overdue(), room.work()) == ([CHAT.id], ["A", "B"])
+
+
+def test_unreachable_platform_is_tried_again_with_growing_pauses():
+    """Two seconds, four, eight..."""
+    room = Room()
+    room.channel.errors = [Unreachable("down")] * 3
+    room.hear("a")
+    for pause in (2, 4, 8):
+        assert room.work() == []
+        room.rig.pass_time(pause - 1)
+        assert room.rig.overdue() == []
+        room.rig.pass_time(1)
+        assert room.rig.overdue() == [CHAT.id]
+    assert room.work() == ["A"]
+
+
+@pytest.mark.parametrize("error", [Unreachable("down"), RateLimited(1)])
+def test_reply_that_never_arrives_is_given_up(error):
+    """After the last try it is buried and the conversation goes on."""
+    room = Room()
+    room.channel.errors = [error] * outbox.MAX_ATTEMPTS
+    room.hear("a", "b")
+    for _ in range(outbox.MAX_ATTEMPTS):
+        room.work()
+        room.rig.pass_time(100)
+    assert (room.channel.texts, room.rig.dead()) == (["B"], 1)
+
+
+def test_refused_reply_is_buried_and_the_next_goes_out():
+    """A blocked address costs one reply."""
+    room = Room()
+    room.channel.errors = [Refused("blocked")]
+    assert (room.work("a", "b"), room.rig.dead()) == (["B"], 1)
+    assert "Refused" in room.rig.mailbox.dead[0].reason
+
+
+def test_adapter_that_crashes_is_a_try():
+    """A bug in an adapter does not hold the conversation up for ever."""
+    room = Room()
+    room.channel.errors = [KeyError("bug")]
+    assert room.work("a") == []
+    room.rig.pass_time(3)
+    assert room.work() == ["A"]
+
+
+def test_adapter_that_cannot_split_sends_whole():
+    """Nor does a bug in its arithmetic."""
+    room = Room()
+    room.channel.pieces = None
+    assert room.work("a|b") == ["A|B"]
+
+
+def test_broken_agent_says_so_and_the_next_turn_goes_on():
+    """The person hears a word, never the error's text."""
+
+    def sometimes(text):
+        if text == "a":
+            raise ValueError("secret")
+        return text
+
+    assert Room(sometimes).work("a", "b") == [BROKEN, "b"]
+
+
+def test_turn_that_takes_too_long_is_ended_with_a_word():
+    """And the next one is worked on."""
+
+    class Stuck:
+        async def answer(self, queued, lease):
+            await asyncio.sleep(60)
+
+    assert Room(agent=Stuck(), turn_timeout=0.01).work("a", "b") == [TOO_LONG, TOO_LONG]
+
+
+def test_turn_of_a_channel_without_agent_hears_so():
+    """Nobody waits for an answer that cannot come."""
+    room = Room()
+    room.drain.agents.clear()
+    assert room.work("a") == [GONE]
+
+
+def test_reply_of_a_removed_channel_is_buried():
+    """What cannot be sent any more does not block."""
+    room = Room()
+    room.drain.channels.clear()
+    assert (room.work("a"), room.rig.dead()) == ([], 1)
+
+
+def test_replies_go_out_before_the_next_turn():
+    """The second turn is read when the first one's answer has arrived."""
+    seen = []
+    room = Room(lambda text: seen.append((text, list(room.channel.texts))) or text.upper())
+    room.work("a", "b")
+    assert seen == [("a", []), ("b", ["A"])]
+
+
+def test_reply_goes_out_in_pieces_in_order():
+    """Each piece is a delivery of its own, with an id of its own."""
+    room = Room()
+    assert room.work("a|b|c") == ["A", "B", "C"]
+    assert [delivery.id for delivery in room.channel.sent] == [f"{CHAT.id}#{number}" for number in (1, 2, 3)]
+
+
+def test_busy_conversation_is_handed_over():
+    """After MAX_TURNS others go first; the rest is due soon and not lost."""
+    room = Room()
+    texts = [str(number) for number in range(MAX_TURNS + 2)]
+    assert room.work(*texts) == texts[:MAX_TURNS]
+    room.rig.pass_time(6)
+    assert (room.rig.overdue(), room.work()) == ([CHAT.id], texts)
+
+
+def test_slow_conversation_is_handed_over():
+    """The same after MAX_SECONDS."""
+    now = [0.0]
+
+    def slow(text):
+        now[0] += drain.MAX_SECONDS + 1
+        return text
+
+    assert Room(slow, clock=lambda: now[0]).work("a", "b") in ([], ["a"])
+
+
+def test_turn_that_came_in_meanwhile_is_answered_too():
+    """No wake-up is needed for it: the holder sees it before it lets go."""
+    room = Room(lambda text: (room.hear("b") if text == "a" else None) or text)
+    assert room.work("a") == ["a", "b"]
+
+
+def test_empty_conversation_is_no_work():
+    """A wake-up for nothing is harmless."""
+    assert Room().work() == []

@@ -1,0 +1,100 @@
+"""MemoryLanes: bounded, shared by threads, and enough for a whole conversation."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from agent import Agent, ScriptedProvider, ToolCall, tool
+from agent.channel_agent import ChannelAgent
+from channels.types import Conversation, Reply, Turn
+from pending import InMemoryPendingStore
+from tests.contracts.rigs import CHAT, MemoryRig, turn
+from tests.workers.fakes import FakeChannel
+from workers import memory
+from workers.drain import Drain
+from workers.lane import Change, Move
+from workers.memory import MemoryLanes
+from workers.outbox import Postman
+
+
+def elsewhere(number: int) -> Turn:
+    """A turn in a room of its own."""
+    return Turn(f"e{number}", Conversation("chat", f"room-{number}"), "ana", "hi")
+
+
+def finish(lanes: MemoryLanes, conversation: str) -> None:
+    """Work a room off."""
+    lease, work = lanes.lease(conversation, "w")
+    lanes.commit(lease, work, Change())
+    lanes.release(lease)
+
+
+def test_newcomer_is_refused_when_every_lane_is_busy():
+    """Nothing that was accepted is forgotten to make room."""
+    lanes = MemoryLanes(max_lanes=2)
+    assert [lanes.accept(elsewhere(number)).outcome for number in range(3)] == ["new", "new", "full"]
+    assert lanes.lease(elsewhere(0).conversation.id, "w")[1].turn == elsewhere(0)
+
+
+def test_idle_lane_makes_room():
+    """The least recently used of them is forgotten."""
+    lanes = MemoryLanes(max_lanes=2)
+    for number in range(2):
+        lanes.accept(elsewhere(number))
+        finish(lanes, elsewhere(number).conversation.id)
+    assert lanes.accept(elsewhere(2)).outcome == "new"
+    assert [lanes.accept(elsewhere(number)).outcome for number in (1, 0)] == ["duplicate", "new"]
+
+
+def test_event_ids_and_histories_are_bounded(monkeypatch):
+    """A room of thousands costs no more than the caps."""
+    monkeypatch.setattr(memory, "MAX_EVENTS", 3)
+    monkeypatch.setattr(memory, "MAX_HISTORIES", 3)
+    lanes = MemoryLanes()
+    for number in range(9):
+        lanes.accept(turn(user=f"user-{number}"))
+        lease, work = lanes.lease(CHAT.id, "w")
+        lanes.commit(lease, work, Change(history="{}"))
+        lanes.release(lease)
+    lane = lanes._lanes[CHAT.id]
+    assert (len(lane.seen), len(lane.histories)) == (3, 3)
+
+
+def test_event_may_come_again_after_days():
+    """An id is remembered for as long as platforms repeat."""
+    rig = MemoryRig()
+    outcomes = []
+    for _ in range(3):
+        outcomes.append(rig.accept(turn(event="e1")).outcome)
+        rig.pass_time(40 * 3600)
+    assert outcomes == ["new", "duplicate", "new"]
+
+
+def test_lanes_without_records_refuse_proposals():
+    """The mistake is named, not half done."""
+    lanes = MemoryLanes()
+    lanes.accept(turn())
+    lease, work = lanes.lease(CHAT.id, "w")
+    with pytest.raises(ValueError, match="give MemoryLanes the store's `records`"):
+        lanes.commit(lease, work, Change(move=Move("pid", ("shown",), "cancelled")))
+    assert lanes.commit(lease, work, Change(replies=((Reply("hi"), ""),))) is not None
+
+
+def test_whole_conversation_runs_without_redis():
+    """What a user's own test looks like: accept, drain, look at what was said."""
+
+    @tool(requires_approval=True, preview="Delete {name}")
+    def delete(name: str) -> str:
+        """Delete a thing."""
+        return f"deleted {name}"
+
+    store, channel = InMemoryPendingStore(), FakeChannel()
+    agent = ChannelAgent(Agent([delete], ScriptedProvider([ToolCall("delete", {"name": "A"}, "c")])), store)
+    lanes = MemoryLanes(store.records)
+    drain = Drain(lanes, Postman(lanes, {"chat": channel}), {"chat": channel}, {"chat": agent})
+    for words in ("delete A", "yes"):
+        lanes.accept(turn(words))
+        asyncio.run(drain.run(CHAT.id))
+    assert channel.texts[-1] == "deleted A"

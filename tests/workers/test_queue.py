@@ -1,0 +1,238 @@
+"""Queue: RQ wakes our workers, and whoever writes to its queue can wake nothing else."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from types import SimpleNamespace
+
+import pytest
+from redis import Redis
+from rq import Queue
+from rq.job import Job
+from rq.serializers import JSONSerializer
+from rq.webhook import Webhook
+
+from tests.contracts.rigs import CHAT, turn
+from workers import jobs
+from workers.lane import Change
+from workers.mailbox import LUA, RedisMailbox
+from workers.queue import QUEUE, ForbiddenJob, SaysoJob, WakeUps
+from workers.reaper import Reaper
+from workers.redis import Scripts
+from workers.worker import _new_worker
+
+struck: list[str] = []
+
+
+def strike(*_args, **_kwargs) -> None:
+    """What an attacker would have our worker call."""
+    struck.append("struck")
+
+
+class FakeDrain:
+    """Remembers what it was asked to drain."""
+
+    def __init__(self) -> None:
+        self.drained: list[str] = []
+
+    async def run(self, conversation: str) -> None:
+        """Drain nothing."""
+        self.drained.append(conversation)
+
+
+@pytest.fixture
+def drained():
+    """The conversations this process's jobs drained."""
+    struck.clear()
+    fake = FakeDrain()
+    jobs.install(SimpleNamespace(drain=fake))
+    yield fake.drained
+    loop = jobs._processes.pop(os.getpid()).loop
+    loop._loop.call_soon_threadsafe(loop._loop.stop)
+    loop._thread.join()
+    loop._loop.close()
+
+
+@pytest.fixture
+def bare(redis_url, redis_client):
+    """A client as RQ wants it, of an empty Redis."""
+    with Redis.from_url(redis_url) as client:
+        yield client
+
+
+@pytest.fixture
+def mailbox(redis_client):
+    """A mailbox that wakes workers."""
+    return RedisMailbox(Scripts(redis_client, LUA), WakeUps(redis_client))
+
+
+@pytest.fixture
+def work(redis_url):
+    """Works the queue off, as `sayso worker` does. RQ takes the signals of its process: they are given back."""
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield lambda: _new_worker(redis_url).work(burst=True, logging_level="CRITICAL")
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
+
+
+def plant(bare: Redis, name: str, *args, serializer=JSONSerializer, **fields) -> Job:
+    """Put a job on our queue as anybody with Redis access could."""
+    queue = Queue(QUEUE, connection=bare, serializer=serializer)
+    job = queue.enqueue(name, *args)
+    if fields:
+        bare.hset(job.key, mapping=fields)
+    return job
+
+
+STRIKE = "tests.workers.test_queue.strike"
+
+
+@pytest.mark.parametrize(
+    ("name", "args"),
+    [
+        (STRIKE, (CHAT.id,)),
+        ("os.system", ("true",)),
+        ("builtins.eval", ("1",)),
+        ("workers.jobs.install", (CHAT.id,)),
+        ("workers.jobs.drain", ("../../etc/passwd",)),
+        ("workers.jobs.drain", (CHAT.id, "more")),
+        ("workers.jobs.drain", ()),
+        ("workers.jobs.drain", ([CHAT.id],)),
+        ("workers.jobs.drain", (CHAT.id + "\n",)),
+    ],
+)
+def test_planted_job_is_refused_and_ours_still_run(bare, mailbox, work, drained, name, args):
+    """Another function, or ours with something that is no id, fails; the next job is worked on."""
+    job = plant(bare, name, *args)
+    with pytest.raises(ForbiddenJob):
+        _ = SaysoJob.fetch(job.id, connection=bare, serializer=JSONSerializer).func
+    mailbox.accept(turn())
+    work()
+    assert (drained, struck) == ([CHAT.id], [])
+
+
+def test_pickled_job_is_never_unpickled(bare, mailbox, work, drained):
+    """RQ's default serializer would run code while reading: ours reads JSON only."""
+    plant(bare, STRIKE, CHAT.id, serializer=None)
+    mailbox.accept(turn())
+    work()
+    assert (drained, struck) == ([CHAT.id], [])
+
+
+def test_job_with_an_instance_is_refused(bare, work, drained):
+    """A method call is somebody else's."""
+    job = plant(bare, "workers.jobs.drain", CHAT.id)
+    data = JSONSerializer.dumps(["workers.jobs.drain", "object", [CHAT.id], {}])
+    bare.hset(job.key, "data", data)
+    work()
+    assert drained == []
+
+
+@pytest.mark.parametrize("name", ["workers.jobs.drain", STRIKE])
+def test_planted_callbacks_never_run(bare, work, drained, name):
+    """Neither after success nor after failure."""
+    names = dict.fromkeys(("success_callback_name", "failure_callback_name", "stopped_callback_name"), STRIKE)
+    plant(bare, name, CHAT.id, **names)
+    work()
+    assert struck == []
+    assert drained == ([CHAT.id] if name != STRIKE else [])
+
+
+@pytest.mark.parametrize("name", ["workers.jobs.drain", STRIKE])
+def test_planted_web_hooks_are_never_called(bare, work, drained, monkeypatch, name):
+    """Redis access does not become network access."""
+    monkeypatch.setattr(Webhook, "send", strike)
+    hooks = [Webhook("http://127.0.0.1:9/", status).to_dict() for status in ("finished", "failed")]
+    plant(bare, name, CHAT.id, webhooks=json.dumps(hooks))
+    work()
+    assert struck == []
+
+
+def test_accepting_writes_a_job_that_rq_reads_back(bare, mailbox):
+    """One hash, one queue entry: our function, JSON, the conversation's id and nothing of the person."""
+    mailbox.accept(turn("my secret"))
+    (job_id,) = bare.lrange(f"rq:queue:{QUEUE}", 0, -1)
+    job = Job.fetch(job_id.decode(), connection=bare, serializer=JSONSerializer)
+    assert (job.func_name, job.args, job.kwargs) == ("workers.jobs.drain", [CHAT.id], {})
+    assert (job.get_status(), job.origin) == ("queued", QUEUE)
+    assert b"my secret" not in b"".join(bare.hvals(job.key))
+
+
+def test_woken_lane_is_woken_once(bare, mailbox):
+    """Many turns, one job: whoever comes takes them all."""
+    for _ in range(3):
+        mailbox.accept(turn())
+    assert bare.llen(f"rq:queue:{QUEUE}") == 1
+
+
+def test_held_lane_is_not_woken(bare, mailbox):
+    """The holder sees the new turn by itself."""
+    mailbox.accept(turn())
+    mailbox.lease(CHAT.id, "w1")
+    bare.delete(f"rq:queue:{QUEUE}")
+    mailbox.accept(turn())
+    assert bare.llen(f"rq:queue:{QUEUE}") == 0
+
+
+def test_released_lane_is_woken_again(bare, mailbox):
+    """The next turn after the work is done gets a job of its own."""
+    mailbox.accept(turn())
+    held, work = mailbox.lease(CHAT.id, "w1")
+    mailbox.commit(held, work, Change())
+    mailbox.release(held)
+    mailbox.accept(turn())
+    assert bare.llen(f"rq:queue:{QUEUE}") == 2
+
+
+def test_handed_over_lane_goes_to_the_end_of_the_queue(bare, mailbox):
+    """Its new job is written in the same step."""
+    mailbox.accept(turn())
+    held, _ = mailbox.lease(CHAT.id, "w1")
+    mailbox.release(held, hand_over=True)
+    assert bare.llen(f"rq:queue:{QUEUE}") == 2
+
+
+def test_refused_turns_wake_nobody(bare, redis_client):
+    """Neither chatter nor a full mailbox costs a job."""
+    mailbox = RedisMailbox(Scripts(redis_client, LUA), WakeUps(redis_client), cap=0)
+    assert [mailbox.accept(turn(addressed=at)).outcome for at in (True, False)] == ["full", "ignored"]
+    assert bare.llen(f"rq:queue:{QUEUE}") == 0
+
+
+def test_worker_drains_what_was_accepted(bare, mailbox, work, drained):
+    """From the webhook's script to our function, through RQ; nothing of the job is left."""
+    mailbox.accept(turn())
+    work()
+    assert drained == [CHAT.id]
+    assert bare.keys("rq:job:*") == []
+
+
+def test_reaper_puts_the_lost_job_back(bare, redis_client, mailbox, work, drained):
+    """A job that died with its worker is written again."""
+    mailbox.accept(turn())
+    bare.delete(f"rq:queue:{QUEUE}")
+    for key in redis_client.scan_iter("sayso:{*}:due"):
+        redis_client.zadd(key, {CHAT.id: 0})
+    assert Reaper(redis_client, Scripts(redis_client, LUA), WakeUps(redis_client)).round() == 1
+    work()
+    assert drained == [CHAT.id]
+
+
+def test_lane_somebody_took_meanwhile_is_not_woken(bare, redis_client, mailbox):
+    """Between the reaper's list and its wake-up a worker may have come."""
+    mailbox.accept(turn())
+    assert Reaper(redis_client, Scripts(redis_client, LUA), WakeUps(redis_client))._wake(CHAT.id) is False
+    assert bare.llen(f"rq:queue:{QUEUE}") == 1
+
+
+def test_two_reapers_do_not_wake_twice(redis_client, mailbox):
+    """One of them works at a time, and what it woke is not due any more."""
+    mailbox.accept(turn())
+    for key in redis_client.scan_iter("sayso:{*}:due"):
+        redis_client.zadd(key, {CHAT.id: 0})
+    reapers = [Reaper(redis_client, Scripts(redis_client, LUA), WakeUps(redis_client)) for _ in range(2)]
+    first = [reaper.round() for reaper in reapers]
+    redis_client.delete("sayso:reaper")
+    assert (first, reapers[1].round()) == ([1, 0], 0)
