@@ -27,6 +27,12 @@ class LoopThread:
             future.cancel()
             raise
 
+    def close(self) -> None:
+        """End the loop and its thread. What still runs on it is abandoned."""
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
     def spawn(self, coroutine: Coroutine[Any, Any, Any]) -> None:
         """Start a coroutine on the loop and do not wait."""
         asyncio.run_coroutine_threadsafe(coroutine, self._loop)

@@ -204,7 +204,8 @@ class MemoryLanes:
             lane = self._held(lease)
             if lane.outbox and lane.outbox[0][0] == reply.number:
                 lane.attempts += 1
-                lane.let_go(self._clock() + seconds)
+                lane.token = "parked"
+                lane.until = lane.due = self._clock() + seconds
 
     def overdue(self) -> list[str]:
         """Conversations whose time has come although nobody came; each is named again only after a while."""

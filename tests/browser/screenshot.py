@@ -15,11 +15,13 @@ IMAGES = Path(__file__).parents[2] / "docs" / "img"
 def main() -> None:
     """Play the same short scene on a desktop and on a phone."""
     for name, size in (("console-desktop", DESKTOP), ("console-phone", PHONE)):
-        with tempfile.TemporaryDirectory(prefix="sayso-shot-") as folder, running_demo(Path(folder)) as address:
-            with browsing(address, size) as page:
-                play(page)
-                page.screenshot(path=IMAGES / f"{name}.png")
-        print(IMAGES / f"{name}.png")
+        with (
+            tempfile.TemporaryDirectory(prefix="sayso-shot-") as folder,
+            running_demo(Path(folder)) as address,
+            browsing(address, size) as page,
+        ):
+            play(page)
+            page.screenshot(path=IMAGES / f"{name}.png")
 
 
 def play(page: Page) -> None:

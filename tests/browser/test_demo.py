@@ -18,7 +18,7 @@ from tests.browser.demo import PHONE, browsing, chromium, running_demo, say
     chromium() is None and not os.environ.get("CI"), reason="no Chromium here: install it, or set CHROMIUM to its path"
 )
 def test_one_can_chat_see_a_chart_and_delete_an_invoice_by_tapping_confirm() -> None:
-    """The whole product in one page: words, a picture, a question, a tap, one effect; and it is there after a reload."""
+    """The whole product in one page: words, a picture, a question, a tap, one effect, still there after a reload."""
     with tempfile.TemporaryDirectory(prefix="sayso-demo-") as folder, running_demo(Path(folder)) as address:
         with browsing(address, PHONE) as page:
             say(page, "hello")

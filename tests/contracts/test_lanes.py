@@ -216,12 +216,13 @@ def test_released_lane_is_done(rig):
 
 
 def test_postponed_reply_parks_the_lane_until_it_is_due(rig):
-    """The lane is let go, is due after the pause and not before, and counts the try."""
+    """Nobody can take the lane before the pause is over, it is due then and not before, and the try counts."""
     rig.accept(turn())
     held, work = lease(rig)
     reply = rig.mailbox.commit(held, work, SAID)
     rig.outbox.postpone(held, reply, 30)
     assert rig.overdue() == []
+    assert rig.mailbox.lease(CHAT.id, "an early wake-up") is None
     rig.pass_time(31)
     assert rig.overdue() == [CHAT.id]
     assert lease(rig, "w2")[1] == replace(reply, attempt=2)
@@ -232,6 +233,7 @@ def test_tries_are_counted_for_each_reply(rig):
     rig.accept(turn())
     held, work = lease(rig)
     rig.outbox.postpone(held, rig.mailbox.commit(held, work, Change(replies=((Reply("1"), ""), (Reply("2"), "")))), 1)
+    rig.pass_time(2)
     held, second_try = lease(rig, "w2")
     assert (second_try.attempt, rig.outbox.settle(held, second_try, receipt="m").attempt) == (2, 1)
 

@@ -31,7 +31,8 @@ def test_the_tool_of_the_readme_asks_before_it_acts(tmp_path: Path) -> None:
     """The two files of the README, saved and talked to in the terminal: preview, yes, effect, file."""
     (tmp_path / "fruit.py").write_text(block("python"))
     (tmp_path / "fruit.yaml").write_text(block("yaml"))
-    command = [sys.executable, "-m", "config.cli", "chat", "--config", str(tmp_path / "fruit.yaml"), "--data", str(tmp_path)]
+    options = ["--config", str(tmp_path / "fruit.yaml"), "--data", str(tmp_path)]
+    command = [sys.executable, "-m", "config.cli", "chat", *options]
     said = "/discard_fruit fruit=apple\nyes\nstock list\n"
     answers = subprocess.run(command, input=said, capture_output=True, text=True, cwd=ROOT, check=True).stdout
     assert "Throw away every apple" in answers

@@ -40,11 +40,14 @@ channels:
     tools: [find_invoice, delete_invoice, sales_chart, export_invoices, sales_report]
     policy: {{allow: [find_*, sales_*, export_*], review: [delete_*], deny: []}}
     confirm_ttl: 60
-  ops-tg: {{platform: telegram, token: "${{TELEGRAM_TOKEN}}", secret_token: "${{TELEGRAM_SECRET}}", api_url: {url}/telegram}}
+  ops-tg:
+    {{platform: telegram, token: "${{TELEGRAM_TOKEN}}", secret_token: "${{TELEGRAM_SECRET}}", api_url: {url}/telegram}}
   quick-tg:
     {{platform: telegram, token: "${{TELEGRAM_TOKEN}}", secret_token: "${{TELEGRAM_SECRET}}", api_url: {url}/telegram,
      confirm_ttl: 0.2}}
-  desk: {{platform: slack, bot_token: "${{SLACK_BOT_TOKEN}}", signing_secret: "${{SLACK_SIGNING_SECRET}}", api_url: {url}/slack}}
+  desk:
+    {{platform: slack, bot_token: "${{SLACK_BOT_TOKEN}}", signing_secret: "${{SLACK_SIGNING_SECRET}}",
+     api_url: {url}/slack}}
   web: {{platform: console}}
 """
 
@@ -123,7 +126,8 @@ class System:
     def effects(self, what: str, invoice: str) -> int:
         """How often an effect took place, by the invoice desk's own ledger."""
         with closing(sqlite3.connect(self.data / "invoices.sqlite3")) as db:
-            return int(db.execute("SELECT count(*) FROM ledger WHERE what = ? AND id = ?", (what, invoice)).fetchone()[0])
+            rows = db.execute("SELECT count(*) FROM ledger WHERE what = ? AND id = ?", (what, invoice))
+            return int(rows.fetchone()[0])
 
     def _workers_ready(self) -> int:
         try:

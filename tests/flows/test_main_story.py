@@ -13,7 +13,6 @@ from tests.fakes import signing
 from tests.flows.system import HurriedPerson, Person, SlackPerson, System, TelegramPerson, WhatsAppPerson, until
 
 
-
 def people(*names: int) -> list[tuple[type[Person], int]]:
     """One person on each platform."""
     return list(zip((WhatsAppPerson, TelegramPerson, SlackPerson), names, strict=True))
@@ -82,7 +81,8 @@ def test_a_typed_yes_runs_it_once(system: System, kind: type[Person], name: int,
 
 
 @pytest.mark.parametrize(
-    ("kind", "name", "invoice"), [(WhatsAppPerson, 41, "INV-4"), (TelegramPerson, 42, "INV-8"), (SlackPerson, 43, "INV-12")]
+    ("kind", "name", "invoice"),
+    [(WhatsAppPerson, 41, "INV-4"), (TelegramPerson, 42, "INV-8"), (SlackPerson, 43, "INV-12")],
 )
 def test_a_tap_runs_it_once_and_its_twin_hears_the_same(
     system: System, kind: type[Person], name: int, invoice: str

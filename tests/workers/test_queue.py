@@ -49,10 +49,7 @@ def drained():
     fake = FakeDrain()
     jobs.install(SimpleNamespace(drain=fake))
     yield fake.drained
-    loop = jobs._processes.pop(os.getpid()).loop
-    loop._loop.call_soon_threadsafe(loop._loop.stop)
-    loop._thread.join()
-    loop._loop.close()
+    jobs._processes.pop(os.getpid()).loop.close()
 
 
 @pytest.fixture
