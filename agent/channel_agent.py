@@ -14,6 +14,7 @@ from agent.config import AgentResult
 from agent.loop import Agent
 from agent.memory import ConversationMemory
 from agent.messages import Message, Role
+from agent.providers.wording import tell_result
 from agent.tools.artifacts import Artifact, collect_artifacts
 from agent.tools.tool import Tool
 from channels.types import Button, Media, Reply, Turn
@@ -296,11 +297,14 @@ def turn_label(turn: Turn) -> str:
 
 
 def _runs(tool: Tool) -> Any:
-    """The executor factory every tool has: run this tool with the recorded arguments, validated again."""
+    """The executor factory every tool has: run this tool with the recorded arguments, validated again.
+
+    No model reads the result, so a typed one is put into words here.
+    """
 
     def factory(action: PendingAction) -> Any:
         async def execute() -> str:
-            return await tool.aexecute(action.args)
+            return tell_result(await tool.aexecute(action.args))
 
         return execute
 
