@@ -3,6 +3,7 @@
 ChannelError
 ├── Forbidden         a webhook whose signature or secret is wrong: answer 403
 ├── BadHook           an authentic webhook that makes no sense: answer 400
+├── FetchError        an inbound file that cannot be had: answer without it
 └── SendError         a delivery that did not arrive
     ├── RateLimited   the platform asks to wait: try again after `retry_after` seconds
     ├── Unreachable   certainly not accepted: try again with backoff
@@ -15,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from channels.types import Delivery, Hook, Receipt, Received, Reply, Turn
+from channels.types import Delivery, Hook, Media, Receipt, Received, Reply, Turn
 
 
 class ChannelError(Exception):
@@ -28,6 +29,10 @@ class Forbidden(ChannelError):
 
 class BadHook(ChannelError):
     """Raised when an authentic webhook cannot be understood."""
+
+
+class FetchError(ChannelError):
+    """Raised when the bytes of an inbound file cannot be had. The message is safe to log: no token or address."""
 
 
 class SendError(ChannelError):
@@ -70,6 +75,9 @@ class Channel(Protocol):
     async def attend(self, turn: Turn) -> None:
         """Show that work on the turn has begun: typing, a tap acknowledged. Best effort, never raises."""
 
+    async def fetch(self, media: Media) -> bytes:
+        """The bytes of an inbound file. Raises FetchError."""
+
     async def send(self, delivery: Delivery) -> Receipt:
         """Send one piece. Raises SendError; words that the platform will not format are sent plain once."""
 
@@ -99,6 +107,7 @@ __all__ = [
     "BadHook",
     "Channel",
     "ChannelError",
+    "FetchError",
     "Forbidden",
     "MediaSource",
     "Notebook",

@@ -23,9 +23,21 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 from werkzeug.http import parse_cookie
 
-from channels.base import BadHook, Forbidden, MediaSource, Unreachable
+from channels.base import BadHook, FetchError, Forbidden, MediaSource, Unreachable
 from channels.feed import Entry, Feed, FeedError
-from channels.types import Conversation, Delivery, Hook, HookAnswer, Receipt, Received, Reply, Tap, Turn, storable
+from channels.types import (
+    Conversation,
+    Delivery,
+    Hook,
+    HookAnswer,
+    Media,
+    Receipt,
+    Received,
+    Reply,
+    Tap,
+    Turn,
+    storable,
+)
 
 #: The longest text a person may send, in characters.
 MAX_TEXT_CHARS = 4000
@@ -122,6 +134,10 @@ class ConsoleChannel:
             await asyncio.to_thread(self.feed.append, conversation_id, {"type": "typing"})
         except FeedError:
             _log.warning("console_attend_failed", extra={"conversation": conversation_id}, exc_info=True)
+
+    async def fetch(self, media: Media) -> bytes:
+        """Always raises FetchError: the page sends words and taps only."""
+        raise FetchError("the console has no inbound files")
 
     async def send(self, delivery: Delivery) -> Receipt:
         """Append one bubble. The page shows a delivery id once, so trying again is always safe."""

@@ -9,6 +9,7 @@ MediaError
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 import re
 import time
@@ -23,6 +24,8 @@ from channels.types import Media
 
 #: The largest file kept, in bytes.
 MAX_BYTES = 25 * 1024 * 1024
+#: Seconds a file is kept after it was stored last: a week, as long as a console shows it.
+KEEP_SECONDS = 7 * 24 * 3600
 #: The longest a link may live, in seconds. Twilio fetches within minutes; a leaked link should die soon.
 MAX_LINK_SECONDS = 3600
 #: What a file is called once its bytes fit no type we know: browsers download it and run nothing.
@@ -97,6 +100,7 @@ class LocalMediaStore:
         self._folder = folder
         self._public_url = public_url.rstrip("/")
         self._max_age_seconds = max_age_seconds
+        self._clock = clock
         self._links = URLSafeTimedSerializer(
             list(reversed(keys)),  # itsdangerous signs with the last
             salt="sayso.media",
@@ -137,6 +141,14 @@ class LocalMediaStore:
             raise MediaGone("this file was removed: ask the bot for it again")
         return path, mime_type, filename
 
+    def sweep(self) -> int:
+        """Remove what nobody stored again for KEEP_SECONDS. Returns how many files went."""
+        oldest = self._clock() - KEEP_SECONDS
+        old = [path for path in self._folder.glob("*/*") if _changed_at(path) < oldest]
+        for path in old:
+            path.unlink(missing_ok=True)
+        return len(old)
+
     def _read_token(self, token: str) -> tuple[str, str, str]:
         try:
             ref, mime_type, filename, _ = self._links.loads(token, max_age=self._max_age_seconds)
@@ -150,6 +162,14 @@ class LocalMediaStore:
         if not _REF.fullmatch(ref):
             raise KeyError(ref)
         return self._folder / ref[:2] / ref
+
+
+def _changed_at(path: Path) -> float:
+    """When the file was stored last; now, for one that another worker is removing."""
+    try:
+        return path.stat().st_mtime
+    except FileNotFoundError:
+        return math.inf
 
 
 def settle_type(data: bytes, declared: str) -> str:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
 import functools
 import hashlib
 import json
 import logging
 import os
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import parse_qsl
@@ -16,6 +18,7 @@ from urllib.parse import parse_qsl
 from channels.base import (
     Ambiguous,
     BadHook,
+    FetchError,
     Forbidden,
     MediaSource,
     Notebook,
@@ -24,7 +27,9 @@ from channels.base import (
     SendError,
     Unreachable,
 )
+from channels.fetch import Download
 from channels.markup import split, whatsapp_text
+from channels.media import MAX_BYTES
 from channels.types import (
     Button,
     Conversation,
@@ -46,6 +51,8 @@ TEXT_LIMIT, BUTTONS_LIMIT = 1600, 1024
 MAX_BUTTONS, LABEL_LIMIT = 3, 20
 #: Seconds for one REST call; Twilio's own client would wait for ever.
 TIMEOUT = 10.0
+#: Hops from Twilio's API to the network that keeps its files.
+MAX_REDIRECTS = 2
 #: Fields a form may have: Twilio sends about thirty.
 MAX_FIELDS = 500
 
@@ -187,6 +194,17 @@ class WhatsAppChannel:
 
     def _typing(self, message_sid: str) -> None:
         self._twilio().request("POST", _TYPING_URL, data={"channel": "whatsapp", "messageId": message_sid})
+
+    async def fetch(self, media: Media) -> bytes:
+        """Download from this account's messages, and from where Twilio redirects to, which sees no credentials."""
+        own = f"{_ORIGINS[0]}(/2010-04-01/Accounts/{re.escape(self._account_sid)}/Messages/[A-Za-z0-9/]+)"
+        found = re.fullmatch(own, media.ref)
+        if found is None:
+            raise FetchError("the file's address is not one of this Twilio account")
+        basic = base64.b64encode(f"{self._account_sid}:{self._auth_token}".encode()).decode()
+        download = Download(MAX_BYTES, MAX_REDIRECTS, home=self._api_url or "")
+        file = await download.get((self._api_url or _ORIGINS[0]) + found.group(1), {"Authorization": f"Basic {basic}"})
+        return file.data
 
     async def send(self, delivery: Delivery) -> Receipt:
         """Send one piece; buttons Twilio will not take are left out, the words ask for a typed answer anyway."""

@@ -93,7 +93,9 @@ def bootstrap(
         mailbox=mailbox,
         channels=channels,
         media=media,
-        drain=Drain(mailbox, Postman(RedisOutbox(scripts), channels), channels, _agents(settings, client, media, keys)),
+        drain=Drain(
+            mailbox, Postman(RedisOutbox(scripts), channels), channels, _agents(settings, client, media, keys), media
+        ),
         reaper=Reaper(client, scripts, wake_up),
     )
 

@@ -12,8 +12,8 @@ from typing import Protocol
 
 from redis.exceptions import RedisError
 
-from channels.base import Channel
-from channels.types import Reply
+from channels.base import Channel, FetchError
+from channels.types import Media, Reply
 from workers.lane import Change, LaneLost, LaneParked, Lease, QueuedReply, QueuedTurn, TurnOvertaken, Work
 from workers.mailbox import LEASE_MS, Mailbox
 from workers.offload import offload
@@ -27,6 +27,11 @@ MAX_TURNS = 5
 MAX_SECONDS = 20.0
 #: Seconds a turn may take before it is ended with an honest word.
 TURN_TIMEOUT = 120.0
+
+#: Seconds after which a turn is answered without the inbound files that are not there yet.
+FETCH_SECONDS = 30.0
+#: Inbound files of one turn that are fetched at a time: each may take 25 MB of memory.
+MAX_FETCHES = 4
 
 #: Seconds to wait for "typing" to be shown before the answer goes out anyway.
 ATTEND_SECONDS = 3.0
@@ -43,14 +48,25 @@ class Answers(Protocol):
         """All that the turn changes. Raises LaneLost, TurnOvertaken."""
 
 
+class MediaSink(Protocol):
+    """Where inbound files are kept: the media store."""
+
+    def put(self, data: bytes, *, mime_type: str, filename: str) -> Media:
+        """Keep the bytes, typed by what they are."""
+
+
 @dataclass(frozen=True, slots=True)
 class Drain:
-    """Works through conversations. One instance serves a worker's whole event loop."""
+    """Works through conversations. One instance serves a worker's whole event loop.
+
+    Without `media` the agent sees inbound files as the platform's handles.
+    """
 
     mailbox: Mailbox
     postman: Postman
     channels: Mapping[str, Channel]
     agents: Mapping[str, Answers]
+    media: MediaSink | None = None
     turn_timeout: float = TURN_TIMEOUT
     clock: Callable[[], float] = time.monotonic
 
@@ -127,7 +143,7 @@ class Drain:
             return Change(replies=((Reply(GONE), ""),))
         try:
             async with asyncio.timeout(self.turn_timeout):
-                return await agent.answer(queued, lease)
+                return await agent.answer(await self._with_files(queued), lease)
         except TimeoutError:
             log.error("turn.timeout", extra={"conversation": lease.conversation, "seq": queued.seq})
             return Change(replies=((Reply(TOO_LONG), ""),))
@@ -137,6 +153,31 @@ class Drain:
             # The rim of a turn: whatever a tool or a model broke, the person hears a word and the next turn goes on.
             log.exception("turn.failed", extra={"conversation": lease.conversation, "seq": queued.seq})
             return Change(replies=((Reply(BROKEN), ""),))
+
+    async def _with_files(self, queued: QueuedTurn) -> QueuedTurn:
+        """The turn with its files in the media store, as far as they can be had."""
+        turn = queued.turn
+        channel = self.channels.get(turn.conversation.channel)
+        if not turn.media or channel is None or self.media is None:
+            return queued
+        slots = asyncio.Semaphore(MAX_FETCHES)
+        files = await asyncio.gather(*(_kept(media, channel, self.media, slots) for media in turn.media))
+        return replace(queued, turn=replace(turn, media=tuple(files)))
+
+
+async def _kept(media: Media, channel: Channel, sink: MediaSink, slots: asyncio.Semaphore) -> Media:
+    """The file in the store; one that cannot be had stays as it is, without the size that was only claimed."""
+    if media.stored:
+        return media
+    try:
+        async with asyncio.timeout(FETCH_SECONDS), slots:
+            data = await channel.fetch(media)
+            return await offload(sink.put, data, mime_type=media.mime_type, filename=media.filename)
+    except Exception as exc:  # noqa: BLE001  # the person is answered all the same
+        # No traceback and no words of others: they may hold a link or a file name.
+        reason = str(exc) if isinstance(exc, FetchError) else type(exc).__name__
+        log.warning("media.not_fetched", extra={"channel": channel.name, "reason": reason})
+        return replace(media, size=0)
 
 
 @dataclass(slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 
@@ -10,14 +11,18 @@ from redis.exceptions import RedisError
 from rq import SimpleWorker
 from rq.serializers import JSONSerializer
 
+from channels.media import LocalMediaStore
 from config.bootstrap import Services
 from workers import jobs
+from workers.offload import offload
 from workers.queue import QUEUE, SaysoJob
 
 log = logging.getLogger(__name__)
 
 #: Seconds until a silent worker counts as gone; RQ blocks on the queue for 15 s less.
 WORKER_TTL = 60
+#: Seconds between two looks for old files.
+SWEEP_SECONDS = 3600
 #: Seconds between RQ's own clean-ups of its registries.
 MAINTENANCE_INTERVAL = 60
 
@@ -37,6 +42,7 @@ def run_worker(services: Services) -> None:
     """Work until SIGTERM or SIGINT; the turn in progress is finished first. Rides out restarts of Redis."""
     process = jobs.install(services)
     process.loop.spawn(services.reaper.forever())
+    process.loop.spawn(_sweep_media(services.media))
     worker = None
     while True:
         try:
@@ -47,6 +53,15 @@ def run_worker(services: Services) -> None:
         if worker is not None and worker.stopping:
             return
         time.sleep(1)
+
+
+async def _sweep_media(media: LocalMediaStore) -> None:
+    """Remove old files now and then; several workers on one folder do no harm."""
+    while True:
+        removed = await offload(media.sweep)
+        if removed:
+            log.info("media.swept", extra={"files": removed})
+        await asyncio.sleep(SWEEP_SECONDS)
 
 
 def _new_worker(redis_url: str) -> SaysoWorker:

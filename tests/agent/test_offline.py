@@ -201,9 +201,15 @@ def test_earlier_results_are_not_told_again():
 def test_media_are_listed():
     """Kind, type, size and name, as far as the platform told."""
     photo = Media("r", "image/jpeg", "photo.jpg", 123456)
+    nameless = Media("r", "image/jpeg", size=123456, stored=True)
     voice = Media("r", "audio/ogg")
-    message = Message(Role.USER, "look", media=(photo, voice))
-    assert answer([message]).content == ("You said: look\n[image image/jpeg 123456 bytes photo.jpg]\n[audio audio/ogg]")
+    message = Message(Role.USER, "look", media=(photo, nameless, voice))
+    assert answer([message]).content.splitlines() == [
+        "You said: look",
+        "[image image/jpeg 123456 bytes photo.jpg]",
+        "[image image/jpeg 123456 bytes]",
+        "[audio audio/ogg]",
+    ]
 
 
 def test_calls_have_ids():

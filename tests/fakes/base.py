@@ -160,10 +160,15 @@ class Ledger:
 
     def keep(self, filename: str, mime: str, data: bytes) -> dict[str, Any]:
         """Keep a file and describe it as the ledger shows it."""
+        digest = self.host(data)
+        return {"filename": filename, "mime": mime, "size": len(data), "sha256": digest}
+
+    def host(self, data: bytes) -> str:
+        """Keep the bytes. Returns their digest."""
         digest = hashlib.sha256(data).hexdigest()
         with self._lock:
             self.blobs[digest] = data
-        return {"filename": filename, "mime": mime, "size": len(data), "sha256": digest}
+        return digest
 
     def script(self, platform: str, error: str, times: int, seconds: float) -> None:
         """Line up failures for a platform."""
@@ -190,3 +195,6 @@ class Fake(Protocol):
 
     def failure(self, error: str) -> Answer:
         """How the platform says this error."""
+
+    def host(self, data: bytes) -> str:
+        """Keep a file that a person sent. Returns what webhooks call it: a URL or an id."""

@@ -43,7 +43,7 @@ class FakePlatforms:
             f"{self.url}/{name}" for name in ("twilio", "telegram", "slack")
         )
         self.fakes: dict[str, Fake] = {
-            "twilio": FakeTwilio(self.ledger, TWILIO_ACCOUNT_SID, TWILIO_AUTH_TOKEN),
+            "twilio": FakeTwilio(self.ledger, TWILIO_ACCOUNT_SID, TWILIO_AUTH_TOKEN, self.twilio_url),
             "telegram": FakeTelegram(self.ledger, TELEGRAM_TOKEN),
             "slack": FakeSlack(self.ledger, SLACK_BOT_TOKEN, self.slack_url),
         }
@@ -77,6 +77,10 @@ class FakePlatforms:
         `seconds`; anything else is the platform's own error (Slack's code, Twilio's number, Telegram's description).
         """
         self.ledger.script(platform, error, times, seconds)
+
+    def host(self, platform: str, data: bytes) -> str:
+        """Keep a file that a person sends. Returns what the webhook calls it: Twilio's or Slack's URL, a file_id."""
+        return self.fakes[platform].host(data)
 
     def reset(self) -> None:
         """Forget what arrived and what was scripted."""

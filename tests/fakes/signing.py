@@ -12,6 +12,9 @@ from urllib.parse import urlencode
 
 Signed = tuple[dict[str, str], bytes]
 
+#: The start of a JPEG, which is enough to tell one.
+JPEG = b"\xff\xd8\xff\xe0\x00\x10JFIF\x00\x01" + bytes(range(256)) * 40 + b"\xff\xd9"
+
 
 def whatsapp_hook(url: str, auth_token: str, form: Mapping[str, str]) -> Signed:
     """Headers and body of a Twilio webhook to `url` (query included)."""
@@ -52,6 +55,12 @@ def whatsapp_tap(sid: str, data: str, *, label: str = "Yes", **extra: str) -> di
     return whatsapp_text(sid, label, ButtonPayload=data, ButtonText=label, MessageType="interactive", **extra)
 
 
+def whatsapp_photo(sid: str, url: str, caption: str = "", *, mime: str = "image/jpeg", **extra: str) -> dict[str, str]:
+    """The form of a photo that Twilio keeps at `url`: the body is its caption."""
+    media = {"NumMedia": "1", "MediaUrl0": url, "MediaContentType0": mime, "MessageType": "image"}
+    return whatsapp_text(sid, caption, **{**media, **extra})
+
+
 def telegram_hook(secret: str, update: Mapping[str, Any]) -> Signed:
     """Headers and body of a Telegram webhook."""
     headers = {"content-type": "application/json", "x-telegram-bot-api-secret-token": secret}
@@ -61,6 +70,13 @@ def telegram_hook(secret: str, update: Mapping[str, Any]) -> Signed:
 def telegram_text(update_id: int, text: str, *, user: int = 5123456789, chat: int | None = None, **extra: Any) -> dict:
     """The update of a typed message; in a private chat unless `chat` is negative."""
     return {"update_id": update_id, "message": {**_telegram_message(update_id, user, chat), "text": text, **extra}}
+
+
+def telegram_photo(update_id: int, file_id: str, caption: str = "", *, user: int = 5123456789, **extra: Any) -> dict:
+    """The update of a photo in a private chat, in two sizes as Telegram sends it."""
+    sizes = [{"file_id": f"small-{file_id}", "width": 90, "height": 90}, {"file_id": file_id, "width": 1, "height": 1}]
+    message = {**_telegram_message(update_id, user, None), "photo": sizes, "caption": caption, **extra}
+    return {"update_id": update_id, "message": message}
 
 
 def telegram_tap(update_id: int, data: str, *, user: int = 5123456789, chat: int | None = None, **extra: Any) -> dict:
@@ -117,6 +133,12 @@ def slack_text(
         "authorizations": [{"team_id": "T0ACME", "user_id": "U0BOT", "is_bot": True}],
     }
     return json.dumps(body).encode()
+
+
+def slack_photo(ts: str, url: str, text: str = "", *, name: str = "photo.jpg", size: int = 0, **extra: str) -> bytes:
+    """The body of a message that shares a photo Slack keeps at `url`."""
+    file = {"id": "F0FILE", "name": name, "mimetype": "image/jpeg", "size": size, "url_private_download": url}
+    return slack_text(ts, text, subtype="file_share", files=[file], **extra)
 
 
 def slack_tap(

@@ -1,4 +1,4 @@
-"""FakeSlack: the Web API methods we call, with Slack's way of saying errors and its block limits."""
+"""FakeSlack: the Web API methods we call and its files, with Slack's way of saying errors and its block limits."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from slack_sdk.models.blocks import Block
 
 from tests.fakes.base import ACCEPTED, Answer, Call, Ledger, json_answer
 
+_FILES = "/files-pri/"
+_LOGIN = b"<!DOCTYPE html><html><head><title>Sign in | Slack</title></head><body>Sign in</body></html>"
 _FORM_JSON = ("blocks", "files", "channels", "loading_messages")
 
 
@@ -28,6 +30,8 @@ class FakeSlack:
         """What the Web API would say."""
         if call.route.startswith("/upload/"):
             return self._receive(call)
+        if call.route.startswith(_FILES):
+            return self._download(call)
         if call.headers.get("authorization") != f"Bearer {self._token}":
             return self.failure("invalid_auth")
         params = _params(call)
@@ -51,6 +55,18 @@ class FakeSlack:
         if error.isdecimal():
             return Answer(int(error), b"<html>upstream error</html>", {"Content-Type": "text/html"})
         return json_answer({"ok": False, "error": error})
+
+    def host(self, data: bytes) -> str:
+        """Keep a file that a person sent. Returns its url_private_download."""
+        return f"https://files.slack.com{_FILES}T0ACME-F0FILE/download/{self._ledger.host(data)}"
+
+    def _download(self, call: Call) -> Answer:
+        """With a wrong token, a page to log in and no error."""
+        self._ledger.note("slack", "download", call.route)
+        if call.headers.get("authorization") != f"Bearer {self._token}":
+            return Answer(200, _LOGIN, {"Content-Type": "text/html; charset=utf-8"})
+        data = self._ledger.blobs.get(call.route.rpartition("/")[2])
+        return Answer(404, b"") if data is None else Answer(200, data, {"Content-Type": "application/octet-stream"})
 
     def _post(self, params: dict[str, Any]) -> Answer:
         blocks = params.get("blocks") or []

@@ -1,4 +1,4 @@
-"""FakeTelegram: the Bot API's send methods, with its limits, its HTML rules and its envelope."""
+"""FakeTelegram: the Bot API's send methods and files, with its limits, its HTML rules and its envelope."""
 
 from __future__ import annotations
 
@@ -14,6 +14,10 @@ _TAGS = frozenset(
     ("b", "strong", "i", "em", "u", "ins", "s", "strike", "del", "a", "code", "pre", "blockquote", "span")
 )
 _TAG = re.compile(r"<(/?)([A-Za-z][\w-]*)((?:\s+[\w-]+(?:=\"[^\"<>]*\")?)*)\s*>")
+
+
+#: Bytes above which a bot gets no file.
+_FILE_LIMIT = 20 * 1024 * 1024
 
 
 class RefusedError(Exception):
@@ -32,6 +36,8 @@ class FakeTelegram:
 
     def answer(self, call: Call) -> Answer:
         """What the Bot API would say."""
+        if call.route.startswith("/file/bot"):
+            return self._download(call)
         token, _, method = call.route.removeprefix("/bot").partition("/")
         if token != self._token:
             return _error(401, "Unauthorized")
@@ -53,12 +59,34 @@ class FakeTelegram:
 
     def _other(self, method: str, params: dict[str, Any]) -> Answer:
         self._ledger.note("telegram", method, params)
+        if method == "getFile":
+            return self._where(str(params.get("file_id")))
         if method == "getMe":
             bot_id = int(self._token.partition(":")[0])
             return _result({"id": bot_id, "is_bot": True, "first_name": "Acme", "username": "acme_bot"})
         if method in ("answerCallbackQuery", "sendChatAction"):
             return _result(True)
         return _error(404, "Not Found")
+
+    def host(self, data: bytes) -> str:
+        """Keep a file that a person sent. Returns its file_id."""
+        return self._ledger.host(data)
+
+    def _where(self, file_id: str) -> Answer:
+        data = self._ledger.blobs.get(file_id)
+        if data is None:
+            raise RefusedError("wrong file_id or the file is temporarily unavailable")
+        if len(data) > _FILE_LIMIT:
+            raise RefusedError("file is too big")
+        file = {"file_id": file_id, "file_unique_id": file_id[:16], "file_size": len(data)}
+        return _result({**file, "file_path": f"photos/{file_id}"})
+
+    def _download(self, call: Call) -> Answer:
+        token, _, path = call.route.removeprefix("/file/bot").partition("/")
+        data = self._ledger.blobs.get(path.removeprefix("photos/"))
+        if token != self._token or data is None:
+            return _error(404, "Not Found")
+        return Answer(200, data, {"Content-Type": "application/octet-stream"})
 
     def _send(self, method: str, call: Call) -> Answer:
         params = call.params

@@ -1,4 +1,4 @@
-"""FakeTwilio: Messages, Contents and the typing sign, with Twilio's rules about what may go together."""
+"""FakeTwilio: Messages, Contents, inbound files and the typing sign, with Twilio's rules about what may go together."""
 
 from __future__ import annotations
 
@@ -23,10 +23,13 @@ class RefusedError(Exception):
 
 
 class FakeTwilio:
-    """One account's side of the REST API."""
+    """One account's side of the REST API. `url` is where its files' own network is; `redirect` sends elsewhere."""
 
-    def __init__(self, ledger: Ledger, account_sid: str, auth_token: str) -> None:
+    def __init__(self, ledger: Ledger, account_sid: str, auth_token: str, url: str) -> None:
         self._ledger, self._account_sid = ledger, account_sid
+        self._messages = f"/2010-04-01/Accounts/{account_sid}/Messages/"
+        self._url = url
+        self.redirect = ""
         self._basic = "Basic " + base64.b64encode(f"{account_sid}:{auth_token}".encode()).decode()
         self._contents: dict[str, dict[str, Any]] = {}
 
@@ -36,6 +39,8 @@ class FakeTwilio:
 
     def answer(self, call: Call) -> Answer:
         """What the REST API would say."""
+        if call.route.startswith("/cdn/"):
+            return self._cdn(call)
         if call.headers.get("authorization") != self._basic:
             return _error(401, 20003, "Authenticate")
         try:
@@ -45,6 +50,8 @@ class FakeTwilio:
                 return self._create_content(json.loads(call.body))
         except RefusedError as exc:
             return _error(400, exc.code, str(exc))
+        if call.route.startswith(self._messages):
+            return self._media(call)
         if call.route == "/v2/Indicators/Typing.json":
             self._ledger.note("twilio", "typing", call.params)
             return json_answer(ACCEPTED, 201)
@@ -57,6 +64,27 @@ class FakeTwilio:
         if len(error) == 3:
             return _error(int(error), 20500, "Internal Server Error")
         return _error(400, int(error), "The 'To' number whatsapp:+4915100000042 was refused")
+
+    def host(self, data: bytes) -> str:
+        """Keep a file that a person sent. Returns its MediaUrl."""
+        digest = self._ledger.host(data)
+        return f"https://api.twilio.com{self._messages}MM{digest[:32]}/Media/ME{digest[32:]}"
+
+    def _media(self, call: Call) -> Answer:
+        """Files are elsewhere: Twilio redirects."""
+        self._ledger.note("twilio", "media", call.route)
+        parts = re.fullmatch(r"MM(\w{32})/Media/ME(\w{32})", call.route.removeprefix(self._messages))
+        if parts is None or "".join(parts.groups()) not in self._ledger.blobs:
+            return _error(404, 20404, "The requested resource was not found")
+        return Answer(302, b"", {"Location": self.redirect or f"{self._url}/cdn/{''.join(parts.groups())}"})
+
+    def _cdn(self, call: Call) -> Answer:
+        """A signed link and credentials exclude each other, as at S3."""
+        self._ledger.note("twilio", "cdn", dict(call.headers))
+        if "authorization" in call.headers:
+            return Answer(400, b"<Error><Code>InvalidArgument</Code></Error>", {"Content-Type": "application/xml"})
+        data = self._ledger.blobs.get(call.route.removeprefix("/cdn/"))
+        return Answer(404, b"") if data is None else Answer(200, data, {"Content-Type": "application/octet-stream"})
 
     def _message(self, form: dict[str, list[str]]) -> Answer:
         fields = {name: values[0] for name, values in form.items()}

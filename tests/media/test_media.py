@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from pathlib import Path
 
 import pytest
 
 from channels.media import (
+    KEEP_SECONDS,
     MAX_BYTES,
     MAX_LINK_SECONDS,
     UNKNOWN_TYPE,
@@ -215,3 +217,14 @@ def test_no_keys_or_eternal_links_cannot_be_built(tmp_path: Path):
         LocalMediaStore(tmp_path, keys=[], public_url="https://bot.example")
     with pytest.raises(ValueError, match="7200"):
         LocalMediaStore(tmp_path, keys=["k"], public_url="https://bot.example", max_age_seconds=7200)
+
+
+def test_old_files_are_swept_and_young_ones_stay(store: LocalMediaStore, tmp_path: Path, clock: Clock):
+    """A file goes a week after it was stored last; storing it again makes it young."""
+    old, young = store.put(PNG, mime_type="image/png"), store.put(PNG + b"1", mime_type="image/png")
+    for media, age in ((old, KEEP_SECONDS + 1), (young, KEEP_SECONDS - 1)):
+        os.utime(tmp_path / "media" / media.ref[:2] / media.ref, (0, clock.now - age))
+    assert store.sweep() == 1
+    assert store.read(young.ref)
+    with pytest.raises(KeyError):
+        store.read(old.ref)

@@ -1,0 +1,423 @@
+"""Inbound files: fetched from the platform alone, with credentials for nobody else, and never more than the cap."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import traceback
+from collections.abc import AsyncIterator, Callable, Iterator
+
+import httpx
+import pytest
+
+from channels import fetch
+from channels.base import Channel, FetchError
+from channels.console import ConsoleChannel
+from channels.feed import MemoryFeed
+from channels.fetch import Download, is_public
+from channels.telegram import FILE_LIMIT
+from channels.types import Media
+from tests.channels.harness import ALL, SLACK, TELEGRAM, WHATSAPP, MemoryMedia, Platform
+from tests.fakes.platforms import SLACK_BOT_TOKEN, TELEGRAM_TOKEN, TWILIO_ACCOUNT_SID, FakePlatforms
+from tests.fakes.signing import JPEG
+
+MESSAGES = f"https://api.twilio.com/2010-04-01/Accounts/{TWILIO_ACCOUNT_SID}/Messages"
+TWILIO_FILE = f"{MESSAGES}/MM1/Media/ME1"
+SLACK_FILE = "https://files.slack.com/files-pri/T1-F1/photo.jpg"
+
+#: Addresses that only look like the platform's.
+FOREIGN = {
+    "whatsapp": [
+        TWILIO_FILE.replace("https:", "http:"),
+        TWILIO_FILE.replace("api.twilio.com", "evil.example"),
+        TWILIO_FILE.replace("api.twilio.com", "api.twilio.com.evil.example"),
+        TWILIO_FILE.replace("api.twilio.com", "api.twilio.com@evil.example"),
+        TWILIO_FILE.replace("api.twilio.com", "api.twilio.com:8443"),
+        TWILIO_FILE.replace(TWILIO_ACCOUNT_SID, "AC" + "b" * 32),
+        f"{MESSAGES}/../../AC{'b' * 32}/Messages/MM1/Media/ME1",
+        f"{MESSAGES}/%2e%2e/%2e%2e/AC{'b' * 32}/Messages/MM1",
+        f"{MESSAGES}/MM1/Media/ME1\nx",
+        f"https://evil.example/{TWILIO_FILE}",
+        "file:///etc/passwd",
+        "",
+    ],
+    "slack": [
+        SLACK_FILE.replace("https:", "http:"),
+        SLACK_FILE.replace("files.slack.com", "evil.example"),
+        SLACK_FILE.replace("files.slack.com", "files.slack.com.evil.example"),
+        SLACK_FILE.replace("files.slack.com", "files.slack.com@evil.example"),
+        SLACK_FILE.replace("files.slack.com/", "files.slack.com\\@evil.example/"),
+        SLACK_FILE.replace("files.slack.com", "filesxslack.com"),
+        SLACK_FILE.replace("files.slack.com", "slack.com"),
+        "https://169.254.169.254/latest/meta-data",
+        "file:///etc/passwd",
+        "",
+    ],
+}
+PRIVATE = [
+    "127.0.0.1",
+    "169.254.169.254",
+    "10.0.0.1",
+    "172.16.0.1",
+    "192.168.1.1",
+    "100.100.100.200",
+    "0.0.0.0",
+    "192.0.0.192",
+    "168.63.129.16",
+    "224.0.0.1",
+    "255.255.255.255",
+    "::1",
+    "::",
+    "::ffff:10.0.0.1",
+    "::ffff:169.254.169.254",
+    "::7f00:1",
+    "64:ff9b::a9fe:a9fe",
+    "2002:7f00:1::",
+    "fe80::1",
+    "fec0::1",
+    "fd00:ec2::254",
+    "ff02::1",
+]
+
+Handler = Callable[[httpx.Request], httpx.Response]
+
+
+class Wire:
+    """The network: what would have been sent over it, and what comes back."""
+
+    def __init__(self) -> None:
+        self.requests: list[httpx.Request] = []
+        self.answer: Handler = lambda request: httpx.Response(404)
+
+    async def carry(self, request: httpx.Request) -> httpx.Response:
+        """Stand in for httpx's own transport."""
+        self.requests.append(request)
+        return self.answer(request)
+
+
+@pytest.fixture
+def wire(monkeypatch: pytest.MonkeyPatch) -> Wire:
+    """No request leaves the machine."""
+    wire = Wire()
+    monkeypatch.setattr(httpx.AsyncHTTPTransport, "handle_async_request", wire.carry)
+    return wire
+
+
+@pytest.fixture(params=ALL, ids=lambda platform: platform.name)
+def platform(request: pytest.FixtureRequest) -> Platform:
+    """Each platform in turn."""
+    return request.param
+
+
+@pytest.fixture
+def redirect(platforms: FakePlatforms) -> Iterator[Callable[[str], None]]:
+    """Have Twilio redirect its files to somewhere else, until the test ends."""
+    twilio = platforms.fakes["twilio"]
+    yield lambda url: setattr(twilio, "redirect", url)
+    twilio.redirect = ""
+
+
+def local(platform: Platform, platforms: FakePlatforms, media: MemoryMedia, **extra: str) -> Channel:
+    """The platform's adapter, talking to its fake."""
+    return platform.build(media, f"{platforms.url}/{platform.fake}", **extra)
+
+
+def fetched(channel: Channel, ref: str, mime_type: str = "image/jpeg", **fields: int) -> bytes:
+    """The bytes of an inbound file."""
+    return asyncio.run(channel.fetch(Media(ref, mime_type, **fields)))
+
+
+def refusal(channel: Channel, ref: str, mime_type: str = "image/jpeg", **fields: int) -> str:
+    """The words of the error that fetching ends in."""
+    with pytest.raises(FetchError) as caught:
+        fetched(channel, ref, mime_type, **fields)
+    return str(caught.value)
+
+
+def resolving(*addresses: str):
+    """A resolver that knows one answer."""
+
+    async def resolve(host: str, port: int) -> list[str]:
+        return list(addresses)
+
+    return resolve
+
+
+def sent(data: bytes, content_type: str = "image/jpeg") -> httpx.Response:
+    """An answer that was not read yet."""
+    return httpx.Response(200, headers={"Content-Type": content_type}, stream=httpx.ByteStream(data))
+
+
+def redirecting(*locations: str) -> tuple[httpx.MockTransport, list[httpx.Request]]:
+    """A network whose answers are these redirects and then a file; and what it was asked."""
+    asked: list[httpx.Request] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        asked.append(request)
+        if len(asked) <= len(locations):
+            return httpx.Response(302, headers={"Location": locations[len(asked) - 1]})
+        return sent(JPEG)
+
+    return httpx.MockTransport(answer), asked
+
+
+@pytest.mark.parametrize(("platform", "ref"), [(p, ref) for p in (WHATSAPP, SLACK) for ref in FOREIGN[p.name]])
+@pytest.mark.parametrize("api_url", [None, "http://127.0.0.1:1"])
+def test_foreign_address_is_refused_without_a_request(
+    platform: Platform, ref: str, api_url: str | None, media: MemoryMedia, wire: Wire
+):
+    """Another host, scheme, port or account gets no byte from us, credentials least of all."""
+    refusal(platform.build(media, api_url), ref)
+    assert wire.requests == []
+
+
+@pytest.mark.parametrize("address", PRIVATE)
+def test_private_addresses_are_not_public(address: str):
+    """Loopback, private, link-local, metadata, and all of them dressed up as IPv6."""
+    assert not is_public(address)
+
+
+@pytest.mark.parametrize("address", ["8.8.8.8", "52.216.0.1", "2606:4700::1111"])
+def test_public_addresses_are_public(address: str):
+    """The content networks of this world."""
+    assert is_public(address)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "169.254.169.254", "[::ffff:10.0.0.1]", "2130706433", "0x7f.1", "[::1]"])
+def test_redirect_to_a_private_address_is_refused(
+    host: str, platforms: FakePlatforms, media: MemoryMedia, redirect: Callable[[str], None]
+):
+    """However an address is spelled, the system's own resolver says what it is."""
+    redirect(f"https://{host}/latest/meta-data")
+    ref = platforms.host("twilio", JPEG)
+    assert "not public" in refusal(local(WHATSAPP, platforms, media), ref)
+
+
+@pytest.mark.parametrize(
+    "addresses", [["127.0.0.1"], ["169.254.169.254"], ["::ffff:10.0.0.1"], ["8.8.8.8", "10.0.0.1"]]
+)
+def test_redirect_to_a_name_of_a_private_address_is_refused(addresses: list[str]):
+    """A public name may point inside: one private address among several is enough."""
+    transport, asked = redirecting("https://cdn.example/f")
+    download = Download(100_000, 2, resolve=resolving(*addresses), transport=transport)
+    with pytest.raises(FetchError, match="not public"):
+        asyncio.run(download.get(TWILIO_FILE, {}))
+    assert len(asked) == 1
+
+
+@pytest.mark.parametrize(
+    "to", ["http://8.8.8.8/f", "ftp://8.8.8.8/f", "file:///etc/passwd", "http://[::1/", "https://xn--a.example/f"]
+)
+def test_redirect_away_from_https_is_refused(to: str):
+    """No plain http, no other scheme, no broken address or name."""
+    transport, asked = redirecting(to)
+    with pytest.raises(FetchError):
+        asyncio.run(Download(100_000, 2, resolve=resolving("8.8.8.8"), transport=transport).get(TWILIO_FILE, {}))
+    assert len(asked) == 1
+
+
+def test_the_origin_of_api_url_is_no_licence_for_its_neighbours(
+    platforms: FakePlatforms, media: MemoryMedia, redirect: Callable[[str], None]
+):
+    """Another port of the same machine is another server."""
+    redirect("http://127.0.0.1:1/f")
+    assert "not https" in refusal(local(WHATSAPP, platforms, media), platforms.host("twilio", JPEG))
+
+
+def test_redirected_request_connects_to_the_address_that_was_checked():
+    """The name is looked up once: a second answer could be another. TLS still proves the name."""
+    transport, asked = redirecting("https://cdn.example:8443/f?signature=1")
+    download = Download(100_000, 2, resolve=resolving("8.8.8.8"), transport=transport)
+    asyncio.run(download.get(TWILIO_FILE, {"Authorization": "Basic eHg="}))
+    pinned = asked[1]
+    assert (str(pinned.url), pinned.headers["host"]) == ("https://8.8.8.8:8443/f?signature=1", "cdn.example:8443")
+    assert pinned.extensions["sni_hostname"] == "cdn.example"
+    assert "authorization" not in pinned.headers
+
+
+def test_redirect_to_an_international_name_keeps_one_spelling():
+    """What is looked up, asked for and proven is the same name."""
+    name = "xn--bcher-kva.example"
+    transport, asked = redirecting(f"https://{name}/f")
+    asyncio.run(Download(100_000, 2, resolve=resolving("8.8.8.8"), transport=transport).get(TWILIO_FILE, {}))
+    assert (asked[1].headers["host"], asked[1].extensions["sni_hostname"]) == (name, name)
+
+
+def test_relative_redirect_starts_at_the_name_and_not_at_the_address():
+    """A pinned address is how we connect, not where we are."""
+    transport, asked = redirecting("https://cdn.example/a", "/b")
+    asyncio.run(Download(100_000, 2, resolve=resolving("8.8.8.8"), transport=transport).get(TWILIO_FILE, {}))
+    assert (asked[2].url.path, asked[2].headers["host"]) == ("/b", "cdn.example")
+
+
+def test_no_more_than_two_redirects():
+    """Three are a loop or a game."""
+    transport, asked = redirecting(*["https://cdn.example/f"] * 3)
+    with pytest.raises(FetchError, match="more than 2 times"):
+        asyncio.run(Download(100_000, 2, resolve=resolving("8.8.8.8"), transport=transport).get(TWILIO_FILE, {}))
+    assert len(asked) == 3
+
+
+@pytest.mark.parametrize("platform", [SLACK, TELEGRAM], ids=lambda platform: platform.name)
+def test_slack_and_telegram_follow_no_redirect(platform: Platform, media: MemoryMedia, wire: Wire):
+    """Their tokens are in the request: it goes where we meant it to go, and nowhere else."""
+    file = {"file_id": "f", "file_unique_id": "u", "file_path": "p"}
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        if request.url.path.endswith("/getFile"):
+            return httpx.Response(200, json={"ok": True, "result": file})
+        return httpx.Response(302, headers={"Location": "https://8.8.8.8/f"})
+
+    wire.answer = answer
+    assert "redirected" in refusal(platform.build(media, None), SLACK_FILE)
+    assert {request.url.host for request in wire.requests} <= {"files.slack.com", "api.telegram.org"}
+
+
+def test_credentials_stay_with_twilio(platforms: FakePlatforms, media: MemoryMedia):
+    """Its file network is asked without Authorization, which it would refuse."""
+    fetched(local(WHATSAPP, platforms, media), platforms.host("twilio", JPEG))
+    (asked,) = [call["params"] for call in platforms.calls if call["method"] == "cdn"]
+    assert "authorization" not in asked
+
+
+class Endless(httpx.AsyncByteStream):
+    """A body without end, whatever its header says; it counts what was taken."""
+
+    taken = 0
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        while True:
+            self.taken += 1024
+            yield bytes(1024)
+
+
+def test_oversized_file_is_refused_in_bounded_memory():
+    """The header says ten bytes, the body never ends: reading stops at the cap."""
+    body = Endless()
+    transport = httpx.MockTransport(lambda _: httpx.Response(200, headers={"Content-Length": "10"}, stream=body))
+    with pytest.raises(FetchError, match="more than 10000 bytes"):
+        asyncio.run(Download(10_000, transport=transport).get(TWILIO_FILE, {}))
+    assert body.taken <= 11 * 1024
+
+
+def test_file_of_exactly_the_cap_is_taken():
+    """The cap is the largest size that is allowed."""
+    transport = httpx.MockTransport(lambda _: sent(bytes(1000)))
+    assert len(asyncio.run(Download(1000, transport=transport).get(TWILIO_FILE, {})).data) == 1000
+
+
+def test_compressed_answer_is_refused():
+    """A small zip bomb would pass any cap on what arrives."""
+    answer = httpx.Response(200, headers={"Content-Encoding": "gzip"}, stream=Endless())
+    transport = httpx.MockTransport(lambda _: answer)
+    with pytest.raises(FetchError, match="compressed"):
+        asyncio.run(Download(1000, transport=transport).get(TWILIO_FILE, {}))
+
+
+def test_slow_server_is_left(monkeypatch: pytest.MonkeyPatch):
+    """A server that never answers costs a turn no more than the time limit."""
+    monkeypatch.setattr(fetch, "TIMEOUT", 0.02)
+
+    async def never(_request: httpx.Request) -> httpx.Response:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    with pytest.raises(FetchError, match="took longer"):
+        asyncio.run(Download(1000, transport=httpx.MockTransport(never)).get(TWILIO_FILE, {}))
+
+
+def test_too_large_for_telegram_is_refused_without_a_request(media: MemoryMedia, wire: Wire):
+    """The update says so already."""
+    assert "at most" in refusal(TELEGRAM.build(media, None), "f", size=FILE_LIMIT + 1)
+    assert wire.requests == []
+
+
+def test_telegram_file_that_grew_is_refused_before_its_download(media: MemoryMedia, wire: Wire):
+    """getFile's size counts when the update named none."""
+    file = {"file_id": "f", "file_unique_id": "u", "file_path": "p", "file_size": FILE_LIMIT + 1}
+    wire.answer = lambda _: httpx.Response(200, json={"ok": True, "result": file})
+    assert "at most" in refusal(TELEGRAM.build(media, None), "f")
+    assert len(wire.requests) == 1
+
+
+@pytest.mark.parametrize("path", ["/etc/hostname", None])
+def test_telegram_path_on_this_machine_is_never_opened(path: str | None, media: MemoryMedia, wire: Wire):
+    """A Bot API server in local mode names paths on a disk; we download links or nothing."""
+    file = {"file_id": "f", "file_unique_id": "u", "file_path": path}
+    wire.answer = lambda _: httpx.Response(200, json={"ok": True, "result": file})
+    assert "no link" in refusal(TELEGRAM.build(media, None), "f")
+
+
+def test_slack_log_in_page_is_refused(platforms: FakePlatforms, media: MemoryMedia):
+    """A wrong token gets a page and a 200: it is not the photo, nor the page somebody sent."""
+    channel, ref = local(SLACK, platforms, media, bot_token="xoxb-wrong"), platforms.host("slack", JPEG)
+    for mime_type in ("image/jpeg", "text/html", "application/octet-stream"):
+        assert "bot_token" in refusal(channel, ref, mime_type, size=len(JPEG))
+
+
+def test_page_that_somebody_sent_is_taken(media: MemoryMedia, wire: Wire):
+    """An HTML file is a file, if it is the one Slack announced."""
+    wire.answer = lambda _: sent(b"<p>hi</p>", "text/html")
+    assert fetched(SLACK.build(media, None), SLACK_FILE, "text/html", size=9) == b"<p>hi</p>"
+
+
+@pytest.mark.parametrize("ref", ["gone", "dead server", "forged token"])
+def test_no_secret_in_errors_or_logs(
+    platform: Platform, ref: str, platforms: FakePlatforms, media: MemoryMedia, caplog: pytest.LogCaptureFixture
+):
+    """Neither the words nor the traceback nor a DEBUG log hold a token, or the address of the file."""
+    caplog.set_level(logging.DEBUG)
+    channel = local(platform, platforms, media)
+    handle = {"whatsapp": TWILIO_FILE, "slack": SLACK_FILE, "telegram": "some-file-id"}[platform.name]
+    if ref == "dead server":
+        channel = platform.build(media, "http://127.0.0.1:1")
+    if ref == "forged token":
+        field = {"whatsapp": "auth_token", "telegram": "token", "slack": "bot_token"}[platform.name]
+        channel = local(platform, platforms, media, **{field: "7:forged-token"})
+        handle = platforms.host(platform.fake, JPEG)
+    with pytest.raises(FetchError) as caught:
+        fetched(channel, handle)
+    told = "".join(traceback.format_exception(caught.value)) + repr(caught.value) + caplog.text
+    secrets = (*platform.secrets, "7:forged-token", TELEGRAM_TOKEN, SLACK_BOT_TOKEN, handle, "/Messages/", "files-pri")
+    assert not [secret for secret in secrets if secret in told]
+
+
+def test_no_token_in_the_error_of_a_failed_telegram_download(
+    media: MemoryMedia, wire: Wire, caplog: pytest.LogCaptureFixture
+):
+    """The link itself holds the token, so the second step has most to lose."""
+    caplog.set_level(logging.DEBUG)
+    file = {"file_id": "f", "file_unique_id": "u", "file_path": "photos/p.jpg"}
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        if request.url.path.endswith("/getFile"):
+            return httpx.Response(200, json={"ok": True, "result": file})
+        raise httpx.ConnectError(f"cannot reach {request.url}")
+
+    wire.answer = answer
+    with pytest.raises(FetchError) as caught:
+        fetched(TELEGRAM.build(media, None), "f")
+    assert wire.requests[-1].url.path == f"/file/bot{TELEGRAM_TOKEN}/photos/p.jpg"
+    assert TELEGRAM_TOKEN not in "".join(traceback.format_exception(caught.value)) + caplog.text
+
+
+def test_console_has_no_inbound_files(media: MemoryMedia):
+    """Its page sends words and taps."""
+    console = ConsoleChannel("web", feed=MemoryFeed(), media=media, keys=["k"])
+    assert "no inbound files" in refusal(console, "x")
+
+
+def test_file_arrives(platform: Platform, platforms: FakePlatforms, media: MemoryMedia):
+    """The bytes a person sent, by the handle the webhook gave."""
+    ref = platforms.host(platform.fake, JPEG)
+    assert fetched(local(platform, platforms, media), ref, size=len(JPEG)) == JPEG
+
+
+def test_without_api_url_the_platforms_own_servers_are_asked(media: MemoryMedia, wire: Wire):
+    """What goes out is the address in the webhook, with that platform's credentials."""
+    wire.answer = lambda _: sent(JPEG)
+    assert fetched(WHATSAPP.build(media, None), TWILIO_FILE) == fetched(SLACK.build(media, None), SLACK_FILE) == JPEG
+    twilio, slack = wire.requests
+    assert (str(twilio.url), str(slack.url)) == (TWILIO_FILE, SLACK_FILE)
+    assert twilio.headers["authorization"].startswith("Basic ")
+    assert slack.headers["authorization"] == f"Bearer {SLACK_BOT_TOKEN}"

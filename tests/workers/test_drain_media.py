@@ -1,0 +1,225 @@
+"""Inbound files on their way to the agent: fetched, kept, and never a reason to leave a turn unanswered."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from channels.base import Channel, FetchError, Unreachable
+from channels.media import LocalMediaStore, TooLarge
+from channels.types import Media, Reply
+from tests.contracts.rigs import CHAT, MemoryRig, turn
+from tests.fakes.signing import JPEG
+from tests.workers.fakes import Bot, FakeChannel
+from workers import drain
+from workers.drain import TOO_LONG, Drain
+from workers.lane import Change, QueuedTurn
+from workers.outbox import Postman
+
+SECRET_URL = "https://files.example/secret-link"
+PHOTO = Media(SECRET_URL, "image/jpeg", "beach.jpg")
+#: The platform's word on size and type, which is wrong.
+MISLABELLED = Media(SECRET_URL, "application/pdf", "bill.pdf", size=7)
+
+
+class FileChannel(FakeChannel):
+    """A channel with inbound files; `get` is how they come."""
+
+    def __init__(self, get: Callable[[Media], bytes]) -> None:
+        super().__init__()
+        self.get = get
+        self.asked: list[Media] = []
+
+    async def fetch(self, media: Media) -> bytes:
+        """The bytes, or what goes wrong."""
+        self.asked.append(media)
+        return self.get(media)
+
+
+class Looking:
+    """An agent that only looks at the files it is shown."""
+
+    def __init__(self) -> None:
+        self.seen: tuple[Media, ...] = ()
+
+    async def answer(self, queued: QueuedTurn, lease: object) -> Change:
+        """Say how many there are."""
+        self.seen = queued.turn.media
+        return Change(replies=((Reply(f"{len(self.seen)} files"), ""),))
+
+
+class Room:
+    """One conversation in memory whose channel has files, with a real media store."""
+
+    def __init__(self, folder: Path, channel: FakeChannel, **options) -> None:
+        self.rig, self.channel, self.agent = MemoryRig(), channel, Looking()
+        self.store = LocalMediaStore(folder, keys=["k"], public_url="https://bots.example.com")
+        channels: dict[str, Channel] = {"chat": channel}
+        settings = {"media": self.store, **options}
+        self.drain = Drain(
+            self.rig.mailbox, Postman(self.rig.outbox, channels), channels, {"chat": self.agent}, **settings
+        )
+
+    def hear(self, *media: Media) -> tuple[Media, ...]:
+        """A turn with these files, worked on; the files as the agent saw them."""
+        self.rig.accept(replace(turn("look"), media=media))
+        asyncio.run(self.drain.run(CHAT.id))
+        return self.agent.seen
+
+
+def failing(error: Exception) -> Callable[[Media], bytes]:
+    """Fails on every file."""
+
+    def get(_media: Media) -> bytes:
+        raise error
+
+    return get
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        FetchError("the file's server answered 404"),
+        Unreachable("down"),
+        TooLarge(f"{SECRET_URL} is too large"),
+        TimeoutError(),
+        OSError(f"no space for {SECRET_URL}"),
+        RuntimeError(f"a bug at {SECRET_URL}"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_file_that_cannot_be_had_leaves_the_turn_answered(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, error: Exception
+):
+    """The agent sees what the platform called it, without the size that was only claimed; no log names it."""
+    caplog.set_level(logging.DEBUG)
+    room = Room(tmp_path, FileChannel(failing(error)))
+    assert room.hear(MISLABELLED) == (replace(MISLABELLED, size=0),)
+    assert room.channel.texts == ["1 files"]
+    assert "media.not_fetched" in caplog.text
+    assert not [word for word in (SECRET_URL, "bill.pdf") if word in str([vars(record) for record in caplog.records])]
+
+
+def test_file_too_large_for_the_store_leaves_the_turn_answered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """The store's own limit is no crash either."""
+    monkeypatch.setattr("channels.media.MAX_BYTES", 100)
+    room = Room(tmp_path, FileChannel(lambda _: JPEG))
+    assert (room.hear(PHOTO), room.channel.texts) == ((PHOTO,), ["1 files"])
+
+
+def test_hanging_fetch_is_given_up_before_the_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """An adapter that never comes back costs the file, not the answer."""
+    monkeypatch.setattr(drain, "FETCH_SECONDS", 0.02)
+
+    class Hanging(FakeChannel):
+        async def fetch(self, media: Media) -> bytes:
+            await asyncio.Event().wait()
+            raise AssertionError
+
+    room = Room(tmp_path, Hanging())
+    assert (room.hear(*[PHOTO] * 9), room.channel.texts) == ((PHOTO,) * 9, ["9 files"])
+
+
+def test_fetching_counts_as_time_of_the_turn(tmp_path: Path):
+    """The turn's own limit ends it, with an honest word."""
+
+    class Hanging(FakeChannel):
+        async def fetch(self, media: Media) -> bytes:
+            await asyncio.Event().wait()
+            raise AssertionError
+
+    room = Room(tmp_path, Hanging(), turn_timeout=0.02)
+    room.hear(PHOTO)
+    assert room.channel.texts == [TOO_LONG]
+
+
+def test_caption_of_a_fetched_photo_confirms_nothing(tmp_path: Path):
+    """A yes below a picture is no yes, whether the picture could be had or not."""
+    bot = Bot(MemoryRig(), "the house", lines=["A fine picture."])
+    bot.channel = FileChannel(lambda _: JPEG)
+    channels: dict[str, Channel] = {"chat": bot.channel}
+    store = LocalMediaStore(tmp_path, keys=["k"], public_url="https://bots.example.com")
+    bot.drain = Drain(bot.rig.mailbox, Postman(bot.rig.outbox, channels), channels, {"chat": bot.agent}, store)
+    bot.say("delete the house")
+    bot.rig.accept(replace(turn("yes"), media=(PHOTO,)))
+    assert "A fine picture." in bot.work()
+    assert bot.deleted == []
+    assert bot.channel.asked == [PHOTO]
+
+
+def test_agent_sees_the_stored_file(tmp_path: Path):
+    """The store's id, the type the bytes prove, the size that arrived, the sender's name for it."""
+    room = Room(tmp_path, FileChannel(lambda _: JPEG))
+    (seen,) = room.hear(MISLABELLED)
+    assert room.store.read(seen.ref) == JPEG
+    assert seen == Media(seen.ref, "image/jpeg", "bill.pdf", len(JPEG), stored=True)
+
+
+def test_one_lost_file_does_not_cost_the_others(tmp_path: Path):
+    """Each file stands for itself, in the order it was sent."""
+    lost = Media("lost", "audio/ogg", size=9)
+
+    def get(media: Media) -> bytes:
+        if media == lost:
+            raise FetchError("gone")
+        return JPEG
+
+    seen = Room(tmp_path, FileChannel(get)).hear(PHOTO, lost, PHOTO)
+    assert [media.stored for media in seen] == [True, False, True]
+
+
+def test_stored_file_is_not_fetched(tmp_path: Path):
+    """What is there already needs no channel."""
+    channel = FileChannel(failing(FetchError("asked")))
+    stored = replace(PHOTO, ref="a" * 64, size=3, stored=True)
+    assert (Room(tmp_path, channel).hear(stored), channel.asked) == ((stored,), [])
+
+
+def test_files_of_one_turn_are_fetched_together(tmp_path: Path):
+    """Two that wait for each other both arrive."""
+
+    class Meeting(FakeChannel):
+        def __init__(self) -> None:
+            super().__init__()
+            self.waiting = 0
+            self.together = asyncio.Event()
+
+        async def fetch(self, media: Media) -> bytes:
+            self.waiting += 1
+            if self.waiting == 2:
+                self.together.set()
+            await self.together.wait()
+            return JPEG
+
+    seen = Room(tmp_path, Meeting()).hear(PHOTO, PHOTO)
+    assert [media.stored for media in seen] == [True, True]
+
+
+def test_no_more_files_at_a_time_than_memory_allows(tmp_path: Path):
+    """An album is fetched a few at a time."""
+
+    class Counting(FakeChannel):
+        now = most = 0
+
+        async def fetch(self, media: Media) -> bytes:
+            self.now += 1
+            self.most = max(self.most, self.now)
+            for _ in range(5):
+                await asyncio.sleep(0)
+            self.now -= 1
+            return JPEG
+
+    channel = Counting()
+    seen = Room(tmp_path, channel).hear(*[PHOTO] * 11)
+    assert (all(media.stored for media in seen), channel.most) == (True, drain.MAX_FETCHES)
+
+
+def test_without_a_store_files_stay_where_they_are(tmp_path: Path):
+    """Then nobody could keep the bytes, so nobody asks for them."""
+    channel = FileChannel(lambda _: JPEG)
+    assert (Room(tmp_path, channel, media=None).hear(PHOTO), channel.asked) == ((PHOTO,), [])
