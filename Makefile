@@ -39,9 +39,11 @@ clean:
 	$(BIN)/pip install --quiet --upgrade "pip>=25.1"
 
 .venv/ready: pyproject.toml | .venv/bin/pip
+	@echo "Setting up .venv, about half a minute ..."
 	$(BIN)/pip install --quiet --editable ".[examples]"
 	touch $@
 
 .venv/ready-dev: pyproject.toml | .venv/ready
+	@echo "Setting up the tools for tests, about half a minute ..."
 	$(BIN)/pip install --quiet --editable ".[examples]" --group dev
 	touch $@

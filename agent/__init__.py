@@ -1,5 +1,6 @@
 """Agent: a model, its tools and the loop between them."""
 
+from agent.channel_agent import ChannelAgent
 from agent.config import AgentConfig, AgentResult
 from agent.loop import Agent
 from agent.memory import ConversationMemory
@@ -28,6 +29,7 @@ __all__ = [
     "AgentResult",
     "Ambiguous",
     "Artifact",
+    "ChannelAgent",
     "ConversationMemory",
     "Message",
     "NotFound",

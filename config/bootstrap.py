@@ -12,8 +12,7 @@ from pathlib import Path
 from redis import Redis
 from redis.exceptions import ResponseError
 
-from agent import Agent, AgentConfig, ConversationMemory, OfflineProvider, Tool, ToolPolicy
-from agent.channel_agent import ChannelAgent
+from agent import Agent, AgentConfig, ChannelAgent, ConversationMemory, OfflineProvider, Tool, ToolPolicy
 from agent.tools.errors import ToolLoadError
 from agent.tools.loader import LoadedTools, load_all, load_tools
 from channels.base import Channel, MediaSource

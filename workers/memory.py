@@ -20,6 +20,8 @@ MAX_LANES = 5000
 #: Event ids and histories remembered in one conversation.
 MAX_EVENTS = 1000
 MAX_HISTORIES = 1000
+#: Who holds a lane that waits for its platform: nobody.
+PARKED = "parked"
 #: Replies that could not be delivered, kept for the operator.
 MAX_DEAD = 1000
 #: Seconds after which a wake-up that nobody answered is repeated.
@@ -204,7 +206,7 @@ class MemoryLanes:
             lane = self._held(lease)
             if lane.outbox and lane.outbox[0][0] == reply.number:
                 lane.attempts += 1
-                lane.token = "parked"
+                lane.token = PARKED
                 lane.until = lane.due = self._clock() + seconds
 
     def overdue(self) -> list[str]:
