@@ -117,7 +117,8 @@ class ChannelAgent:
         if live and args_digest not in (None, live.action.args_digest) and self.parser.is_confirm(message):
             return _ack(await self._refuse_changed(scope.conversation.id, live))
         memory = self._memory_of(f"{scope.conversation.id}:{scope.id}")
-        answer = await self._answer(_Case(turn, live, None, memory, time.time()))
+        received_at = live.looked_at if live else time.time()
+        answer = await self._answer(_Case(turn, live, None, memory, received_at))
         if not await self._applied(scope.conversation.id, answer.change):
             return _ack(texts.overtaken())
         content = "\n\n".join(reply.text for reply, _ in answer.change.replies if reply.text)

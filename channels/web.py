@@ -19,7 +19,6 @@ from config.bootstrap import Services, bootstrap, check_redis
 from config.loader import ConfigError, load_settings
 from config.logs import set_up_logs
 from pending.seal import split_button
-from workers.queue import living_workers
 from workers.redis import RedisUnfit
 
 log = logging.getLogger(__name__)
@@ -160,7 +159,7 @@ def _add_health(app: Flask, services: Services) -> None:
     @app.get("/readyz")
     def readyz() -> tuple[Response, int]:
         try:
-            workers = living_workers(services.redis_url)
+            workers = services.reaper.presence.count()
         except RedisError as exc:
             return jsonify(status="not ready", redis=type(exc).__name__), 503
         ready = workers > 0

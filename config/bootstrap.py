@@ -15,9 +15,9 @@ from redis.exceptions import ResponseError
 from agent import Agent, AgentConfig, ChannelAgent, ConversationMemory, OfflineProvider, Tool, ToolPolicy
 from agent.tools.errors import ToolLoadError
 from agent.tools.loader import LoadedTools, load_all, load_tools
-from channels.base import Channel, MediaSource
+from channels.base import Channel, MediaSource, Notebook
 from channels.console import ConsoleChannel
-from channels.feed import RedisFeed
+from channels.feed import Feed, RedisFeed
 from channels.media import LocalMediaStore
 from channels.slack import SlackChannel
 from channels.telegram import TelegramChannel
@@ -46,6 +46,8 @@ from workers.redis import RedisUnfit, Scripts, check_fit, connect
 
 log = logging.getLogger(__name__)
 
+#: Seconds a console may wait for Redis: longer than a read of its feed blocks.
+FEED_SECONDS = 4.0
 #: Where the bot is reached when nothing else is configured.
 DEFAULT_URL = "http://127.0.0.1:8000"
 #: The first version of Redis that has all commands we use.
@@ -82,7 +84,9 @@ def bootstrap(
     wake_up = WakeUps(client)
     scripts = Scripts(client, LUA)
     media = LocalMediaStore(data / "media", keys=keys, public_url=public_url)
-    channels = {name: _sound_channel(name, settings, client, media, keys, public_url) for name in settings.channels}
+    feed = RedisFeed(connect(redis_url, answer_seconds=FEED_SECONDS))
+    shelf = _Shelf(RedisNotebook(client), feed, media, keys, public_url)
+    channels = {name: _sound_channel(name, settings, shelf) for name in settings.channels}
     mailbox = RedisMailbox(scripts, wake_up)
     return Services(
         settings=settings,
@@ -220,56 +224,79 @@ def _policy(settings: PolicySettings | None) -> ToolPolicy | None:
     return ToolPolicy(settings.allow, settings.review, settings.deny, settings.deny_when)
 
 
-def _sound_channel(
-    name: str, settings: Settings, client: Redis, media: MediaSource, keys: list[str], public_url: str
-) -> Channel:
+@dataclass(frozen=True, slots=True)
+class _Shelf:
+    """What channels are made with, besides their own settings."""
+
+    notebook: Notebook
+    feed: Feed
+    media: MediaSource
+    keys: list[str]
+    public_url: str
+
+
+def _sound_channel(name: str, settings: Settings, shelf: _Shelf) -> Channel:
     try:
-        return _channel(name, settings.channels[name], client, media, keys, public_url)
+        return _channel(name, settings.channels[name], shelf)
     except ValueError as exc:
         raise ConfigError([f"{settings.origin.at('channels', name)}channels.{name}: {exc}"]) from exc
 
 
-def _channel(
-    name: str, settings: AnyChannel, client: Redis, media: MediaSource, keys: list[str], public_url: str
-) -> Channel:
+def _channel(name: str, settings: AnyChannel, shelf: _Shelf) -> Channel:
     match settings:
         case WhatsAppSettings():
-            return WhatsAppChannel(
-                name,
-                account_sid=settings.account_sid,
-                auth_token=settings.auth_token.get_secret_value(),
-                from_=settings.from_,
-                media=media,
-                notebook=RedisNotebook(client),
-                api_url=settings.api_url,
-                status_callback=f"{public_url}/hooks/{name}/status",
-            )
+            return _whatsapp(name, settings, shelf)
         case TelegramSettings():
-            return TelegramChannel(
-                name,
-                token=settings.token.get_secret_value(),
-                secret_token=settings.secret_token.get_secret_value(),
-                media=media,
-                api_url=settings.api_url,
-            )
+            return _telegram(name, settings, shelf)
         case SlackSettings():
-            return SlackChannel(
-                name,
-                bot_token=settings.bot_token.get_secret_value(),
-                signing_secret=settings.signing_secret.get_secret_value(),
-                media=media,
-                api_url=settings.api_url,
-            )
+            return _slack(name, settings, shelf)
         case ConsoleSettings():
-            return ConsoleChannel(
-                name,
-                feed=RedisFeed(client),
-                media=media,
-                keys=keys,
-                password=settings.password.get_secret_value(),
-                title=settings.title,
-                suggestions=settings.suggestions,
-            )
+            return _console(name, settings, shelf)
+
+
+def _whatsapp(name: str, settings: WhatsAppSettings, shelf: _Shelf) -> WhatsAppChannel:
+    return WhatsAppChannel(
+        name,
+        account_sid=settings.account_sid,
+        auth_token=settings.auth_token.get_secret_value(),
+        from_=settings.from_,
+        media=shelf.media,
+        notebook=shelf.notebook,
+        api_url=settings.api_url,
+        status_callback=f"{shelf.public_url}/hooks/{name}/status",
+    )
+
+
+def _telegram(name: str, settings: TelegramSettings, shelf: _Shelf) -> TelegramChannel:
+    return TelegramChannel(
+        name,
+        token=settings.token.get_secret_value(),
+        secret_token=settings.secret_token.get_secret_value(),
+        media=shelf.media,
+        api_url=settings.api_url,
+    )
+
+
+def _slack(name: str, settings: SlackSettings, shelf: _Shelf) -> SlackChannel:
+    return SlackChannel(
+        name,
+        bot_token=settings.bot_token.get_secret_value(),
+        signing_secret=settings.signing_secret.get_secret_value(),
+        media=shelf.media,
+        api_url=settings.api_url,
+    )
+
+
+def _console(name: str, settings: ConsoleSettings, shelf: _Shelf) -> ConsoleChannel:
+    return ConsoleChannel(
+        name,
+        feed=shelf.feed,
+        media=shelf.media,
+        keys=shelf.keys,
+        password=settings.password.get_secret_value(),
+        title=settings.title,
+        suggestions=settings.suggestions,
+    )
 
 
 def terminal_agent(settings: Settings, *, data: Path, channel: str | None) -> ChannelAgent:

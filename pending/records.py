@@ -7,7 +7,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -33,7 +33,8 @@ _VOLATILE = ("state", "expires_at", "outcome", "pending_action_id")
 class StoredAction:
     """A record as stored: the sealed part exactly as it was sealed, and where it is in its life.
 
-    `pid` is the name it was found under, `seen` the number of the last turn that came in before it was shown.
+    `pid` is the name it was found under, `seen` the number of the last turn that came in before it was shown,
+    `looked_at` the store's own time when it was looked up.
     """
 
     pid: str
@@ -45,6 +46,12 @@ class StoredAction:
     attempt: str = ""
     told: str = ""
     seen: int = 0
+    looked_at: float = field(default=0.0, compare=False)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the window had closed when this was looked up: no other machine's clock is asked."""
+        return self.action.is_expired(self.looked_at)
 
     @classmethod
     def from_hash(cls, fields: Mapping[str, str]) -> StoredAction | None:
@@ -61,6 +68,7 @@ class StoredAction:
             attempt=fields.get("attempt", ""),
             told=fields.get("told", ""),
             seen=int(fields.get("seen", "0")),
+            looked_at=int(fields.get("looked", "0")) / 1000,
         )
 
     def to_hash(self) -> dict[str, str]:
@@ -215,7 +223,8 @@ class MemoryRecords:
     def look(self, conversation: str, user: str) -> StoredAction | None:
         """The live action of a scope."""
         with self.lock:
-            return self._get(self._live.get((conversation, user), ""))
+            stored = self._get(self._live.get((conversation, user), ""))
+            return replace(stored, looked_at=self._clock()) if stored else None
 
     def change(self, conversation: str, change: Change) -> tuple[str, StoredAction | None]:
         """Move or arm outside a lane."""

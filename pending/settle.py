@@ -181,7 +181,7 @@ class Settlement:
 
     async def _disarm(self, claim: Claim, stored: StoredAction) -> ConfirmOutcome:
         """The record is not what the user saw: it must never run."""
-        told = texts.unsafe(stored.action.preview)
+        told = texts.tampered()
         log.error("pending.tampered", extra={"pending": claim.pending_action_id})
         move = Move(claim.pending_action_id, ("armed", "shown", "claimed", "cancelled"), "cancelled", told, claim.by)
         await offload(self._records.change, claim.conversation, Change(move=move))

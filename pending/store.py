@@ -161,7 +161,7 @@ class BasePendingStore:
     ) -> PendingAction | None:
         """The action that waits in a scope."""
         stored = self._look(scope_of(user_id, channel_id, conversation_id))
-        if stored is None or stored.state != "shown" or stored.action.is_expired():
+        if stored is None or stored.state != "shown" or stored.is_over:
             return None
         return stored.action
 
@@ -208,7 +208,7 @@ class BasePendingStore:
         if stored is None or stored.state not in ("armed", "shown"):
             return None
         action = stored.action
-        if action.is_expired():
+        if stored.is_over:
             ended = self._end(scope, stored, "expired")
             return ConfirmOutcome("expired", ended, told=texts.expired(ended.preview)) if ended else None
         if expected_kind not in (None, action.kind) or expected_id not in (None, action.pending_action_id):

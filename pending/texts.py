@@ -63,6 +63,13 @@ def overtaken() -> str:
     return "Another message of yours was quicker, so I did nothing about this one. Please send it again."
 
 
+def tampered() -> str:
+    """The stored record is not what was shown: its words are not ours to repeat."""
+    return (
+        "I could not safely confirm that: what is stored is not what I showed you. Nothing was done. Please ask again."
+    )
+
+
 def stale() -> str:
     """A button of a prompt that is over or of somebody else's."""
     return "That button is not for anything you can decide now. Nothing was done."

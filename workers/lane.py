@@ -56,11 +56,12 @@ class QueuedTurn:
 
 @dataclass(frozen=True, slots=True)
 class QueuedReply:
-    """The next reply to send, before any further turn."""
+    """The next reply to send, before any further turn. A `suspect` one may have arrived already."""
 
     number: int
     text: str
     attempt: int
+    suspect: bool = False
 
     def delivery(self, lease: Lease) -> Delivery:
         """The reply with its address, as adapters take it."""
@@ -142,9 +143,9 @@ def outbox_entry(to: Conversation, reply: Reply) -> str:
 def read_work(view: Sequence[Any]) -> Work:
     """What a script's view of the lane says there is to do."""
     match list(view):
-        case ["reply", entry, attempt]:
+        case ["reply", entry, attempt, suspect]:
             number, _, text = str(entry).split(" ", 2)
-            return QueuedReply(int(number), text, int(attempt))
+            return QueuedReply(int(number), text, int(attempt), bool(suspect))
         case ["turn", entry, live, tapped, history]:
             seq, at, user, _, turn = str(entry).split(" ", 4)
             return QueuedTurn(

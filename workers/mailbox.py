@@ -12,14 +12,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from channels.types import Turn
-from workers.lane import Change, LaneLost, Lease, QueuedTurn, TurnOvertaken, Work, read_work
+from channels.types import Reply, Turn
+from workers.lane import Change, LaneLost, Lease, QueuedTurn, TurnOvertaken, Work, outbox_entry, read_work
 from workers.redis import Scripts
 
 #: Milliseconds a lane stays with a worker that stopped renewing: how long a killed worker's turn waits at most.
 LEASE_MS = 10_000
 #: Turns that may wait in one conversation; one more is refused until some are done.
 MAILBOX_CAP = 50
+#: What somebody hears whose mailbox is full, once a minute.
+BUSY = "You write faster than I can answer. Please wait for my replies: your last messages may not have reached me."
 #: How long an event's id is remembered. Telegram repeats for 24 h, Slack for as long if asked to.
 SEEN_MS = 72 * 3600 * 1000
 
@@ -78,6 +80,7 @@ class RedisMailbox:
             self._cap,
             SEEN_MS,
             "0" if turn.addressed else "1",
+            outbox_entry(turn.conversation, Reply(BUSY)),
             *self._wake_up(conversation),
         )
         return Accepted(outcome, int(seq))

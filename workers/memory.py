@@ -9,9 +9,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
-from channels.types import Turn
+from channels.types import Reply, Turn
 from workers.lane import Change, LaneLost, Lease, QueuedReply, QueuedTurn, TurnOvertaken, Work, outbox_entry
-from workers.mailbox import LEASE_MS, MAILBOX_CAP, SEEN_MS, Accepted
+from workers.mailbox import BUSY, LEASE_MS, MAILBOX_CAP, SEEN_MS, Accepted
 
 V = TypeVar("V")
 
@@ -20,6 +20,8 @@ MAX_LANES = 5000
 #: Event ids and histories remembered in one conversation.
 MAX_EVENTS = 1000
 MAX_HISTORIES = 1000
+#: Seconds between two words to somebody whose mailbox is full.
+BUSY_NOTICE_SECONDS = 60.0
 #: Who holds a lane that waits for its platform: nobody.
 PARKED = "parked"
 #: Replies that could not be delivered, kept for the operator.
@@ -79,6 +81,9 @@ class _Lane:
     said: int = 0
     done: int = 0
     attempts: int = 0
+    sending: tuple[int, int] = (0, 0)
+    suspect: int = 0
+    told_full: float = 0.0
     epoch: int = 0
     token: str = ""
     until: float = 0.0
@@ -87,6 +92,13 @@ class _Lane:
     @property
     def busy(self) -> bool:
         return bool(self.inbox or self.outbox)
+
+    def may_have_arrived(self, number: int) -> bool:
+        """Whether an earlier holder was shown this reply too, and neither settled nor postponed it."""
+        if self.sending[0] == number and self.sending[1] != self.epoch:
+            self.suspect = number
+        self.sending = (number, self.epoch)
+        return self.suspect == number
 
     def let_go(self, due: float | None) -> None:
         self.token, self.until, self.due = "", 0.0, due
@@ -127,6 +139,7 @@ class MemoryLanes:
             if lane is None and not turn.addressed:
                 return Accepted("ignored", 0)
             if not self._has_room(lane):
+                self._tell_busy(lane, turn, now)
                 return Accepted("full", 0)
             lane = self._lanes.setdefault(name, _Lane())
             self._lanes.move_to_end(name)
@@ -192,7 +205,7 @@ class MemoryLanes:
             lane = self._held(lease)
             if lane.outbox and lane.outbox[0][0] == reply.number:
                 _, pid, text = lane.outbox.popleft()
-                lane.attempts = 0
+                lane.attempts = lane.suspect = 0
                 if dead:
                     self.dead.append(DeadReply(lease.conversation, dead, text))
                     self._pendings.bury(pid)
@@ -200,12 +213,14 @@ class MemoryLanes:
                     self._pendings.show(pid, lane.received)
             return self._view(lease.conversation, lane)
 
-    def postpone(self, lease: Lease, reply: QueuedReply, seconds: float) -> None:
+    def postpone(self, lease: Lease, reply: QueuedReply, seconds: float, *, suspect: bool = False) -> None:
         """Try again later: the lane is let go until then. Raises LaneLost."""
         with self._lock:
             lane = self._held(lease)
             if lane.outbox and lane.outbox[0][0] == reply.number:
                 lane.attempts += 1
+                lane.sending = (0, 0)
+                lane.suspect = reply.number if suspect else lane.suspect
                 lane.token = PARKED
                 lane.until = lane.due = self._clock() + seconds
 
@@ -235,6 +250,12 @@ class MemoryLanes:
             _say(lane, "", entry)
             lane.due = self._clock() if lane.due is None else lane.due
 
+    def _tell_busy(self, lane: _Lane | None, turn: Turn, now: float) -> None:
+        if lane is not None and now - lane.told_full >= BUSY_NOTICE_SECONDS:
+            lane.told_full = now
+            _say(lane, "", outbox_entry(turn.conversation, Reply(BUSY)))
+            lane.due = now + WAKE_GRACE_SECONDS if lane.due is None else lane.due
+
     def _held(self, lease: Lease) -> _Lane:
         if not self.holds(lease):
             raise LaneLost(lease.conversation)
@@ -243,7 +264,7 @@ class MemoryLanes:
     def _view(self, conversation: str, lane: _Lane) -> Work:
         if lane.outbox:
             number, _, text = lane.outbox[0]
-            return QueuedReply(number, text, lane.attempts + 1)
+            return QueuedReply(number, text, lane.attempts + 1, lane.may_have_arrived(number))
         if not lane.inbox:
             return None
         letter = lane.inbox[0]

@@ -11,7 +11,7 @@ from typing import Protocol
 from redis.exceptions import RedisError
 
 from channels.base import Ambiguous, Channel, RateLimited, SendError, Unreachable
-from channels.types import Delivery, Receipt
+from channels.types import Delivery, Receipt, Reply
 from workers.lane import LaneLost, LaneParked, Lease, QueuedReply, Work, read_work
 from workers.offload import offload
 from workers.redis import Scripts
@@ -24,6 +24,8 @@ MAX_ATTEMPTS = 10
 MAX_BACKOFF_SECONDS = 60.0
 #: What a text is marked with when it may have arrived before.
 REPEATED = "(sent again, the first try may have arrived)\n\n"
+#: What is said in place of a file that may have arrived before.
+MAYBE_MISSING = "I was interrupted while sending {name}. If it did not arrive, please ask for it again."
 
 
 class Outbox(Protocol):
@@ -32,8 +34,8 @@ class Outbox(Protocol):
     def settle(self, lease: Lease, reply: QueuedReply, *, receipt: str = "", dead: str = "") -> Work:
         """The reply was sent, or is given up for the reason `dead`. What it previewed may be answered now."""
 
-    def postpone(self, lease: Lease, reply: QueuedReply, seconds: float) -> None:
-        """Try again later: the lane is let go until then."""
+    def postpone(self, lease: Lease, reply: QueuedReply, seconds: float, *, suspect: bool = False) -> None:
+        """Try again later: the lane is let go until then. `suspect` says that this try may have arrived."""
 
 
 class RedisOutbox:
@@ -52,10 +54,13 @@ class RedisOutbox:
             raise LaneLost(lease.conversation)
         return read_work(answer[1])
 
-    def postpone(self, lease: Lease, reply: QueuedReply, seconds: float) -> None:
+    def postpone(self, lease: Lease, reply: QueuedReply, seconds: float, *, suspect: bool = False) -> None:
         """Park the lane. Raises LaneLost."""
         delay_ms = round(seconds * 1000)
-        answer = self._scripts.run("postpone", lease.conversation, lease.epoch, lease.token, reply.number, delay_ms)
+        flag = "1" if suspect else "0"
+        answer = self._scripts.run(
+            "postpone", lease.conversation, lease.epoch, lease.token, reply.number, delay_ms, flag
+        )
         if answer == "lost":
             raise LaneLost(lease.conversation)
 
@@ -77,36 +82,21 @@ class Postman:
         if channel is None:
             return await self._bury(lease, reply, "the channel is no longer configured")
         try:
-            receipt = await _send(channel, delivery)
+            receipt = await _send(channel, _repeated(channel, delivery) if reply.suspect else delivery)
         except SendError as exc:
-            return await self._failed(lease, reply, delivery, exc)
-        log.info("reply.sent", extra={"delivery": delivery.id})
+            return await self._failed(lease, reply, exc)
+        log.info("reply.sent", extra={"delivery": delivery.id, "suspect": reply.suspect})
         return await offload(self._outbox.settle, lease, reply, receipt=receipt.message_id)
 
-    async def _failed(self, lease: Lease, reply: QueuedReply, delivery: Delivery, error: SendError) -> Work:
-        if isinstance(error, Ambiguous):
-            return await self._again(lease, reply, delivery)
-        if not isinstance(error, RateLimited | Unreachable) or reply.attempt >= MAX_ATTEMPTS:
+    async def _failed(self, lease: Lease, reply: QueuedReply, error: SendError) -> Work:
+        waits = isinstance(error, RateLimited | Unreachable | Ambiguous)
+        if not waits or reply.attempt >= MAX_ATTEMPTS:
             return await self._bury(lease, reply, f"{type(error).__name__}: {error}")
         wait = error.retry_after if isinstance(error, RateLimited) else self._backoff(reply.attempt)
-        log.warning("reply.postponed", extra={"delivery": delivery.id, "reason": str(error), "seconds": wait})
-        await offload(self._outbox.postpone, lease, reply, wait)
+        extra = {"conversation": lease.conversation, "reason": str(error), "seconds": wait}
+        log.warning("reply.postponed", extra=extra)
+        await offload(self._outbox.postpone, lease, reply, wait, suspect=isinstance(error, Ambiguous))
         raise LaneParked(lease.conversation)
-
-    async def _again(self, lease: Lease, reply: QueuedReply, delivery: Delivery) -> Work:
-        """The answer was lost. Words are said again, marked; a file is not sent twice."""
-        if delivery.reply.media is not None:
-            return await self._bury(lease, reply, "Ambiguous: the file may have arrived")
-        marked = replace(delivery.reply, text=REPEATED + delivery.reply.text)
-        channel = self._channels[delivery.conversation.channel]
-        try:
-            receipt = await _send(channel, replace(delivery, reply=marked, attempt=delivery.attempt + 1))
-        except SendError as exc:
-            if reply.attempt >= MAX_ATTEMPTS:
-                return await self._bury(lease, reply, f"{type(exc).__name__}: {exc}")
-            await offload(self._outbox.postpone, lease, reply, self._backoff(reply.attempt))
-            raise LaneParked(lease.conversation) from exc
-        return await offload(self._outbox.settle, lease, reply, receipt=receipt.message_id)
 
     async def _bury(self, lease: Lease, reply: QueuedReply, reason: str) -> Work:
         log.error("reply.dead", extra={"conversation": lease.conversation, "reason": reason})
@@ -115,6 +105,16 @@ class Postman:
     def _backoff(self, attempt: int) -> float:
         ceiling = min(MAX_BACKOFF_SECONDS, 2.0**attempt)
         return ceiling * (0.5 + self._chance() / 2)
+
+
+def _repeated(channel: Channel, delivery: Delivery) -> Delivery:
+    """What is said when it may have arrived before: words again, marked; a file is asked for, not sent twice."""
+    reply = delivery.reply
+    if reply.media is not None:
+        return replace(delivery, reply=Reply(MAYBE_MISSING.format(name=reply.media.filename or "a file")))
+    marked = replace(reply, text=REPEATED + reply.text)
+    # A message that is full already goes out as it was: the mark must not get it refused.
+    return delivery if len(channel.pieces(marked)) > 1 else replace(delivery, reply=marked)
 
 
 async def _send(channel: Channel, delivery: Delivery) -> Receipt:

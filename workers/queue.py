@@ -8,9 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from redis import Redis
-from redis.backoff import NoBackoff
-from redis.retry import Retry
-from rq import Queue, Worker
+from rq import Queue
 from rq.job import Job, JobStatus
 from rq.serializers import JSONSerializer
 from rq.utils import now
@@ -88,10 +86,3 @@ class WakeUps:
         job.enqueued_at = now()
         fields = [part for pair in job.to_dict(include_meta=False).items() for part in pair]
         return [job.key, self._queue_key, Queue.redis_queues_keys, job.id, *fields]
-
-
-def living_workers(redis_url: str) -> int:
-    """How many workers listen, by RQ's own register. Raises redis.RedisError."""
-    connection = Redis.from_url(redis_url, socket_connect_timeout=1, socket_timeout=2, retry=Retry(NoBackoff(), 0))
-    with connection:
-        return sum(QUEUE in worker.queue_names() for worker in Worker.all(connection=connection))

@@ -11,6 +11,7 @@ from redis.exceptions import RedisError
 
 from workers.mailbox import WakeUp
 from workers.offload import offload
+from workers.presence import Presence
 from workers.redis import PREFIX, Scripts
 
 log = logging.getLogger(__name__)
@@ -25,6 +26,7 @@ class Reaper:
     """Runs in every worker; a short lock in Redis lets one of them work at a time."""
 
     def __init__(self, client: Redis, scripts: Scripts, wake_up: WakeUp, *, prefix: str = PREFIX) -> None:
+        self.presence = Presence(client, prefix=prefix)
         self._client = client
         self._scripts = scripts
         self._wake_up = wake_up
@@ -35,6 +37,7 @@ class Reaper:
         """Go round until cancelled. A Redis that is away is tried again in the next round."""
         while True:
             try:
+                await offload(self.presence.beat)
                 await offload(self.round)
             except RedisError as exc:
                 log.warning("reaper.redis_away", extra={"reason": type(exc).__name__})

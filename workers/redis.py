@@ -25,18 +25,18 @@ class RedisUnfit(Exception):
     """Raised at start when the Redis given could lose or evict what we must keep."""
 
 
-def connect(url: str, *, patient: bool = False) -> Redis:
+def connect(url: str, *, patient: bool = False, answer_seconds: float | None = None) -> Redis:
     """A client for our own scripts.
 
     The web's client gives up in tens of milliseconds, so that a webhook is refused while the platform still
-    listens; a worker's (`patient`) rides out a restart of Redis.
+    listens; a worker's (`patient`) rides out a restart of Redis. `answer_seconds` is for blocking reads.
     """
     retry = Retry(ExponentialWithJitterBackoff(base=0.05, cap=1.0), 8) if patient else Retry(NoBackoff(), 1)
     return Redis.from_url(
         url,
         decode_responses=True,
         socket_connect_timeout=1,
-        socket_timeout=5 if patient else 2,
+        socket_timeout=answer_seconds or (5 if patient else 1),
         retry=retry,
         retry_on_error=[RedisConnectionError],
         max_connections=256,

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 
 from redis import Redis
+from redis.backoff import ConstantBackoff
 from redis.exceptions import RedisError
+from redis.retry import Retry
 from rq import SimpleWorker
 from rq.serializers import JSONSerializer
 
@@ -51,8 +54,14 @@ def run_worker(services: Services) -> None:
         except RedisError as exc:  # also while stopping: RQ says good-bye to Redis
             log.warning("worker.redis_away", extra={"reason": type(exc).__name__})
         if worker is not None and worker.stopping:
+            _leave(services)
             return
         time.sleep(1)
+
+
+def _leave(services: Services) -> None:
+    with contextlib.suppress(RedisError):  # without Redis, silence says the same
+        services.reaper.presence.leave()
 
 
 async def _sweep_media(media: LocalMediaStore) -> None:
@@ -67,7 +76,8 @@ async def _sweep_media(media: LocalMediaStore) -> None:
 def _new_worker(redis_url: str) -> SaysoWorker:
     return SaysoWorker(
         [QUEUE],
-        connection=Redis.from_url(redis_url, socket_connect_timeout=2),
+        # Few retries of its own: RQ's loop and ours try again anyway, and a signal is heard in between.
+        connection=Redis.from_url(redis_url, socket_connect_timeout=2, retry=Retry(ConstantBackoff(0.1), 2)),
         serializer=JSONSerializer,
         worker_ttl=WORKER_TTL,
         maintenance_interval=MAINTENANCE_INTERVAL,

@@ -1,3 +1,7 @@
--- The live action of a scope. ARGV: conversation, user.
-local pid = redis.call('GET', live(ARGV[2]))
-return pending(pid)
+-- The live action of a scope, and this server's time, by which its window is judged. ARGV: conversation, user.
+local fields = pending(redis.call('GET', live(ARGV[2])))
+if #fields > 0 then
+  table.insert(fields, 'looked')
+  table.insert(fields, now())
+end
+return fields

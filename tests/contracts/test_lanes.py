@@ -12,6 +12,7 @@ from pending.action import PendingAction
 from pending.records import Claim, StoredAction, seal_action
 from tests.contracts.rigs import CHAT, turn
 from workers.lane import Change, LaneLost, Move, QueuedReply, QueuedTurn, TurnOvertaken
+from workers.mailbox import BUSY
 
 SAID = Change(replies=((Reply("hi"), ""),))
 
@@ -134,9 +135,20 @@ def test_full_mailbox_refuses_and_takes_the_same_event_later(make_rig):
     rig = make_rig(cap=1)
     rig.accept(turn("a"))
     assert rig.accept(turn("b", event="e2")).outcome == "full"
-    held, work = lease(rig)
+    held, told = lease(rig)
+    work = rig.outbox.settle(held, told, receipt="m")
     rig.mailbox.commit(held, work, Change())
     assert rig.accept(turn("b", event="e2")).outcome == "new"
+
+
+def test_one_who_writes_too_fast_is_told_once(make_rig):
+    """Three messages too many, one polite word; it goes out before the next answer."""
+    rig = make_rig(cap=1)
+    rig.accept(turn("a"))
+    assert [rig.accept(turn()).outcome for _ in range(3)] == ["full"] * 3
+    held, told = lease(rig)
+    assert told.delivery(held).reply == Reply(BUSY)
+    assert rig.outbox.settle(held, told, receipt="m").turn.text == "a"
 
 
 def test_chatter_counts_only_where_the_bot_is(rig):
@@ -236,6 +248,41 @@ def test_tries_are_counted_for_each_reply(rig):
     rig.pass_time(2)
     held, second_try = lease(rig, "w2")
     assert (second_try.attempt, rig.outbox.settle(held, second_try, receipt="m").attempt) == (2, 1)
+
+
+def test_reply_shown_to_an_earlier_holder_may_have_arrived(rig):
+    """Its holder vanished without a word: the next ones hear that it may be a repetition, until it is settled."""
+    rig.accept(turn())
+    held, work = lease(rig)
+    said = rig.mailbox.commit(held, work, Change(replies=((Reply("1"), ""), (Reply("2"), ""))))
+    rig.end_lease()
+    held, again = lease(rig, "w2")
+    assert (said.suspect, again.suspect) == (False, True)
+    rig.outbox.postpone(held, again, 1)
+    rig.pass_time(2)
+    held, later = lease(rig, "w3")
+    assert later.suspect
+    assert not rig.outbox.settle(held, later, receipt="m").suspect
+
+
+def test_reply_shown_twice_to_the_same_holder_is_not_suspect(rig):
+    """A commit that is sent again after a lost answer shows the reply again: nobody sent it yet."""
+    rig.accept(turn())
+    held, work = lease(rig)
+    rig.mailbox.commit(held, work, SAID)
+    assert not rig.mailbox.commit(held, work, SAID).suspect
+
+
+def test_postponed_reply_is_suspect_only_when_its_try_was(rig):
+    """A platform that refused it for now did not take it; one that fell silent may have."""
+    rig.accept(turn())
+    held, work = lease(rig)
+    rig.outbox.postpone(held, rig.mailbox.commit(held, work, SAID), 1)
+    rig.pass_time(2)
+    held, refused = lease(rig, "w2")
+    rig.outbox.postpone(held, refused, 1, suspect=True)
+    rig.pass_time(2)
+    assert (refused.suspect, lease(rig, "w3")[1].suspect) == (False, True)
 
 
 def test_new_turn_does_not_hurry_a_parked_lane(rig):

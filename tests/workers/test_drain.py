@@ -14,7 +14,7 @@ from tests.workers.fakes import FakeAgent, FakeChannel
 from workers import drain, outbox
 from workers.drain import BROKEN, GONE, MAX_TURNS, TOO_LONG, Drain
 from workers.lane import Change
-from workers.outbox import REPEATED, Postman
+from workers.outbox import MAYBE_MISSING, REPEATED, Postman
 
 
 class Room:
@@ -93,33 +93,63 @@ def test_redis_error_of_an_agent_is_not_swallowed():
     assert room.rig.mailbox.lease(CHAT.id, "next")[1].turn.text == "a"
 
 
-def test_file_whose_answer_was_lost_is_buried():
-    """A file is not sent twice; the words after it still go out."""
+class SendsAFile:
+    """Answers with a file and words after it."""
 
-    class Sends:
-        async def answer(self, queued, lease):
-            return Change(replies=((Reply(media=Media("m", "image/png")), ""), (Reply("done"), "")))
+    async def answer(self, queued, lease):
+        """Two replies."""
+        return Change(replies=((Reply(media=Media("m", "image/png", "chart.png")), ""), (Reply("done"), "")))
 
-    room = Room(agent=Sends())
+
+def test_file_whose_answer_was_lost_is_not_sent_twice():
+    """The person is told that it may be missing; the words after it still go out."""
+    room = Room(agent=SendsAFile())
     room.channel.errors = [Ambiguous("lost")]
-    assert (room.work("a"), room.rig.dead()) == (["done"], 1)
+    assert room.work("a") == []
+    room.rig.pass_time(3)
+    assert room.work() == [MAYBE_MISSING.format(name="chart.png"), "done"]
+    assert [delivery.reply.media for delivery in room.channel.sent] == [None, None]
 
 
 def test_words_whose_answer_was_lost_are_said_again_marked():
     """At least once, and honest about the double."""
     room = Room()
     room.channel.errors = [Ambiguous("lost")]
-    assert room.work("a") == [REPEATED + "A"]
+    assert room.work("a") == []
+    room.rig.pass_time(3)
+    assert room.work() == [REPEATED + "A"]
     assert room.channel.sent[0].attempt == 2
 
 
-def test_words_lost_twice_are_parked():
-    """The second try failed too: wait."""
+def test_words_that_fill_a_message_are_said_again_as_they_were():
+    """The mark must not make a message too long for its platform."""
+    room = Room(lambda text: "A|")
+    room.channel.errors = [None, Ambiguous("lost")]
+    room.work("a")
+    room.channel.pieces = lambda reply: [reply, reply]
+    room.rig.pass_time(3)
+    assert room.work() == ["A", ""]
+
+
+def test_the_mark_stays_while_the_platform_is_away():
+    """Lost, then unreachable: what may have arrived is still marked when it goes out at last."""
     room = Room()
     room.channel.errors = [Ambiguous("lost"), Unreachable("down")]
-    assert room.work("a") == []
+    room.work("a")
     room.rig.pass_time(3)
-    assert (room.rig.overdue(), room.work()) == ([CHAT.id], ["A"])
+    room.work()
+    room.rig.pass_time(10)
+    assert room.work() == [REPEATED + "A"]
+
+
+def test_a_reply_whose_sender_was_killed_is_marked():
+    """The worker died between sending and saying so: the next one cannot know, and says that."""
+    room = Room()
+    room.channel.errors = [RedisConnectionError("killed")]
+    with pytest.raises(RedisConnectionError):
+        room.work("a")
+    room.rig.end_lease()
+    assert room.work() == [REPEATED + "A"]
 
 
 def test_rate_limited_reply_is_parked_for_as_long_as_asked():

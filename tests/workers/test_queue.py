@@ -192,10 +192,12 @@ def test_handed_over_lane_goes_to_the_end_of_the_queue(bare, mailbox):
 
 
 def test_refused_turns_wake_nobody(bare, redis_client):
-    """Neither chatter nor a full mailbox costs a job."""
-    mailbox = RedisMailbox(Scripts(redis_client, LUA), WakeUps(redis_client), cap=0)
-    assert [mailbox.accept(turn(addressed=at)).outcome for at in (True, False)] == ["full", "ignored"]
+    """Chatter costs no job, and a full mailbox none beside the one that is on its way."""
+    mailbox = RedisMailbox(Scripts(redis_client, LUA), WakeUps(redis_client), cap=1)
+    assert mailbox.accept(turn(addressed=False)).outcome == "ignored"
     assert bare.llen(f"rq:queue:{QUEUE}") == 0
+    assert [mailbox.accept(turn()).outcome for _ in range(3)] == ["new", "full", "full"]
+    assert bare.llen(f"rq:queue:{QUEUE}") == 1
 
 
 def test_worker_drains_what_was_accepted(bare, mailbox, work, drained):

@@ -10,6 +10,7 @@ local KEEP = 2592000000        -- a lane nobody uses is forgotten after 30 days
 local KEEP_RECORD = 172800000  -- a pending action is kept for two days, so that twins hear its outcome
 local WAKE_GRACE = 5000        -- a wake-up not answered within this is repeated by the reaper
 local MAX_DEAD = 1000
+local BUSY_NOTICE = 60000      -- one who writes too fast is told so once a minute
 
 local function now()
   local time = redis.call('TIME')
@@ -71,10 +72,22 @@ local function pending(pid)
   return fields
 end
 
+-- Whoever is shown a reply sends it at once. One that was shown to an earlier holder, and neither settled nor postponed
+-- by it, may have arrived.
+local function suspect(reply)
+  local said, epoch = string.match(reply, '^%d+'), redis.call('HGET', lane, 'epoch')
+  local sending = redis.call('HGET', lane, 'sending')
+  if sending and sending ~= said .. ':' .. epoch and string.match(sending, '^%d+') == said then
+    redis.call('HSET', lane, 'suspect', said)
+  end
+  redis.call('HSET', lane, 'sending', said .. ':' .. epoch)
+  return redis.call('HGET', lane, 'suspect') == said and 1 or 0
+end
+
 -- What the holder has to do next: a reply to send, else a turn to work on with all it needs, else nothing.
 local function view()
   local reply = redis.call('LINDEX', outbox, 0)
-  if reply then return {'reply', reply, number('attempts') + 1} end
+  if reply then return {'reply', reply, number('attempts') + 1, suspect(reply)} end
   local turn = redis.call('LINDEX', inbox, 0)
   if not turn then return {'idle'} end
   local user, tapped = string.match(turn, '^%d+ %d+ (%S+) (%S+) ')

@@ -5,6 +5,7 @@ local said, pid = string.match(head or '', '^(%d+) (%S+) ')
 if said ~= ARGV[4] then return {'gone', view()} end
 redis.call('LPOP', outbox)
 redis.call('HSET', lane, 'attempts', 0)
+redis.call('HDEL', lane, 'sending', 'suspect')
 if ARGV[5] == 'dead' then
   local entry = cjson.encode({conversation = conversation, reason = ARGV[6], at = now(), reply = head})
   redis.call('LPUSH', shard .. ':dead', entry)
