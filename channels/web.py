@@ -16,7 +16,7 @@ from channels.console import ConsoleChannel, console_pages
 from channels.media import BadToken, MediaGone
 from channels.types import Hook, Received, Turn
 from config.bootstrap import Services, bootstrap, check_redis
-from config.loader import ConfigError, load_settings
+from config.loader import ConfigError, default_config, load_settings
 from config.logs import set_up_logs
 from pending.seal import split_button
 from workers.redis import RedisUnfit
@@ -47,7 +47,7 @@ def app() -> Flask:
     """The app for a WSGI server, from SAYSO_CONFIG and SAYSO_DATA."""
     set_up_logs()
     try:
-        settings = load_settings(Path(os.environ.get("SAYSO_CONFIG", "sayso.yaml")))
+        settings = load_settings(default_config())
         services = bootstrap(settings, data=Path(os.environ.get("SAYSO_DATA", ".sayso")))
         _check_redis(services)
     except (ConfigError, RedisUnfit) as exc:

@@ -320,4 +320,6 @@ def describe(settings: Settings) -> str:
             decision = policy.evaluate(tool.name, {}).decision if policy else "allow"
             asks = "asks first" if decision == "review" or tool.requires_approval else "runs at once"
             lines.append(f"  {tool.name}: {'never runs' if decision == 'deny' else asks}")
+    if any(line.endswith("runs at once") for line in lines):
+        lines.append("(a tool may also ask by itself)")
     return "\n".join(lines)

@@ -4,27 +4,20 @@ from __future__ import annotations
 
 import io
 import os
+import signal
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from types import FrameType
+from typing import TYPE_CHECKING, NoReturn
 
 import click
-from redis.exceptions import RedisError
 
-from config.loader import ConfigError, load_settings
-from config.logs import set_up_logs
-from config.schema import Settings
-
-#: What `sayso` runs when no configuration is given: it needs no account.
-DEMO = Path(__file__).parent / "demo.yaml"
-
-F = TypeVar("F", bound=Callable[..., Any])
+if TYPE_CHECKING:  # each command loads only what it needs, and `up` hears signals before it loads anything
+    from config.schema import Settings
 
 _config = click.option(
-    "--config", "config", type=click.Path(path_type=Path), envvar="SAYSO_CONFIG", default=DEMO, show_default="the demo",
-    help="The YAML file.",
-)  # fmt: skip
+    "--config", "config", type=click.Path(path_type=Path), help="The YAML file.  [default: SAYSO_CONFIG, or the demo]"
+)
 _data = click.option(
     "--data", type=click.Path(path_type=Path), envvar="SAYSO_DATA", default=Path(".sayso"), show_default=True,
     help="The folder for everything Sayso keeps.",
@@ -45,13 +38,17 @@ def main() -> None:
 @_host
 @_port
 @click.option("--workers", default=2, show_default=True, type=click.IntRange(1, 64), help="Worker processes.")
-def up(config: Path, data: Path, host: str, port: int, workers: int) -> None:
+def up(config: Path | None, data: Path, host: str, port: int, workers: int) -> None:
     """Run everything on this machine: Redis if none is given, web and workers."""
-    from config.address import AddressUnusable  # each command loads only what it needs
+    _leave_on_signals()
+    from config.address import AddressUnusable
     from config.embedded import EmbeddedRedisError
+    from config.loader import default_config
+    from config.logs import set_up_logs
     from config.up import Up, UpError
 
     set_up_logs()
+    config = config or default_config()
     settings = _load(config)
     try:
         Up(settings, config, data, host, port, workers, say=click.echo).run()
@@ -65,12 +62,13 @@ def up(config: Path, data: Path, host: str, port: int, workers: int) -> None:
 @_host
 @_port
 @click.option("--threads", default=32, show_default=True, type=click.IntRange(4, 512))
-def web(config: Path, data: Path, host: str, port: int, threads: int) -> None:
+def web(config: Path | None, data: Path, host: str, port: int, threads: int) -> None:
     """Run the web process: webhooks in, media out, the console. For many processes, use the Procfile's gunicorn."""
     from channels.web import create_app
     from config.address import check_free, local_url
     from config.bootstrap import bootstrap, check_redis
     from config.gunicorn import serve
+    from config.logs import set_up_logs
 
     set_up_logs()
     settings = _load(config)
@@ -85,9 +83,10 @@ def web(config: Path, data: Path, host: str, port: int, threads: int) -> None:
 @main.command()
 @_config
 @_data
-def worker(config: Path, data: Path) -> None:
+def worker(config: Path | None, data: Path) -> None:
     """Run a worker process: it answers turns and sends replies."""
     from config.bootstrap import bootstrap, check_redis
+    from config.logs import set_up_logs
     from workers.worker import run_worker
 
     set_up_logs()
@@ -102,7 +101,7 @@ def worker(config: Path, data: Path) -> None:
 @_config
 @_data
 @click.option("--channel", help="Whose tools and policy to use; by default the first channel's.")
-def chat(config: Path, data: Path, channel: str | None) -> None:
+def chat(config: Path | None, data: Path, channel: str | None) -> None:
     """Talk to the bot in this terminal, with nothing else running."""
     from channels.terminal import Terminal
     from config.bootstrap import terminal_agent
@@ -127,9 +126,21 @@ def check(file: Path) -> None:
     click.echo(f"{file}: ok")
 
 
-def _load(config: Path) -> Settings:
+def _leave_on_signals() -> None:
+    """Until Up listens for itself nothing runs that would need stopping: a signal just ends us, without a traceback."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _leave)
+
+
+def _leave(_: int, __: FrameType | None) -> NoReturn:
+    os._exit(0)  # an exception could end up in a module that is being imported, and be told or swallowed there
+
+
+def _load(config: Path | None) -> Settings:
+    from config.loader import ConfigError, default_config, load_settings
+
     try:
-        return load_settings(config)
+        return load_settings(config or default_config())
     except ConfigError as exc:
         _fail(str(exc))
 
@@ -141,8 +152,11 @@ class _clear_errors:  # noqa: N801  # used like a function
         """Nothing to set up."""
 
     def __exit__(self, _: object, exc: BaseException | None, __: object) -> None:
+        from redis.exceptions import RedisError
+
         from config.address import AddressUnusable
         from config.embedded import EmbeddedRedisError
+        from config.loader import ConfigError
         from workers.redis import RedisUnfit
 
         if isinstance(exc, ConfigError | RedisUnfit | AddressUnusable | EmbeddedRedisError):

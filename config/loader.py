@@ -57,11 +57,18 @@ _WORDS = {
     "union_tag_not_found": "platform is missing: one of whatsapp, telegram, slack, console",
     "union_tag_invalid": "unknown platform: one of whatsapp, telegram, slack, console",
 }
+_GIVE_ONE = "give a YAML file with --config or SAYSO_CONFIG"
+#: What `sayso` runs when no configuration is given: it needs no account.
+DEMO = Path(__file__).parent / "demo.yaml"
+#: A reference, and what may stand before it in unquoted text between { } or [ ].
+_REFERENCE_AHEAD = re.compile(rf"[^,?\[\]{{}}]*(?P<reference>{_REFERENCE.pattern})")
+#: Characters of which one hides a reference from the YAML parser: private use, and none of YAML's own.
+_HIDING = range(0xF0000, 0x10FFFE)
 #: Words of the YAML parser, and the cure.
 _YAML_CURES = {
     "'\\t'": "indent with spaces, not tabs",
     "another document": "keep one, without the --- line",
-    "but got '{'": "inside { } put ${NAME} in quotes",
+    "but got '{'": "put text that holds a { in quotes; write a reference as ${NAME} or ${NAME:-default}",
     "scanning an alias": "put a pattern that begins with * in quotes",
     "mapping values are not allowed": "put text that holds a colon in quotes, and check the indentation",
 }
@@ -73,6 +80,11 @@ class ConfigError(Exception):
     def __init__(self, problems: list[str]) -> None:
         super().__init__("\n".join(problems))
         self.problems = problems
+
+
+def default_config(environ: Mapping[str, str] | None = None) -> Path:
+    """The file to use when none is given: SAYSO_CONFIG, else the demo."""
+    return Path((os.environ if environ is None else environ).get("SAYSO_CONFIG") or DEMO)
 
 
 def load_settings(file: Path, environ: Mapping[str, str] | None = None) -> Settings:
@@ -103,16 +115,48 @@ def _text(file: Path) -> str:
     try:
         return file.read_text(encoding="utf-8")
     except FileNotFoundError:
-        raise ConfigError([f"{file}: no such file: give one with --config, or copy config/demo.yaml"]) from None
+        raise ConfigError([f"{file}: no such file: {_GIVE_ONE}, or copy config/demo.yaml"]) from None
     except UnicodeDecodeError as exc:
         line = exc.object[: exc.start].count(b"\n") + 1
-        raise ConfigError([f"{file}:{line}: not text in UTF-8: give a YAML file with --config"]) from None
+        raise ConfigError([f"{file}:{line}: not text in UTF-8: {_GIVE_ONE}"]) from None
     except OSError as exc:
-        raise ConfigError([f"{file}: cannot be read ({exc.strerror}): give a YAML file with --config"]) from exc
+        raise ConfigError([f"{file}: cannot be read ({exc.strerror}): {_GIVE_ONE}"]) from exc
 
 
 class _PlainLoader(yaml.SafeLoader):
-    """YAML without anchors, aliases and tags: every value stands where it is used, and is plain data."""
+    """YAML without anchors, aliases and tags: every value stands where it is used, and is plain data.
+
+    A reference may stand without quotes between { } and [ ] too, where YAML itself takes its braces for a map.
+    """
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self._hiding = next(chr(code) for code in _HIDING if chr(code) not in text)
+
+    def scan_plain(self) -> yaml.ScalarToken:
+        """The next unquoted scalar. Its references are hidden meanwhile by as many letters, so that marks stay true.
+
+        Only here: quoted text, comments and blocks take braces as they are.
+        """
+        text = self.buffer
+        hidden = list(self._references()) if self.flow_level else []
+        for reference, start in hidden:
+            self.buffer = self.buffer[:start] + self._cover(reference) + self.buffer[start + len(reference) :]
+        token = super().scan_plain()
+        self.buffer = token.start_mark.buffer = token.end_mark.buffer = text
+        for reference, _ in hidden:  # one that stood behind the scalar's end is not found
+            token.value = token.value.replace(self._cover(reference), reference, 1)
+        return token
+
+    def _references(self) -> Iterator[tuple[str, int]]:
+        """The references of the scalar that begins here, with their places, and perhaps some behind its end."""
+        place = self.pointer
+        while (found := _REFERENCE_AHEAD.match(self.buffer, place)) and len(found["reference"].splitlines()) == 1:
+            yield found["reference"], found.start("reference")
+            place = found.end()
+
+    def _cover(self, reference: str) -> str:
+        return self._hiding * len(reference)
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         """The next node. Raises yaml.YAMLError."""

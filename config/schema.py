@@ -8,10 +8,23 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PrivateAttr, SecretStr, field_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PrivateAttr,
+    SecretStr,
+    ValidationError,
+    field_validator,
+)
+from pydantic_core import InitErrorDetails, PydanticCustomError
 
 #: Channel names are parts of URLs, Redis keys and job arguments.
 CHANNEL_NAME = r"^[A-Za-z0-9_.-]{1,64}$"
+#: Names a console cannot have: they are paths below /console. (Their pages load Flask, which `check` can do without.)
+CONSOLE_PATHS = frozenset({"events", "poll", "static"})
 
 Path_ = tuple[str | int, ...]
 
@@ -36,7 +49,28 @@ def _not_blank(secret: SecretStr) -> SecretStr:
     return secret
 
 
+def _no_boolean(value: object) -> object:
+    """To Python, and so to pydantic, true is the number 1."""
+    if isinstance(value, bool):
+        raise ValueError("must be a number")
+    return value
+
+
+def _nothing_if_empty(value: object) -> object:
+    """`${NAME:-}` may come to nothing: the key is then as good as left out."""
+    return None if value == "" else value
+
+
+def _web_address(url: str) -> str:
+    if not re.fullmatch(r"https?://[^\s/?#]+(/[^\s?#]*)?", url):
+        raise ValueError("no URL: write it as https://bots.example.com")
+    return url.rstrip("/")
+
+
 Secret = Annotated[SecretStr, AfterValidator(_not_blank)]
+Url = Annotated[str, AfterValidator(_web_address)]
+OptionalUrl = Annotated[Url | None, BeforeValidator(_nothing_if_empty)]
+NotBoolean = BeforeValidator(_no_boolean)
 
 
 class Section(BaseModel):
@@ -50,7 +84,7 @@ class AgentSettings(Section):
 
     model: str = "offline"
     system_prompt: str = "You are a helpful assistant. Use the tools you have, and say what you did."
-    max_iterations: int = Field(default=6, ge=1, le=100)
+    max_iterations: Annotated[int, NotBoolean] = Field(default=6, ge=1, le=100)
 
     @field_validator("model")
     @classmethod
@@ -74,7 +108,7 @@ class ChannelSettings(Section):
 
     tools: list[str] | None = None
     policy: PolicySettings | None = None
-    confirm_ttl: float = Field(default=60.0, gt=0, le=86_400)
+    confirm_ttl: Annotated[float, NotBoolean] = Field(default=60.0, gt=0, le=86_400)
 
 
 class WhatsAppSettings(ChannelSettings):
@@ -84,7 +118,7 @@ class WhatsAppSettings(ChannelSettings):
     account_sid: str = Field(min_length=1)
     auth_token: Secret
     from_: str = Field(alias="from")
-    api_url: str | None = None
+    api_url: OptionalUrl = None
 
     @field_validator("from_")
     @classmethod
@@ -100,7 +134,7 @@ class TelegramSettings(ChannelSettings):
     platform: Literal["telegram"]
     token: Secret
     secret_token: Secret
-    api_url: str | None = None
+    api_url: OptionalUrl = None
 
     @field_validator("secret_token")
     @classmethod
@@ -116,7 +150,7 @@ class SlackSettings(ChannelSettings):
     platform: Literal["slack"]
     bot_token: Secret
     signing_secret: Secret
-    api_url: str | None = None
+    api_url: OptionalUrl = None
 
 
 class ConsoleSettings(ChannelSettings):
@@ -153,12 +187,16 @@ class Settings(Section):
         """Where the values were written, for errors that are found later."""
         return self._origin
 
+    @field_validator("public_url", "redis_url", mode="before")
+    @classmethod
+    def _left_empty(cls, url: object) -> object:
+        """`redis_url:` with nothing behind it says as much as no line at all."""
+        return "" if url is None else url
+
     @field_validator("public_url")
     @classmethod
     def _a_base(cls, url: str) -> str:
-        if url and not url.startswith(("http://", "https://")):
-            raise ValueError("no URL: write it as https://bots.example.com")
-        return url.rstrip("/")
+        return _web_address(url) if url else ""
 
     @field_validator("redis_url")
     @classmethod
@@ -166,6 +204,20 @@ class Settings(Section):
         if url and not url.startswith(("redis://", "rediss://", "unix://")):
             raise ValueError("no URL of a Redis: write it as redis://host:6379/0, rediss://... or unix:///path")
         return url
+
+    @field_validator("channels")
+    @classmethod
+    def _consoles_have_pages(cls, channels: dict[str, AnyChannel]) -> dict[str, AnyChannel]:
+        taken = [name for name in CONSOLE_PATHS & channels.keys() if isinstance(channels[name], ConsoleSettings)]
+        if taken:
+            raise ValidationError.from_exception_data(cls.__name__, [_taken(name) for name in sorted(taken)])
+        return channels
+
+
+def _taken(name: str) -> InitErrorDetails:
+    """The error of one console's name. It carries the path, so that the channel's own line is told."""
+    words = "this name is a page of the console's own: choose another, such as web"
+    return InitErrorDetails(type=PydanticCustomError("console_name", words), loc=(name,), input=name)
 
 
 def secret_fields() -> set[str]:

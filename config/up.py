@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import sysconfig
 import threading
 import time
 import urllib.error
@@ -164,12 +165,14 @@ class Up:
     def _start_children(self, redis_url: str) -> None:
         environ = {
             **os.environ,
+            "PYTHONPATH": _python_path(os.environ.get("PYTHONPATH", "")),
             "REDIS_URL": redis_url,
             "SAYSO_CONFIG": str(self.config.resolve()),
             "SAYSO_DATA": str(self.data.resolve()),
             "SAYSO_PUBLIC_URL": self.public_url,
         }
-        sayso = [sys.executable, "-m", "config.cli"]
+        # -P: an agent.py or a config folder where the user stands must not be taken for ours.
+        sayso = [sys.executable, "-P", "-m", "config.cli"]
         common = ["--config", str(self.config), "--data", str(self.data)]
         web = [*sayso, "web", *common, "--host", self.host, "--port", str(self.port)]
         self._children = [Child("web", web, environ)]
@@ -212,6 +215,13 @@ class Up:
             child.stop()
         if self._redis is not None:
             self._redis.stop()
+
+
+def _python_path(given: str) -> str:
+    """Where children look for packages: they run the code we run, also from a checkout that is not installed."""
+    ours = str(Path(__file__).parents[1])
+    installed = ours in (sysconfig.get_path("purelib"), sysconfig.get_path("platlib"))
+    return given if installed else os.pathsep.join(filter(None, [ours, given]))
 
 
 #: Opens URLs of this machine, past any proxy the environment names.

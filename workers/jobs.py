@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from config.bootstrap import Services, bootstrap
-from config.loader import load_settings
+from config.loader import default_config, load_settings
 from workers.loop import LoopThread
 
 
@@ -36,5 +36,5 @@ def drain(conversation: str) -> None:
 
 def _from_environment() -> Services:
     """Under a plain `rq worker` nobody installed anything: SAYSO_CONFIG and SAYSO_DATA say what to load."""
-    settings = load_settings(Path(os.environ.get("SAYSO_CONFIG", "sayso.yaml")))
+    settings = load_settings(default_config())
     return bootstrap(settings, data=Path(os.environ.get("SAYSO_DATA", ".sayso")), patient=True)

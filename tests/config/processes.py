@@ -22,12 +22,12 @@ PATIENCE = 20.0
 T = TypeVar("T")
 
 
-def until(what: Callable[[], T], *, seconds: float = PATIENCE) -> T:
+def until(what: Callable[[], T], *, seconds: float = PATIENCE, pause: float = 0.01) -> T:
     """Ask again until the answer is true. Fails with the last answer."""
     deadline = time.monotonic() + seconds
     while not (answer := what()):
         assert time.monotonic() < deadline, f"did not happen in {seconds:g} s; last answer: {answer!r}"
-        time.sleep(0.01)
+        time.sleep(pause)
     return answer
 
 
@@ -84,15 +84,17 @@ def command_of(pid: int) -> str:
 class Up:
     """One `sayso up` on a folder. Use as a context manager: it never outlives the test."""
 
-    def __init__(self, data: Path, *args: str, port: int = 0, **environ: str) -> None:
+    def __init__(self, data: Path, *args: str, port: int = 0, cwd: Path | None = None, **environ: str) -> None:
         self.port = port or free_port()
         self.url = f"http://127.0.0.1:{self.port}"
-        command = [sys.executable, "-m", "config.cli", "up", "--data", str(data), "--port", str(self.port), *args]
+        python = [sys.executable, "-P", "-m", "config.cli"]  # like the installed command: its folder is not the user's
+        command = [*python, "up", "--data", str(data), "--port", str(self.port), *args]
         clean = {name: value for name, value in os.environ.items() if name not in ("REDIS_URL", "SAYSO_CONFIG")}
         self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115  # closed on exit
         self.process = subprocess.Popen(
-            command, stdout=self._log, stderr=self._log, env={**clean, "PYTHONUNBUFFERED": "1", **environ}
-        )
+            command, stdout=self._log, stderr=self._log, cwd=cwd,
+            env={**clean, "PYTHONPATH": str(Path.cwd()), "PYTHONUNBUFFERED": "1", **environ},
+        )  # fmt: skip
 
     def __enter__(self) -> Up:
         return self

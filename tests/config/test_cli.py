@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import threading
@@ -39,8 +40,34 @@ def test_missing_configuration_is_named(tmp_path: Path):
     """A wrong path tells what to do."""
     file = tmp_path / "nope.yaml"
     assert refusal("check", file) == (
-        f"Error: {file}: no such file: give one with --config, or copy config/demo.yaml\n"
+        f"Error: {file}: no such file: give a YAML file with --config or SAYSO_CONFIG, or copy config/demo.yaml\n"
     )
+
+
+ENTRIES = ["from channels.web import app; app()", "from workers.jobs import _from_environment; _from_environment()"]
+
+
+def start(entry: str, folder: Path, **environ: str) -> str:
+    """What gunicorn's or RQ's way in says when it gives up."""
+    clean = {name: value for name, value in os.environ.items() if name not in ("REDIS_URL", "SAYSO_CONFIG")}
+    clean |= {"PYTHONPATH": str(Path.cwd()), "SAYSO_DATA": str(folder), **environ}
+    command = [sys.executable, "-c", entry]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=30, cwd=folder, env=clean)
+    assert done.returncode != 0
+    return done.stderr
+
+
+@pytest.mark.parametrize("entry", ENTRIES)
+def test_other_entry_points_read_the_file_of_the_environment(tmp_path: Path, entry: str):
+    """gunicorn and `rq worker` are told their file by SAYSO_CONFIG, and a missing one is named."""
+    errors = start(entry, tmp_path, SAYSO_CONFIG="nope.yaml")
+    assert "nope.yaml: no such file: give a YAML file with --config or SAYSO_CONFIG" in errors
+
+
+@pytest.mark.parametrize("entry", ENTRIES)
+def test_other_entry_points_run_the_demo_by_default(tmp_path: Path, entry: str):
+    """Without SAYSO_CONFIG they run what `sayso` runs: the demo, which only lacks a Redis here."""
+    assert "no Redis: set REDIS_URL" in start(entry, tmp_path)
 
 
 def test_folder_as_configuration_is_named(tmp_path: Path):
@@ -152,6 +179,16 @@ def test_check_says_what_each_channel_may_do():
     assert code == 0
     assert "delete_invoice: asks first" in output
     assert "find_invoice: runs at once" in output
+
+
+def test_check_does_not_promise_that_a_tool_never_asks(tmp_path: Path):
+    """A tool the policy lets run may propose an action by itself; the list says so, where it says `runs at once`."""
+    file = tmp_path / "sayso.yaml"
+    note = "\n(a tool may also ask by itself)\n"
+    file.write_text("tools: [examples.invoices]\nchannels:\n  a: {platform: console, tools: [find_*]}\n")
+    assert note in sayso("check", file)[1]
+    file.write_text("tools: [examples.invoices]\nchannels:\n  a: {platform: console, tools: [delete_*]}\n")
+    assert note not in sayso("check", file)[1]
 
 
 @pytest.mark.parametrize("module", ["channels.web", "config.cli", "workers.worker"])

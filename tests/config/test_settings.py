@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from channels.console import RESERVED_NAMES
 from config.bootstrap import describe, load_toolbox
-from config.loader import ConfigError, load_settings
+from config.loader import DEMO, ConfigError, default_config, load_settings
+from config.schema import CONSOLE_PATHS
 
 SECRET = "s3cr3t-value"
 
@@ -43,7 +45,14 @@ MISTAKES = {
     "unset": ("public_url: ${NOPE}\n", ":1:1: public_url: NOPE is not set: export NOPE=..., or write ${NOPE:-default}"),
     "malformed": ("public_url: ${NOPE\n", ":1:1: public_url: malformed ${...}: write ${NAME}"),
     "no file": ("public_url: ${file:nope}\n", ":1:1: public_url: cannot read 'nope' (No such file or directory)"),
-    "flow reference": ("agent: {model: ${M}}\n", "not YAML: expected ',' or '}', but got '{': inside { } put ${NAME}"),
+    "brace": ("agent: {model: a {b}}\n", ":1:18: not YAML: expected ',' or '}', but got '{': put text that holds"),
+    "console's path": ("channels:\n  a: {platform: console}\n  poll: {platform: console}\n", ":3:3: channels.poll:"),
+    "vendor's url": (
+        "channels:\n  a: {platform: slack, bot_token: ${SECRET}, signing_secret: ${SECRET}, api_url: fake:80}\n",
+        ":2:73: channels.a.api_url: no URL: write it as https://bots.example.com (it is 'fake:80')",
+    ),
+    "true for seconds": ("channels:\n  a: {platform: console, confirm_ttl: true}\n", "confirm_ttl: must be a number"),
+    "true for count": ("agent: {max_iterations: true}\n", ":1:9: agent.max_iterations: must be a number"),
     "sender": (
         "channels:\n  a: {platform: whatsapp, account_sid: A, auth_token: '${SECRET}', from: '+49'}\n",
         ":2:68: channels.a.from: no WhatsApp sender: write it as whatsapp:+14155238886 (it is '+49')",
@@ -155,6 +164,42 @@ def test_references_are_read_from_environment_default_and_file(file: Path):
     assert settings.public_url == "https://bots.example.com"
     assert settings.agent.system_prompt == "a default"
     assert settings.channels["a"].model_dump()["title"] == "from file"
+
+
+@pytest.mark.parametrize("name", sorted(CONSOLE_PATHS))
+def test_names_that_a_console_cannot_have_are_free_for_others(file: Path, name: str):
+    """Only a console has pages below /console; elsewhere `events` is a name like any other."""
+    file.write_text(f"channels:\n  {name}: {{platform: slack, bot_token: ${{SECRET}}, signing_secret: ${{SECRET}}}}\n")
+    assert list(load_settings(file, {"SECRET": SECRET}).channels) == [name]
+
+
+def test_names_that_a_console_cannot_have_are_those_its_pages_refuse():
+    """The schema's list and the pages' list are one."""
+    assert CONSOLE_PATHS == RESERVED_NAMES
+
+
+def test_seconds_may_come_from_the_environment(file: Path):
+    """What a reference gives is text; a number in it is a number."""
+    file.write_text("channels:\n  a: {platform: console, confirm_ttl: ${TTL:-60}}\n")
+    assert load_settings(file, {}).channels["a"].confirm_ttl == 60
+    assert load_settings(file, {"TTL": "1.5"}).channels["a"].confirm_ttl == 1.5
+
+
+@pytest.mark.parametrize("empty", ["", "''", "${NOPE:-}"])
+def test_empty_address_is_as_good_as_none(file: Path, empty: str):
+    """No public URL, the Redis that comes along, the vendor's own server."""
+    slack = f"platform: slack, bot_token: ${{SECRET}}, signing_secret: ${{SECRET}}, api_url: {empty}"
+    file.write_text(f"public_url: {empty}\nredis_url: {empty}\nchannels:\n  a: {{{slack}}}\n")
+    settings = load_settings(file, {"SECRET": SECRET})
+    assert (settings.public_url, settings.redis_url) == ("", "")
+    assert settings.channels["a"].model_dump()["api_url"] is None
+
+
+def test_configuration_is_the_one_of_the_environment_or_the_demo():
+    """One answer for all entry points; an empty variable is as good as none."""
+    assert default_config({"SAYSO_CONFIG": "my.yaml"}) == Path("my.yaml")
+    assert default_config({"SAYSO_CONFIG": ""}) == default_config({}) == DEMO
+    assert DEMO.is_file()
 
 
 def test_files_of_tools_are_found_beside_the_configuration(file: Path, monkeypatch: pytest.MonkeyPatch):

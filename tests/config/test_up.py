@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 from collections.abc import Iterator
@@ -68,6 +69,53 @@ def test_signal_while_starting_stops_everything(data: Path):
         assert up.stop() == 0
         assert not any(is_running(pid) for pid in children)
         assert "Sayso is up" not in up.output()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_signal_before_anything_runs_is_quiet(data: Path, number: int):
+    """From the command's first line on a start can be called off, also while modules are still being loaded."""
+    with Up(data) as up:
+        until(lambda: hears_sigterm(up.process.pid), pause=0)
+        assert up.stop(number) == 0
+        assert up.output() == ""
+        assert not (data / "redis").exists()
+
+
+def hears_sigterm(pid: int) -> bool:
+    """Whether a process has a handler of its own for SIGTERM."""
+    caught = re.search(r"SigCgt:\s*(\w+)", Path(f"/proc/{pid}/status").read_text())
+    return caught is not None and bool(int(caught[1], 16) >> signal.SIGTERM - 1 & 1)
+
+
+def test_signal_while_the_configuration_is_read_is_quiet(data: Path):
+    """Even a file that never ends, such as a pipe, does not hold up the end."""
+    os.mkfifo(data / "sayso.yaml")
+    with Up(data, "--config", str(data / "sayso.yaml")) as up:
+        writer = until(lambda: opened(data / "sayso.yaml"))
+        assert up.stop() == 0
+        assert up.output() == ""
+        os.close(writer)
+
+
+def opened(pipe: Path) -> int | None:
+    """The writing end of a pipe, once somebody reads it."""
+    try:
+        return os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)
+    except OSError:
+        return None
+
+
+@pytest.mark.parametrize("name", ["agent.py", "config/__init__.py", "redis.py"])
+def test_users_files_are_not_taken_for_ours(data: Path, name: str):
+    """Somebody's agent.py, config folder or redis.py lies where they start us: we come up and stop all the same."""
+    mine = data / "mine" / name
+    mine.parent.mkdir(parents=True)
+    mine.write_text("raise SystemExit('this is not Sayso')\n")
+    with Up(data, "--workers", "1", cwd=data / "mine") as up:
+        up.ready()
+        assert up.get("/readyz") == 200
+        assert up.stop() == 0
+        assert "this is not Sayso" not in up.output()
 
 
 def test_all_addresses_announce_one_that_can_be_opened(data: Path):
