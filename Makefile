@@ -36,14 +36,14 @@ clean:
 # A fresh machine may call Python 3.11 python3; any version the project does not support is refused by pip.
 .venv/bin/pip:
 	$$(command -v $(PYTHON) || command -v python3) -m venv .venv
-	$(BIN)/pip install --quiet --upgrade "pip>=25.1"
+	$(BIN)/pip install -qq --upgrade "pip>=25.1"
 
 .venv/ready: pyproject.toml | .venv/bin/pip
 	@echo "Setting up .venv, about half a minute ..."
-	$(BIN)/pip install --quiet --editable ".[examples]"
+	$(BIN)/pip install -qq --editable ".[examples]"
 	touch $@
 
 .venv/ready-dev: pyproject.toml | .venv/ready
 	@echo "Setting up the tools for tests, about half a minute ..."
-	$(BIN)/pip install --quiet --editable ".[examples]" --group dev
+	$(BIN)/pip install -qq --editable ".[examples]" --group dev
 	touch $@

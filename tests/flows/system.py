@@ -29,7 +29,7 @@ YAML = """
 public_url: {public_url}
 redis_url: ${{REDIS_URL}}
 agent: {{model: offline}}
-tools: [examples.invoices]
+tools: [examples.invoices, tests.flows.disks]
 channels:
   shop-wa:
     platform: whatsapp
