@@ -14,11 +14,14 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import httpx
+from redis import Redis
+from redis.exceptions import RedisError
 
 from config.embedded import EmbeddedRedis
 from tests.fakes import platforms as fakes
 from tests.fakes import signing
 from tests.fakes.platforms import FakePlatforms
+from workers.redis import PREFIX
 
 #: Seconds to wait for something that should happen at once.
 PATIENCE = 30.0
@@ -123,6 +126,14 @@ class System:
         """What has arrived at one chat, in order."""
         return [entry for entry in self.platforms.sent if entry["chat"] == chat]
 
+    def is_settled(self) -> bool:
+        """Whether every reply that was sent is also known to have been: no person answers faster than that."""
+        try:
+            with Redis.from_url(self.redis.url) as client:
+                return next(client.scan_iter(f"{PREFIX}*:out:*", count=1000), None) is None
+        except RedisError:
+            return False
+
     def effects(self, what: str, invoice: str) -> int:
         """How often an effect took place, by the invoice desk's own ledger."""
         with closing(sqlite3.connect(self.data / "invoices.sqlite3")) as db:
@@ -161,6 +172,7 @@ class Person:
         until(lambda: len(self.system.ledger(self.chat)) >= self._read + count)
         heard = self.system.ledger(self.chat)[self._read :]
         assert len(heard) == count, heard
+        until(self.system.is_settled)
         self._read += count
         return heard
 

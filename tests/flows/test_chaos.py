@@ -31,7 +31,11 @@ def test_each_confirmed_effect_happens_at_most_once_and_everybody_is_told() -> N
                 until(lambda person=person: told(person, "Wipe disk"), seconds=PATIENCE)
                 persist(person, person.text(2, "yes"))
             for person in people:
-                until(lambda person=person: outcome(person), seconds=PATIENCE)
+                until(lambda person=person: outcome(person) or asked_again(person), seconds=PATIENCE)
+            for person in people:
+                if not outcome(person):
+                    persist(person, person.text(3, "yes"))
+                    until(lambda person=person: outcome(person), seconds=PATIENCE)
         effects = Counter((system.data / "wiped.txt").read_text().split())
     assert max(effects.values()) == 1
     for person in people:
@@ -48,6 +52,11 @@ def persist(person: TelegramPerson, hook: tuple) -> None:
 def told(person: TelegramPerson, words: str) -> bool:
     """Whether something with these words has arrived."""
     return any(words in entry["text"] for entry in person.system.ledger(person.chat))
+
+
+def asked_again(person: TelegramPerson) -> bool:
+    """Whether the worker died between sending the question and knowing it: the yes to it came too early then."""
+    return told(person, "had not asked yet")
 
 
 def outcome(person: TelegramPerson) -> str:
