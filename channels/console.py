@@ -5,19 +5,15 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import hmac
-import ipaddress
 import json
 import logging
 import re
 import secrets
-import threading
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import Any
 from urllib.parse import urlsplit
 
-import flask
 from itsdangerous import BadData, URLSafeSerializer
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
@@ -47,16 +43,6 @@ MAX_PIECE_CHARS = 16_000
 MAX_BODY_BYTES = 64 * 1024
 #: The longest button data, in bytes (as in `channels.types.Button`).
 MAX_TAP_BYTES = 64
-#: How long a browser is remembered, in seconds.
-COOKIE_SECONDS = 30 * 24 * 3600
-#: Event streams per process: each holds a thread, and the web server needs threads for webhooks too.
-MAX_STREAMS = 12
-#: An event stream ends itself after this many seconds, so that a restart is never held up by an open page.
-STREAM_SECONDS = 60.0
-#: A comment is sent down a silent stream this often, in seconds, so that proxies keep it open.
-HEARTBEAT_SECONDS = 15.0
-#: How long one look at the feed waits, in milliseconds.
-BLOCK_MS = 1000
 #: The header that only our page's script can set: another site's form cannot.
 PAGE_HEADER = "x-sayso-console"
 
@@ -65,17 +51,6 @@ RESERVED_NAMES = frozenset({"events", "poll", "static"})
 
 _CLIENT_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _LINK_SCHEMES = frozenset({"http", "https", "mailto", "tel"})
-_LOOPBACK_HOSTS = frozenset({"localhost", "127.0.0.1", "::1"})
-#: Headers a reverse proxy adds. Behind one, a loopback peer proves nothing.
-_PROXY_HEADERS = ("Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Real-IP", "Via", "CF-Connecting-IP")
-_CSP = (
-    "default-src 'self'; img-src 'self' data: blob:; object-src 'none'; base-uri 'none'; "
-    "form-action 'self'; frame-ancestors 'none'"
-)
-_LOCAL_ONLY = (
-    "This console has no password, so it answers only on this machine: open http://localhost:<port>/console here. "
-    "To open it from elsewhere, set `password: ${{CONSOLE_PASSWORD}}` on channel {name!r} in the YAML.\n"
-)
 
 _log = logging.getLogger(__name__)
 
@@ -172,11 +147,14 @@ class ConsoleChannel:
         entries = self.feed.read(self.conversation(user_id).id, after, block_ms)
         return [(entry_id, self._with_link(entry)) for entry_id, entry in entries]
 
-    def refusal(self, request: flask.Request) -> flask.Response | None:
-        """Why this browser may not see the console, or None when it may."""
-        if self._password:
-            return None if _knows(self._password, request) else _ask_password(self.title)
-        return None if _is_local(request) else _plain(403, _LOCAL_ONLY.format(name=self.name))
+    @property
+    def is_open(self) -> bool:
+        """Whether there is no password: then only this machine may see the page."""
+        return not self._password
+
+    def knows(self, password: str) -> bool:
+        """Whether this is the password."""
+        return hmac.compare_digest(password.encode(), self._password.encode())
 
     def _turn(self, user_id: str, body: dict[str, Any]) -> Turn:
         client_id = body.get("id")
@@ -202,167 +180,6 @@ class ConsoleChannel:
             return entry
         url = urlsplit(self._media.url(media["ref"], filename=media["filename"], mime_type=media["mime"]))
         return {**entry, "media": {"url": url.path, "mime": media["mime"], "filename": media["filename"]}}
-
-
-def console_pages(
-    *channels: ConsoleChannel, clock: Callable[[], float] = time.monotonic, max_streams: int = MAX_STREAMS
-) -> flask.Blueprint:
-    """The pages of all console channels: /console is the first channel, /console/<name> each."""
-    by_name = _by_name(channels)
-    slots = threading.BoundedSemaphore(max_streams)
-    pages = flask.Blueprint(
-        "console", __name__, static_folder="static", static_url_path="/console/static", template_folder="templates"
-    )
-
-    @pages.get("/console", defaults={"name": ""})
-    @pages.get("/console/<name>")
-    def page(name: str) -> flask.Response:
-        return _page(_admitting(by_name, name))
-
-    @pages.get("/console/poll", defaults={"name": ""})
-    @pages.get("/console/<name>/poll")
-    def poll(name: str) -> flask.Response:
-        channel = _admitting(by_name, name)
-        entries = channel.entries(_known_user(channel), flask.request.args.get("after", ""))
-        return flask.jsonify(entries=[{"at": entry_id, **entry} for entry_id, entry in entries])
-
-    @pages.get("/console/events", defaults={"name": ""})
-    @pages.get("/console/<name>/events")
-    def events(name: str) -> flask.Response:
-        channel = _admitting(by_name, name)
-        user_id = _known_user(channel)
-        if not slots.acquire(blocking=False):
-            return _plain(503, "Too many open pages on this server process: poll instead.\n")
-        return _event_stream(_lines(channel, user_id, _resume_point(), clock), on_close=slots.release)
-
-    pages.register_error_handler(FeedError, _feed_down)
-    pages.after_request(_harden)
-    return pages
-
-
-def _by_name(channels: Sequence[ConsoleChannel]) -> dict[str, ConsoleChannel]:
-    """The channels by name, the first also as ""."""
-    if not channels:
-        raise ValueError("console_pages needs at least one ConsoleChannel")
-    named = {channel.name: channel for channel in channels}
-    taken = RESERVED_NAMES & named.keys()
-    if taken:
-        raise ValueError(f"a console channel cannot be called {min(taken)!r}: choose another name in the YAML")
-    return {"": channels[0], **named}
-
-
-def _admitting(by_name: dict[str, ConsoleChannel], name: str) -> ConsoleChannel:
-    """The channel of this name, once it lets the browser in; the request ends here otherwise."""
-    channel = by_name.get(name)
-    if channel is None:
-        flask.abort(_plain(404, "There is no console of this name.\n"))
-    refusal = channel.refusal(flask.request)
-    if refusal is not None:
-        flask.abort(refusal)
-    return channel
-
-
-def _known_user(channel: ConsoleChannel) -> str:
-    user_id = channel.user_of(flask.request.cookies.get(channel.cookie, ""))
-    if not user_id:
-        flask.abort(_plain(403, "Your session has ended: reload the page.\n"))
-    return user_id
-
-
-def _page(channel: ConsoleChannel) -> flask.Response:
-    response = flask.make_response(flask.render_template("console.html", channel=channel, max_chars=MAX_TEXT_CHARS))
-    cookie = flask.request.cookies.get(channel.cookie, "")
-    response.set_cookie(
-        channel.cookie,
-        cookie if channel.user_of(cookie) else channel.new_session(),
-        max_age=COOKIE_SECONDS,
-        secure=flask.request.is_secure,
-        httponly=True,
-        samesite="Strict",
-    )
-    return response
-
-
-def _resume_point() -> str:
-    """Where the browser stopped reading. On a reconnect it sends the header, and the query is stale."""
-    return flask.request.headers.get("Last-Event-ID") or flask.request.args.get("after", "")
-
-
-def _event_stream(lines: Iterator[str], on_close: Callable[[], None]) -> flask.Response:
-    response = flask.Response(lines, mimetype="text/event-stream", headers={"X-Accel-Buffering": "no"})
-    response.call_on_close(on_close)  # not in the generator: one that was never started runs no `finally`
-    return response
-
-
-def _lines(channel: ConsoleChannel, user_id: str, after: str, clock: Callable[[], float]) -> Iterator[str]:
-    """Server-sent events until the stream's time is up or the feed is down; the browser comes back by itself."""
-    yield "retry: 1000\n: hello\n\n"
-    beat_at = started_at = clock()
-    while (now := clock()) - started_at < STREAM_SECONDS:
-        if now - beat_at >= HEARTBEAT_SECONDS:
-            yield ": still here\n\n"
-            beat_at = now
-        try:
-            entries = channel.entries(user_id, after, BLOCK_MS)
-        except FeedError:
-            _log.warning("console_feed_down", exc_info=True)
-            return
-        for after, entry in entries:  # the last id read is where the next look starts
-            yield f"id: {after}\ndata: {json.dumps(entry)}\n\n"
-
-
-def _feed_down(error: FeedError) -> flask.Response:
-    _log.warning("console_feed_down", exc_info=error)
-    return _plain(503, "The console cannot reach its store: try again shortly.\n")
-
-
-def _harden(response: flask.Response) -> flask.Response:
-    response.headers["Content-Security-Policy"] = _CSP
-    response.headers["X-Content-Type-Options"] = "nosniff"
-    response.headers["Referrer-Policy"] = "no-referrer"
-    if flask.request.endpoint != "console.static":
-        response.headers["Cache-Control"] = "no-store"
-    return response
-
-
-def _plain(status: int, text: str) -> flask.Response:
-    return flask.Response(text, status=status, mimetype="text/plain")
-
-
-def _knows(password: str, request: flask.Request) -> bool:
-    given = (request.authorization and request.authorization.password) or ""
-    return hmac.compare_digest(given.encode(), password.encode())
-
-
-def _ask_password(title: str) -> flask.Response:
-    response = _plain(401, "This console needs its password; any user name will do.\n")
-    realm = re.sub(r"[^A-Za-z0-9 ._-]", "", title)
-    response.headers["WWW-Authenticate"] = f'Basic realm="{realm}", charset="UTF-8"'
-    return response
-
-
-def _is_local(request: flask.Request) -> bool:
-    """Whether the browser runs on this machine: the peer, the address it typed, and no proxy in between.
-
-    The Host header matters because a hostile site can point its own name at 127.0.0.1.
-    """
-    if any(header in request.headers for header in _PROXY_HEADERS):
-        return False
-    return _is_loopback(request.remote_addr or "") and _hostname(request.host) in _LOOPBACK_HOSTS
-
-
-def _is_loopback(address: str) -> bool:
-    try:
-        return ipaddress.ip_address(address).is_loopback
-    except ValueError:
-        return False
-
-
-def _hostname(host: str) -> str:
-    try:
-        return urlsplit(f"//{host}").hostname or ""
-    except ValueError:
-        return ""
 
 
 def _same_origin(hook: Hook) -> bool:

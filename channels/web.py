@@ -12,7 +12,8 @@ from flask import Flask, Response, abort, jsonify, request, send_file
 from redis.exceptions import RedisError
 
 from channels.base import BadHook, Channel, Forbidden
-from channels.console import ConsoleChannel, console_pages
+from channels.console import ConsoleChannel
+from channels.console_pages import console_pages
 from channels.media import BadToken, MediaGone
 from channels.types import Hook, Received, Turn
 from config.bootstrap import Services, bootstrap, check_redis

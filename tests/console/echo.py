@@ -8,7 +8,8 @@ from typing import Any
 import flask
 
 from channels.base import BadHook, Forbidden
-from channels.console import ConsoleChannel, console_pages
+from channels.console import ConsoleChannel
+from channels.console_pages import console_pages
 from channels.feed import Entry, FeedError, MemoryFeed
 from channels.media import LocalMediaStore
 from channels.types import Delivery, Hook, Reply, Turn

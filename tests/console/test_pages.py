@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from channels.console import ConsoleChannel, console_pages
+from channels.console import ConsoleChannel
+from channels.console_pages import console_pages
 from channels.feed import MemoryFeed
 from channels.media import LocalMediaStore
 from channels.types import Turn
