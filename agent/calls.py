@@ -11,13 +11,13 @@ from typing import Any, Literal
 from agent.config import AgentConfig, ConfirmAction
 from agent.messages import Message, Role, ToolCall
 from agent.policy import PolicyDecision
-from agent.threads import in_thread
 from agent.tools.errors import ToolError
 from agent.tools.registry import unknown_tool
 from agent.tools.screening import screen
 from agent.tools.tool import Tool, serialise
 from pending.proposals import in_channel_run
 from pending.results import PendingConfirmation
+from workers.offload import in_thread
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,10 +14,10 @@ from agent.providers.base import Provider, ProviderError, ProviderRequest
 from agent.providers.offline import OfflineProvider
 from agent.retry import Sleep, ask
 from agent.selector import ToolSelector
-from agent.threads import run_sync
 from agent.tools.artifacts import Artifact, collect_artifacts
 from agent.tools.registry import ToolRegistry
 from agent.tools.tool import Tool
+from workers.offload import run_sync
 
 
 class Agent:
@@ -66,7 +66,7 @@ class Agent:
 
     def run(self, messages: str | Sequence[Message], *, memory: ConversationMemory | None = None) -> AgentResult:
         """`arun` for sync code, also from inside a running event loop."""
-        return run_sync(lambda: self.arun(messages, memory=memory))
+        return run_sync(self.arun(messages, memory=memory))
 
     def ask(self, prompt: str) -> AgentResult:
         """`run` for a single sentence."""

@@ -21,6 +21,7 @@ from werkzeug.http import parse_cookie
 
 from channels.base import BadHook, FetchError, Forbidden, MediaSource, Unreachable
 from channels.feed import Entry, Feed, FeedError
+from channels.markup import split
 from channels.types import (
     Conversation,
     Delivery,
@@ -95,7 +96,7 @@ class ConsoleChannel:
 
     def pieces(self, reply: Reply) -> Sequence[Reply]:
         """One bubble, or several when the text is too long for one: the file on the first, buttons on the last."""
-        texts = _split(reply.text, MAX_PIECE_CHARS)
+        texts = split(reply.text, MAX_PIECE_CHARS) or [""]
         bubbles = [Reply(text=text) for text in texts]
         bubbles[0] = replace(bubbles[0], media=reply.media)
         bubbles[-1] = replace(bubbles[-1], buttons=reply.buttons)
@@ -231,17 +232,6 @@ def _bubble(delivery: Delivery) -> Entry:
         "buttons": [asdict(button) for button in reply.buttons],
         "media": media and {"ref": media.ref, "mime": media.mime_type, "filename": media.filename},
     }
-
-
-def _split(text: str, limit: int) -> list[str]:
-    """The text in parts of at most `limit` characters, cut after a blank line, a line or a word where there is one."""
-    parts: list[str] = []
-    while len(text) > limit:
-        end = next((cut + len(mark) for mark in ("\n\n", "\n", " ") if (cut := text.rfind(mark, 1, limit)) > 0), limit)
-        end = min(end, limit)
-        parts.append(text[:end])
-        text = text[end:]
-    return [*parts, text]
 
 
 def to_html(markdown: str) -> str:

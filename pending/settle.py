@@ -18,7 +18,7 @@ from pending.records import Claim, Records, StoredAction
 from pending.results import ToolResult
 from pending.seal import Seal
 from workers.lane import Change, LaneLost, Move, TurnOvertaken, outbox_entry
-from workers.offload import offload
+from workers.offload import in_thread, offload
 
 log = logging.getLogger(__name__)
 
@@ -197,7 +197,7 @@ class Settlement:
 async def _call(executor: Executor) -> Any:
     if inspect.iscoroutinefunction(executor):
         return await executor()
-    result = await offload(executor)
+    result = await in_thread(executor)
     return await result if inspect.isawaitable(result) else result
 
 

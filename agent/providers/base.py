@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Protocol, runtime_checkable
 
 from agent.messages import Message, Role, ToolCall, UsageStats
-from agent.threads import in_thread
+from workers.offload import in_thread
 
 
 class ProviderError(Exception):

@@ -14,7 +14,6 @@ from typing import Any, ClassVar
 from pydantic import BaseModel, ValidationError
 from pydantic_core import to_jsonable_python
 
-from agent.threads import in_thread, run_sync
 from agent.tools.errors import ToolError, ToolExecutionError, ToolNotFoundError, ToolValidationError
 from agent.tools.parameter import ToolParameter
 from agent.tools.preview import Preview, check_preview, preview_words
@@ -22,6 +21,7 @@ from agent.tools.schema import arguments, build_model, explain, json_schema
 from pending.action import PendingActionExistsError
 from pending.proposals import stash_pending
 from pending.results import PendingConfirmation, ToolResult
+from workers.offload import in_thread, run_sync
 
 __all__ = [
     "AlreadyPending",
@@ -114,7 +114,7 @@ class Tool:
 
     def execute(self, params: Mapping[str, Any], chunk_callback: ChunkCallback | None = None) -> str:
         """`aexecute` for sync code."""
-        return run_sync(lambda: self.aexecute(params, chunk_callback))
+        return run_sync(self.aexecute(params, chunk_callback))
 
     def propose(self, params: Mapping[str, Any]) -> ToolResult:
         """Ask the user of the current channel run for a yes instead of acting.

@@ -387,3 +387,12 @@ def test_everything_in_redis_has_an_end(redis_store, redis_client, ran):
     keys = redis_client.keys("*")
     assert keys
     assert all(0 < redis_client.pttl(key) <= 172_800_000 for key in keys)
+
+
+def test_executor_runs_on_a_thread_of_its_own(store):
+    """A few hung ones must not take the threads that Redis is asked from."""
+    seen = []
+    stash(store, lambda: seen.append(threading.current_thread()))
+    assert store.pop_if_confirmed("ana", "yes").executed
+    assert seen[0].name == "sayso-tool"
+    assert seen[0].daemon
