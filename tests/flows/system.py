@@ -8,6 +8,7 @@ import sqlite3
 import subprocess
 import sys
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -147,7 +148,7 @@ class System:
             return 0
 
 
-class Person:
+class Person(ABC):
     """Somebody with a phone: says things on one platform, each delivered twice, and reads what comes back."""
 
     #: How the fake platform calls the chat the answers arrive in.
@@ -180,13 +181,13 @@ class Person:
         """Whether everything that arrived was read."""
         return len(self.system.ledger(self.chat)) == self._read
 
+    @abstractmethod
     def text(self, number: int, text: str) -> tuple[str, signing.Signed]:
         """A typed message as a signed webhook: its path below /hooks/, headers and body."""
-        raise NotImplementedError
 
+    @abstractmethod
     def tapped(self, number: int, data: str) -> tuple[str, signing.Signed]:
         """A tap as a signed webhook."""
-        raise NotImplementedError
 
     def _deliver(self, hook: tuple[str, signing.Signed]) -> None:
         for _ in range(2):
