@@ -1,29 +1,18 @@
-"""Confirm parsing: which whole messages mean yes, which mean no, in Portuguese, English and Spanish."""
+"""Confirm parsing: which whole messages mean yes, and which mean no."""
 
 from __future__ import annotations
 
-import re
-import unicodedata
+from collections.abc import Sequence
+from functools import cache
 from typing import Protocol
+
+from pending.normalise import emoji_of, words_of
+from pending.phrasebook import phrasebook
 
 #: Longer messages are never a decision; the cap also bounds the work on hostile input.
 MAX_DECISION_CHARS = 60
-
-_YES = {
-    "yes", "yep", "yeah", "y", "confirm", "confirmed", "yes confirm", "yes delete it", "yes do it", "yes go ahead",
-    "sim", "sim confirmo", "confirmo", "confirmado", "confirmar", "confirma", "sim pode apagar", "pode apagar",
-    "pode deletar", "pode excluir", "pode remover", "pode cancelar", "sim apaga", "sim apague",
-    "si", "si confirmo", "confirmada", "puedes borrar", "puede borrar", "puedes eliminar", "puede eliminar",
-    "si borralo", "si eliminalo", "si puedes borrar",
-}  # fmt: skip
-_NO = {
-    "no", "nope", "n", "no thanks", "no thank you", "cancel", "cancel it", "cancel that", "stop", "never mind",
-    "nevermind", "never", "dont", "do not", "no dont", "abort",
-    "nao", "nao obrigado", "nao obrigada", "cancela", "cancelar", "cancele", "deixa", "deixa pra la", "ainda nao",
-    "nunca", "nada", "para",
-    "no gracias", "cancelalo", "olvidalo", "olvida", "dejalo", "todavia no", "mejor no", "melhor nao",
-}  # fmt: skip
-_POLITE = {"please", "por favor", "porfa", "thanks", "thank you", "obrigado", "obrigada", "gracias"}
+_EMOJI_YES = frozenset("👍✅")
+_EMOJI_NO = frozenset("👎❌")
 
 
 class ConfirmParser(Protocol):
@@ -42,36 +31,45 @@ class RegexConfirmParser:
     """A finite table of whole phrases: no phrase inside a longer sentence ever decides.
 
     "ok", "claro", "pode", "sure" and "go" acknowledge many things and confirm nothing (seed). A question, a
-    condition or a second object makes it another sentence, which is not in the table.
+    condition or a second object makes it another sentence, which is not in the table. Raises ValueError for a
+    language that has no table.
     """
 
-    version = "regex-v3:pt-en-es"
+    def __init__(self, languages: Sequence[str] = ("pt", "en", "es"), emoji: bool = False) -> None:
+        self.languages = tuple(languages)
+        self._book = phrasebook(languages)
+        self._emoji = emoji
+        self.version = f"regex-v3:{'-'.join(languages)}{'+emoji' if emoji else ''}"
+
+    def only(self, language: str) -> RegexConfirmParser:
+        """A parser of one language, for an answer to a question in it: no other language's false friends there."""
+        return _parser(language, self._emoji) if language in self.languages else self
 
     def is_confirm(self, msg: str) -> bool:
         """Whether the whole message, give or take politeness and punctuation, is a yes."""
-        return _without_politeness(_words(msg)) in _YES
+        words = self._read(msg)
+        return words in _EMOJI_YES or not self._book.confirm.isdisjoint({words, *self._without_thanks(words)})
 
     def is_cancel(self, msg: str) -> bool:
-        """Whether the whole message is a no."""
-        words = _words(msg)
-        return words in _NO or _without_politeness(words) in _NO
+        """Whether the whole message is a no. Unlike a yes, it may trail off or begin with a "please"."""
+        words = self._read(msg).removesuffix(" …")
+        forms = {words, *self._without_thanks(words), *self._without_please(words)}
+        return words in _EMOJI_NO or not self._book.cancel.isdisjoint(forms)
+
+    def _read(self, msg: str) -> str:
+        if len(msg) > MAX_DECISION_CHARS:
+            return ""
+        return (self._emoji and emoji_of(msg)) or words_of(msg)
+
+    def _without_thanks(self, words: str) -> set[str]:
+        """The words less any one polite ending."""
+        return {words.removesuffix(f" {polite}") for polite in self._book.polite}
+
+    def _without_please(self, words: str) -> set[str]:
+        """The words less any one polite beginning."""
+        return {words.removeprefix(f"{polite} ") for polite in self._book.polite}
 
 
-def _words(msg: str) -> str:
-    """Lower-case words without accents, or "" for anything that is not plainly a short phrase.
-
-    Only Latin-1 letters and a little punctuation are read: full-width, invisible, mixed-direction and look-alike
-    characters make it no decision at all. A question mark makes it a question.
-    """
-    text = msg.strip()
-    if len(text) > MAX_DECISION_CHARS or not re.fullmatch(r"[A-Za-z\u00c0-\u00ff' ,.!\u00a1\u2019]+", text):
-        return ""
-    bare = "".join(char for char in unicodedata.normalize("NFD", text.lower()) if not unicodedata.combining(char))
-    return " ".join(re.sub(r"['\u2019]", "", re.sub(r"[,.!\u00a1]", " ", bare)).split())
-
-
-def _without_politeness(words: str) -> str:
-    for polite in _POLITE:
-        if words.endswith(f" {polite}"):
-            return words.removesuffix(f" {polite}")
-    return words
+@cache
+def _parser(language: str, emoji: bool) -> RegexConfirmParser:
+    return RegexConfirmParser((language,), emoji)

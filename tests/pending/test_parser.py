@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import itertools
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import pending
 from pending import RegexConfirmParser
+from pending.normalise import words_of
 from pending.parser import MAX_DECISION_CHARS
+from pending.phrasebook import SHIPPED_LANGUAGES, expand, phrasebook
 
 PARSER = RegexConfirmParser()
+EVERYTHING = RegexConfirmParser(SHIPPED_LANGUAGES)
+WITH_EMOJI = RegexConfirmParser(SHIPPED_LANGUAGES, emoji=True)
+BOOKS = {language: phrasebook([language]) for language in SHIPPED_LANGUAGES}
+CONFIRMS = sorted(phrasebook(SHIPPED_LANGUAGES).confirm)
 
 #: No message here may ever decide.
 NOTHING = [
@@ -17,25 +27,116 @@ NOTHING = [
     "quando pode apagar?", "yes?", "sim?", "¿sí?", "no?", "cancel?", "yes, cancel", "no, yes", "sim não",
     "yes delete the other one instead", "yes but not the last one", "yes if it is free", "confirm tomorrow",
     "say yes", "the answer is no", "não sei", "yes yes yes maybe", "y/n", "yes\nno", "please", "thanks",
-    "ye\u017f", "s\u0131m", "\uff59\uff45\uff53", "y\u200bes", "yes\u200b", "\u202eyes", "\u0443es", "y\u0435s",
-    "yes\x00",
+    "ye\u017f", "s\u0131m", "y\u200bes", "yes\u200b", "\u202eyes", "\u0443es", "y\u0435s", "yes\x00",
+    "y'es", "si'm", "'yes'", "ß", "si puedes borrar", "não cancela", "no canceles", "don't cancel",
     "yes " * 10_000, "y" * 40_000, "yes" + " " * 40_000 + "no",
 ]  # fmt: skip
 
+#: What only acknowledges, in all languages.
+ACKNOWLEDGEMENTS = [
+    "ok", "okay", "sure", "fine", "right", "go", "claro", "pode", "isso", "beleza", "certo", "vale", "dale", "bueno",
+    "de acuerdo", "klar", "gut", "gerne", "genau", "doch", "jaja", "d'accord", "bien sûr", "ça marche", "vas-y",
+    "va bene", "d'accordo", "esatto", "ठीक है", "अच्छा", "जी", "theek hai", "accha", "oke", "baik", "siap", "boleh",
+    "setuju", "حسنا", "تمام", "موافق", "ماشي", "خلاص", "了解", "了解です", "わかりました", "承知しました", "うん",
+    "はいはい", "結構です", "大丈夫です",
+]  # fmt: skip
+
+#: Everyday words that are a yes elsewhere, or would be one if it were spelt in Latin letters.
+FALSE_FRIENDS = ["y", "ya", "ja", "já", "hai", "ha", "han", "haa", "na", "naam", "la", "fallo", "sip", "on", "sur", "e"]
+
+#: Letters that look like others, hide, or turn the direction.
+TRICKS = (
+    "\u017f\u0131\u0130\u0435\u0443\u03bf\u200b\u200c\u200d\u200e\u202e\u2066"
+    "\ufeff\u00ad\u0336\x00\U0001d432\u24e8\u212a\ufe0f"
+)
+
+#: Question marks: Latin, Spanish, Arabic, Greek, Armenian, Ethiopic, Limbu, Vai, wide, small, turned, doubled, emoji.
+QUESTION_MARKS = "?\u00bf\u061f\u037e\u055e\u1367\u1945\ua60f\uff1f\ufe56\u2e2e\u203d\u2047\u2753"
+
+
+def decides(parser: RegexConfirmParser, words: str) -> bool:
+    """Whether a message is a yes or a no."""
+    return parser.is_confirm(words) or parser.is_cancel(words)
+
 
 @pytest.mark.parametrize("words", NOTHING)
-def test_anything_else_decides_nothing(words):
+@pytest.mark.parametrize("parser", [PARSER, EVERYTHING])
+def test_anything_else_decides_nothing(parser, words):
     """Acknowledgements, questions, conditions, second thoughts and look-alike letters are no decision."""
-    assert not PARSER.is_confirm(words)
-    assert not PARSER.is_cancel(words)
+    assert not decides(parser, words)
+
+
+@pytest.mark.parametrize("words", ACKNOWLEDGEMENTS)
+@pytest.mark.parametrize("parser", [WITH_EMOJI, *(RegexConfirmParser([language]) for language in SHIPPED_LANGUAGES)])
+def test_acknowledgement_confirms_in_no_language(parser, words):
+    """Each language alone, and all at once."""
+    assert not parser.is_confirm(words)
+
+
+@pytest.mark.parametrize("words", FALSE_FRIENDS)
+def test_everyday_word_of_one_language_is_not_the_yes_of_another(words):
+    """With all languages read at once: "ya" is enough in Spanish, "hai" hello in Indonesian."""
+    assert not EVERYTHING.is_confirm(words)
+
+
+@pytest.mark.parametrize(("one", "other"), list(itertools.permutations(SHIPPED_LANGUAGES, 2)))
+def test_yes_of_one_language_is_not_the_no_of_another(one, other):
+    """Nor with any word of politeness in between."""
+    assert not BOOKS[one].confirm & BOOKS[other].cancel
+    polite = BOOKS[one].polite | BOOKS[other].polite
+    assert not BOOKS[one].confirm & {f"{words} {please}" for words in BOOKS[other].cancel for please in polite}
+
+
+@pytest.mark.parametrize("language", SHIPPED_LANGUAGES)
+def test_table_never_says_both(language):
+    """A language's yes is not its no, and its politeness is neither."""
+    book = BOOKS[language]
+    assert not book.confirm & book.cancel
+    assert not book.polite & (book.confirm | book.cancel)
 
 
 @given(st.text(min_size=1))
 def test_question_never_decides(words):
     """Whatever holds a question mark asks."""
     for asked in (f"{words}?", f"?{words}", f"yes {words}?"):
-        assert not PARSER.is_confirm(asked)
-        assert not PARSER.is_cancel(asked)
+        assert not decides(WITH_EMOJI, asked)
+
+
+@given(st.sampled_from(CONFIRMS), st.sampled_from(QUESTION_MARKS), st.booleans())
+def test_question_mark_of_any_script_asks(phrase, mark, first):
+    """At either end."""
+    assert not decides(WITH_EMOJI, mark + phrase if first else phrase + mark)
+
+
+@given(st.sampled_from(CONFIRMS), st.characters(categories=["L", "N", "M", "C", "S"]), st.data())
+def test_phrase_with_a_character_more_is_in_the_table_or_confirms_nothing(phrase, extra, data):
+    """A letter, digit, mark, sign or control character anywhere makes it another message."""
+    place = data.draw(st.integers(0, len(phrase)))
+    changed = phrase[:place] + extra + phrase[place:]
+    assert words_of(changed) in CONFIRMS or not WITH_EMOJI.is_confirm(changed)
+
+
+@given(st.sampled_from(CONFIRMS), st.sampled_from(TRICKS), st.data())
+def test_trick_in_a_phrase_decides_nothing(phrase, trick, data):
+    """In place of a letter, or between two."""
+    place = data.draw(st.integers(0, len(phrase)))
+    assert not decides(WITH_EMOJI, phrase[:place] + trick + phrase[place:])
+    assert not decides(WITH_EMOJI, phrase[:place] + trick + phrase[place + 1 :])
+
+
+@given(
+    st.sampled_from(CONFIRMS), st.sampled_from(["no", "não", "nein", "non", "नहीं", "tidak", "لا", "いいえ", "cancel"])
+)
+def test_yes_with_a_no_is_no_yes(phrase, no):
+    """Whichever comes first."""
+    assert not EVERYTHING.is_confirm(f"{phrase}, {no}")
+    assert not EVERYTHING.is_confirm(f"{no}, {phrase}")
+
+
+@given(st.sampled_from(CONFIRMS), st.sampled_from(["...", "…", " ...", "..", ",,", "、、", "。。。"]))
+def test_hesitation_confirms_nothing(phrase, dots):
+    """It is on its way to a but."""
+    assert not EVERYTHING.is_confirm(phrase + dots)
 
 
 @given(st.text(alphabet="yes no.,!simcancelar ", min_size=MAX_DECISION_CHARS - 1))
@@ -43,27 +144,82 @@ def test_long_message_never_decides(words):
     """Nothing longer than the cap is read at all."""
     long = f"y{words}s"
     assert len(long) > MAX_DECISION_CHARS
-    assert not PARSER.is_confirm(long)
-    assert not PARSER.is_cancel(long)
+    assert not decides(PARSER, long)
+
+
+class Untouchable(str):
+    """A message of which only the length may be asked."""
+
+    __slots__ = ()
+
+    def __getattribute__(self, name: str) -> object:
+        raise AssertionError(f"a long message was read: {name}")
+
+
+def untouched(text: str) -> str:
+    """In the place of whatever would read a message."""
+    raise AssertionError("a message was read")
+
+
+def test_long_message_is_refused_before_any_work(monkeypatch: pytest.MonkeyPatch):
+    """A megabyte costs as much as a word: nothing but its length is looked at."""
+    monkeypatch.setattr("pending.parser.words_of", untouched)
+    monkeypatch.setattr("pending.parser.emoji_of", untouched)
+    for hostile in ("yes" + " " * 1_000_000, "no" * 500_000, "👍" * 250_000, "y" * (MAX_DECISION_CHARS + 1)):
+        assert not decides(WITH_EMOJI, Untouchable(hostile))
+    with pytest.raises(AssertionError):
+        PARSER.is_confirm("y" * MAX_DECISION_CHARS)
 
 
 @given(st.text())
 def test_no_message_is_both(words):
     """A yes is not a no."""
-    assert not (PARSER.is_confirm(words) and PARSER.is_cancel(words))
+    assert not (WITH_EMOJI.is_confirm(words) and WITH_EMOJI.is_cancel(words))
+
+
+@given(st.sampled_from(CONFIRMS), st.sampled_from(sorted(phrasebook(SHIPPED_LANGUAGES).polite)))
+def test_no_phrase_is_both(phrase, polite):
+    """Nor with politeness."""
+    for words in (phrase, f"{phrase} {polite}", f"{polite} {phrase}"):
+        assert not (EVERYTHING.is_confirm(words) and EVERYTHING.is_cancel(words))
+
+
+@pytest.mark.parametrize("emoji", ["👍", "👍🏽", "👍\ufe0f", "👍🏿\ufe0f", " ✅\n", "✅\ufe0f"])
+def test_emoji_confirms_only_where_turned_on(emoji):
+    """Whatever its skin."""
+    assert WITH_EMOJI.is_confirm(emoji)
+    assert not decides(EVERYTHING, emoji)
+
+
+@pytest.mark.parametrize("emoji", ["👎", "👎🏿", "❌", "❌\ufe0f"])
+def test_emoji_cancels_only_where_turned_on(emoji):
+    """The same for a no."""
+    assert WITH_EMOJI.is_cancel(emoji)
+    assert not decides(EVERYTHING, emoji)
+
+
+@pytest.mark.parametrize(
+    "emoji",
+    ["👍👎", "👍 👍", "👍?", "yes 👍", "👍 please", "✅🏽", "🆗", "👌", "👍\u200d👎", "\ufe0f", "👍\ufe0f\ufe0f"],
+)
+def test_other_emoji_decide_nothing(emoji):
+    """One of the four, and nothing else."""
+    assert not decides(WITH_EMOJI, emoji)
 
 
 @pytest.mark.parametrize(
     "words",
     [
-        "yes", "Yes", "YES!", " yes. ", "yep", "y", "confirm", "yes, please", "Yes, go ahead", "yes, delete it",
+        "yes", "Yes", "YES!", " yes. ", "yep", "confirm", "yes, please", "Yes, go ahead", "yes, delete it",
         "sim", "SIM!", "Sim, confirmo.", "confirmo", "sim, pode apagar", "pode apagar", "sim por favor",
         "sim, obrigada", "si", "sí", "¡Sí!", "sí, confirmo", "puedes borrar", "sí, por favor",
+        "si\u0301", "\uff59\uff45\uff53",
     ],
 )  # fmt: skip
 def test_plain_yes_confirms(words):
     """In Portuguese, English and Spanish, with capitals, accents, punctuation and manners."""
     assert PARSER.is_confirm(words)
+    assert EVERYTHING.is_confirm(words)
 
 
 @pytest.mark.parametrize(
@@ -71,15 +227,57 @@ def test_plain_yes_confirms(words):
     [
         "no", "No.", "nope", "cancel", "cancel it", "never mind", "don't", "don\u2019t", "no, thanks", "no thank you",
         "não", "nao", "NÃO!", "não, obrigado", "cancela", "cancelar", "deixa pra lá", "ainda não", "melhor não",
-        "no, gracias", "olvídalo", "déjalo", "mejor no", "todavía no", "cancelar por favor",
+        "no, gracias", "olvídalo", "déjalo", "mejor no", "todavía no", "cancelar por favor", "por favor, não", "no...",
+        "na\u0303o", "\uff4e\uff4f", "\uff2e\uff2f\uff01",
     ],
 )  # fmt: skip
 def test_plain_no_cancels(words):
     """The same for a no."""
     assert PARSER.is_cancel(words)
+    assert EVERYTHING.is_cancel(words)
 
 
-def test_decomposed_accents_are_read_as_nothing():
-    """Combining marks can hide in any word: phones send composed letters."""
-    assert not PARSER.is_cancel("na\u0303o")
-    assert not PARSER.is_confirm("si\u0301")
+@pytest.mark.parametrize(
+    ("language", "yes", "no"),
+    [
+        ("pt", "Sim!", "não"), ("en", "y", "nah"), ("es", "¡Sí!", "no, gracias"), ("de", "Ja.", "Nein, danke!"),
+        ("fr", "Oui !", "non merci"), ("it", "Sì, grazie.", "annulla"), ("hi", "जी हाँ।", "नहीं, धन्यवाद"),
+        ("id", "Ya.", "Tidak, terima kasih"), ("ar", "نَعَم، مـن فضلك", "لا، شكراً"),
+        ("ja", "はい、お願いします。", "いいえ\uff01"),
+    ],
+)  # fmt: skip
+def test_each_language_decides_alone(language, yes, no):
+    """With its own punctuation and politeness."""
+    parser = RegexConfirmParser([language])
+    assert parser.is_confirm(yes)
+    assert parser.is_cancel(no)
+
+
+def test_version_says_what_was_read():
+    """It is kept in every record."""
+    assert PARSER.version == "regex-v3:pt-en-es"
+    assert RegexConfirmParser(["de"], emoji=True).version == "regex-v3:de+emoji"
+
+
+@pytest.mark.parametrize("languages", [["xx"], ["en", "../en"], "en", []])
+def test_unknown_language_is_refused(languages):
+    """The error names it and those there are."""
+    with pytest.raises(ValueError, match=r"language.*pt, en, es, de, fr, it, hi, id, ar, ja"):
+        RegexConfirmParser(languages)
+
+
+def test_every_file_of_phrases_is_shipped():
+    """No file without its name in the list, nor the other way round."""
+    folder = Path(pending.__file__).parent / "phrases"
+    assert sorted(file.stem for file in folder.glob("*.toml")) == sorted(SHIPPED_LANGUAGES)
+
+
+def test_pattern_stands_for_finitely_many_phrases():
+    """Brackets hold alternatives, one of which may be empty."""
+    assert expand("yes (delete|remove) it(| now)") == [
+        "yes delete it",
+        "yes delete it now",
+        "yes remove it",
+        "yes remove it now",
+    ]
+    assert sum(len(book.confirm) + len(book.cancel) for book in BOOKS.values()) < 30_000

@@ -1,0 +1,112 @@
+"""What the confirm parser makes of the published corpus: mistakes by language, alone and with all languages read.
+
+python -m benchmarks.parser
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pending.parser import ConfirmParser, RegexConfirmParser
+from pending.phrasebook import SHIPPED_LANGUAGES
+
+#: The corpus: a file a language, and one of tricks in all of them.
+CORPUS = Path(__file__).parents[1] / "tests" / "pending" / "corpus"
+LABELS = ("confirm", "cancel", "neither")
+_ESCAPE = re.compile(r"\\(?:u([0-9a-f]{4})|U([0-9a-f]{8})|x([0-9a-f]{2})|(n))")
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A message and what a reader of its language says it decides."""
+
+    label: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """Where a parser and the readers differ."""
+
+    lines: int
+    false_confirms: list[str]
+    false_cancels: list[str]
+    missed_confirms: list[str]
+    missed_cancels: list[str]
+    confirms: int
+    cancels: int
+
+    @property
+    def confirm_miss(self) -> float:
+        """The share of yeses that went unheard."""
+        return len(self.missed_confirms) / max(self.confirms, 1)
+
+    @property
+    def cancel_miss(self) -> float:
+        """The share of noes that went unheard."""
+        return len(self.missed_cancels) / max(self.cancels, 1)
+
+
+def read_corpus(name: str) -> list[Line]:
+    """The lines of one file. A third column is a note."""
+    rows = (CORPUS / f"{name}.tsv").read_text(encoding="utf-8").splitlines()
+    return [_line(row) for row in rows if not row.startswith("# ")]
+
+
+def tally(parser: ConfirmParser, lines: Sequence[Line]) -> Tally:
+    """Count what the parser gets wrong."""
+    confirms, cancels = _labelled(lines, "confirm"), _labelled(lines, "cancel")
+    heard_yes = {line.text for line in lines if parser.is_confirm(line.text)}
+    heard_no = {line.text for line in lines if parser.is_cancel(line.text)}
+    return Tally(
+        lines=len(lines),
+        false_confirms=sorted(heard_yes - confirms),
+        false_cancels=sorted(heard_no - cancels),
+        missed_confirms=sorted(confirms - heard_yes),
+        missed_cancels=sorted(cancels - heard_no),
+        confirms=len(confirms),
+        cancels=len(cancels),
+    )
+
+
+def report(name: str, parser: ConfirmParser, lines: Sequence[Line]) -> str:
+    """One row of the table."""
+    found = tally(parser, lines)
+    wrong = f"{len(found.false_confirms):>6}{len(found.false_cancels):>8}"
+    return f"{name:<14}{found.lines:>6}{wrong}{found.confirm_miss:>11.1%}{found.cancel_miss:>11.1%}"
+
+
+def main() -> None:
+    """Print the table."""
+    everything = RegexConfirmParser(SHIPPED_LANGUAGES)
+    print(f"{'':<14}{'':>6}{'false':>14}{'missed':>22}")
+    print(f"{'language':<14}{'lines':>6}{'yes':>6}{'no':>8}{'yes':>11}{'no':>11}")
+    for title, parsers in (
+        ("alone", {name: RegexConfirmParser([name]) for name in SHIPPED_LANGUAGES}),
+        ("all at once", dict.fromkeys([*SHIPPED_LANGUAGES, "tricks"], everything)),
+    ):
+        print(f"-- {title}")
+        for name, parser in parsers.items():
+            print(report(name, parser, read_corpus(name)))
+
+
+def _line(row: str) -> Line:
+    label, text, *_ = row.split("\t")
+    if label not in LABELS:
+        raise ValueError(f"unknown label {label!r} in {row!r}; known: {', '.join(LABELS)}")
+    return Line(label, _ESCAPE.sub(_unescaped, text))
+
+
+def _unescaped(escape: re.Match[str]) -> str:
+    return "\n" if escape[4] else chr(int(escape[1] or escape[2] or escape[3], 16))
+
+
+def _labelled(lines: Iterable[Line], label: str) -> set[str]:
+    return {line.text for line in lines if line.label == label}
+
+
+if __name__ == "__main__":
+    main()

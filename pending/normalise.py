@@ -1,0 +1,62 @@
+"""Normalise: the plain words of a short message, or none at all when its letters could deceive."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+
+_SPACES = r" \t\r\n\u00a0\u202f"
+_PUNCTUATION = r".,!\u2026"
+#: What each script may hold, accents as separate marks included. A message is written in one of them, and in no other
+#: letter: invisible and direction marks, digits, quotes, question marks of any script and look-alikes are in none.
+_ALPHABETS = (
+    r"A-Za-z\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u00ff\u0152\u0153\u0300-\u0303\u0308\u0327'\u2019\u00a1-",
+    r"\u0621-\u063a\u0640-\u0655\u0670\u060c",
+    r"\u0901-\u0939\u093c\u093e-\u094d\u0958-\u095f\u0964",
+    r"\u3041-\u3096\u30a1-\u30fa\u30fc\u3005\u3099\u309a\u4e00-\u9fff\u3001\u3002",
+)
+_READABLE = re.compile("|".join(f"[{_SPACES}{_PUNCTUATION}{letters}]+" for letters in _ALPHABETS))
+_WIDE = re.compile(r"[\uff01-\uff9f\u3000]")
+#: One apostrophe; and Arabic as it is typed in a hurry: no vowel marks, no stretching, no hamza on an alef.
+_TYPED = str.maketrans("\u2019أإآ", "'" + "\u0627" * 3, "\u0640\u0670" + "".join(map(chr, range(0x064B, 0x0653))))
+_TRAILING_OFF = re.compile(r"[.,\u3001\u3002\u060c](?:\s*[.,\u3001\u3002\u060c])+|\u2026+")
+_STOPS = re.compile(r"[.,!\u00a1\u060c\u0964\u3001\u3002]")
+_EMOJI = re.compile(r"\s*(?:(?P<thumb>[👍👎])[\U0001f3fb-\U0001f3ff]?|(?P<mark>[✅❌]))\ufe0f?\s*")
+
+
+def words_of(text: str) -> str:
+    """The words in small letters, accents kept and composed; "" for what is not plainly a phrase in one script.
+
+    Wide forms and accents typed apart become the plain letters. "yes..." is a hesitation: its dots stay, as a word.
+    """
+    text = _WIDE.sub(_narrow, text)
+    if not _READABLE.fullmatch(text):
+        return ""
+    text = unicodedata.normalize("NFC", text).casefold().translate(_TYPED)
+    text = _TRAILING_OFF.sub(" … ", text)
+    return " ".join(_STOPS.sub(" ", text).split())
+
+
+def emoji_of(text: str) -> str:
+    """The one emoji that is the whole message, whatever its skin; "" for anything else."""
+    found = _EMOJI.fullmatch(text)
+    return (found["thumb"] or found["mark"]) if found else ""
+
+
+def spellings(words: str, keep: frozenset[str]) -> list[str]:
+    """The words with accents and apostrophes typed or left out, word by word; the words in `keep` need theirs."""
+    spelt = [""]
+    for word in words.split():
+        choices = {word} if word in keep else {word, _plain(word)}
+        spelt = [f"{start} {choice}".strip() for start in spelt for choice in choices]
+    return spelt
+
+
+def _narrow(wide: re.Match[str]) -> str:
+    return unicodedata.normalize("NFKC", wide[0])
+
+
+def _plain(word: str) -> str:
+    """Without Latin accents and apostrophes. The marks of other scripts are parts of their letters."""
+    bare = re.sub(r"['\u0300-\u036f]", "", unicodedata.normalize("NFD", word))
+    return unicodedata.normalize("NFC", bare)

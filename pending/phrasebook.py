@@ -1,0 +1,78 @@
+"""Phrase book: the finite tables of whole phrases that decide, one data file a language."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import tomllib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from pending.normalise import spellings, words_of
+
+#: Every language with a file in pending/phrases; a test keeps the two the same.
+SHIPPED_LANGUAGES = ("pt", "en", "es", "de", "fr", "it", "hi", "id", "ar", "ja")
+_FOLDER = Path(__file__).parent / "phrases"
+
+
+@dataclass(frozen=True, slots=True)
+class PhraseBook:
+    """The phrases of one or more languages, as `words_of` writes them."""
+
+    confirm: frozenset[str]
+    cancel: frozenset[str]
+    polite: frozenset[str]
+    false_friends: frozenset[str]
+
+
+def phrasebook(languages: Sequence[str]) -> PhraseBook:
+    """The languages' phrases, less what means something else in one of them. Raises ValueError for unknown ones."""
+    if not languages:
+        raise ValueError(f"no language: give at least one of {', '.join(SHIPPED_LANGUAGES)}")
+    for language in languages:
+        if language not in SHIPPED_LANGUAGES:
+            raise ValueError(f"unknown language {language!r}; known: {', '.join(SHIPPED_LANGUAGES)}")
+    return _joined([_load(language) for language in languages])
+
+
+def expand(pattern: str) -> list[str]:
+    """Every phrase of "yes (delete|remove) it". Brackets hold alternatives, which may be empty, and do not nest."""
+    parts = re.split(r"[()]", pattern)
+    choices = [part.split("|") if index % 2 else [part] for index, part in enumerate(parts)]
+    return ["".join(choice) for choice in itertools.product(*choices)]
+
+
+def _joined(books: Sequence[PhraseBook]) -> PhraseBook:
+    false_friends = frozenset().union(*(book.false_friends for book in books))
+    return PhraseBook(
+        frozenset().union(*(book.confirm for book in books)) - false_friends,
+        frozenset().union(*(book.cancel for book in books)) - false_friends,
+        frozenset().union(*(book.polite for book in books)),
+        false_friends,
+    )
+
+
+@cache
+def _load(language: str) -> PhraseBook:
+    table = tomllib.loads((_FOLDER / f"{language}.toml").read_text(encoding="utf-8"))
+    keep = frozenset(words_of(word) for word in table.get("keep_accents", ()))
+    return PhraseBook(*(_phrases(table, part, keep) for part in ("confirm", "cancel", "polite", "false_friends")))
+
+
+def _phrases(table: dict[str, Any], part: str, keep: frozenset[str]) -> frozenset[str]:
+    return frozenset(spelt for words in _read(table.get(part, ())) for spelt in spellings(words, keep))
+
+
+def _read(patterns: Iterable[str]) -> Iterable[str]:
+    """Each phrase in its words. Raises ValueError for one that no message could ever match."""
+    for pattern in patterns:
+        for phrase in expand(pattern):
+            words = words_of(phrase)
+            if not words:
+                raise ValueError(
+                    f"phrase {phrase!r} of {pattern!r} cannot be read: use one script, no digits, no quotes"
+                )
+            yield words

@@ -1,0 +1,51 @@
+"""Confirming: what a channel's settings make of its parser."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from config.bootstrap import terminal_agent
+from config.loader import ConfigError, load_settings
+from pending.phrasebook import SHIPPED_LANGUAGES
+
+
+def settings_of(folder: Path, line: str):
+    """The settings of a console with this line of its own."""
+    file = folder / "sayso.yaml"
+    file.write_text(f"channels:\n  web:\n    platform: console\n    {line}\n")
+    return load_settings(file, {})
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (
+            "languages: [pt, xx]",
+            ":4:21: channels.web.languages.1: no table of yes and no for this language: choose from pt",
+        ),
+        ("languages: []", ":4:5: channels.web.languages: is empty: add one"),
+        ("languages: no", "languages: must be a list"),
+        ("confirm_emoji: 👍", "confirm_emoji: must be"),
+    ],
+)
+def test_language_without_a_table_is_refused(tmp_path: Path, line: str, said: str):
+    """At boot, with its place and those there are."""
+    with pytest.raises(ConfigError) as caught:
+        settings_of(tmp_path, line)
+    assert said in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("line", "version"),
+    [
+        ("title: Sayso", f"regex-v3:{'-'.join(SHIPPED_LANGUAGES)}"),
+        ("languages: [de, en]", "regex-v3:de-en"),
+        ("languages: [ja]\n    confirm_emoji: true", "regex-v3:ja+emoji"),
+    ],
+)
+def test_channel_reads_its_own_languages(tmp_path: Path, line: str, version: str):
+    """All shipped ones when it names none; emoji only when it says so."""
+    agent = terminal_agent(settings_of(tmp_path, line), data=tmp_path / "data", channel=None)
+    assert agent.parser.version == version
