@@ -91,7 +91,7 @@ class ConsoleChannel:
         user_id = self.user_of(parse_cookie(hook.header("cookie")).get(self.cookie, ""))
         if not user_id:
             raise Forbidden("no valid console session: reload the page")
-        turn = self._turn(user_id, _json_object(hook.body))
+        turn = replace(self._turn(user_id, _json_object(hook.body)), language=_language(hook))
         return Received(turns=(turn,), answer=HookAnswer(200, '{"ok":true}', "application/json"))
 
     def pieces(self, reply: Reply) -> Sequence[Reply]:
@@ -187,6 +187,11 @@ def _same_origin(hook: Hook) -> bool:
     """Whether the page that posts is ours. Browsers send Origin with every POST; other clients may not."""
     origin = hook.header("origin")
     return not origin or origin.partition("://")[2] in (hook.header("host"), urlsplit(hook.url).netloc)
+
+
+def _language(hook: Hook) -> str:
+    """The language the browser asks for first."""
+    return re.split("[,;]", hook.header("accept-language"), maxsplit=1)[0].strip()
 
 
 def _json_object(body: bytes) -> dict[str, Any]:

@@ -132,6 +132,7 @@ class TelegramChannel:
             user_name=_full_name(query["from"]),
             tap=Tap(data=storable(query["data"]), callback_id=query["id"]),
             message_id=str(message["message_id"]),
+            language=_language(query["from"]),
         )
 
     def _message(self, event_id: str, message: Json) -> Turn | Received:
@@ -148,6 +149,7 @@ class TelegramChannel:
             media=media,
             message_id=str(message["message_id"]),
             addressed=self._addressed(message, text),
+            language=_language(message["from"]),
         )
 
     def _conversation(self, message: Json) -> Conversation:
@@ -377,6 +379,11 @@ def _keyboard(buttons: Sequence[Button]) -> InlineKeyboardMarkup | None:
 def _labels(buttons: Sequence[Button]) -> str:
     """Telegram refuses buttons without words, so the buttons' own labels stand in."""
     return " / ".join(button.label for button in buttons)
+
+
+def _language(person: Json) -> str:
+    """The language of the person's Telegram app. Not every app tells."""
+    return str(person.get("language_code") or "")
 
 
 def _full_name(user: Json) -> str:

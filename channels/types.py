@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from dataclasses import dataclass, field
 from typing import Literal
 
 from pydantic import TypeAdapter
 
 Intent = Literal["confirm", "cancel", "ignore"]
+
+#: A language tag we are willing to keep: "de", "pt-BR", "es-419".
+_LANGUAGE = re.compile(r"[A-Za-z][A-Za-z0-9-]{0,15}")
 
 
 def storable(text: str) -> str:
@@ -82,6 +86,7 @@ class Turn:
 
     `event_id` is the platform's own id of the act, the same on every redelivery: the de-duplication key.
     `addressed` is False for group chatter that did not name the bot: it counts only in a conversation the bot is in.
+    `language` is the platform's hint (BCP 47), "" when it gives none or something that does not look like a tag.
     """
 
     event_id: str
@@ -93,10 +98,13 @@ class Turn:
     media: tuple[Media, ...] = ()
     message_id: str = ""
     addressed: bool = True
+    language: str = ""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "text", storable(self.text))
         object.__setattr__(self, "user_name", storable(self.user_name))
+        if not _LANGUAGE.fullmatch(self.language):
+            object.__setattr__(self, "language", "")
 
     @property
     def scope(self) -> Scope:

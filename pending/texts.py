@@ -1,84 +1,209 @@
-"""Texts: what people are told about a pending action. Each says what happened to what, and what to do next."""
+"""Texts: what people are told about a pending action, in their language: what happened to what, and what to do next."""
 
 from __future__ import annotations
 
+import re
+import tomllib
+from collections import Counter
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
 
-def question(preview: str, seconds: float) -> str:
-    """The preview and how to answer it."""
-    return f"{preview}\n\nReply **yes** to confirm or **no** to cancel, within {_duration(seconds)}."
+#: One TOML file per language, named by its BCP 47 primary subtag.
+CATALOGUES = Path(__file__).parent / "catalogues"
 
-
-def done(preview: str, result: str) -> str:
-    """The action ran. What it reported says it best."""
-    return result or f"Done: {preview}"
-
-
-def failed(preview: str) -> str:
-    """The action was started and raised an error."""
-    return f"Confirmed, but this failed: {preview}. I did not try again. Check it, then ask again if you need it."
-
-
-def unknown(preview: str) -> str:
-    """The action was started and nobody knows how it ended."""
-    return f"I was interrupted while doing this: {preview}. I cannot tell whether it finished. I will not repeat it."
+#: Spoken where no catalogue matches.
+FALLBACK = "en"
 
 
-def correction(preview: str, result: str) -> str:
-    """The action had ended after all."""
-    return f"Correction: it had finished after all. {done(preview, result)}"
+def speak(language: str = "") -> Texts:
+    """The words of a BCP 47 tag: "pt-BR" speaks pt, an unknown tag or none speaks English."""
+    return _texts(shipped(language) or FALLBACK)
 
 
-def cancelled(preview: str) -> str:
-    """The user said no."""
-    return f"Cancelled: {preview}"
+def shipped(tag: str) -> str:
+    """The language of a BCP 47 tag, "" when it has no catalogue: "pt-BR" is pt."""
+    primary = re.split("[-_]", tag, maxsplit=1)[0].lower()
+    return primary if primary in languages() else ""
 
 
-def expired(preview: str) -> str:
-    """The yes came too late."""
-    return f"That confirmation expired: {preview}. Nothing was done. Ask again if you still want it."
+@cache
+def languages() -> frozenset[str]:
+    """The languages that have a catalogue."""
+    return frozenset(path.stem for path in CATALOGUES.glob("*.toml"))
 
 
-def dropped(preview: str) -> str:
-    """The user went on to something else."""
-    return f"Not confirmed, so I dropped this: {preview}."
+@cache
+def catalogue(language: str) -> dict[str, Any]:
+    """One shipped language's catalogue, as written. Raises FileNotFoundError for a language not in `languages()`."""
+    return tomllib.loads((CATALOGUES / f"{language}.toml").read_text(encoding="utf-8"))
 
 
-def early(preview: str) -> str:
-    """The yes was said before the question was delivered."""
-    return f"I had not asked yet when you said that. Do you want this? {preview}. Reply **yes** or **no**."
+class Texts:
+    """One language's words, for the life of the process. Previews, results and codes are inserted as they are."""
+
+    def __init__(self, language: str, words: dict[str, Any]) -> None:
+        self.language = language
+        self._words = words
+        #: What people reply to confirm or cancel.
+        self.yes: str = words["yes"]
+        self.no: str = words["no"]
+        #: Button labels, at most 20 characters.
+        self.confirm_label: str = words["confirm_label"]
+        self.cancel_label: str = words["cancel_label"]
+        self.undo_label: str = words["undo_label"]
+
+    def question(self, preview: str, seconds: float, code: str = "") -> str:
+        """The preview and how to answer it; with a code, only the yes that names it confirms."""
+        key = "question_with_code" if code else "question"
+        return self._say(key, preview=preview, duration=self._duration(seconds), code=code)
+
+    def code_needed(self, preview: str, code: str) -> str:
+        """A bare yes is not enough for this one."""
+        return self._say("code_needed", preview=preview, code=code)
+
+    def early(self, preview: str) -> str:
+        """The yes was said before the question was delivered."""
+        return self._say("early", preview=preview)
+
+    def ignored(self, preview: str) -> str:
+        """The user tapped it away without deciding."""
+        return self._say("ignored", preview=preview)
+
+    def done(self, preview: str, result: str) -> str:
+        """The action ran. What it reported says it best."""
+        return result or self._say("done", preview=preview)
+
+    def failed(self, preview: str) -> str:
+        """The action was started and raised an error."""
+        return self._say("failed", preview=preview)
+
+    def unknown(self, preview: str) -> str:
+        """The action was started and nobody knows how it ended."""
+        return self._say("unknown", preview=preview)
+
+    def not_done(self, preview: str) -> str:
+        """The action was interrupted, and a check showed that it did not happen."""
+        return self._say("not_done", preview=preview)
+
+    def correction(self, preview: str, result: str) -> str:
+        """The action had ended after all."""
+        return self._say("correction", done=self.done(preview, result))
+
+    def cancelled(self, preview: str) -> str:
+        """The user said no."""
+        return self._say("cancelled", preview=preview)
+
+    def expired(self, preview: str) -> str:
+        """The yes came too late."""
+        return self._say("expired", preview=preview)
+
+    def dropped(self, preview: str) -> str:
+        """The user went on to something else."""
+        return self._say("dropped", preview=preview)
+
+    def unsafe(self, preview: str) -> str:
+        """The record is not what was shown, or nothing can run it any more."""
+        return self._say("unsafe", preview=preview)
+
+    def overtaken(self) -> str:
+        """Two messages at once, and the other one won."""
+        return self._say("overtaken")
+
+    def tampered(self) -> str:
+        """The stored record is not what was shown: its words are not ours to repeat."""
+        return self._say("tampered")
+
+    def stale(self) -> str:
+        """A button of a prompt that is over."""
+        return self._say("stale")
+
+    def not_yours(self) -> str:
+        """A button that waits for somebody else's tap."""
+        return self._say("not_yours")
+
+    def model_away(self) -> str:
+        """The model could not be asked. Its own words are for the operator."""
+        return self._say("model_away")
+
+    def plan(self, previews: Sequence[str]) -> str:
+        """The preview of several steps under one yes."""
+        lines = [_on_one_line(preview) for preview in previews]
+        return "\n".join([self._say("plan", count=str(len(previews))), *self._numbered(lines)])
+
+    def plan_report(self, steps: Sequence[tuple[str, str, str]]) -> str:
+        """How a plan ended: per step its state (done, failed, unknown, cancelled = not started), preview and result."""
+        states = Counter(state for state, _, _ in steps)
+        head = self._say("report", done=str(states["done"]), count=str(len(steps)))
+        lines = [head, *self._numbered([self._step(*step) for step in steps])]
+        for state in ("unknown", "failed", "cancelled"):
+            if states[state]:
+                return "\n".join([*lines, "", self._say(f"after_{state}")])
+        return "\n".join(lines)
+
+    def undo(self, preview: str) -> str:
+        """The preview of taking an action back."""
+        return self._say("undo", preview=preview)
+
+    def undo_offer(self, seconds: float) -> str:
+        """How long an action can be taken back."""
+        return self._say("undo_offer", duration=self._duration(seconds))
+
+    def _step(self, state: str, preview: str, told: str) -> str:
+        if state == "done":
+            return self.done(preview, told).replace("\n", "\n   ")
+        return self._say(f"report_{state}", preview=_on_one_line(preview))
+
+    def _numbered(self, steps: Sequence[str]) -> list[str]:
+        return [self._say("step", number=str(number), step=step) for number, step in enumerate(steps, start=1)]
+
+    def _duration(self, seconds: float) -> str:
+        """A duration in whole units, rounded down: never longer than people really have."""
+        count, unit = _largest_unit(seconds)
+        forms: dict[str, str] = self._words["duration"][unit]
+        return _filled(forms.get(_plural_form(self.language, count), forms["other"]), {"count": str(count)})
+
+    def _say(self, key: str, **values: str) -> str:
+        return _filled(self._words[key], values | {"yes": self.yes, "no": self.no})
 
 
-def ignored(preview: str) -> str:
-    """The user tapped it away without deciding."""
-    return f"Still waiting, for a few seconds: {preview}. Reply **yes** or **no**."
+@cache
+def _texts(language: str) -> Texts:
+    return Texts(language, catalogue(language))
 
 
-def unsafe(preview: str) -> str:
-    """The record is not what was shown, or nothing can run it any more."""
-    return f"I could not safely confirm this: {preview}. Nothing was done. Please ask again."
+def _on_one_line(preview: str) -> str:
+    """A preview that breaks its line could pass for a further step."""
+    return " ".join(preview.split())
 
 
-def overtaken() -> str:
-    """Two messages at once, and the other one won."""
-    return "Another message of yours was quicker, so I did nothing about this one. Please send it again."
+def _filled(template: str, values: dict[str, str]) -> str:
+    """The template with its placeholders filled in one pass: braces inside a value stay as they are."""
+    return re.sub(r"\{(\w+)\}", lambda found: values[found[1]], template)
 
 
-def tampered() -> str:
-    """The stored record is not what was shown: its words are not ours to repeat."""
-    return (
-        "I could not safely confirm that: what is stored is not what I showed you. Nothing was done. Please ask again."
-    )
+def _largest_unit(seconds: float) -> tuple[int, str]:
+    whole = max(1, int(seconds))
+    if whole < 120:
+        return whole, "seconds"
+    return (whole // 60, "minutes") if whole < 7200 else (whole // 3600, "hours")
 
 
-def stale() -> str:
-    """A button of a prompt that is over or of somebody else's."""
-    return "That button is not for anything you can decide now. Nothing was done."
+def _plural_form(language: str, count: int) -> str:
+    """The CLDR plural form of a whole number from 1 up, in the languages that ship.
+
+    A form the catalogue leaves out is spoken as "other", so languages without plurals need only that one.
+    """
+    if language == "ar" and count != 1:
+        return _arabic_form(count)
+    return "one" if count == 1 else "other"
 
 
-def model_away() -> str:
-    """The model could not be asked. Its own words are for the operator."""
-    return "I cannot think right now: the language model does not answer. Nothing was done. Please try again shortly."
-
-
-def _duration(seconds: float) -> str:
-    return f"{seconds:g} seconds" if seconds < 120 else f"{seconds / 60:g} minutes"
+def _arabic_form(count: int) -> str:
+    if count == 2:
+        return "two"
+    rest = count % 100
+    if 3 <= rest <= 10:
+        return "few"
+    return "many" if rest >= 11 else "other"

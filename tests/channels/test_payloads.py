@@ -31,7 +31,7 @@ def tg(
 ) -> Turn:
     """A Telegram turn of Ada's."""
     where = Conversation("tg", chat, thread)
-    who = {"user_id": "5123456789", "user_name": "Ada Test"}
+    who = {"user_id": "5123456789", "user_name": "Ada Test", "language": "de"}
     return Turn(str(update_id), where, text=text, message_id=str(message_id), **who, **extra)
 
 

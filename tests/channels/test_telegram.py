@@ -47,6 +47,15 @@ def test_bots_and_anonymous_admins_are_ignored(media: MemoryMedia):
     assert (received.turns, received.ignored) == ((), "sent by a bot or by nobody")
 
 
+@pytest.mark.parametrize(("told", "language"), [("pt-br", "pt-br"), ("", ""), (None, ""), (7, ""), ({"a": 1}, "")])
+def test_the_language_of_the_app_is_a_hint(media: MemoryMedia, told: object, language: str):
+    """For words and taps alike; what is no language tag is nothing."""
+    for update in (signing.telegram_text(1, "hi"), signing.telegram_tap(1, "x")):
+        act = update.get("message") or update["callback_query"]
+        act["from"]["language_code"] = told
+        assert read(media, update).turns[0].language == language
+
+
 def test_forged_callback_data_survives_as_text(media: MemoryMedia):
     """Clients can send any data, half a surrogate pair included."""
     turn = read(media, signing.telegram_tap(1, "\ud800")).turns[0]

@@ -153,6 +153,24 @@ def test_a_tap_carries_the_buttons_data(channel: ConsoleChannel):
     assert (turn.tap, turn.text) == (Tap("c:abc", callback_id="e1"), "")
 
 
+@pytest.mark.parametrize(
+    ("header", "language"),
+    [
+        ("pt-BR,pt;q=0.9,en;q=0.8", "pt-BR"),
+        ("de;q=0.7", "de"),
+        (" fr , en", "fr"),
+        ("*", ""),
+        ("", ""),
+        ("<script>", ""),
+        ("," * 100_000, ""),
+    ],
+)
+def test_the_browsers_first_language_is_a_hint(channel: ConsoleChannel, header: str, language: str):
+    """Of any shape, since anybody can send it."""
+    (turn,) = channel.receive(hook(channel, {"id": "e1", "text": "hi"}, accept_language=header)).turns
+    assert turn.language == language
+
+
 def test_a_retired_key_still_opens_its_sessions(feed: MemoryFeed, media: LocalMediaStore):
     """The first key signs, all keys verify."""
     before = ConsoleChannel("web", feed=feed, media=media, keys=["old"])

@@ -1,0 +1,213 @@
+"""Language: what people write in is recognised when it is clear, and never guessed."""
+
+# ruff: noqa: RUF001 - people do type look-alike characters
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pending.language import choose, recognise
+from pending.texts import languages
+
+WRITTEN = {
+    "en": [
+        "never mind, leave it as it was",
+        "no that's not what i meant",
+        "please delete the second invoice",
+        "what's on my calendar today?",
+        "Hi, could you send this to Maria?",
+        "I don't want that anymore",
+        "how much did we spend with Acme last month",
+        "CANCEL THE ORDER FROM YESTERDAY PLEASE",
+        "can't you just move it to friday?",
+        "I’d like to know when the parcel arrives, thanks",
+        'show me the invoice called "Não pago" and my balance',
+    ],
+    "pt": [
+        "me dá o total por mês",
+        "cadê meu pedido",
+        "não quero mais",
+        "apaga a fatura de ontem, por favor, já foi paga",
+        "você consegue ver isso pra mim?",
+        "vc pode mandar o boleto hj?",
+        "Bom dia! Quero cancelar a minha reserva",
+        "quais são as faturas em aberto?",
+        "obrigado, é só isso",
+        "manda a nota pro João amanhã",
+        "nao sei qual delas, mas quero apagar uma",
+        "Preciso remarcar a reunião com a Ana",
+    ],
+    "es": [
+        "dame el total por mes",
+        "creo que lo enviaste dos veces",
+        "Quiero la confirmación y las suscripciones",
+        "¿puedes borrar la última?",
+        "quiero cancelar el pedido de ayer",
+        "Hola, necesito la factura de marzo",
+        "borra los correos de Acme, por favor",
+        "cuanto cuesta y donde lo recojo",
+        "¡Qué bien! Mándamelo",
+        "mañana no puedo, muy temprano",
+        "Buenos días, tengo una duda con mi cuenta",
+        "eso ya no lo quiero, gracias",
+    ],
+    "de": [
+        "schick das nochmal an den Kunden",
+        "lass es wie es war",
+        "bitte lösche die Rechnung von gestern",
+        "Kannst du mir die Liste schicken?",
+        "ich möchte das nicht mehr",
+        "wie heißt der Kunde?",
+        "Was kostet das und wann kommt es?",
+        "Guten Tag, ich habe eine Frage",
+        "zeig mir alle offenen Rechnungen für März",
+        "koennen wir das auf morgen verschieben?",
+        "Ist die Lieferung schon da?",
+    ],
+    "fr": [
+        "y a-t-il quelque chose à payer cette semaine ?",
+        "décale tout de mardi à vendredi",
+        "supprime la facture d'hier s'il te plaît",
+        "Bonjour, je voudrais annuler ma commande",
+        "c'est combien pour demain ?",
+        "j'ai besoin de la liste des clients",
+        "peux-tu envoyer ça à Marie, merci",
+        "où est mon colis ?",
+        "je ne veux pas ça",
+        "Qu’est-ce que vous avez trouvé ?",
+        "quelles sont les factures en retard",
+    ],
+    "it": [
+        "credo che tu l'abbia inviato due volte",
+        "sposta tutto da martedì a venerdì",
+        "cancella la fattura di ieri per favore",
+        "vorrei annullare il mio ordine",
+        "Buongiorno, dove è il pacco?",
+        "quanto ho speso questo mese?",
+        "puoi mandare tutto a Luca domani?",
+        "non voglio più questa prenotazione, grazie",
+        "perché non è ancora arrivato",
+        "cos'è questo?",
+        "mi dici quali sono le fatture aperte",
+    ],
+    "id": [
+        "pesan meja untuk dua orang jam delapan",
+        "sudah siap belum?",
+        "tolong hapus tagihan kemarin",
+        "saya mau membatalkan pesanan",
+        "berapa total tagihan bulan ini?",
+        "Selamat pagi, apakah paketnya sudah sampai?",
+        "kirim faktur itu ke Budi",
+        "gak jadi, yang ini aja",
+        "bisa kirim lagi besok?",
+        "terima kasih, itu saja",
+        "aku belum bayar yang kedua",
+    ],
+    "hi": [
+        "कल वाला बिल हटा दो",
+        "कृपया मेरा ऑर्डर रद्द करें",
+        "कितना बकाया है?",
+        "मुझे invoice 42 भेज दीजिए",
+        "नमस्ते, आज क्या काम है",
+        "यह नहीं, दूसरा वाला",
+        "Acme को पैसे कब भेजे थे?",
+        "धन्यवाद, बस इतना ही",
+    ],
+    "ar": [
+        "احذف فاتورة الأمس من فضلك",
+        "كم المبلغ المستحق؟",
+        "أريد إلغاء الطلب",
+        "مرحبا، أين الشحنة؟",
+        "لا أريد هذا",
+        "أرسل invoice 42 إلى أحمد لو سمحت",
+        "عايز أعرف الميعاد إمتى",
+        "شكرًا جزيلًا على المساعدة",
+    ],
+    "ja": [
+        "昨日の請求書を削除してください",
+        "いくらですか？",
+        "はい",
+        "Acmeの注文をキャンセルしたい",
+        "これは違います",
+        "明日の予定を教えて",
+        "ありがとうございます",
+        "ｷｬﾝｾﾙして",
+    ],
+}
+
+UNSURE = [
+    "", " ", "ok", "OK!", "no", "si", "sim", "ja", "yes", "1", "42", "👍", "❤️❤️", "?", "¿", "...", "hmm", "A",
+    "la la la", "Acme GmbH", "São Paulo", "Los Angeles, Las Vegas", "Hauptstraße 5", "José Muñoz", "invoice 42",
+    "pizza margherita", "total 1.250,00", "/delete fatura=minha uma isso",
+    "https://example.com/não/você?q=the+please", "ana@example.com", "report_for_you.pdf",
+    "\"não sei o que você quer\"", "C:\\Users\\the\\my", "can you agendar a minha reunião para hoje please",
+    "thanks obrigado", "Danke, thank you so much my friend, ich bin da", "سلام", "नमस्ते",
+    "لطفاً فاکتور را پاک کنید", "براہ کرم یہ حذف کریں", "काल मला बिल मिळाले नाही", "请删除昨天的发票", "送信",
+    "¯\\_(ツ)_/¯",
+    "ヽ(´ー`)ノ", "優の良品", "удалите счёт, пожалуйста", "삭제해 주세요", "is de factuur van morgen al klaar of niet",
+    "jeg vil gerne slette den sidste faktura", "usuń ostatnią fakturę proszę", "lütfen son faturayı sil",
+    "dat is niet wat ik bedoel, wil je het nog een keer doen", "hvad skylder vi den kunde",
+    "hur mycket ska jag betala den här månaden", "no és això el que volia, gràcies",
+    "tháng này tôi phải trả bao nhiêu", "nu asta am vrut, te rog trimite din nou", "mujhe kal ka bill bhej do",
+    "paki send na lang po sa client bukas", "toyota トヨタ corolla price", "\u202e\u202e", "a" * 5000,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("words", UNSURE)
+def test_unclear_messages_are_no_language(words):
+    """Short, mixed, quoted, names, addresses, and languages that do not ship: no guess."""
+    assert recognise(words) == ""
+
+
+@pytest.mark.parametrize(("language", "words"), [(key, words) for key, group in WRITTEN.items() for words in group])
+def test_messages_are_recognised(language, words):
+    """What people really type to bots."""
+    assert recognise(words) == language
+
+
+def test_every_shipped_language_is_covered_here():
+    """A new catalogue comes with its messages, at least eight."""
+    assert {language for language, messages in WRITTEN.items() if len(messages) >= 8} == languages()
+
+
+@given(st.text())
+def test_any_text_is_a_shipped_language_or_none(words):
+    """Nothing that people send makes it fail."""
+    assert recognise(words) in languages() | {""}
+
+
+@pytest.mark.parametrize("bit", ["y", '"', "„", "“", "a.a", "a'", "a'-", "¿", "\u0301", "a ", "ﷺ", "/", "ア", "Aa. "])
+def test_hostile_length_costs_nothing(bit):
+    """The cap comes before everything else."""
+    hostile = bit * 1_000_000
+    start = time.perf_counter()
+    recognise(hostile)
+    assert time.perf_counter() - start < 0.2
+
+
+@pytest.mark.parametrize(
+    ("messages", "hint", "default", "chosen"),
+    [
+        (["ok", "quero apagar isso"], "de-DE", "en", "pt"),
+        (["please delete the last one", "quero apagar isso"], "pt-BR", "fr", "en"),
+        (["ok", "42"], "pt-BR", "en", "pt"),
+        (["ok"], "PT_br", "en", "pt"),
+        ([], "ru", "fr", "fr"),
+        ([], "", "fr", "fr"),
+        ([], "../en", "fr", "fr"),
+    ],
+)
+def test_the_newest_clear_message_decides_then_the_hint_then_the_default(messages, hint, default, chosen):
+    """People may change their language at any time."""
+    assert choose(messages, hint, default) == chosen
+
+
+def test_messages_are_read_only_as_far_as_needed():
+    """Old history is left alone once a message is clear."""
+    messages = iter(["ok", "quero apagar isso", "never read"])
+    assert choose(messages, "", "en") == "pt"
+    assert list(messages) == ["never read"]

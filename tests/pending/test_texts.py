@@ -1,0 +1,226 @@
+"""Texts: every language says the same things, and inserts what it is given as it is."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from pending import RegexConfirmParser
+from pending.texts import catalogue, languages, speak
+
+ALL = sorted(languages())
+HOSTILE = "Delete {preview} {yes} {nope} 100% %s **A** \\1 \\g<0> `x` \u202e"
+#: What only one language needs, or needs in another number.
+OWN = {"marks", "sure", "endings", "letters", "foreign", "duration"}
+SAYS_PREVIEW = (
+    "failed", "unknown", "not_done", "cancelled", "expired", "dropped", "early", "ignored", "unsafe", "undo",
+)  # fmt: skip
+SAYS_ALONE = ("overtaken", "tampered", "stale", "not_yours", "model_away")
+MINUTES = {
+    "ar": "5 دقائق", "de": "5 Minuten", "en": "5 minutes", "es": "5 minutos", "fr": "5 minutes", "hi": "5 मिनट",
+    "id": "5 menit", "it": "5 minuti", "ja": "5分", "pt": "5 minutos",
+}  # fmt: skip
+
+
+def placeholders(template: str) -> set[str]:
+    """The names a template fills in."""
+    return set(re.findall(r"\{(\w+)\}", template))
+
+
+def previews(language: str) -> Iterator[str]:
+    """Everything a language says about a preview."""
+    words = speak(language)
+    for name in SAYS_PREVIEW:
+        yield getattr(words, name)(HOSTILE)
+    yield words.question(HOSTILE, 60)
+    yield words.question(HOSTILE, 60, "4821")
+    yield words.code_needed(HOSTILE, "4821")
+    yield words.done(HOSTILE, "")
+    yield words.done("A", HOSTILE)
+    yield words.correction("A", HOSTILE)
+    yield words.plan([HOSTILE, "B"])
+    for state in ("done", "failed", "unknown", "cancelled"):
+        yield words.plan_report([(state, HOSTILE, "")])
+
+
+@pytest.mark.parametrize("language", ALL)
+def test_the_words_people_are_told_to_reply_are_read(language):
+    """Who replies what we asked for is understood."""
+    words, parser = speak(language), RegexConfirmParser(languages=(language,))
+    assert (parser.is_confirm(words.yes), parser.is_cancel(words.yes)) == (True, False)
+    assert (parser.is_confirm(words.no), parser.is_cancel(words.no)) == (False, True)
+
+
+def test_only_a_german_yes_needs_a_parser_of_its_own():
+    """Beside Spanish, Portuguese or Hindi "ja" decides nothing: there it is "already", a laugh or "go"."""
+    parser = RegexConfirmParser(languages=tuple(ALL))
+    assert [language for language in ALL if not parser.is_confirm(speak(language).yes)] == ["de"]
+    assert all(parser.is_cancel(speak(language).no) for language in ALL)
+
+
+@pytest.mark.parametrize("language", ALL)
+def test_values_are_inserted_as_they_are(language):
+    """Braces, percent signs, backslashes and Markdown of a preview come out unchanged."""
+    for said in previews(language):
+        assert HOSTILE in said
+
+
+@pytest.mark.parametrize("language", ALL)
+def test_every_language_says_everything(language):
+    """The same keys as English, each with the same placeholders."""
+    english, other = catalogue("en"), catalogue(language)
+    assert other.keys() == english.keys()
+    for key in english.keys() - OWN:
+        assert placeholders(other[key]) == placeholders(english[key]), key
+        assert other[key].strip() == other[key] != "", key
+
+
+@pytest.mark.parametrize("language", [language for language in ALL if language != "en"])
+def test_nothing_is_left_in_english(language):
+    """No sentence is a copy of the English one."""
+    english, other = catalogue("en"), catalogue(language)
+    copied = {key for key in english.keys() - OWN if other[key] == english[key]}
+    assert copied <= {"no", "step"}
+
+
+@pytest.mark.parametrize("language", ALL)
+def test_every_duration_has_its_forms(language):
+    """Each unit can be spoken for any number."""
+    duration: dict[str, dict[str, Any]] = catalogue(language)["duration"]
+    assert duration.keys() == {"seconds", "minutes", "hours"}
+    for forms in duration.values():
+        assert {"other"} <= forms.keys() <= {"one", "two", "few", "many", "other"}
+        assert all(placeholders(form) <= {"count"} for form in forms.values())
+        assert placeholders(forms["other"]) == {"count"}
+
+
+@pytest.mark.parametrize("language", ALL)
+def test_labels_fit_a_whatsapp_button(language):
+    """At most 20 characters, and no two buttons alike."""
+    words = speak(language)
+    labels = [words.confirm_label, words.cancel_label, words.undo_label]
+    assert all(0 < len(label) <= 20 for label in labels)
+    assert len(set(labels)) == 3
+
+
+@pytest.mark.parametrize("language", ALL)
+def test_acknowledgements_are_short(language):
+    """A phone shows each without scrolling; no line says nothing."""
+    words = speak(language)
+    said = [getattr(words, name)("A") for name in SAYS_PREVIEW] + [getattr(words, name)() for name in SAYS_ALONE]
+    assert all(1 < len(line) <= 200 for line in said)
+    assert len(set(said)) == len(said)
+
+
+@pytest.mark.parametrize("language", ALL)
+def test_a_question_with_a_code_never_offers_a_bare_yes(language):
+    """Only the yes with its code confirms, so only that is named."""
+    words = speak(language)
+    for said in (words.question("A", 60, "4821"), words.code_needed("A", "4821")):
+        asked = said.replace(f"{words.yes} 4821", "")
+        assert asked != said
+        assert not re.search(rf"(?<!\w){words.yes}(?!\w)", asked)
+        assert words.no in asked
+
+
+@pytest.mark.parametrize("language", ALL)
+def test_durations_are_spoken_in_the_language(language):
+    """The question and the offer of undo tell how long."""
+    words = speak(language)
+    assert "60" in words.question("A", 60)
+    assert MINUTES[language] in words.question("A", 300)
+    assert MINUTES[language] in words.undo_offer(300)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "spoken"),
+    [
+        (0, "1 second"), (1, "1 second"), (59.9, "59 seconds"), (60, "60 seconds"), (119.9, "119 seconds"),
+        (120, "2 minutes"), (179, "2 minutes"), (3600, "60 minutes"), (7200, "2 hours"), (86_400, "24 hours"),
+    ],
+)  # fmt: skip
+def test_durations_are_rounded_down(seconds, spoken):
+    """Nobody is promised more time than there is."""
+    assert speak().undo_offer(seconds) == f"You can undo this for {spoken}."
+
+
+@pytest.mark.parametrize(
+    ("seconds", "spoken"),
+    [
+        (1, "ثانية واحدة"), (2, "ثانيتين"), (3, "3 ثوانٍ"), (10, "10 ثوانٍ"), (11, "11 ثانية"), (99, "99 ثانية"),
+        (100, "100 ثانية"), (103, "103 ثوانٍ"), (120, "دقيقتين"), (720, "12 دقيقة"), (7200, "ساعتين"),
+    ],
+)  # fmt: skip
+def test_arabic_counts_with_all_its_forms(seconds, spoken):
+    """One, two, a few, many and hundreds differ."""
+    assert speak("ar").undo_offer(seconds) == f"يمكن التراجع عن هذا خلال {spoken}."
+
+
+@pytest.mark.parametrize(
+    ("tag", "language"),
+    [
+        ("pt-BR", "pt"), ("PT", "pt"), ("es-419", "es"), ("zh-Hant", "en"), ("", "en"), ("../en", "en"),
+        ("english", "en"), ("x" * 10_000, "en"), ("pt_BR", "pt"),
+    ],
+)  # fmt: skip
+def test_a_tag_speaks_its_language_or_english(tag, language):
+    """Any string is a safe tag; the words are read once."""
+    assert speak(tag) is speak(language)
+    assert speak(tag).language == language
+
+
+def test_english_question():
+    """The words of the main story."""
+    assert speak().question("Delete A", 60) == (
+        "Delete A\n\nReply **yes** to confirm or **no** to cancel, within 60 seconds."
+    )
+    assert "Reply **yes 4821** to confirm" in speak().question("Delete A", 60, "4821")
+
+
+def test_a_result_speaks_for_itself():
+    """What the tool reported replaces our own words."""
+    assert (speak().done("Delete A", "3 deleted"), speak().done("Delete A", "")) == ("3 deleted", "Done: Delete A")
+
+
+def test_a_plan_lists_its_steps_in_order():
+    """One numbered line each, under their number."""
+    assert speak().plan(["Delete A", "Mail B"]) == (
+        "2 steps, in this order, stopping at the first that fails:\n1. Delete A\n2. Mail B"
+    )
+
+
+def test_a_finished_plan_asks_for_nothing():
+    """Only results."""
+    steps = [("done", "Delete A", "A is gone"), ("done", "Mail B", "")]
+    assert speak().plan_report(steps) == "Steps done: 2 of 2.\n1. A is gone\n2. Done: Mail B"
+
+
+def test_a_broken_plan_says_what_happened_to_each_step():
+    """Done, failed and not started, and what to do next."""
+    steps = [("done", "Delete A", ""), ("failed", "Mail B", ""), ("cancelled", "Pay C", "")]
+    assert speak().plan_report(steps).splitlines() == [
+        "Steps done: 1 of 3.",
+        "1. Done: Delete A",
+        "2. Failed: Mail B",
+        "3. Not started: Pay C",
+        "",
+        "I did not try again. Check what failed, then ask again for what you still need.",
+    ]
+
+
+def test_an_unclear_step_is_never_called_done_or_failed():
+    """Nobody knows, so nobody says; whatever the step told before."""
+    said = speak().plan_report([("unknown", "Mail B", "all fine"), ("cancelled", "Pay C", "")])
+    assert "1. Interrupted, and I cannot tell whether it finished: Mail B" in said
+    assert "all fine" not in said
+    assert said.endswith("I will not repeat the unclear step. Check it, then ask again for what you still need.")
+
+
+def test_arabic_isolates_what_may_be_latin():
+    """A Latin preview inside an Arabic sentence must not reorder it."""
+    isolated = "\u2068Delete A\u2069"
+    assert all(isolated in getattr(speak("ar"), name)("Delete A") for name in SAYS_PREVIEW)
+    assert speak("ar").plan(["Delete A", "B"]).splitlines()[1] == f"1. {isolated}"
