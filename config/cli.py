@@ -1,4 +1,4 @@
-"""The `sayso` command: up, web, worker, chat, check."""
+"""The `sayso` command: up, web, worker, chat, check, audit."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ import signal
 import sys
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
 import click
 
-if TYPE_CHECKING:  # each command loads only what it needs, and `up` hears signals before it loads anything
-    from config.schema import Settings
+# Each command loads only what it needs, and `up` hears signals before it loads anything.
+from config.audit_cli import audit
+from config.refusals import clear_errors, fail, load
 
 _config = click.option(
     "--config", "config", type=click.Path(path_type=Path), help="The YAML file.  [default: SAYSO_CONFIG, or the demo]"
@@ -30,6 +31,9 @@ _port = click.option("--port", default=8000, show_default=True, type=click.IntRa
 @click.version_option(package_name="sayso")
 def main() -> None:
     """Chat bots that act only on the user's say-so."""
+
+
+main.add_command(audit)
 
 
 @main.command()
@@ -49,11 +53,11 @@ def up(config: Path | None, data: Path, host: str, port: int, workers: int) -> N
 
     set_up_logs()
     config = config or default_config()
-    settings = _load(config)
+    settings = load(config)
     try:
         Up(settings, config, data, host, port, workers, say=click.echo).run()
     except (UpError, AddressUnusable, EmbeddedRedisError) as exc:
-        _fail(str(exc))
+        fail(str(exc))
 
 
 @main.command()
@@ -71,9 +75,9 @@ def web(config: Path | None, data: Path, host: str, port: int, threads: int) -> 
     from config.logs import set_up_logs
 
     set_up_logs()
-    settings = _load(config)
+    settings = load(config)
     url = os.environ.get("SAYSO_PUBLIC_URL") or local_url(host, port)
-    with _clear_errors():
+    with clear_errors():
         check_free(host, port)
         services = bootstrap(settings, data=data, public_url=url)
         check_redis(services)
@@ -90,8 +94,8 @@ def worker(config: Path | None, data: Path) -> None:
     from workers.worker import run_worker
 
     set_up_logs()
-    settings = _load(config)
-    with _clear_errors():
+    settings = load(config)
+    with clear_errors():
         services = bootstrap(settings, data=data, patient=True)
         check_redis(services)
     run_worker(services)
@@ -106,8 +110,8 @@ def chat(config: Path | None, data: Path, channel: str | None) -> None:
     from channels.terminal import Terminal
     from config.bootstrap import terminal_agent
 
-    settings = _load(config)
-    with _clear_errors():
+    settings = load(config)
+    with clear_errors():
         agent = terminal_agent(settings, data=data, channel=channel)
     if isinstance(sys.stdin, io.TextIOWrapper):
         sys.stdin.reconfigure(errors="replace")  # a stray byte in a pipe is no reason to stop
@@ -120,8 +124,8 @@ def check(file: Path) -> None:
     """Check a configuration FILE and say what each channel may do."""
     from config.bootstrap import describe
 
-    settings = _load(file)
-    with _clear_errors():
+    settings = load(file)
+    with clear_errors():
         click.echo(describe(settings))
     click.echo(f"{file}: ok")
 
@@ -134,40 +138,6 @@ def _leave_on_signals() -> None:
 
 def _leave(_: int, __: FrameType | None) -> NoReturn:
     os._exit(0)  # an exception could end up in a module that is being imported, and be told or swallowed there
-
-
-def _load(config: Path | None) -> Settings:
-    from config.loader import ConfigError, default_config, load_settings
-
-    try:
-        return load_settings(config or default_config())
-    except ConfigError as exc:
-        _fail(str(exc))
-
-
-class _clear_errors:  # noqa: N801  # used like a function
-    """Turns what an operator can cure into one clear message; anything else keeps its traceback."""
-
-    def __enter__(self) -> None:
-        """Nothing to set up."""
-
-    def __exit__(self, _: object, exc: BaseException | None, __: object) -> None:
-        from redis.exceptions import RedisError
-
-        from config.address import AddressUnusable
-        from config.embedded import EmbeddedRedisError
-        from config.loader import ConfigError
-        from workers.redis import RedisUnfit
-
-        if isinstance(exc, ConfigError | RedisUnfit | AddressUnusable | EmbeddedRedisError):
-            _fail(str(exc))
-        if isinstance(exc, RedisError):
-            _fail(f"Redis does not answer ({exc}): check REDIS_URL, or run `sayso up`, which brings its own")
-
-
-def _fail(message: str) -> NoReturn:
-    click.echo(f"Error: {message}", err=True)
-    sys.exit(1)
 
 
 if __name__ == "__main__":

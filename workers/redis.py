@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -18,6 +19,9 @@ SHARDS = 64
 #: What every key of ours begins with.
 PREFIX = "sayso:"
 
+_DEFINED = re.compile(r"local (?:function )?([\w, ]+?)\s*(?:[=(]|$)", re.MULTILINE)
+_WORD = re.compile(r"\w+")
+_COMMENT = re.compile(r"--.*")
 _PRELUDE = Path(__file__).parent / "lua" / "prelude.lua"
 
 
@@ -76,10 +80,10 @@ class Scripts:
     """
 
     def __init__(self, client: Redis, folder: Path, *, prefix: str = PREFIX) -> None:
-        prelude = _PRELUDE.read_text()
+        prelude = _definitions(_PRELUDE.read_text())
         self._prefix = prefix
         self._scripts = {
-            path.stem: client.register_script(f"{prelude}\n{path.read_text()}")
+            path.stem: client.register_script(_with_definitions(path.read_text(), prelude))
             for path in sorted(folder.glob("*.lua"))
             if path != _PRELUDE
         }
@@ -88,10 +92,31 @@ class Scripts:
         """Run a script for one conversation. Raises redis.RedisError."""
         return self._on_shard(name, shard_of(conversation), conversation, args)
 
+    def on_shard(self, name: str, shard: int, *args: Any) -> Any:
+        """Run a script for a shard as a whole. Raises redis.RedisError."""
+        return self._on_shard(name, shard, "-", args)
+
     def on_every_shard(self, name: str, *args: Any) -> list[Any]:
         """Run a script once per shard, in order of the shards."""
-        return [self._on_shard(name, shard, "-", args) for shard in range(SHARDS)]
+        return [self.on_shard(name, shard, *args) for shard in range(SHARDS)]
 
     def _on_shard(self, name: str, shard: int, conversation: str, args: Sequence[Any]) -> Any:
         key = f"{self._prefix}{{{shard}}}"
         return self._scripts[name](keys=[key], args=[conversation, *args])
+
+
+def _definitions(prelude: str) -> list[tuple[set[str], str]]:
+    """The prelude in pieces, in order: the names each defines, and its text."""
+    starts = [match.start() for match in re.finditer(r"^local ", prelude, re.MULTILINE)]
+    texts = [prelude[start:end] for start, end in zip(starts, [*starts[1:], len(prelude)], strict=True)]
+    return [(set(_DEFINED.match(text)[1].replace(",", " ").split()), text) for text in texts]  # type: ignore[index]
+
+
+def _with_definitions(script: str, prelude: list[tuple[set[str], str]]) -> str:
+    """A script and what it names of the prelude: Redis runs the text anew at every call, and all of it costs as much as
+    four commands.
+    """
+    for names, text in reversed(prelude):
+        if names & set(_WORD.findall(_COMMENT.sub("", script))):
+            script = text + script
+    return script

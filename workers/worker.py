@@ -45,6 +45,7 @@ def run_worker(services: Services) -> None:
     """Work until SIGTERM or SIGINT; the turn in progress is finished first. Rides out restarts of Redis."""
     process = jobs.install(services)
     process.loop.spawn(services.reaper.forever())
+    process.loop.spawn(services.auditor.forever())
     process.loop.spawn(_sweep_media(services.media))
     worker = None
     while True:

@@ -1,0 +1,49 @@
+"""Refusals: what an operator can cure, told in one clear message and exit code 1, never as a traceback."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+import click
+
+if TYPE_CHECKING:  # commands load only what they need
+    from config.schema import Settings
+
+
+def load(config: Path | None) -> Settings:
+    """The settings of a file, or of the default one. Ends the program when they cannot be used."""
+    from config.loader import ConfigError, default_config, load_settings
+
+    try:
+        return load_settings(config or default_config())
+    except ConfigError as exc:
+        fail(str(exc))
+
+
+class clear_errors:  # noqa: N801  # used like a function
+    """Turns what an operator can cure into one clear message; anything else keeps its traceback."""
+
+    def __enter__(self) -> None:
+        """Nothing to set up."""
+
+    def __exit__(self, _: object, exc: BaseException | None, __: object) -> None:
+        from redis.exceptions import RedisError
+
+        from config.address import AddressUnusable
+        from config.embedded import EmbeddedRedisError
+        from config.loader import ConfigError
+        from pending.audit.ledger import LedgerUnusable
+        from workers.redis import RedisUnfit
+
+        if isinstance(exc, ConfigError | RedisUnfit | AddressUnusable | EmbeddedRedisError | LedgerUnusable):
+            fail(str(exc))
+        if isinstance(exc, RedisError):
+            fail(f"Redis does not answer ({exc}): check REDIS_URL, or run `sayso up`, which brings its own")
+
+
+def fail(message: str) -> NoReturn:
+    """Say why, and end the program."""
+    click.echo(f"Error: {message}", err=True)
+    sys.exit(1)

@@ -1,0 +1,81 @@
+"""Tail: the part of the audit log that is still in Redis."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from redis import Redis
+from redis.client import Pipeline
+
+from pending.audit.entry import NO_HEAD, Entry, Kept, Tip
+from workers.redis import PREFIX, SHARDS
+
+#: Entries of one shard that are read at once; the rest is there in the next round. -1 for all.
+BATCH = 500
+
+_TIP = re.compile(r"(\d{1,15}) ([0-9a-f]{40})")
+
+
+class Tail:
+    """The lists of all shards, read in one round trip. Every method raises redis.RedisError."""
+
+    def __init__(self, client: Redis, *, prefix: str = PREFIX) -> None:
+        self._client = client
+        self._prefix = prefix
+
+    def read(self, most: int = BATCH) -> list[list[bytes]]:
+        """The oldest entries of each shard, as they are: somebody may have written bytes that are no text."""
+        pipe = self._client.pipeline(transaction=False)
+        for shard in range(SHARDS):
+            self._ask(pipe, "LRANGE", f"{self._key(shard)}:audit", 0, most - 1)
+        return list(pipe.execute())
+
+    def kept(self) -> list[Kept]:
+        """Everything that waits, not signed by anybody yet."""
+        return [one for shard, texts in enumerate(self.read(0)) for one in waiting(shard, texts)]
+
+    def tips(self) -> dict[int, Tip]:
+        """The last entry of each shard, as the scripts remember it."""
+        return {shard: _tip(value) for shard, value in enumerate(self._strings("audit:head"))}
+
+    def drained(self) -> list[int]:
+        """The number of the last entry of each shard that went into a ledger, on whatever machine."""
+        return [int(value) if value.isdigit() else 0 for value in self._strings("audit:drained")]
+
+    def records(self, places: Sequence[tuple[int, str]]) -> list[list[str]]:
+        """Record, MAC and what was told of some actions; "" for what is not there."""
+        pipe = self._client.pipeline(transaction=False)
+        for shard, pid in places:
+            key = f"{self._key(shard)}:pending:{pid}"
+            self._ask(pipe, "HMGET", key, "rec", "mac", "told")
+        return [[_text(value or b"") for value in values] for values in pipe.execute()]
+
+    def _strings(self, name: str) -> list[str]:
+        values = self._client.mget([f"{self._key(shard)}:{name}" for shard in range(SHARDS)])
+        return [str(value or "") for value in values]
+
+    def _ask(self, pipe: Pipeline, *command: str | int) -> None:
+        pipe.execute_command(*command, NEVER_DECODE=True)  # type: ignore[no-untyped-call]  # redis-py's own
+
+    def _key(self, shard: int) -> str:
+        return f"{self._prefix}{{{shard}}}"
+
+
+def waiting(shard: int, texts: Sequence[bytes]) -> list[Kept]:
+    """A shard's list as entries. One that is no entry stands where the next would."""
+    found: list[Kept] = []
+    for raw in texts:
+        text = _text(raw)
+        entry = Entry.parse(text)
+        found.append(Kept(shard, entry.n if entry else found[-1].n + 1 if found else 1, text))
+    return found
+
+
+def _text(raw: bytes) -> str:
+    return raw.decode(errors="backslashreplace")
+
+
+def _tip(value: str) -> Tip:
+    found = _TIP.fullmatch(value)
+    return Tip(int(found[1]), found[2]) if found else Tip(0, NO_HEAD)

@@ -1,0 +1,191 @@
+"""The `sayso audit` commands: what operators see, and exit code 1 when the log is not whole."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from contextlib import closing
+
+import pytest
+from click.testing import CliRunner
+
+from config.cli import main
+from pending.audit.auditor import Auditor
+from pending.audit.body import Body
+from pending.audit.ledger import FILE, Ledger
+from tests.config.processes import free_port
+from tests.pending.state_log import AT, KEY, SIGNER, StateLog, busy_log, sealed
+
+
+@pytest.fixture
+def data(tmp_path, monkeypatch):
+    """A data folder with a ledger of three shards, and no Redis."""
+    monkeypatch.setenv("SAYSO_SECRET_KEYS", KEY)
+    monkeypatch.delenv("SAYSO_CONFIG", raising=False)
+    monkeypatch.delenv("REDIS_URL", raising=False)
+    folder = tmp_path / "data"
+    folder.mkdir()
+    ledger = Ledger(folder / FILE, SIGNER)
+    for shard in (3, 17, 40):
+        log = busy_log(shard=shard)
+        bodies = [Body.of(f"action-{number}", *sealed(f"action-{number}"), "", at=AT) for number in range(12)]
+        ledger.store(log.waiting, bodies)
+    return folder
+
+
+def run(*args: object) -> tuple[int, str]:
+    """Exit code and all output of a `sayso audit` command. What it raises besides is a bug."""
+    result = CliRunner().invoke(main, ["audit", *map(str, args)])
+    if result.exception and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result.exit_code, result.output
+
+
+def spoil(data, statement: str) -> None:
+    """Edit the ledger as somebody with the file could."""
+    with closing(sqlite3.connect(data / FILE)) as connection:
+        for name in ("entries_update", "entries_delete"):
+            connection.execute(f"DROP TRIGGER {name}")
+        connection.execute(statement)
+        connection.commit()
+
+
+@pytest.mark.parametrize(
+    ("statement", "fault"),
+    [
+        ("UPDATE entries SET text = replace(text, 'done', 'failed') WHERE shard = 17", "shard 17, entry 49: edited"),
+        ("DELETE FROM entries WHERE shard = 17 AND n = 42", "shard 17, entry 42: removed"),
+        ("UPDATE entries SET n = -n WHERE shard = 17 AND n = 42", "shard 17, entry -42: reordered"),
+    ],
+)
+def test_first_fault_is_named_and_the_exit_code_is_one(data, statement, fault):
+    """What an operator or a cron job sees of a hand in the file."""
+    spoil(data, statement)
+    code, output = run("verify", "--data", data)
+    assert code == 1
+    assert next(line for line in output.splitlines() if line.startswith("fault: ")) == f"fault: {fault}"
+    assert "the chain is broken" in output
+
+
+def test_whole_log_holds(data):
+    """One line; without Redis, also what it cannot tell."""
+    assert run("verify", "--data", data, "--offline") == (0, "180 entries, 3 shards, 0 faults: the chain holds\n")
+    code, output = run("verify", "--data", data)
+    assert code == 0
+    assert output.startswith("note: Redis cannot be reached: entries missing at the end of the log")
+
+
+def test_many_faults_are_counted(data):
+    """Twenty are enough to read."""
+    spoil(data, "UPDATE entries SET sig = ''")
+    code, output = run("verify", "--data", data)
+    assert code == 1
+    assert output.count("fault: ") == 20
+    assert "... and 160 more\n180 entries, 3 shards, 180 faults: the chain is broken" in output
+
+
+def test_redis_knows_where_the_log_ends(tmp_path, monkeypatch, redis_client, redis_url):
+    """A cut-off ledger is found when Redis can be reached."""
+    monkeypatch.setenv("SAYSO_SECRET_KEYS", KEY)
+    monkeypatch.setenv("REDIS_URL", redis_url)
+    StateLog(5, redis_client).live("a")
+    Auditor(redis_client, Ledger(tmp_path / FILE, SIGNER)).drain()
+    assert run("verify", "--data", tmp_path) == (0, "5 entries, 1 shard, 0 faults: the chain holds\n")
+    spoil(tmp_path, "DELETE FROM entries WHERE n > 3")
+    code, output = run("verify", "--data", tmp_path)
+    assert (code, output.splitlines()[0]) == (1, "fault: shard 5, entry 4: removed (Redis is at 5)")
+    assert run("verify", "--data", tmp_path, "--offline")[0] == 0
+
+
+def test_redis_that_is_away_is_a_note(data, monkeypatch):
+    """The files can be checked all the same."""
+    for url in (f"redis://127.0.0.1:{free_port()}", "nonsense"):
+        monkeypatch.setenv("REDIS_URL", url)
+        code, output = run("verify", "--data", data)
+        assert (code, output.count("Redis cannot be reached")) == (0, 1)
+
+
+def test_old_entries_that_are_gone_are_a_note_or_a_fault(data):
+    """As the operator wishes."""
+    spoil(data, "DELETE FROM entries WHERE shard = 17 AND n < 11")
+    code, output = run("verify", "--data", data, "--offline")
+    assert (code, output.splitlines()[0]) == (0, "note: shard 17 begins with entry 11: older ones are not here")
+    code, output = run("verify", "--data", data, "--offline", "--whole")
+    assert (code, output.splitlines()[0]) == (1, "fault: shard 17, entry 1: removed (up to 10)")
+
+
+def test_export_is_signed_and_verifies(data, tmp_path):
+    """To standard output or to a file; a single changed word in it is found."""
+    out = tmp_path / "log.jsonl"
+    assert run("export", "--data", data, "--out", out) == (0, f"180 entries in {out}\n")
+    assert run("export", "--data", data)[1] == out.read_text()
+    assert set(json.loads(out.read_text().splitlines()[0])) == {"shard", "text", "sig"}
+    assert run("verify", out, data / FILE, "--data", data, "--offline")[0] == 0
+    out.write_text(out.read_text().replace("shown", "armed", 1))
+    code, output = run("verify", out, "--data", data, "--offline")
+    assert (code, output.splitlines()[0]) == (1, "fault: shard 3, entry 13: edited")
+
+
+def test_show_lists_what_happened(data):
+    """Time, action, event, who, preview; newest last."""
+    code, output = run("show", "--data", data, "--action", "action-3", "--last", 2)
+    assert code == 0
+    lines = [line.split() for line in output.splitlines()]
+    assert [line[2:] for line in lines] == [["action-3", "done", "ana", "Delete", "action-3?"]] * 2
+    assert lines[0][0] == "2025-11-20"
+    assert len(run("show", "--data", data)[1].splitlines()) == 50
+    assert run("show", "--data", data, "--user", "nobody") == (0, "")
+    assert len(run("show", "--data", data, "--user", "ana", "--last", 500)[1].splitlines()) == 180
+
+
+def test_show_tells_the_outcome_and_commands_no_terminal(tmp_path, monkeypatch):
+    """People's words are on one line, without control characters."""
+    monkeypatch.setenv("SAYSO_SECRET_KEYS", KEY)
+    log = StateLog()
+    log.live("a")
+    told = "Deleted.\n\x1b[2Jgone \u202e" + "x" * 100
+    Ledger(tmp_path / FILE, SIGNER).store(log.waiting, [Body.of("a", *sealed("a"), told, at=AT)])
+    last = run("show", "--data", tmp_path)[1].splitlines()[-1]
+    assert last.endswith("Delete a?" + " " * 41 + "Deleted. [2Jgone " + "x" * 30 + "…")
+
+
+def test_erase_removes_a_person_and_the_chain_holds(data):
+    """And says what it cannot remove."""
+    code, output = run("erase", "--data", data, "--user", "ana")
+    assert code == 0
+    assert "12 bodies of 'ana' erased; the chain still verifies." in output
+    assert "Redis keeps records for up to 48 hours" in output
+    assert "0 bodies" in run("erase", "--data", data, "--user", "ana")[1]
+    assert run("verify", "--data", data)[0] == 0
+    assert "(erased)" in run("show", "--data", data)[1]
+    assert b"ana" not in (data / FILE).read_bytes()
+
+
+@pytest.mark.parametrize("command", [["verify"], ["show"], ["export"], ["erase", "--user", "ana"]])
+def test_missing_ledger_is_named(tmp_path, monkeypatch, command):
+    """One line, and nothing is made in its place."""
+    monkeypatch.setenv("SAYSO_SECRET_KEYS", KEY)
+    code, output = run(*command, "--data", tmp_path / "none")
+    assert code == 1
+    assert output == f"Error: no ledger at {tmp_path}/none/{FILE}: a worker writes it; name its folder with --data\n"
+    assert not (tmp_path / "none").exists()
+
+
+@pytest.mark.parametrize("command", [["verify"], ["show"], ["export"], ["erase", "--user", "ana"]])
+def test_missing_key_is_named_and_none_is_made(data, monkeypatch, command):
+    """With a fresh key every entry would look forged."""
+    monkeypatch.delenv("SAYSO_SECRET_KEYS")
+    code, output = run(*command, "--data", data)
+    assert (code, output.startswith("Error: no secret key: set SAYSO_SECRET_KEYS")) == (1, True)
+    assert not (data / "secret_keys").exists()
+
+
+def test_files_that_are_no_log_are_named(data, tmp_path):
+    """A missing one, one of something else, and an output that cannot be written."""
+    (tmp_path / "notes.txt").write_text("hello\n")
+    for file, words in ((tmp_path / "none", "No such file"), (tmp_path / "notes.txt", "notes.txt:1: not a line")):
+        code, output = run("verify", file, "--data", data, "--offline")
+        assert (code, output.count("\n")) == (1, 1)
+        assert words in output
+    code, output = run("export", "--data", data, "--out", tmp_path / "none" / "log.jsonl")
+    assert (code, output) == (1, f"Error: {tmp_path}/none/log.jsonl cannot be written: No such file or directory\n")

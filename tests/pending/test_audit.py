@@ -1,0 +1,290 @@
+"""Audit: no entry is edited, removed, moved or repeated unseen, and the first one is named."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pending.audit.chain import Fault, Terms
+from pending.audit.check import check
+from pending.audit.entry import NO_HEAD, Entry, Kept, Tip, head_of
+from pending.audit.life import LAWFUL
+from pending.audit.signer import Signer
+from tests.pending.state_log import KEY, SIGNER, StateLog, as_list, busy_log, signed
+
+LOG = busy_log()
+ROWS = LOG.ledger
+SIZE = len(ROWS)
+TIPS = {0: LOG.tip}
+SIGNED = Terms(signer=SIGNER, whole=True, tips=TIPS)
+#: In Redis nobody signs: only the links and the head tell.
+UNSIGNED = Terms(whole=True, tips=TIPS)
+EVERY = range(SIZE)
+FLIPS = {
+    "n": 7_000,
+    "at": 1,
+    "pid": "another",
+    "event": "cancelled",
+    "by": "somebody",
+    "body": "0" * 64,
+    "prev": "1" * 40,
+}
+
+
+def flipped(text: str, field: str, value: object = None) -> str:
+    """The text with one field changed, in the scripts' own spelling."""
+    fields = json.loads(text) | {field: FLIPS[field] if value is None else value}
+    return json.dumps(fields, separators=(",", ":"))
+
+
+def first(kept: list[Kept], terms: Terms) -> tuple[int, str] | None:
+    """Number and reason of the first fault."""
+    fault = check([kept], terms).first
+    return (fault.n, fault.reason) if fault else None
+
+
+def changed(rows: list[Kept], index: int, **changes: object) -> list[Kept]:
+    """The rows, one of them changed."""
+    return [replace(row, **changes) if at == index else row for at, row in enumerate(rows)]
+
+
+def test_whole_log_has_no_fault():
+    """What the scripts write holds, in a ledger, in an export, in Redis, and partly in each."""
+    export = [replace(row, head=None) for row in ROWS]
+    for sources in ([ROWS], [export], [ROWS, export], [ROWS[:40], LOG.waiting[30:]], [ROWS[:20], [], ROWS[20:]]):
+        report = check(sources, SIGNED)
+        assert (report.entries, report.shards, report.faults, report.notes) == (60, 1, (), ())
+    assert check([LOG.waiting], UNSIGNED).faults == ()
+
+
+@pytest.mark.parametrize("field", FLIPS)
+@pytest.mark.parametrize("index", EVERY)
+def test_edited_entry_of_a_ledger_is_named(index, field):
+    """Somebody with the file edits a row; a careful one notes its new head as well."""
+    text = flipped(ROWS[index].text, field)
+    assert first(changed(ROWS, index, text=text), SIGNED) == (index + 1, "edited")
+    number, reason = first(changed(ROWS, index, text=text, head=head_of(text)), SIGNED)
+    assert number == index + 1
+    assert reason == ("edited" if field in ("n", "prev") or index < SIZE - 1 else "bad signature")
+
+
+@pytest.mark.parametrize("field", FLIPS)
+@pytest.mark.parametrize("index", EVERY)
+def test_edited_entry_of_an_export_is_named(index, field):
+    """An export has no heads beside its texts: the signature tells."""
+    export = [replace(row, head=None) for row in ROWS]
+    text = flipped(ROWS[index].text, field)
+    place = json.loads(text)["n"]
+    number, reason = first(changed(export, index, text=text, n=place), SIGNED)
+    assert number == index + 1
+    assert reason in ("edited", "bad signature")
+
+
+@pytest.mark.parametrize("field", FLIPS)
+@pytest.mark.parametrize("index", EVERY)
+def test_edited_entry_in_redis_is_named(index, field):
+    """Before anybody signed them, the links of all entries and the head in Redis have to fit."""
+    texts = [flipped(text, field) if at == index else text for at, text in enumerate(LOG.texts)]
+    assert first(as_list(0, texts), UNSIGNED) == (index + 1, "edited")
+
+
+@pytest.mark.parametrize("by", [-1, 1])
+@pytest.mark.parametrize("index", EVERY)
+def test_entry_with_its_neighbours_number_is_noticed(index, by):
+    """A number that another entry has already."""
+    text = flipped(LOG.texts[index], "n", max(1, index + 1 + by))
+    texts = [text if at == index else other for at, other in enumerate(LOG.texts)]
+    assert texts == LOG.texts or first(as_list(0, texts), UNSIGNED) is not None
+
+
+@pytest.mark.parametrize("index", EVERY)
+def test_forged_signature_is_named(index):
+    """A good text with another signature, or with none, is not from us."""
+    for sig in ("", "0" * 64, Signer(["other"]).sign("entry", 0, index + 1, ROWS[index].text)):
+        assert first(changed(ROWS, index, sig=sig), SIGNED) == (index + 1, "bad signature")
+
+
+@pytest.mark.parametrize("terms", [SIGNED, UNSIGNED])
+@pytest.mark.parametrize("index", EVERY)
+def test_removed_entry_is_named(index, terms):
+    """A gap shows, also at the beginning and, with the head in Redis, at the end."""
+    rows = ROWS if terms is SIGNED else LOG.waiting
+    assert first(rows[:index] + rows[index + 1 :], terms) == (index + 1, "removed")
+
+
+@pytest.mark.parametrize("left", EVERY)
+def test_cut_off_tail_is_noticed(left):
+    """With the head that Redis has, nobody can end the log early."""
+    assert first(ROWS[:left], SIGNED) == (left + 1, "removed")
+
+
+@pytest.mark.parametrize("index", range(SIZE - 1))
+def test_swapped_neighbours_are_named(index):
+    """Whole rows under each other's number, lines of an export, and entries of the list in Redis."""
+    here, there = ROWS[index], ROWS[index + 1]
+    rows = list(ROWS)
+    rows[index], rows[index + 1] = replace(there, n=here.n), replace(here, n=there.n)
+    assert first(rows, SIGNED) == (index + 1, "reordered")
+    lines = list(ROWS)
+    lines[index], lines[index + 1] = there, here
+    assert first(lines, SIGNED) == (index + 1, "reordered")
+    texts = list(LOG.texts)
+    texts[index], texts[index + 1] = texts[index + 1], texts[index]
+    assert first(as_list(0, texts), UNSIGNED) == (index + 1, "reordered")
+
+
+@pytest.mark.parametrize("index", EVERY)
+def test_repeated_entry_is_named(index):
+    """The same entry twice: at its place, or as a new row at the end."""
+    rows = [*ROWS[: index + 1], *ROWS[index:]]
+    assert first(rows, SIGNED) == (index + 1, "repeated")
+    assert first([*ROWS, replace(ROWS[index], n=SIZE + 1)], SIGNED) == (SIZE + 1, "repeated")
+    assert first(changed(ROWS, index, **fields(ROWS[index - 1])), SIGNED)[0] in (index, index + 1, SIZE)
+
+
+def fields(row: Kept) -> dict[str, str | None]:
+    """What a row holds besides its number."""
+    return {"text": row.text, "sig": row.sig, "head": row.head}
+
+
+operations = st.lists(
+    st.tuples(
+        st.sampled_from(["drop", "swap", "repeat", "edit", "cut"]), st.integers(0, SIZE - 1), st.text(max_size=5)
+    ),
+    min_size=1,
+    max_size=4,
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(operations)
+def test_whatever_is_done_to_a_log_is_noticed(done):
+    """Any few changes, on each other, unless they come to nothing."""
+    rows = list(ROWS)
+    for what, index, word in done:
+        at = index % max(1, len(rows))
+        match what:
+            case "drop":
+                del rows[at : at + 1]
+            case "swap":
+                rows[at : at + 2] = reversed(rows[at : at + 2])
+            case "repeat":
+                rows[at:at] = rows[at : at + 1]
+            case "edit":
+                rows[at : at + 1] = [replace(row, text=row.text.replace("event-", word)) for row in rows[at : at + 1]]
+            case "cut":
+                del rows[at:]
+    assert (check([rows], SIGNED).first is None) == (rows == ROWS)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.one_of(st.text(), st.sampled_from(LOG.texts)), max_size=6))
+def test_garbage_is_a_fault_and_no_crash(texts):
+    """Whatever somebody wrote into the list."""
+    kept = [Kept(0, n, text) for n, text in enumerate(texts, start=1)]
+    assert (check([kept], Terms(whole=True)).first is None) == (texts == LOG.texts[: len(texts)])
+
+
+def test_entry_from_another_shard_is_not_genuine():
+    """The signature is over the shard too."""
+    assert first([replace(row, shard=5) for row in ROWS], replace(SIGNED, tips={})) == (1, "bad signature")
+
+
+def test_log_that_begins_late_is_a_note():
+    """Old entries may be gone; who kept them all can say so."""
+    report = check([ROWS[10:]], replace(SIGNED, whole=False))
+    assert report.faults == ()
+    assert report.notes == ("shard 0 begins with entry 11: older ones are not here",)
+    assert check([ROWS[10:]], SIGNED).first == Fault(0, 1, "removed", "up to 10")
+
+
+def test_redis_from_an_old_file_is_noticed():
+    """Its head is behind the log; as soon as it goes on, two entries have one number."""
+    assert first(ROWS, Terms(SIGNER, tips={0: Tip(0, NO_HEAD)})) == (1, "rolled back")
+    other = StateLog()
+    other.live("other")
+    faults = check([ROWS, other.ledger], Terms(SIGNER)).faults
+    assert [(fault.n, fault.reason) for fault in faults] == [(n, "forked") for n in range(1, 6)]
+
+
+def test_log_that_grows_while_it_is_read_is_whole():
+    """Entries that were written after Redis's head was read are there when it is read again."""
+    early = {0: Tip(50, head_of(LOG.texts[49]))}
+    assert check([ROWS], Terms(SIGNER, tips=early, newest=TIPS)).faults == ()
+    assert check([ROWS], Terms(SIGNER, tips=early, newest=early)).first is not None
+
+
+def test_faults_of_several_shards_come_in_order():
+    """The first is of the first shard."""
+    logs = [busy_log(shard=shard).ledger for shard in (9, 3)]
+    report = check([changed(kept, 4, text="{}") for kept in logs], Terms(SIGNER))
+    assert [str(fault) for fault in report.faults] == ["shard 3, entry 5: edited", "shard 9, entry 5: edited"]
+
+
+@pytest.mark.parametrize("before", [event for event in LAWFUL if event])
+@pytest.mark.parametrize("after", [*(event for event in LAWFUL if event), "paid"])
+def test_impossible_moves_are_faults(before, after):
+    """Nobody gets from done to shown, or in any other way that the protocol does not know."""
+    path = {
+        "armed": [], "shown": ["armed"], "claimed": ["armed", "shown"], "started": ["armed", "shown", "claimed"],
+        "cancelled": ["armed"], "expired": ["armed"], "superseded": ["armed"],
+    }  # fmt: skip
+    log = StateLog()
+    log.live("a", *path.get(before, [*path["started"], "started"]), before, after)
+    faults = check([log.ledger], Terms(SIGNER, whole=True)).faults
+    expected = [] if after in LAWFUL[before] else [(log.tip.n, "impossible")]
+    assert [(fault.n, fault.reason) for fault in faults] == expected
+
+
+LIFE_AFTER_SHOWN = ("claimed", "started", "done")
+
+
+def test_second_start_is_a_fault_unless_it_may_be_repeated():
+    """The log knows by the body whether it may."""
+    log = StateLog()
+    log.live("a", "armed", "shown", "claimed", "started", "started", "done")
+    assert check([log.ledger], Terms(SIGNER)).faults == ()
+    once = check([log.ledger], Terms(SIGNER, once=frozenset({"a"})))
+    assert [str(fault) for fault in once.faults] == ["shard 0, entry 5: impossible (started twice)"]
+
+
+def test_action_without_a_beginning_is_a_fault():
+    """In a log that is there from its first entry, nothing is claimed that was never proposed."""
+    log = StateLog()
+    log.live("a")
+    log.live("b", "claimed", "started")
+    faults = check([log.ledger], Terms(SIGNER)).faults
+    assert [str(fault) for fault in faults] == ["shard 0, entry 6: impossible (nothing -> claimed)"]
+    assert check([log.ledger[5:]], Terms(SIGNER)).faults == ()
+
+
+def test_entry_about_another_record_is_a_fault():
+    """All entries of an action name one record."""
+    log = StateLog()
+    log.add("a", "armed")
+    log.add("a", "shown", body="f" * 64)
+    assert [fault.reason for fault in check([log.ledger], Terms(SIGNER)).faults] == ["impossible"]
+
+
+def test_only_the_scripts_spelling_is_an_entry():
+    """Another order, doubled names or spaces could mean one thing to a script and another to us."""
+    text = LOG.texts[0]
+    assert Entry.parse(text) is not None
+    for other in (
+        text.replace(":", ": "), text + " ", text.replace('"n":1,', '"n":01,'), text.replace('"n":1,', '"n":1.0,'),
+        text.replace("}", ',"n":2}'), json.dumps(json.loads(text), sort_keys=True), "{}", "", "null",
+    ):  # fmt: skip
+        assert Entry.parse(other) is None
+    awkward = StateLog().add("a", "armed", by='an "odd" \\ \n/ é \u2028 event')
+    assert Entry.parse(awkward).by == 'an "odd" \\ \n/ é \u2028 event'
+
+
+def test_keys_may_rotate():
+    """The first key signs, any verifies; nothing signed here passes as anything else."""
+    assert check([ROWS], Terms(Signer(["new", KEY]))).faults == ()
+    assert check([ROWS], Terms(Signer(["new"]))).first == Fault(0, 1, "bad signature")
+    assert signed(0, 1, "x").sig != signed(0, 2, "x").sig

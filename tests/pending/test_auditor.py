@@ -1,0 +1,281 @@
+"""Auditor: every entry reaches the ledger once, whoever is killed, away or there twice."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import threading
+
+import pytest
+from redis.exceptions import ConnectionError as RedisConnectionError
+
+from channels.types import Conversation
+from pending import RedisPendingStore
+from pending.audit.auditor import Auditor
+from pending.audit.evidence import verify
+from pending.audit.ledger import FILE, Ledger, LedgerUnusable
+from pending.audit.tail import Tail
+from tests.config.processes import free_port
+from tests.pending.state_log import KEY, SIGNER, StateLog
+from workers.redis import connect, shard_of
+
+
+@pytest.fixture
+def ledger(tmp_path):
+    """A ledger that does not exist yet."""
+    return Ledger(tmp_path / FILE, SIGNER)
+
+
+@pytest.fixture
+def auditor(redis_client, ledger):
+    """An auditor of the real Redis."""
+    return Auditor(redis_client, ledger, clock=lambda: 1000.0)
+
+
+@pytest.fixture
+def log(redis_client):
+    """A log in the real Redis."""
+    return StateLog(17, redis_client)
+
+
+def faults(redis_client, *ledgers: Ledger, **options) -> list[str]:
+    """All faults of these ledgers, compared with Redis."""
+    report = verify([ledger.path for ledger in ledgers], [KEY], tail=Tail(redis_client), **options)
+    return [str(fault) for fault in report.faults]
+
+
+class Forgetful(Ledger):
+    """A ledger whose process is killed right after it stored."""
+
+    def store(self, entries, bodies=()):
+        """Store, and die."""
+        super().store(entries, bodies)
+        raise KeyboardInterrupt
+
+
+def test_killed_between_ledger_and_redis_nothing_is_doubled_or_lost(redis_client, ledger, auditor, log):
+    """The next round finds it all again, stores nothing twice, and Redis drops it then."""
+    log.live("a")
+    with pytest.raises(KeyboardInterrupt):
+        Auditor(redis_client, Forgetful(ledger.path, SIGNER)).drain()
+    assert redis_client.llen("sayso:{17}:audit") == 5
+    log.live("b")
+    assert auditor.drain() == 10
+    assert [kept.text for kept in ledger.entries()] == log.texts
+    assert redis_client.exists("sayso:{17}:audit") == 0
+    assert faults(redis_client, ledger, whole=True) == []
+
+
+def test_ledger_that_refuses_keeps_everything_in_redis(redis_client, tmp_path, log):
+    """A full or broken disk loses nothing."""
+    (tmp_path / FILE).mkdir()
+    log.live("a")
+    with pytest.raises(LedgerUnusable):
+        Auditor(redis_client, Ledger(tmp_path / FILE, SIGNER)).round()
+    assert redis_client.lrange("sayso:{17}:audit", 0, -1) == log.texts
+
+
+def test_redis_away_is_tried_again_and_the_worker_lives_on(ledger, caplog):
+    """One warning a round, no end of the task."""
+    with connect(f"redis://127.0.0.1:{free_port()}") as nobody, pytest.raises(RedisConnectionError):
+        Auditor(nobody, ledger).round()
+    with caplog.at_level(logging.WARNING), connect(f"redis://127.0.0.1:{free_port()}") as nobody:
+        still_running(Auditor(nobody, ledger), lambda: "auditor.redis_away" in caplog.text)
+    assert not ledger.path.exists()
+
+
+def test_broken_disk_is_told_and_the_worker_lives_on(redis_client, tmp_path, log, caplog):
+    """The operator hears it as an error, with the file."""
+    (tmp_path / FILE).mkdir()
+    log.live("a")
+    with caplog.at_level(logging.ERROR):
+        still_running(
+            Auditor(redis_client, Ledger(tmp_path / FILE, SIGNER)), lambda: "auditor.ledger_refuses" in caplog.text
+        )
+
+
+def still_running(auditor: Auditor, seen) -> None:
+    """Run an auditor until something is seen; it must not have ended by then."""
+
+    async def watch() -> None:
+        task = asyncio.create_task(auditor.forever())
+        while not seen():  # noqa: ASYNC110  # what is waited for is a line of the log
+            await asyncio.sleep(0.01)
+        assert not task.done()
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+    asyncio.run(asyncio.wait_for(watch(), 10))
+
+
+def test_two_at_once_store_everything_once(redis_url, redis_client, tmp_path, log):
+    """On one file, and each on its own: together they have the whole log."""
+    ledgers = [Ledger(tmp_path / name, SIGNER) for name in ("a.sqlite3", "a.sqlite3", "b.sqlite3", "b.sqlite3")]
+    done = threading.Event()
+
+    def drain(ledger: Ledger) -> None:
+        with connect(redis_url) as client:
+            while not done.is_set():
+                Auditor(client, ledger).drain()
+            Auditor(client, ledger).drain()
+
+    drains = [threading.Thread(target=drain, args=(ledger,)) for ledger in ledgers]
+    for thread in drains:
+        thread.start()
+    for number in range(60):
+        log.live(f"action-{number}")
+    done.set()
+    for thread in drains:
+        thread.join()
+    assert faults(redis_client, ledgers[0], ledgers[2], whole=True) == []
+    assert {kept.text for ledger in ledgers[::2] for kept in ledger.entries()} == set(log.texts)
+
+
+def test_one_round_at_a_time(redis_client, ledger, log):
+    """Of many workers one works; the others come in vain until the lock is gone."""
+    log.live("a")
+    assert Auditor(redis_client, ledger).round() == 5
+    log.live("b")
+    assert Auditor(redis_client, ledger).round() == 0
+    redis_client.delete("sayso:auditor")
+    assert Auditor(redis_client, ledger).round() == 5
+
+
+def test_dropping_again_drops_nothing_more(redis_client, auditor, log):
+    """redis-py sends a script again when the answer was lost."""
+    log.live("a")
+    waiting = Tail(redis_client).kept()[:3]
+    texts = [kept.text.encode() for kept in waiting]
+    for _ in range(2):
+        auditor._drop(waiting, texts)
+        assert redis_client.lrange("sayso:{17}:audit", 0, -1) == log.texts[3:]
+    assert redis_client.get("sayso:{17}:audit:drained") == "3"
+
+
+def test_long_list_is_moved_over_several_rounds(redis_client, ledger, auditor, log):
+    """No round reads more than it can hold."""
+    for number in range(130):
+        log.live(f"action-{number}")
+    assert [auditor.drain() for _ in range(3)] == [500, 150, 0]
+    assert faults(redis_client, ledger, whole=True) == []
+
+
+def test_final_words_reach_the_body(redis_client, ledger, auditor, log):
+    """The body was stored when the action was armed; what the user heard comes with the outcome."""
+    log.live("a", "armed", "shown")
+    auditor.drain()
+    assert ledger.bodies()["a"].told == ""
+    log.live("a", "claimed", "started", "unknown", told="I do not know.")
+    auditor.drain()
+    assert ledger.bodies()["a"].told == "I do not know."
+    log.live("a", "done", told="It was done after all.")
+    auditor.drain()
+    body = ledger.bodies()["a"]
+    assert (body.told, body.user, body.preview, body.at) == ("It was done after all.", "ana", "Delete a?", 1_000_000)
+    assert faults(redis_client, ledger) == []
+
+
+def test_dropped_entries_are_an_error_and_named(redis_client, ledger, auditor, log, caplog):
+    """The list is bounded: a log that nobody drained for long has a gap."""
+    log.live("a")
+    auditor.drain()
+    log.live("b")
+    redis_client.lpop("sayso:{17}:audit", 2)
+    with caplog.at_level(logging.ERROR):
+        auditor.drain()
+    assert [(record.msg, record.shard, record.after, record.entry) for record in caplog.records] == [
+        ("audit.gap", 17, 5, 8)
+    ]
+    assert faults(redis_client, ledger) == ["shard 17, entry 6: removed (up to 7)"]
+
+
+def test_redis_restored_from_an_old_file_is_an_error_and_both_histories_stay(
+    redis_client, ledger, auditor, log, caplog
+):
+    """Its numbers begin again; what the ledger has is not overwritten."""
+    log.live("a")
+    auditor.drain()
+    log.forget()
+    assert faults(redis_client, ledger) == ["shard 17, entry 1: rolled back (Redis is at 0, the log at 5)"]
+    StateLog(17, redis_client).live("b", "armed", "shown", "expired")
+    with caplog.at_level(logging.ERROR):
+        auditor.drain()
+    assert [record.msg for record in caplog.records] == ["audit.rival"] * 3
+    assert [kept.text for kept in ledger.entries()][:5] == log.texts
+    assert len(ledger.entries()) == 8
+    assert faults(redis_client, ledger)[0] == "shard 17, entry 1: forked (2 different entries)"
+    assert redis_client.exists("sayso:{17}:audit") == 0
+
+
+@pytest.mark.parametrize("garbage", [b"garbage", b"\xff\xfe", b"", b'{"n":1}', b'{"n":999,"n":1}', "\u2028é".encode()])
+def test_garbage_in_the_list_stops_nobody(redis_client, ledger, auditor, log, garbage):
+    """What is no entry is kept as a fault, and the entries behind it are moved as ever."""
+    log.live("a", "armed", "shown")
+    redis_client.rpush("sayso:{17}:audit", garbage)
+    log.live("a", "claimed", "started", "done")
+    auditor.drain()
+    assert redis_client.exists("sayso:{17}:audit") == 0
+    assert faults(redis_client, ledger) == ["shard 17, entry 3: edited"]
+    assert log.texts[4] in [kept.text for kept in ledger.entries()]
+
+
+def test_cut_off_tail_of_the_ledger_is_named(redis_client, ledger, auditor, log):
+    """Redis remembers how far the log went."""
+    log.live("a")
+    auditor.drain()
+    other = Ledger(ledger.path.with_name("cut.sqlite3"), SIGNER)
+    other.store(ledger.entries()[:3], list(ledger.bodies().values()))
+    assert faults(redis_client, other) == ["shard 17, entry 4: removed (Redis is at 5)"]
+
+
+def test_what_waits_in_redis_is_part_of_the_log(redis_client, ledger, auditor, log):
+    """Not yet drained is not missing, but edited there it is a fault."""
+    log.live("a")
+    auditor.drain()
+    log.live("b")
+    assert faults(redis_client, ledger) == []
+    redis_client.lset("sayso:{17}:audit", 2, log.texts[7].replace("claimed", "expired"))
+    assert faults(redis_client, ledger) == ["shard 17, entry 8: edited"]
+    auditor.drain()
+    assert faults(redis_client, ledger) == ["shard 17, entry 8: edited"]
+
+
+class BusyTail(Tail):
+    """A tail that grows and is drained while somebody reads it."""
+
+    def __init__(self, client, log, auditor) -> None:
+        super().__init__(client)
+        self._log, self._auditor = log, auditor
+
+    def kept(self):
+        """What waits; a moment later it is gone, and more was written."""
+        kept = super().kept()
+        self._log.live("late")
+        self._auditor.drain()
+        return kept
+
+
+def test_verify_of_a_running_system_raises_no_false_alarm(redis_client, ledger, auditor, log):
+    """Entries move from Redis to the ledger, and new ones come, while they are checked."""
+    log.live("a")
+    auditor.drain()
+    log.live("b")
+    report = verify([ledger.path], [KEY], tail=BusyTail(redis_client, log, auditor), whole=True)
+    assert (report.entries, report.faults) == (15, ())
+
+
+def test_real_store_writes_a_log_that_holds(redis_client, ledger, auditor):
+    """A confirmed, an ignored and a cancelled action, from the scripts to the ledger."""
+    store = RedisPendingStore(client=redis_client, secret_keys=[KEY])
+    store.stash("ana", kind="delete", preview="Delete A?", executor=lambda: "gone", args={"id": 1})
+    assert store.pop_if_confirmed("ana", "yes").status == "executed"
+    store.stash("ana", kind="delete", preview="Delete B?", executor=lambda: "gone")
+    store.pop_if_intent("ana", "ignore")
+    store.pop_if_intent("ana", "cancel")
+    auditor.drain()
+    assert faults(redis_client, ledger, whole=True) == []
+    assert [kept.shard for kept in ledger.entries()] == [shard_of(Conversation("direct", "ana").id)] * 8
+    assert {body.preview for body in ledger.bodies().values()} == {"Delete A?", "Delete B?"}
+    assert [body.told for body in ledger.bodies().values() if "A" in body.preview] != [""]

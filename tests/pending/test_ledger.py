@@ -1,0 +1,320 @@
+"""Ledger: what is stored stays as it is; what is personal can go; a hand that writes to the file shows."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from pending.audit.body import Body
+from pending.audit.entry import Kept
+from pending.audit.evidence import verify
+from pending.audit.export import read_export, to_lines
+from pending.audit.ledger import FILE, Ledger, LedgerUnusable
+from pending.plan import PLAN_KIND
+from tests.pending.state_log import AT, KEY, LIFE, SIGNER, StateLog, busy_log, sealed
+
+
+@pytest.fixture
+def ledger(tmp_path):
+    """A ledger that does not exist yet."""
+    return Ledger(tmp_path / FILE, SIGNER)
+
+
+@pytest.fixture
+def filled(ledger):
+    """A ledger with 60 entries and the bodies of 12 actions."""
+    ledger.store(busy_log().waiting, [body(f"action-{number}", told="Done.") for number in range(12)])
+    return ledger
+
+
+def body(pid: str, *, user: str = "ana", told: str = "") -> Body:
+    """A body as it is drained."""
+    return Body.of(pid, *sealed(pid, user=user), told, at=AT)
+
+
+def hack(path: Path, *statements: str) -> None:
+    """What somebody does who can write to the file: drop the triggers first."""
+    with closing(sqlite3.connect(path)) as connection:
+        names = [row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'")]
+        for statement in [*(f"DROP TRIGGER {name}" for name in names), *statements]:
+            assert connection.execute(statement).rowcount != 0, f"changed nothing: {statement}"
+        connection.commit()
+
+
+def faults(*paths: Path, **options) -> list[str]:
+    """All faults of these files."""
+    return [str(fault) for fault in verify(paths, [KEY], **options).faults]
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE entries SET text = 'x' WHERE n = 3",
+        "UPDATE entries SET n = 99 WHERE n = 3",
+        "DELETE FROM entries WHERE n = 3",
+        "DELETE FROM rivals",
+        "DELETE FROM bodies",
+        "UPDATE bodies SET record = '{}'",
+        "UPDATE bodies SET mac = '', erased_at = 1, record = NULL, told = NULL, user = NULL",
+        "UPDATE bodies SET erased_at = 1",
+        "UPDATE bodies SET pid = 'x' || pid",
+    ],
+)
+def test_ledger_refuses_to_forget(filled, statement):
+    """Nobody removes or changes an entry by mistake."""
+    filled.store([Kept(0, 3, "no entry")])
+    with closing(sqlite3.connect(filled.path)) as connection, pytest.raises(sqlite3.IntegrityError):
+        connection.execute(statement)
+
+
+@pytest.mark.parametrize("how", ["INSERT OR REPLACE", "REPLACE", "INSERT OR IGNORE", "INSERT"])
+def test_insert_over_an_entry_changes_nothing(filled, how):
+    """SQLite's own way around a DELETE trigger is closed."""
+    before = filled.entries()
+    with closing(sqlite3.connect(filled.path)) as connection:
+        connection.execute(f"{how} INTO entries VALUES (0, 3, 'x', 'x', 'x')")
+        connection.commit()
+    assert filled.entries() == before
+
+
+@pytest.mark.parametrize(
+    ("statement", "fault"),
+    [
+        ("UPDATE entries SET text = replace(text, 'shown', 'armed') WHERE n = 17", "entry 17: edited"),
+        ("DELETE FROM entries WHERE n = 17", "entry 17: removed"),
+        ("UPDATE entries SET sig = '' WHERE n = 17", "entry 17: bad signature"),
+        ("UPDATE entries SET head = '' WHERE n = 17", "entry 17: edited"),
+        ("UPDATE entries SET n = 61 WHERE n = 17", "entry 61: reordered"),
+        ("UPDATE bodies SET record = '{}' WHERE pid = 'action-4'", "entry 5: body edited (bad signature)"),
+        ("UPDATE bodies SET told = 'Not done.' WHERE pid = 'action-4'", "entry 5: body edited (bad signature)"),
+        ("UPDATE bodies SET user = 'bob' WHERE pid = 'action-4'", "entry 5: body edited (bad signature)"),
+        ("UPDATE bodies SET at = 1 WHERE pid = 'action-4'", "entry 5: body edited (bad signature)"),
+        ("UPDATE bodies SET repeatable = 1 WHERE pid = 'action-4'", "entry 5: body edited (bad signature)"),
+        (
+            "UPDATE bodies SET record = NULL, erased_at = 1 WHERE pid = 'action-4'",
+            "entry 5: body edited (bad signature)",
+        ),
+        ("DELETE FROM bodies WHERE pid = 'action-4'", "entry 5: body removed"),
+    ],
+)
+def test_hand_in_the_file_is_named(filled, statement, fault):
+    """Somebody with the file and without the key."""
+    assert faults(filled.path) == []
+    hack(filled.path, statement)
+    assert faults(filled.path) == [f"shard 0, {fault}"]
+
+
+def test_body_of_another_action_is_a_fault(filled):
+    """Two signed bodies cannot change places."""
+    columns = "record, mac, told, user, at, repeatable, erased_at, sig"
+    hack(
+        filled.path,
+        "UPDATE bodies SET pid = 'x' WHERE pid = 'action-4'",
+        f"INSERT INTO bodies SELECT 'action-4', {columns} FROM bodies WHERE pid = 'action-5'",
+    )
+    assert faults(filled.path) == ["shard 0, entry 5: body edited (bad signature)"]
+
+
+def test_record_that_was_changed_before_it_was_drained_is_a_fault(ledger):
+    """The ledger signs what it was given; the record's own MAC tells that it was not what was sealed."""
+    log = StateLog()
+    log.live("a")
+    record, mac = sealed("a")
+    ledger.store(log.waiting, [Body.of("a", record.replace("ana", "eve"), mac, "", at=AT)])
+    assert faults(ledger.path) == ["shard 0, entry 1: body edited (not what was sealed)"]
+
+
+def test_body_that_its_entries_do_not_name_is_a_fault(ledger):
+    """A record that was sealed, but not the one that was shown; or one of another action."""
+    log = StateLog()
+    log.live("a")
+    for event in LIFE:
+        log.add("b", event, body=sealed("c")[1])
+    ledger.store(log.waiting, [body("a", user="bob"), Body.of("b", *sealed("c"), "", at=AT)])
+    assert faults(ledger.path) == [
+        "shard 0, entry 1: body edited (another record's)",
+        "shard 0, entry 6: body edited (another action's)",
+    ]
+
+
+def test_storing_again_changes_nothing(filled):
+    """Killed before Redis dropped what was stored, the next round brings it again."""
+    before, bodies = filled.entries(), filled.bodies()
+    stored = filled.store(busy_log().waiting, [body("action-1", told="Done.")])
+    assert (filled.entries(), filled.bodies(), stored.rivals) == (before, bodies, ())
+
+
+def test_another_entry_under_the_same_number_is_kept_and_reported(filled):
+    """Neither of two histories is lost, and neither replaces the other."""
+    other = StateLog()
+    other.live("other")
+    stored = filled.store(other.waiting, [body("other")])
+    assert [rival.n for rival in stored.rivals] == [1, 2, 3, 4, 5]
+    assert filled.store(other.waiting).rivals == stored.rivals
+    assert len(filled.entries()) == 65
+    assert faults(filled.path) == [f"shard 0, entry {n}: forked (2 different entries)" for n in range(1, 6)]
+
+
+def test_text_that_is_no_entry_is_kept_and_reported(ledger):
+    """Somebody wrote to the list in Redis. The true entry keeps its place."""
+    log = StateLog()
+    log.live("a")
+    ledger.store([*log.waiting[:2], Kept(0, 3, "garbage"), *log.waiting[2:]], [body("a")])
+    assert faults(ledger.path) == ["shard 0, entry 3: edited"]
+
+
+def test_two_writers_at_once_store_everything_once(ledger):
+    """Workers on one machine share the file."""
+    log = busy_log()
+    writers = [threading.Thread(target=ledger.store, args=(log.waiting,)) for _ in range(8)]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+    assert [kept.text for kept in ledger.entries()] == log.texts
+
+
+def test_nothing_of_a_failed_store_stays(ledger):
+    """All or nothing: what Redis may drop is there as a whole."""
+    with pytest.raises(LedgerUnusable):
+        ledger.store(busy_log().waiting, [replace(body("a"), mac=None)])
+    assert ledger.entries() == []
+
+
+def test_body_hears_the_outcome_later(ledger):
+    """The words at the end replace those before; nothing replaces the record."""
+    ledger.store([], [body("a")])
+    ledger.store([], [replace(body("a", told="Deleted."), record=None)])
+    assert ledger.bodies()["a"].told == "Deleted."
+    ledger.store([], [body("a")])
+    assert ledger.bodies()["a"].told == "Deleted."
+    assert ledger.bodies()["a"].preview == "Delete a?"
+
+
+def test_erased_person_is_gone_from_the_file_and_the_chain_holds(ledger):
+    """Not a byte of the person is left, in no corner of the file."""
+    log = StateLog()
+    for pid, user in {"a": "Zebedee", "b": "Zebedee", "c": "ana"}.items():
+        for event in LIFE:
+            log.add(pid, event, body=sealed(pid, user=user)[1])
+    with closing(sqlite3.connect(ledger.path)) as reader:  # so that SQLite keeps its log of writes
+        assert reader.execute("SELECT 1").fetchall()
+        ledger.store(log.waiting, [body("a", user="Zebedee", told="Bye Zebedee"), body("b", user="Zebedee"), body("c")])
+        assert reader.execute("SELECT count(*) FROM bodies").fetchall() == [(3,)]
+        assert ledger.erase("Zebedee", at=5) == 2
+        assert ledger.erase("Zebedee", at=6) == 0
+        assert not any(b"Zebedee" in file.read_bytes() for file in ledger.path.parent.iterdir())
+    assert faults(ledger.path) == []
+    assert {pid: body.preview for pid, body in ledger.bodies().items()} == {
+        "a": "(erased)", "b": "(erased)", "c": "Delete c?",
+    }  # fmt: skip
+
+
+def test_erased_body_does_not_come_back(ledger):
+    """A late entry of the action brings its record again."""
+    ledger.store([], [body("a")])
+    ledger.erase("ana", at=5)
+    ledger.store([], [body("a", told="Deleted.")])
+    assert (ledger.bodies()["a"].record, ledger.bodies()["a"].told) == (None, None)
+
+
+def test_record_that_was_gone_already_is_no_fault(ledger):
+    """A worker that comes after two days finds entries only."""
+    log = StateLog()
+    log.live("a")
+    ledger.store(log.waiting, [Body.of("a", None, "", "", at=AT)])
+    assert faults(ledger.path) == []
+    assert ledger.bodies()["a"].preview == "(not kept)"
+
+
+@pytest.mark.parametrize("record", ["", "{", "[1]", "null", '{"user_id": "\\ud800", "pid": 1}', "[" * 100_000])
+def test_unreadable_record_is_stored(ledger, record):
+    """Whatever somebody wrote into Redis, draining goes on and verify tells."""
+    log = StateLog()
+    log.live("a")
+    ledger.store(log.waiting, [Body.of("a", record, log.record("a"), "\0", at=AT)])
+    assert faults(ledger.path) == ["shard 0, entry 1: body edited (not what was sealed)"]
+
+
+def test_second_start_of_what_runs_once_is_found_by_its_body(ledger):
+    """Also after the body was erased."""
+    log = StateLog()
+    log.live("a", "armed", "shown", "claimed", "started", "started")
+    ledger.store(log.waiting, [body("a")])
+    ledger.erase("ana", at=5)
+    assert faults(ledger.path) == ["shard 0, entry 5: impossible (started twice)"]
+
+
+def test_repeatable_actions_and_plans_may_start_again(ledger):
+    """A plan has no effect of its own."""
+    log = StateLog()
+    records = {"a": sealed("a", idempotent=True), "b": sealed("b", kind=PLAN_KIND)}
+    for event in ("armed", "shown", "claimed", "started", "started", "done"):
+        for pid, (_, mac) in records.items():
+            log.add(pid, event, body=mac)
+    ledger.store(log.waiting, [Body.of(pid, *record, "", at=AT) for pid, record in records.items()])
+    assert faults(ledger.path) == []
+
+
+def test_stretches_of_several_machines_make_one_log(tmp_path):
+    """Each machine drained what it came by; doubles are no fault, a missing machine is."""
+    log, paths = busy_log(), []
+    bodies = [body(f"action-{number}") for number in range(12)]
+    for name, stretches in {"a": [(0, 25), (40, 45)], "b": [(20, 40)], "c": [(45, 60)]}.items():
+        machine = Ledger(tmp_path / f"{name}.sqlite3", SIGNER)
+        for start, end in stretches:
+            machine.store(log.waiting[start:end], bodies)
+        paths.append(machine.path)
+    assert faults(*paths, whole=True) == []
+    assert faults(paths[0], paths[2], whole=True) == ["shard 0, entry 26: removed (up to 40)"]
+    report = verify(paths, [KEY])
+    assert (report.entries, report.shards) == (60, 1)
+
+
+def test_export_verifies_without_the_ledger(filled, tmp_path):
+    """Signed lines, nothing personal in them; each edited, removed or moved line is named."""
+    lines = list(to_lines(filled.entries()))
+    assert "ana" not in "".join(lines)
+    file = tmp_path / "log.jsonl"
+    for edited, fault in (
+        (lines, []),
+        ([lines[0], lines[2], lines[1], *lines[3:]], ["shard 0, entry 2: reordered"]),
+        (lines[:5] + lines[6:], ["shard 0, entry 6: removed"]),
+        ([*lines[:5], lines[5].replace("armed", "shown"), *lines[6:]], ["shard 0, entry 6: edited"]),
+        ([*lines[:5], lines[4], *lines[5:]], ["shard 0, entry 5: repeated"]),
+    ):
+        file.write_text("\n".join(edited))
+        assert faults(file) == fault
+    assert [kept.text for kept in read_export(file)][:2] == busy_log().texts[:2]
+
+
+@pytest.mark.parametrize(
+    "content", ["nonsense", "[]", '{"shard": 1}', '{"shard": "x", "text": "", "sig": ""}', "[" * 9000]
+)
+def test_file_that_is_neither_is_refused(tmp_path, content):
+    """The message names file and line."""
+    file = tmp_path / "log.jsonl"
+    file.write_text(content)
+    with pytest.raises(LedgerUnusable, match=r"log\.jsonl:1: not a line that `sayso audit export` wrote"):
+        verify([file], [KEY])
+
+
+def test_files_that_cannot_be_read_are_named(tmp_path):
+    """A missing file, a folder, a database of something else."""
+    with pytest.raises(LedgerUnusable, match="No such file"):
+        verify([tmp_path / "none.sqlite3"], [KEY])
+    with pytest.raises(LedgerUnusable, match="Is a directory"):
+        verify([tmp_path], [KEY])
+    (tmp_path / "other.sqlite3").write_bytes(b"SQLite format 3\0" + b"x" * 5000)
+    with pytest.raises(LedgerUnusable, match=r"other\.sqlite3 cannot be used as a ledger"):
+        verify([tmp_path / "other.sqlite3"], [KEY])
+
+
+def test_ledger_is_ours_alone(filled):
+    """It holds what people said: nobody else on the machine may read it."""
+    assert filled.path.stat().st_mode & 0o077 == 0
