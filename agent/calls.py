@@ -15,7 +15,7 @@ from agent.tools.errors import ToolError
 from agent.tools.registry import unknown_tool
 from agent.tools.screening import screen
 from agent.tools.tool import Tool, serialise
-from pending.proposals import in_channel_run
+from pending.proposals import in_channel_run, place
 from pending.results import PendingConfirmation
 from workers.offload import in_thread
 
@@ -39,8 +39,13 @@ class CallOutcome:
 async def run_calls(calls: Sequence[ToolCall], tools: Mapping[str, Tool], config: AgentConfig) -> list[CallOutcome]:
     """Run every call; the outcomes come in the order of the calls, however long each took."""
     if config.parallel_tool_execution and not any(_may_propose(call, tools, config) for call in calls):
-        return list(await asyncio.gather(*(run_call(call, tools, config) for call in calls)))
+        return list(await asyncio.gather(*(_in_place(at, call, tools, config) for at, call in enumerate(calls))))
     return [await run_call(call, tools, config) for call in calls]
+
+
+async def _in_place(at: int, call: ToolCall, tools: Mapping[str, Tool], config: AgentConfig) -> CallOutcome:
+    place.set(at)  # in this call's own task
+    return await run_call(call, tools, config)
 
 
 async def run_call(call: ToolCall, tools: Mapping[str, Tool], config: AgentConfig) -> CallOutcome:
@@ -88,7 +93,7 @@ async def _gated(call: ToolCall, tool: Tool, config: AgentConfig) -> CallOutcome
         raise _RefusedError(f"{tool.name!r} is denied: {decision.reason}")
     if decision.decision == "review":
         if in_channel_run():
-            return _outcome(call, tool, await in_thread(lambda: tool.propose(call.parameters)))
+            return _outcome(call, tool, await in_thread(lambda: tool.propose(call.parameters, reason=decision.reason)))
         await _confirmed(tool, args, decision.reason, config)
     return await _ran(call, tool, config)
 

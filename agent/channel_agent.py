@@ -6,7 +6,7 @@ import json
 import logging
 import time
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -18,13 +18,15 @@ from agent.providers.wording import tell_result
 from agent.tools.artifacts import Artifact, collect_artifacts
 from agent.tools.tool import Tool
 from channels.types import Button, Media, Reply, Turn
-from pending import texts
 from pending.action import PendingAction
+from pending.intent import Words, read_answer
+from pending.language import choose
 from pending.parser import ConfirmParser
+from pending.plan import Effect, Proposal, propose, undo_of
 from pending.proposals import ChannelRun, channel_run
-from pending.records import OPEN_STATES, Claim, StoredAction, seal_action
-from pending.settle import ConfirmOutcome
+from pending.records import OPEN_STATES, Claim, Decision, StoredAction
 from pending.store import BasePendingStore, InMemoryPendingStore, scope_of
+from pending.texts import Texts, speak
 from workers.lane import Change, Lease, Move, QueuedTurn
 from workers.offload import offload, run_sync
 
@@ -35,6 +37,9 @@ MAX_MEMORIES = 5000
 
 #: Characters of one message that the history keeps from turn to turn.
 MAX_KEPT_CHARS = 8000
+
+#: What the history holds of a tap.
+TAPPED = "(tapped a button)"
 
 _WAITING = ("armed", "shown")
 
@@ -59,19 +64,20 @@ class _Case:
     seq: int = 0
 
     @property
-    def told_already(self) -> str:
-        """The outcome of this very turn, found when it is worked on again after a crash."""
+    def settled(self) -> StoredAction | None:
+        """What this very turn settled, found when it is worked on again after a crash."""
         for stored in (self.live, self.tapped):
             if stored and stored.by == self.turn.event_id and stored.state not in OPEN_STATES:
-                return stored.told or _end_of(stored)
-        return ""
+                return stored
+        return None
 
 
 class ChannelAgent:
     """One agent behind one channel, for all its people: each scope has its own history and its own pending action.
 
     In a worker, `answer` returns all that a turn changes, for one commit. Alone, as in the seed, `ask_channel` applies
-    it at once, and what is proposed counts as shown.
+    it at once, and what is proposed counts as shown. People are answered in the language they write, if it is one of
+    `languages` (none: any that has a catalogue), else in `language`.
     """
 
     def __init__(
@@ -82,15 +88,19 @@ class ChannelAgent:
         *,
         confirm_ttl: float | None = None,
         media: MediaSink | None = None,
+        language: str = "en",
+        languages: Collection[str] = (),
     ) -> None:
         self.agent = agent
         self.store = store or InMemoryPendingStore()
         self.parser = parser or self.store.parser
         self._confirm_ttl = confirm_ttl or self.store.default_ttl_seconds
         self._media = media
+        self._language = language
+        self._languages = frozenset(languages)
         self._memories: OrderedDict[str, ConversationMemory] = OrderedDict()
         for tool in agent.tools:
-            self.store.register_executor_factory(tool.name, _runs(tool))
+            _register(tool, self.store)
 
     def ask_channel(
         self, user_id: str, message: str, *, channel_id: str | None = None, conversation_id: str | None = None,
@@ -120,7 +130,7 @@ class ChannelAgent:
         received_at = live.looked_at if live else time.time()
         answer = await self._answer(_Case(turn, live, None, memory, received_at))
         if not await self._applied(scope.conversation.id, answer.change):
-            return _ack(texts.overtaken())
+            return _ack(self._words(_Case(turn, live, None, memory, received_at)).overtaken())
         content = "\n\n".join(reply.text for reply, _ in answer.change.replies if reply.text)
         return replace(answer.result, content=content) if answer.result else _ack(content)
 
@@ -139,8 +149,8 @@ class ChannelAgent:
         return replace(answer.change, history=json.dumps(_clipped(case.memory.to_dict())))
 
     async def _answer(self, case: _Case) -> _Answer:
-        if case.told_already:
-            return _said(case, case.told_already)
+        if case.settled:
+            return await self._settled(case, case.settled)
         if case.turn.tap:
             return await self._tap(case)
         live = case.live
@@ -148,36 +158,49 @@ class ChannelAgent:
             return await self._run(case)
         if case.turn.media:  # a caption decides nothing
             return await self._move_on(case, live)
-        if self.parser.is_cancel(case.turn.text) and live.state in _WAITING:
+        words = read_answer(self.parser, case.turn.text, live.action.language)
+        return await self._decide(case, live, words)
+
+    async def _decide(self, case: _Case, live: StoredAction, words: Words) -> _Answer:
+        if words.says == "cancel" and live.state in _WAITING:
             return _cancel(case, live)
-        if self.parser.is_confirm(case.turn.text):
+        if words.says == "confirm" and words.code == live.action.code:
             return await self._confirm(case, live)
+        if words.says == "confirm" and live.action.code and not live.action.is_expired(case.received_at):
+            return _said(case, speak(live.action.language).code_needed(live.action.preview, live.action.code))
         return await self._move_on(case, live)
 
     async def _tap(self, case: _Case) -> _Answer:
         """A button decides only what it was minted for, and only for its own person."""
         turn, target = case.turn, case.tapped or case.live
         press = self.store.seal.read(turn.tap.data, turn.scope) if turn.tap else None
-        if press is None or target is None or target.action.pending_action_id != press.pending_action_id:
-            return _said(case, texts.stale())
+        if press is None or target is None or target.pid != press.pending_action_id:
+            return _said(case, self._not_for_you(case))
         if target.state not in OPEN_STATES:
-            return _said(case, target.told or _end_of(target))
+            return _said(case, _told(target))
         match press.intent:
-            case "confirm":
+            case "confirm" if not target.action.code:
                 return await self._confirm(case, target)
             case "cancel" if target.state in _WAITING:
                 return _cancel(case, target)
         if target.action.is_expired(case.received_at):
-            return _said(case, texts.expired(target.action.preview))
-        tightened = await offload(
-            self.store.records.tighten, turn.conversation.id, turn.scope.id, self.store.ignore_ttl_seconds,
-            press.pending_action_id,
+            return _said(case, speak(target.action.language).expired(target.action.preview))
+        decision = Decision(
+            turn.scope, "ignore", turn.event_id, expected_id=target.pid,
+            ignore_seconds=self.store.ignore_ttl_seconds,
         )  # fmt: skip
-        return _said(case, texts.ignored((tightened or target).action.preview))
+        await offload(self.store.records.decide, decision)
+        return _said(case, speak(target.action.language).ignored(target.action.preview))
+
+    def _not_for_you(self, case: _Case) -> str:
+        """A button of somebody else's, else of a prompt that is over, else of nobody's."""
+        words, tapped = self._words(case), case.tapped
+        foreign = tapped is not None and tapped.action.user_id not in ("", case.turn.user_id)
+        return words.not_yours() if foreign else words.stale()
 
     async def _confirm(self, case: _Case, stored: StoredAction) -> _Answer:
         if stored.state == "armed":
-            return _said(case, texts.early(stored.action.preview))
+            return _said(case, speak(stored.action.language).early(stored.action.preview))
         claim = Claim(
             scope=case.turn.scope,
             pending_action_id=stored.pid,
@@ -188,25 +211,58 @@ class ChannelAgent:
         )
         with collect_artifacts() as artifacts:
             outcome = await self.store.settlement.confirm(claim, stored)
-        return _said(case, _told(outcome), tuple(await self._files_of_effect(artifacts)))
+        if outcome is None:
+            return _said(case, self._words(case).stale())
+        answer = _said(case, outcome.told, tuple(await self._files_of_effect(artifacts)))
+        return self._with_undo(case, answer, outcome.effects)
+
+    async def _settled(self, case: _Case, stored: StoredAction) -> _Answer:
+        """The outcome of this very turn: it was reached before a crash, and is told now."""
+        effects = await self.store.settlement.effects(case.turn.conversation.id, stored)
+        return self._with_undo(case, _said(case, _told(stored)), effects)
+
+    def _with_undo(self, case: _Case, answer: _Answer, effects: Sequence[Effect]) -> _Answer:
+        """The answer with a button that undoes what can be undone. It waits beside what the scope may wait for."""
+        limits = [(self.store.executors.undo_seconds(effect.action.kind), effect) for effect in effects]
+        seconds = min((limit for limit, _ in limits if limit), default=0.0)
+        undo = undo_of([effect for limit, effect in limits if limit], seconds)
+        if undo is None:
+            return answer
+        scope, words, pid = case.turn.scope, speak(undo.head.language), undo.head.pending_action_id
+        (told, _), *files = answer.change.replies
+        button = Button(words.undo_label, self.store.seal.mint(pid, "confirm", scope))
+        offer = Reply(f"{told.text}\n\n{words.undo_offer(seconds)}", (button,))
+        arms = undo.arms(self.store.seal, scope.id, live=False)
+        return replace(answer, change=replace(answer.change, replies=((offer, pid), *files), arms=arms))
+
+    def _words(self, case: _Case) -> Texts:
+        """How to speak to this person: as they write, now or before, else as their app, else as the channel does."""
+        said = [
+            case.turn.text,
+            *(message.content for message in reversed(case.memory.get_history()) if _typed(message)),
+        ]
+        language = choose(said, case.turn.language, self._language)
+        return speak(language if not self._languages or language in self._languages else self._language)
 
     async def _move_on(self, case: _Case, live: StoredAction) -> _Answer:
         """Another subject: nothing destructive stays armed behind an unrelated message (seed), and we say so."""
         action = live.action
         over = action.is_expired(case.received_at)
-        told = texts.expired(action.preview) if over else texts.dropped(action.preview)
+        words = speak(action.language)
+        told = words.expired(action.preview) if over else words.dropped(action.preview)
         move = Move(action.pending_action_id, _WAITING, "expired" if over else "cancelled", told, case.turn.event_id)
         answer = await self._run(case, preface="" if over else told)
         return replace(answer, change=replace(answer.change, move=move))
 
     async def _run(self, case: _Case, preface: str = "") -> _Answer:
-        turn = case.turn
+        turn, words = case.turn, self._words(case)
         run = ChannelRun(
             user_id=turn.user_id,
             channel_id=turn.conversation.channel,
             conversation_id=turn.conversation.address,
             ttl_seconds=self._confirm_ttl,
             parser_version=self.parser.version,
+            language=words.language,
         )
         with channel_run(run):
             result = await self.agent.arun(
@@ -215,25 +271,29 @@ class ChannelAgent:
         for pid, executor in run.executors.items():
             self.store.executors.keep(pid, executor)
         files = await self._files(result.artifacts)
-        proposal = replace(run.proposal, requested_at=case.received_at) if run.proposal else None
-        content = texts.model_away() if result.stop_reason == "provider_error" else result.content
-        words = _Words(preface, content, files)
-        return _Answer(self._change(case, proposal, words), result)
+        proposal = propose([replace(action, requested_at=case.received_at) for action in run.proposals])
+        content = words.model_away() if result.stop_reason == "provider_error" else result.content
+        return _Answer(self._change(case, proposal, _Parts(preface, content, files)), result)
 
-    def _change(self, case: _Case, proposal: PendingAction | None, words: _Words) -> Change:
-        files = tuple((Reply(media=media), "") for media in words.files)
+    def _change(self, case: _Case, proposal: Proposal | None, parts: _Parts) -> Change:
+        files = tuple((Reply(media=media), "") for media in parts.files)
         if proposal is None:
-            text = words.text(words.content)
+            text = parts.text(parts.content)
             said = ((Reply(text), ""),) if text else ()
             return Change(replies=said + files)
-        scope, pid = case.turn.scope, proposal.pending_action_id
-        buttons = (
-            Button("Confirm", self.store.seal.mint(pid, "confirm", scope), "primary"),
-            Button("Cancel", self.store.seal.mint(pid, "cancel", scope), "danger"),
-        )
-        question = words.text(texts.question(proposal.preview, proposal.ttl_seconds))
-        arm = seal_action(proposal, self.store.seal, user=scope.id)
-        return Change(replies=(*files, (Reply(question, buttons), pid)), arm=arm)
+        head = proposal.head
+        words = speak(head.language)
+        question = parts.text(words.question(head.preview, head.ttl_seconds, head.code))
+        asked = Reply(question, self._buttons(head, case, words))
+        arms = proposal.arms(self.store.seal, case.turn.scope.id)
+        return Change(replies=(*files, (asked, head.pending_action_id)), arms=arms)
+
+    def _buttons(self, head: PendingAction, case: _Case, words: Texts) -> tuple[Button, ...]:
+        """What is asked for with a code has no button that confirms: the code must be typed."""
+        seal, scope, pid = self.store.seal, case.turn.scope, head.pending_action_id
+        confirm = Button(words.confirm_label, seal.mint(pid, "confirm", scope), "primary")
+        cancel = Button(words.cancel_label, seal.mint(pid, "cancel", scope), "danger")
+        return (cancel,) if head.code else (confirm, cancel)
 
     async def _files(self, artifacts: Sequence[Artifact]) -> list[Media]:
         return [await self._file(artifact) for artifact in artifacts if artifact.data is not None and self._media]
@@ -253,7 +313,7 @@ class ChannelAgent:
 
     async def _applied(self, conversation: str, change: Change) -> bool:
         """Make the change. False when another message of the same scope was quicker: this answer is void."""
-        if not (change.move or change.arm):
+        if not (change.move or change.arms):
             return True
         word, _ = await offload(self.store.records.change, conversation, change)
         return word == "ok"
@@ -262,7 +322,7 @@ class ChannelAgent:
         action = live.action
         move = Move(action.pending_action_id, _WAITING, "cancelled")
         await offload(self.store.records.change, conversation, Change(move=move))
-        return texts.unsafe(action.preview)
+        return speak(action.language).unsafe(action.preview)
 
     def _memory_of(self, scope: str) -> ConversationMemory:
         memory = self._memories.pop(scope, None) or _load("", self.agent.memory)
@@ -281,7 +341,7 @@ class _Answer:
 
 
 @dataclass(frozen=True, slots=True)
-class _Words:
+class _Parts:
     """The parts of an answer before they become replies."""
 
     preface: str
@@ -297,13 +357,27 @@ def turn_label(turn: Turn) -> str:
     return "" if turn.media else f"({'a tap' if turn.tap else 'nothing'})"
 
 
+def _register(tool: Tool, store: BasePendingStore) -> None:
+    """What every tool brings to the store: how it runs, how it is undone, and whom to ask after a crash."""
+    store.register_executor_factory(tool.name, _runs(tool))
+    if tool.undo is not None:
+        store.executors.register_undo(tool.name, _undoes(tool), tool.undo_seconds)
+    if tool.reconcile is not None:
+        store.register_reconciler(tool.name, tool.reconcile)
+
+
 def _runs(tool: Tool) -> Any:
     """The executor factory every tool has: run this tool with the recorded arguments, validated again.
 
-    No model reads the result, so a typed one is put into words here.
+    No model reads the result, so a typed one is put into words here. A tool that is not the one whose preview was
+    shown must not run.
     """
 
     def factory(action: PendingAction) -> Any:
+        if action.version != tool.version:
+            log.warning("pending.other_version", extra={"kind": tool.name, "pending": action.pending_action_id})
+            return None
+
         async def execute() -> str:
             return tell_result(await tool.aexecute(action.args))
 
@@ -312,8 +386,20 @@ def _runs(tool: Tool) -> Any:
     return factory
 
 
+def _undoes(tool: Tool) -> Any:
+    """The executor factory of a tool's undo: with the arguments of what it undoes, and its result if it asks for it."""
+
+    def factory(action: PendingAction) -> Any:
+        async def execute() -> str:
+            return tell_result(await tool.aundo(action.args["args"], action.args["result"]))
+
+        return execute if action.version == tool.version else None
+
+    return factory
+
+
 def _cancel(case: _Case, stored: StoredAction) -> _Answer:
-    told = texts.cancelled(stored.action.preview)
+    told = speak(stored.action.language).cancelled(stored.action.preview)
     move = Move(stored.action.pending_action_id, _WAITING, "cancelled", told, case.turn.event_id)
     answer = _said(case, told)
     return replace(answer, change=replace(answer.change, move=move))
@@ -321,29 +407,31 @@ def _cancel(case: _Case, stored: StoredAction) -> _Answer:
 
 def _said(case: _Case, text: str, files: tuple[Media, ...] = ()) -> _Answer:
     """An answer without a model, which the history remembers all the same."""
-    words = case.turn.text or "(tapped a button)"
+    words = case.turn.text or TAPPED
     case.memory.add_many([Message(Role.USER, words), Message(Role.ASSISTANT, text)])
     replies = ((Reply(text), ""), *((Reply(media=media), "") for media in files))
     return _Answer(Change(replies=replies))
 
 
-def _told(outcome: ConfirmOutcome | None) -> str:
-    return outcome.told if outcome else texts.stale()
+def _typed(message: Message) -> bool:
+    return message.role is Role.USER and message.content != TAPPED
 
 
-def _end_of(stored: StoredAction) -> str:
-    """What a twin hears of an action that ended without words of its own."""
-    preview = stored.action.preview
+def _told(stored: StoredAction) -> str:
+    """What was said of an action that is over; one that ended without words of its own is put into words."""
+    if stored.told:
+        return stored.told
+    preview, words = stored.action.preview, speak(stored.action.language)
     match stored.state:
         case "expired":
-            return texts.expired(preview)
+            return words.expired(preview)
         case "cancelled" | "superseded":
-            return texts.cancelled(preview)
+            return words.cancelled(preview)
         case "unknown":
-            return texts.unknown(preview)
+            return words.unknown(preview)
         case "failed":
-            return texts.failed(preview)
-    return texts.stale()
+            return words.failed(preview)
+    return words.stale()
 
 
 def _load(history: str, limits: ConversationMemory | None) -> ConversationMemory:

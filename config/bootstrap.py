@@ -34,7 +34,11 @@ from config.schema import (
     TelegramSettings,
     WhatsAppSettings,
 )
-from pending import InMemoryPendingStore, RedisPendingStore
+from pending import InMemoryPendingStore, RedisPendingStore, RegexConfirmParser
+from pending.audit.auditor import Auditor
+from pending.audit.ledger import FILE as LEDGER
+from pending.audit.ledger import Ledger
+from pending.audit.signer import Signer
 from pending.store import BasePendingStore
 from workers.drain import Drain
 from workers.mailbox import LUA, Mailbox, RedisMailbox
@@ -67,6 +71,7 @@ class Services:
     media: LocalMediaStore
     drain: Drain
     reaper: Reaper
+    auditor: Auditor
 
 
 def bootstrap(
@@ -100,6 +105,7 @@ def bootstrap(
             mailbox, Postman(RedisOutbox(scripts), channels), channels, _agents(settings, client, media, keys), media
         ),
         reaper=Reaper(client, scripts, wake_up),
+        auditor=Auditor(client, Ledger(data / LEDGER, Signer(keys))),
     )
 
 
@@ -194,9 +200,17 @@ def _select(toolbox: LoadedTools, patterns: Sequence[str] | None) -> list[Tool]:
 def _agents(settings: Settings, client: Redis, media: LocalMediaStore, keys: list[str]) -> dict[str, ChannelAgent]:
     toolbox = load_toolbox(settings)
     return {
-        name: _agent(settings, channel, toolbox, RedisPendingStore(client=client, secret_keys=keys), media)
+        name: _agent(settings, channel, toolbox, _redis_store(channel, client, keys), media)
         for name, channel in settings.channels.items()
     }
+
+
+def _redis_store(channel: AnyChannel, client: Redis, keys: list[str]) -> RedisPendingStore:
+    return RedisPendingStore(parser=_parser(channel), client=client, secret_keys=keys)
+
+
+def _parser(channel: AnyChannel) -> RegexConfirmParser:
+    return RegexConfirmParser(channel.languages, emoji=channel.confirm_emoji)
 
 
 def _agent(
@@ -215,7 +229,14 @@ def _agent(
         tool_policy=_policy(channel.policy),
     )
     agent = Agent(_select(toolbox, channel.tools), OfflineProvider(), config, ConversationMemory())
-    return ChannelAgent(agent, store, confirm_ttl=channel.confirm_ttl, media=media)
+    return ChannelAgent(
+        agent,
+        store,
+        confirm_ttl=channel.confirm_ttl,
+        media=media,
+        language=channel.speaks,
+        languages=channel.languages,
+    )
 
 
 def _policy(settings: PolicySettings | None) -> ToolPolicy | None:
@@ -306,7 +327,8 @@ def terminal_agent(settings: Settings, *, data: Path, channel: str | None) -> Ch
     name = channel or next(iter(settings.channels))
     if name not in settings.channels:
         raise ConfigError([f"no channel {name!r}; known: {', '.join(settings.channels)}"])
-    return _agent(settings, settings.channels[name], load_toolbox(settings), InMemoryPendingStore(), None)
+    chosen = settings.channels[name]
+    return _agent(settings, chosen, load_toolbox(settings), InMemoryPendingStore(_parser(chosen)), None)
 
 
 def describe(settings: Settings) -> str:

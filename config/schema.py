@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     AfterValidator,
@@ -18,8 +18,11 @@ from pydantic import (
     SecretStr,
     ValidationError,
     field_validator,
+    model_validator,
 )
 from pydantic_core import InitErrorDetails, PydanticCustomError
+
+from pending.phrasebook import SHIPPED_LANGUAGES
 
 #: Channel names are parts of URLs, Redis keys and job arguments.
 CHANNEL_NAME = r"^[A-Za-z0-9_.-]{1,64}$"
@@ -67,10 +70,17 @@ def _web_address(url: str) -> str:
     return url.rstrip("/")
 
 
+def _shipped(language: str) -> str:
+    if language not in SHIPPED_LANGUAGES:
+        raise ValueError(f"no table of yes and no for this language: choose from {', '.join(SHIPPED_LANGUAGES)}")
+    return language
+
+
 Secret = Annotated[SecretStr, AfterValidator(_not_blank)]
 Url = Annotated[str, AfterValidator(_web_address)]
 OptionalUrl = Annotated[Url | None, BeforeValidator(_nothing_if_empty)]
 NotBoolean = BeforeValidator(_no_boolean)
+Language = Annotated[str, AfterValidator(_shipped)]
 
 
 class Section(BaseModel):
@@ -104,11 +114,28 @@ class PolicySettings(Section):
 
 
 class ChannelSettings(Section):
-    """What every channel has. `tools` left out means all; `confirm_ttl` is in seconds."""
+    """What every channel has. `tools` left out means all; `confirm_ttl` is in seconds.
+
+    People are answered in the language they write, out of `languages`; `language` is for those we know nothing of.
+    """
 
     tools: list[str] | None = None
     policy: PolicySettings | None = None
     confirm_ttl: Annotated[float, NotBoolean] = Field(default=60.0, gt=0, le=86_400)
+    languages: list[Language] = Field(default=list(SHIPPED_LANGUAGES), min_length=1)
+    language: Annotated[Language | None, BeforeValidator(_nothing_if_empty)] = None
+    confirm_emoji: bool = False
+
+    @model_validator(mode="after")
+    def _speaks_what_it_reads(self) -> Self:
+        if self.language and self.language not in self.languages:
+            raise ValueError(f"language is {self.language!r}: it must be one of languages, {', '.join(self.languages)}")
+        return self
+
+    @property
+    def speaks(self) -> str:
+        """The language for those of whom nothing is known: English, unless it is said or left out."""
+        return self.language or ("en" if "en" in self.languages else self.languages[0])
 
 
 class WhatsAppSettings(ChannelSettings):

@@ -119,16 +119,30 @@ def preview_delete(invoice_id: str) -> str | ToolResult:
     return f"Delete invoice {row['id']} ({row['customer']}, {_euros(row['amount_cents'])}, {row['status']})"
 
 
+def restore_invoice(invoice_id: str) -> str:
+    """Take a deleted invoice out of the bin again."""
+    key = _key(invoice_id)
+    with _transaction("IMMEDIATE") as desk:
+        if not desk.execute("INSERT OR IGNORE INTO invoices SELECT * FROM bin WHERE id = ?", (key,)).rowcount:
+            return f"Nothing was restored: invoice {key} is not in the bin."
+        desk.execute("DELETE FROM bin WHERE id = ?", (key,))
+        _book(desk, "restore", key)
+    return f"Invoice {key} is back."
+
+
 @tool(
-    description="Delete one invoice for good",
+    description="Delete one invoice",
     requires_approval=True,
     preview=preview_delete,
+    undo=restore_invoice,
     param_metadata={"invoice_id": {"description": "The invoice number, such as INV-42"}},
 )
 def delete_invoice(invoice_id: str) -> str:
     """Delete the invoice, if it is still there."""
     key = _key(invoice_id)
     with _transaction("IMMEDIATE") as desk:
+        desk.execute("CREATE TABLE IF NOT EXISTS bin AS SELECT * FROM invoices WHERE 0")
+        desk.execute("INSERT INTO bin SELECT * FROM invoices WHERE id = ?", (key,))
         if not desk.execute("DELETE FROM invoices WHERE id = ?", (key,)).rowcount:
             return f"Nothing was deleted: there is no invoice {key}."
         _book(desk, "delete", key)

@@ -8,6 +8,7 @@ from pending.action import (
     PendingError,
     compute_args_digest,
 )
+from pending.executors import idempotency_key
 from pending.parser import ConfirmParser, RegexConfirmParser
 from pending.proposals import executor_factory, stash_pending
 from pending.results import PendingConfirmation
@@ -29,5 +30,6 @@ __all__ = [
     "RegexConfirmParser",
     "compute_args_digest",
     "executor_factory",
+    "idempotency_key",
     "stash_pending",
 ]

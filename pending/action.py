@@ -54,7 +54,9 @@ class PendingAction:
     """One proposal: whose it is, what will run, and the exact words the user agreed to.
 
     Times are Unix seconds by the store's clock. `expires_at` is 0 until the preview was delivered: the window
-    opens when the user can see it. `outcome` is what the user was told in the end.
+    opens when the user can see it. `outcome` is what the user was told in the end. `code`, if there is one, must be
+    typed with the yes; `reason` says why the user is asked, `version` which version of the tool was shown; `plan` is
+    the id of the plan that this action is a step of.
     """
 
     user_id: str
@@ -69,6 +71,11 @@ class PendingAction:
     expires_at: float = 0.0
     parser_version: str = ""
     idempotent: bool = False
+    code: str = ""
+    reason: str = ""
+    version: str = ""
+    language: str = ""
+    plan: str = ""
     state: State = "armed"
     outcome: str | None = None
     pending_action_id: str = field(default_factory=lambda: secrets.token_urlsafe(16))
@@ -96,13 +103,17 @@ class PendingAction:
         return cls(**{key: value for key, value in data.items() if key != "status"})
 
 
+#: Writes exact JSON in its one spelling; `canonical_json` looks whether it is exact.
+spell = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False).encode
+
+
 def canonical_json(value: Any) -> str:
     """The one spelling of a JSON value: sorted keys, ASCII, no spaces.
 
     Raises TypeError for anything that JSON cannot hold exactly, so that equal digests mean equal arguments.
     """
     _refuse_inexact(value)
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+    return spell(value)
 
 
 def compute_args_digest(args: Mapping[str, Any] | None) -> str:

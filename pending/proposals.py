@@ -3,34 +3,57 @@
 from __future__ import annotations
 
 import threading
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from secrets import randbelow
 from typing import Any, TypeVar
 
 from pending.action import Executor, PendingAction, PendingActionExistsError
 
-#: Rebuilds what a confirmed action runs, from its record alone.
-ExecutorFactory = Callable[[PendingAction], Executor]
+#: Rebuilds what a confirmed action runs, from its record alone; None when it must not run any more.
+ExecutorFactory = Callable[[PendingAction], Executor | None]
 
 F = TypeVar("F", bound=ExecutorFactory)
+
+#: Proposals of one turn that may share a yes: more than a person reads is not consent.
+MAX_STEPS = 10
 
 
 @dataclass(slots=True)
 class ChannelRun:
-    """One turn's run on a channel: the scope that a proposal belongs to, and the proposal once there is one."""
+    """One turn's run on a channel: the scope that proposals belong to, and what was proposed so far, in order."""
 
     user_id: str
     channel_id: str | None
     conversation_id: str | None
     ttl_seconds: float
     parser_version: str
-    proposal: PendingAction | None = None
+    language: str = ""
+    proposals: list[PendingAction] = field(default_factory=list)
     executors: dict[str, Executor] = field(default_factory=dict)
+    #: Each proposal's `place`.
+    places: list[int] = field(default_factory=list, repr=False)
     #: Tools of one model response run in threads of their own.
     lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
+    def add(self, action: PendingAction) -> None:
+        """Another proposal of this turn. Raises PendingActionExistsError when it is one too many, or one twice."""
+        with self.lock:
+            same = [other for other in self.proposals if _effect(other) == _effect(action)]
+            if same:
+                raise PendingActionExistsError(f"{same[0].preview!r} already waits for a yes: finish that one first")
+            if len(self.proposals) >= MAX_STEPS:
+                raise PendingActionExistsError(f"{MAX_STEPS} steps already wait for a yes: finish those first")
+            at = bisect_right(self.places, place.get())
+            self.places.insert(at, place.get())
+            self.proposals.insert(at, action)
+
+
+#: Which of the calls of one model answer is running: they may run at once, but a plan has their order.
+place: ContextVar[int] = ContextVar("sayso_place", default=0)
 
 _run: ContextVar[ChannelRun | None] = ContextVar("sayso_channel_run", default=None)
 
@@ -58,14 +81,19 @@ def stash_pending(
     args: Mapping[str, Any] | None = None,
     ttl_seconds: float | None = None,
     idempotent: bool = False,
+    typed_code: bool = False,
+    reason: str = "",
+    version: str = "",
 ) -> PendingAction | None:
     """Propose a side effect to the user of the current turn (seed: `stash_pending`).
 
     `executor` serves only this process; after a restart, or on another machine, the executor factory registered
-    for `kind` rebuilds it from `args`. Outside a channel run this is a no-op that returns None.
+    for `kind` rebuilds it from `args`. What one turn proposes is one plan, in order, under one yes. With `typed_code`
+    the yes must name the code that the question shows. `reason` says why the user is asked, `version` which version
+    of the tool was shown. Outside a channel run this is a no-op that returns None.
 
-    Raises PendingActionExistsError when this turn has proposed something already, TypeError when `args` is not
-    exact JSON.
+    Raises PendingActionExistsError when this turn has proposed the same already or MAX_STEPS others, TypeError when
+    `args` is not exact JSON.
     """
     run = _run.get()
     if run is None:
@@ -80,14 +108,20 @@ def stash_pending(
         ttl_seconds=run.ttl_seconds if ttl_seconds is None else ttl_seconds,
         parser_version=run.parser_version,
         idempotent=idempotent,
+        code=f"{randbelow(10_000):04}" if typed_code else "",
+        reason=reason,
+        version=version,
+        language=run.language,
     )
-    with run.lock:
-        if run.proposal is not None:
-            raise PendingActionExistsError(f"{run.proposal.preview!r} already waits for a yes: finish that one first")
-        run.proposal = action
+    run.add(action)
     if executor is not None:
         run.executors[action.pending_action_id] = executor
     return action
+
+
+def _effect(action: PendingAction) -> tuple[str, str, str]:
+    """What would be done: two previews that differ are two things, although their recorded arguments may be none."""
+    return action.kind, action.args_digest, action.preview
 
 
 def executor_factory(kind: str) -> Callable[[F], F]:

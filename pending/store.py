@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import logging
 import os
-import secrets
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
+from secrets import token_hex, token_urlsafe
 from typing import Any, Protocol
 
 from redis import Redis
 
-from channels.types import Conversation, Scope
-from pending import texts
+from channels.types import Conversation, Intent, Scope
 from pending.action import (
     DEFAULT_IGNORE_TTL_SECONDS,
     DEFAULT_TTL_SECONDS,
@@ -20,13 +20,16 @@ from pending.action import (
     PendingAction,
     PendingActionExistsError,
 )
+from pending.executors import Executors, Reconciler
+from pending.intent import read_words
+from pending.memory_records import MemoryRecords
 from pending.parser import ConfirmParser, RegexConfirmParser
 from pending.proposals import ExecutorFactory
-from pending.records import LUA, Claim, MemoryRecords, Records, RedisRecords, StoredAction, seal_action
+from pending.records import Decision, Records, StoredAction, seal_action
+from pending.redis_records import LUA, RedisRecords
 from pending.seal import Seal
-from pending.settle import ConfirmOutcome, Executors, Settlement
-from workers.lane import Change, Move
-from workers.offload import run_sync
+from pending.settle import ConfirmOutcome, Settlement
+from workers.offload import run_here
 from workers.redis import PREFIX, Scripts, connect
 
 log = logging.getLogger(__name__)
@@ -119,6 +122,10 @@ class BasePendingStore:
         """From now on `factory` rebuilds the executor of this kind from its record."""
         self.executors.register(kind, factory)
 
+    def register_reconciler(self, kind: str, reconcile: Reconciler) -> None:
+        """From now on `reconcile(record)` is asked how an interrupted action of this kind ended."""
+        self.executors.register_reconciler(kind, reconcile)
+
     def stash(
         self,
         user_id: str,
@@ -148,13 +155,12 @@ class BasePendingStore:
     def arm(self, action: PendingAction, executor: Executor | None = None) -> PendingAction:
         """Store an action as shown. Raises PendingActionExistsError when its scope has one waiting."""
         scope = scope_of(action.user_id, action.channel_id, action.conversation_id)
-        change = Change(arm=seal_action(action, self.seal, user=scope.id))
-        word, stored = self.records.change(scope.conversation.id, change)
-        if word != "ok" or stored is None:
+        expires_at = self.records.stash(scope.conversation.id, seal_action(action, self.seal, user=scope.id))
+        if expires_at is None:
             raise PendingActionExistsError(f"user {action.user_id!r} has an action waiting here: finish that one first")
         if executor is not None:
             self.executors.keep(action.pending_action_id, executor)
-        return stored.action
+        return replace(action, state="shown", expires_at=expires_at)
 
     def get(
         self, user_id: str, *, channel_id: str | None = None, conversation_id: str | None = None
@@ -176,19 +182,17 @@ class BasePendingStore:
         expected_id: str | None = None,
     ) -> ConfirmOutcome | None:
         """Run the action if the message is a yes and every guard passes."""
-        if not self.parser.is_confirm(message):
+        words = read_words(self.parser, message)
+        if words.says != "confirm":
             return None
-        scope = scope_of(user_id, channel_id, conversation_id)
-        stored = self._look(scope)
-        if stored is None:
-            return None
-        if expected_id not in (None, stored.action.pending_action_id):
-            self._end(scope, stored, "cancelled")
-            return None
-        if args_digest not in (None, stored.action.args_digest):
-            ended = self._end(scope, stored, "cancelled")
-            return ConfirmOutcome("digest_mismatch", ended, told=texts.unsafe(ended.preview)) if ended else None
-        return self._confirm(scope, stored, "text")
+        outcome = self._decide(
+            scope_of(user_id, channel_id, conversation_id),
+            "confirm",
+            expected_id=expected_id or "",
+            expected_digest=args_digest or "",
+            code=words.code,
+        )
+        return None if outcome and outcome.status == "kind_mismatch" else outcome
 
     def pop_if_intent(
         self,
@@ -203,24 +207,13 @@ class BasePendingStore:
     ) -> ConfirmOutcome | None:
         """Settle by a button."""
         _refuse_negative("ignore_ttl_seconds", ignore_ttl_seconds)
-        scope = scope_of(user_id, channel_id, conversation_id)
-        stored = self._look(scope)
-        if stored is None or stored.state not in ("armed", "shown"):
-            return None
-        action = stored.action
-        if stored.is_over:
-            ended = self._end(scope, stored, "expired")
-            return ConfirmOutcome("expired", ended, told=texts.expired(ended.preview)) if ended else None
-        if expected_kind not in (None, action.kind) or expected_id not in (None, action.pending_action_id):
-            return ConfirmOutcome("kind_mismatch", action, told=texts.stale())
-        match _known_intent(intent):
-            case "confirm":
-                return self._confirm(scope, stored, "tap")
-            case "cancel":
-                ended = self._end(scope, stored, "cancelled")
-                return ConfirmOutcome("cancelled", ended, told=texts.cancelled(ended.preview)) if ended else None
-        tightened = self.records.tighten(scope.conversation.id, scope.id, ignore_ttl_seconds, action.pending_action_id)
-        return ConfirmOutcome("ignored", (tightened or stored).action, told=texts.ignored(action.preview))
+        return self._decide(
+            scope_of(user_id, channel_id, conversation_id),
+            _known_intent(intent),
+            expected_kind=expected_kind or "",
+            expected_id=expected_id or "",
+            ignore_seconds=ignore_ttl_seconds,
+        )
 
     def tighten_ttl(
         self,
@@ -234,36 +227,22 @@ class BasePendingStore:
         """Close the window in at most `seconds`."""
         _refuse_negative("seconds", seconds)
         scope = scope_of(user_id, channel_id, conversation_id)
-        stored = self.records.tighten(scope.conversation.id, scope.id, seconds, expected_id or "")
-        return stored.action if stored else None
+        outcome = self._decide(scope, "ignore", expected_id=expected_id or "", ignore_seconds=seconds)
+        return outcome.record if outcome and outcome.status == "ignored" else None
 
     def drop(
         self, user_id: str, *, channel_id: str | None = None, conversation_id: str | None = None
     ) -> PendingAction | None:
         """Disarm what waits in a scope, and return it."""
-        scope = scope_of(user_id, channel_id, conversation_id)
-        stored = self._look(scope)
-        if stored is None or stored.state not in ("armed", "shown"):
-            return None
-        return self._end(scope, stored, "cancelled")
+        outcome = self._decide(scope_of(user_id, channel_id, conversation_id), "cancel")
+        return outcome.record if outcome and outcome.status == "cancelled" else None
 
     def _look(self, scope: Scope) -> StoredAction | None:
         return self.records.look(scope.conversation.id, scope.id)
 
-    def _confirm(self, scope: Scope, stored: StoredAction, kind: str) -> ConfirmOutcome | None:
-        claim = Claim(
-            scope=scope,
-            pending_action_id=stored.pid,
-            by=secrets.token_urlsafe(8),
-            kind="tap" if kind == "tap" else "text",
-        )
-        return run_sync(self.settlement.confirm(claim, stored))
-
-    def _end(self, scope: Scope, stored: StoredAction, state: str) -> PendingAction | None:
-        """End it without effect. None: somebody else decided first."""
-        move = Move(stored.pid, ("armed", "shown"), state)
-        word, ended = self.records.change(scope.conversation.id, Change(move=move))
-        return ended.action if word == "ok" and ended else None
+    def _decide(self, scope: Scope, intent: Intent, **expected: Any) -> ConfirmOutcome | None:
+        decision = Decision(scope, intent, token_urlsafe(8), **expected)
+        return run_here(self.settlement.decide(decision))
 
 
 class InMemoryPendingStore(BasePendingStore):
@@ -278,7 +257,7 @@ class InMemoryPendingStore(BasePendingStore):
         clock: Callable[[], float] = time.time,
     ) -> None:
         records = MemoryRecords(max_entries=max_entries, clock=clock)
-        super().__init__(records, Seal([secrets.token_hex()]), parser, default_ttl_seconds, max_entries)
+        super().__init__(records, Seal([token_hex()]), parser, default_ttl_seconds, max_entries)
 
 
 class RedisPendingStore(BasePendingStore):
@@ -321,9 +300,9 @@ def _refuse_negative(name: str, value: float) -> None:
         raise ValueError(f"{name} is {value!r}: it must be 0 or more seconds")
 
 
-def _known_intent(intent: str) -> str:
-    known = intent.strip().lower()
-    if known not in ("confirm", "cancel", "ignore"):
-        log.warning("pending.unknown_intent: taken as ignore")
-        return "ignore"
-    return known
+def _known_intent(intent: str) -> Intent:
+    match intent.strip().lower():
+        case "confirm" | "cancel" | "ignore" as known:
+            return known
+    log.warning("pending.unknown_intent: taken as ignore")
+    return "ignore"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +12,15 @@ from redis import Redis
 
 from config.embedded import EmbeddedRedis
 from workers.redis import connect
+
+
+@pytest.fixture(autouse=True)
+def environment() -> Iterator[None]:
+    """What a test sets, a wired process included, is gone after it."""
+    before = dict(os.environ)
+    yield
+    os.environ.clear()
+    os.environ.update(before)
 
 
 @pytest.fixture(scope="session")

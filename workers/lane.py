@@ -92,14 +92,30 @@ class Move:
 
 @dataclass(frozen=True, slots=True)
 class Arm:
-    """A pending action to store: its record exactly as sealed, and for how long it may be answered once shown."""
+    """A pending action to store: its record exactly as sealed, and for how long it may be answered once shown.
+
+    A `live` one is what its scope waits for; others are reached by a button, or as the `steps` of a plan.
+    """
 
     pending_action_id: str
     user: str
     record: str
     mac: str
     ttl_ms: int
+    kind: str
+    digest: str
     idempotent: bool = False
+    live: bool = True
+    code: str = ""
+    plan: str = ""
+    steps: tuple[str, ...] = ()
+
+    @property
+    def more(self) -> tuple[str, ...]:
+        """Fields that only some actions have, by name and value."""
+        fields = {"code": self.code, "plan": self.plan, "steps": " ".join(self.steps)}
+        given = {**fields, "idempotent": "1" if self.idempotent else ""}
+        return tuple(word for name, value in given.items() if value for word in (name, value))
 
     def to_dict(self) -> dict[str, Any]:
         """The action as the scripts read it."""
@@ -109,29 +125,30 @@ class Arm:
             "rec": self.record,
             "mac": self.mac,
             "ttl": self.ttl_ms,
-            "idempotent": self.idempotent,
+            "kind": self.kind,
+            "digest": self.digest,
+            "live": self.live,
+            "more": self.more,
         }
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """All that a turn changes: replies with the action each previews (or ""), history, pending action."""
+    """All that a turn changes: replies with the action each previews (or ""), history, pending actions."""
 
     replies: tuple[tuple[Reply, str], ...] = ()
     history: str | None = None
     move: Move | None = None
-    arm: Arm | None = None
+    arms: tuple[Arm, ...] = ()
 
     def to_json(self, to: Conversation | None = None) -> str:
         """The change as the scripts read it. Absent parts are left out: cjson reads null as a value."""
         entries = [{"pid": pid or "-", "reply": outbox_entry(to, reply)} for reply, pid in self.replies if to]
-        data: dict[str, Any] = {"replies": entries}
+        data: dict[str, Any] = {"replies": entries, "arms": [arm.to_dict() for arm in self.arms]}
         if self.history is not None:
             data["history"] = self.history
         if self.move:
             data["move"] = self.move.to_dict()
-        if self.arm:
-            data["arm"] = self.arm.to_dict()
         return json.dumps(data)
 
 

@@ -5,18 +5,58 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
+import functools
+import inspect
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import ContextVar
 from typing import Any, ParamSpec, TypeVar
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
+class CutOff(Exception):
+    """Raised when somebody else's code took longer than it may. What it did is not known."""
+
+
+class Quit(Exception):
+    """Raised when somebody else's code tried to end this process, or its own task."""
+
+
+#: How `offload` calls a function. None: in the loop's pool of threads.
+Crossing = Callable[[Callable[[], Any]], Awaitable[Any]]
+crossing: ContextVar[Crossing | None] = ContextVar("sayso_crossing", default=None)
+
+
 async def offload(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Call one of our own short blocking functions, such as a store's, in the loop's pool of threads."""
-    return await asyncio.to_thread(function, *args, **kwargs)
+    """Call one of our own short blocking functions, such as a store's, without holding up the event loop."""
+    cross = crossing.get()
+    if cross is None:
+        return await asyncio.to_thread(function, *args, **kwargs)
+    result: T = await cross(functools.partial(function, *args, **kwargs))
+    return result
+
+
+async def perform(function: Callable[[], Any], seconds: float) -> Any:
+    """Run somebody else's function, sync or async, for so long at most. Raises CutOff, and whatever it raises itself.
+
+    For a caller that has no event loop (`run_here`) it runs in the caller's own thread, where nothing can stop it.
+    """
+    if crossing.get() is not None:
+        return _performed_here(function)
+    limit = asyncio.timeout(seconds)
+    try:
+        async with limit:
+            result = function() if inspect.iscoroutinefunction(function) else await in_thread(function)
+            return await result if inspect.isawaitable(result) else result
+    except TimeoutError as exc:
+        if limit.expired():
+            raise CutOff(f"no end after {seconds:g} s") from exc
+        raise
+    except SystemExit as exc:
+        raise Quit("it wanted to end the process") from exc
 
 
 async def in_thread(function: Callable[[], T]) -> T:
@@ -41,6 +81,21 @@ async def in_thread(function: Callable[[], T]) -> T:
     return value  # type: ignore[return-value]  # no error, so this is the function's own value
 
 
+def run_here(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine that only offloads and performs, in this thread and without an event loop: a loop and its pool
+    cost more than the Redis call they would wait for.
+    """
+    token = crossing.set(_at_once)
+    try:
+        coroutine.send(None)
+    except StopIteration as end:
+        result: T = end.value
+        return result
+    finally:
+        crossing.reset(token)
+    raise RuntimeError("a coroutine that waits for an event loop was run without one")
+
+
 def run_sync(coroutine: Coroutine[Any, Any, T]) -> T:
     """Wait for a coroutine from sync code, also inside a running loop (which then waits too)."""
     try:
@@ -50,6 +105,26 @@ def run_sync(coroutine: Coroutine[Any, Any, T]) -> T:
     context = contextvars.copy_context()
     with ThreadPoolExecutor(max_workers=1) as pool:
         return pool.submit(context.run, asyncio.run, coroutine).result()
+
+
+def _performed_here(function: Callable[[], Any]) -> Any:
+    try:
+        result = function()
+        return run_sync(_awaited(result)) if inspect.isawaitable(result) else result
+    except (SystemExit, asyncio.CancelledError) as exc:
+        raise Quit("it wanted to end the process") from exc
+
+
+async def _at_once(function: Callable[[], T]) -> T:
+    return function()
+
+
+async def _awaited(value: Awaitable[T]) -> T:
+    token = crossing.set(None)
+    try:
+        return await value
+    finally:
+        crossing.reset(token)
 
 
 def _outcome(context: contextvars.Context, function: Callable[[], T]) -> tuple[T | None, BaseException | None]:

@@ -8,6 +8,8 @@ from typing import Any, overload
 from agent.tools.preview import Preview
 from agent.tools.schema import describe, infer_parameters
 from agent.tools.tool import Tool
+from agent.tools.undo import UNDO_SECONDS, Undo
+from pending.executors import Reconciler
 
 
 @overload
@@ -28,6 +30,11 @@ def tool(
     injected_kwargs: Mapping[str, Any] | None = None,
     idempotent: bool = False,
     preview: Preview | None = None,
+    undo: Undo | None = None,
+    undo_seconds: float = UNDO_SECONDS,
+    reconcile: Reconciler | None = None,
+    typed_code: bool = False,
+    version: str = "",
 ) -> Callable[[Callable[..., Any]], Tool]: ...
 
 

@@ -18,7 +18,9 @@ from agent.tools.errors import ToolError, ToolExecutionError, ToolNotFoundError,
 from agent.tools.parameter import ToolParameter
 from agent.tools.preview import Preview, check_preview, preview_words
 from agent.tools.schema import arguments, build_model, explain, json_schema
+from agent.tools.undo import UNDO_SECONDS, Undo, call_undo, check_undo
 from pending.action import PendingActionExistsError
+from pending.executors import Reconciler
 from pending.proposals import stash_pending
 from pending.results import PendingConfirmation, ToolResult
 from workers.offload import in_thread, run_sync
@@ -56,7 +58,12 @@ class Tool:
 
     `injected_kwargs` and what `config_injector()` returns reach the function without the model ever seeing them.
     `requires_approval` tools are proposed to the user in the words of `preview` and run after the yes;
-    `idempotent` promises that running twice with the same arguments does no harm.
+    `idempotent` promises that running twice with the same arguments does no harm; `pending.idempotency_key()` tells
+    it which confirmed action it runs for. `typed_code` asks for a code to be typed with the yes. `reconcile(record)`
+    is asked how a run ended that was interrupted: True or words for the user when it took effect, False when it
+    certainly did not, None when nobody can tell. `undo` takes the effect back, for `undo_seconds` after the reply;
+    it is called with the tool's arguments, and with `result` if it has such a parameter. Change `version` when a
+    call that was previewed before must not run any more.
     """
 
     name: str
@@ -71,6 +78,11 @@ class Tool:
     injected_kwargs: Mapping[str, Any] = field(default_factory=dict, repr=False)
     idempotent: bool = False
     preview: Preview | None = None
+    undo: Undo | None = field(default=None, repr=False)
+    undo_seconds: float = UNDO_SECONDS
+    reconcile: Reconciler | None = field(default=None, repr=False)
+    typed_code: bool = False
+    version: str = ""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "parameters", tuple(self.parameters))
@@ -116,8 +128,18 @@ class Tool:
         """`aexecute` for sync code."""
         return run_sync(self.aexecute(params, chunk_callback))
 
-    def propose(self, params: Mapping[str, Any]) -> ToolResult:
-        """Ask the user of the current channel run for a yes instead of acting.
+    async def aundo(self, params: Mapping[str, Any], result: str = "") -> str:
+        """Take back the effect of a run with these arguments, which returned `result`. Raises like `ainvoke`."""
+        if self.undo is None:
+            raise ToolExecutionError(f"tool {self.name!r} cannot be undone")
+        given = {**self.validate(params), **self._injected(), "result": result}
+        try:
+            return serialise(await call_undo(self.undo, given))
+        except Exception as exc:
+            raise ToolExecutionError(f"undo of {self.name!r} failed: {type(exc).__name__}: {exc}") from exc
+
+    def propose(self, params: Mapping[str, Any], *, reason: str = "") -> ToolResult:
+        """Ask the user of the current channel run for a yes instead of acting; `reason` is why it has to be asked.
 
         Returns the PendingConfirmation, or another result when there is nothing to propose. Raises
         ToolExecutionError when no user could answer, or when the preview fails.
@@ -128,7 +150,10 @@ class Tool:
             return words
         args = validated.model_dump(mode="json", by_alias=True)
         try:
-            proposal = stash_pending(kind=self.name, preview=words, args=args, idempotent=self.idempotent)
+            proposal = stash_pending(
+                kind=self.name, preview=words, args=args, idempotent=self.idempotent, typed_code=self.typed_code,
+                reason=reason, version=self.version,
+            )  # fmt: skip
         except PendingActionExistsError as exc:
             return AlreadyPending(message=str(exc))
         if proposal is None:
@@ -213,6 +238,7 @@ def _check_definition(tool: Tool) -> None:
             raise ToolValidationError(f"tool {tool.name!r} cannot be defined: {cure}")
     _check_signature(tool, names)
     check_preview(tool.name, tool.preview, names)
+    check_undo(tool.name, tool.undo, [*names, *tool.injected_kwargs, "result"])
 
 
 def _check_signature(tool: Tool, names: list[str]) -> None:

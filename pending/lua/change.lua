@@ -2,6 +2,6 @@
 local change = cjson.decode(ARGV[2])
 local refused = obstacle(change)
 if refused then return {refused, {}} end
-apply(change)
-if change.arm then show(change.arm.pid, 0) end
-return {'ok', pending((change.arm or change.move).pid)}
+apply(change, true)
+local last = change.arms[#change.arms] or change.move
+return {'ok', snapshot(last.pid)}

@@ -1,14 +1,19 @@
 -- Take a shown action exactly once. ARGV: conversation, epoch ('' without a lane), token, action, deciding act,
 -- 'text' or 'tap', record, MAC, seq of the turn. Returns {verdict, state}.
-local fenced, key = ARGV[2] ~= '', record(ARGV[4])
+local fenced, pid, act = ARGV[2] ~= '', ARGV[4], ARGV[5]
 if fenced and not holds(ARGV[2], ARGV[3]) then return {'lost', ''} end
-local state = redis.call('HGET', key, 'state')
+local state, by, rec, mac, expires, seen, plan =
+  unpack(redis.call('HMGET', record(pid), 'state', 'by', 'rec', 'mac', 'expires', 'seen', 'plan'))
 if not state then return {'gone', ''} end
-local mine = redis.call('HGET', key, 'by') == ARGV[5]
-if (state == 'claimed' or state == 'started') and mine then return {'mine', state} end
+if (state == 'claimed' or state == 'started') and by == act then return {'mine', state} end
+if state == 'expired' and by == act then return {'expired', state} end
 if state ~= 'shown' then return {'other', state} end
-if redis.call('HGET', key, 'rec') ~= ARGV[7] or redis.call('HGET', key, 'mac') ~= ARGV[8] then
-  return {'tampered', state}
+if rec ~= ARGV[7] or mac ~= ARGV[8] then return {'tampered', state} end
+if plan then  -- the yes was to the plan, whose window was judged: its steps run only while it does
+  local running, decided = unpack(redis.call('HMGET', record(plan), 'state', 'by'))
+  if running ~= 'started' or decided ~= act then return {'other', state} end
+  enter(pid, {'claimed'}, 'by', act)
+  return {'mine', 'claimed'}
 end
 local at = now()
 if fenced then
@@ -16,14 +21,12 @@ if fenced then
   if seq ~= ARGV[9] then return {'moved', state} end
   at = tonumber(received)  -- a yes sent in time counts, however late it is worked on
 end
-if at >= tonumber(redis.call('HGET', key, 'expires')) then
-  redis.call('HSET', key, 'by', ARGV[5])
-  set_state(ARGV[4], 'expired')
+if at >= tonumber(expires) then
+  enter(pid, {'expired'}, 'by', act)
   return {'expired', 'expired'}
 end
-if fenced and ARGV[6] == 'text' and tonumber(ARGV[9]) <= tonumber(redis.call('HGET', key, 'seen')) then
+if fenced and ARGV[6] == 'text' and tonumber(ARGV[9]) <= tonumber(seen) then
   return {'early', state}  -- it was said before the preview was delivered: it answers something else
 end
-redis.call('HSET', key, 'by', ARGV[5])
-set_state(ARGV[4], 'claimed')
+enter(pid, {'claimed'}, 'by', act)
 return {'mine', 'claimed'}

@@ -1,19 +1,18 @@
 -- Record the truth about an effect. No fence: it may be told late, by a worker that lost its lane.
--- ARGV: conversation, action, attempt, state, what the user is told, the correction to send if it comes too late.
+-- ARGV: conversation, action, attempt, state, what the user is told, the tool's result, the correction to send if it
+-- comes too late.
 local key = record(ARGV[2])
-local state = redis.call('HGET', key, 'state')
-if redis.call('HGET', key, 'attempt') ~= ARGV[3] then return 'other' end
-if state == 'started' then
-  set_state(ARGV[2], ARGV[4], ARGV[5])
-  return 'ok'
+local state, attempt = unpack(redis.call('HMGET', key, 'state', 'attempt'))
+if attempt ~= ARGV[3] then return 'other' end
+if state == ARGV[4] then return 'ok' end
+-- "Failed" is corrected too: somebody may have asked the world too early and been told that nothing had happened.
+local late = (state == 'unknown' and ARGV[4] == 'failed') or ((state == 'unknown' or state == 'failed') and ARGV[4] == 'done')
+if state ~= 'started' and not late then return 'other' end
+enter(ARGV[2], {ARGV[4]}, 'told', ARGV[5], 'result', ARGV[6])
+if not late then return 'ok' end
+if ARGV[7] ~= '' then
+  say('-', ARGV[7])
+  keep()
+  redis.call('ZADD', due, 'NX', now(), conversation)
 end
-if state == 'unknown' and ARGV[4] ~= 'unknown' then
-  set_state(ARGV[2], ARGV[4], ARGV[5])
-  if ARGV[6] ~= '' then
-    say('-', ARGV[6])
-    keep()
-    redis.call('ZADD', due, 'NX', now(), conversation)
-  end
-  return 'late'
-end
-return state == ARGV[4] and 'ok' or 'other'
+return 'late'

@@ -1,12 +1,14 @@
--- The last step before the effect. ARGV: conversation, epoch ('' without a lane), token, action, attempt, record, MAC.
+-- The last step before the effect. ARGV: conversation, epoch ('' without a lane), token, action, attempt, record, MAC,
+-- most attempts at one that may be repeated.
 local key = record(ARGV[4])
 if ARGV[2] ~= '' and not holds(ARGV[2], ARGV[3]) then return 'lost' end
-if redis.call('HGET', key, 'rec') ~= ARGV[6] or redis.call('HGET', key, 'mac') ~= ARGV[7] then return 'tampered' end
-local state = redis.call('HGET', key, 'state')
-if state == 'started' and redis.call('HGET', key, 'attempt') == ARGV[5] then return 'go' end
-if state == 'claimed' or (state == 'started' and redis.call('HGET', key, 'idempotent') == '1') then
-  redis.call('HSET', key, 'attempt', ARGV[5])
-  set_state(ARGV[4], 'started')
-  return 'go'
-end
-return 'no'
+local state, rec, mac, attempt, idempotent, steps =
+  unpack(redis.call('HMGET', key, 'state', 'rec', 'mac', 'attempt', 'idempotent', 'steps'))
+if rec ~= ARGV[6] or mac ~= ARGV[7] then return 'tampered' end
+if state == 'started' and attempt == ARGV[5] then return 'go' end
+-- A plan has no effect of its own and its steps guard themselves: it may be taken up again however often.
+local again = state == 'started' and (idempotent == '1' or steps)
+if state ~= 'claimed' and not again then return 'no' end
+if not steps and redis.call('HINCRBY', key, 'tries', 1) > tonumber(ARGV[8]) then return 'worn' end
+enter(ARGV[4], {'started'}, 'attempt', ARGV[5])
+return 'go'

@@ -56,8 +56,8 @@ def test_on_a_channel_the_run_ends_with_the_preview(delete_invoice, deleted, tur
     """The preview is the reply, the proposal holds exact arguments, and the model is not asked again."""
     result, provider = run_agent([delete_invoice], [DELETE])
     assert (result.content, result.stop_reason) == ("Delete invoice INV-42", "pending")
-    assert turn.proposal.kind == "delete_invoice"
-    assert turn.proposal.args == {"invoice_id": "INV-42"}
+    assert turn.proposals[0].kind == "delete_invoice"
+    assert turn.proposals[0].args == {"invoice_id": "INV-42"}
     assert deleted == []
     assert len(provider.requests) == 1
 
@@ -68,13 +68,26 @@ def test_confirm_action_is_ignored_on_a_channel(delete_invoice, deleted, turn):
     assert deleted == []
 
 
-def test_second_proposal_of_a_turn_is_refused_politely(delete_invoice, turn):
-    """The first proposal stays; the second call hears that one already waits."""
+def test_several_calls_of_one_answer_are_proposed_in_order(delete_invoice, deleted, turn):
+    """They become one plan: the run ends, nothing has run."""
     other = ToolCall("delete_invoice", {"invoice_id": "INV-43"}, "c2")
     result, _ = run_agent([delete_invoice], [[DELETE, other]])
-    assert result.content == "Delete invoice INV-42"
-    assert turn.proposal.args == {"invoice_id": "INV-42"}
+    assert (result.stop_reason, deleted) == ("pending", [])
+    assert [proposal.args["invoice_id"] for proposal in turn.proposals] == ["INV-42", "INV-43"]
+
+
+def test_same_call_twice_in_one_answer_is_refused_politely(delete_invoice, turn):
+    """The first proposal stays; the second call hears that it already waits."""
+    again = ToolCall("delete_invoice", {"invoice_id": "INV-42"}, "c2")
+    result, _ = run_agent([delete_invoice], [[DELETE, again]])
+    assert len(turn.proposals) == 1
     assert json.loads(result.messages[3].content)["kind"] == "already_pending"
+
+
+def test_proposal_says_why_it_was_asked(delete_invoice, turn):
+    """The record keeps the rule that asked for the yes."""
+    run_agent([delete_invoice], [DELETE])
+    assert turn.proposals[0].reason == "'delete_invoice' requires approval"
 
 
 def test_nothing_to_propose_goes_back_to_the_model(turn):
@@ -86,7 +99,7 @@ def test_nothing_to_propose_goes_back_to_the_model(turn):
         raise AssertionError("must not run")
 
     result, _ = run_agent([delete_invoice], [DELETE, "no such invoice"])
-    assert turn.proposal is None
+    assert turn.proposals == []
     assert result.content == "no such invoice"
 
 
@@ -99,14 +112,14 @@ def test_failing_preview_proposes_nothing(turn):
         return "ran"
 
     _, provider = run_agent([delete_invoice], [DELETE, "hm"])
-    assert turn.proposal is None
+    assert turn.proposals == []
     assert "cannot preview" in provider.requests[1].messages[-1].content
 
 
 def test_invalid_arguments_are_never_proposed(delete_invoice, turn):
     """Validation comes before the user is asked."""
     run_agent([delete_invoice], [ToolCall("delete_invoice", {"id": "x"}), "hm"])
-    assert turn.proposal is None
+    assert turn.proposals == []
 
 
 def test_tool_that_stashes_itself_ends_the_run_too(turn):
@@ -120,7 +133,7 @@ def test_tool_that_stashes_itself_ends_the_run_too(turn):
 
     result, _ = run_agent([wipe], [ToolCall("wipe")])
     assert (result.content, result.stop_reason) == ("Wipe the disk", "pending")
-    assert turn.proposal.preview == "Wipe the disk"
+    assert turn.proposals[0].preview == "Wipe the disk"
 
 
 def test_confirm_action_decides_outside_a_channel(delete_invoice, deleted):
@@ -172,7 +185,7 @@ def test_denied_tool_never_runs(delete_invoice, deleted, turn):
     """Deny beats approval: it is not even proposed."""
     run_agent([delete_invoice], [DELETE, "ok"], tool_policy=ToolPolicy(deny=["delete_*"]))
     assert deleted == []
-    assert turn.proposal is None
+    assert turn.proposals == []
 
 
 def test_policy_reviews_what_it_does_not_know(turn):

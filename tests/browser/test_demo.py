@@ -29,14 +29,17 @@ def test_one_can_chat_see_a_chart_and_delete_an_invoice_by_tapping_confirm() -> 
             assert picture.evaluate("image => image.decode().then(() => image.naturalWidth)") > 500
             say(page, "delete invoice INV-42")
             expect(page.locator("#log .bot").last).to_contain_text("Delete invoice INV-42")
-            assert _deleted(folder) == 0
+            assert _booked(folder, "delete") == 0
             page.get_by_role("button", name="Confirm").click()
             expect(page.locator("#log .bot").last).to_contain_text("Invoice INV-42 is deleted")
             page.reload()
             expect(page.locator("#log .bot").last).to_contain_text("Invoice INV-42 is deleted")
-        assert _deleted(folder) == 1
+            assert _booked(folder, "restore") == 0
+            page.get_by_role("button", name="Undo").click()
+            expect(page.locator("#log .bot").last).to_contain_text("Invoice INV-42 is back")
+        assert (_booked(folder, "delete"), _booked(folder, "restore")) == (1, 1)
 
 
-def _deleted(folder: str) -> int:
+def _booked(folder: str, what: str) -> int:
     with closing(sqlite3.connect(Path(folder) / "invoices.sqlite3")) as db:
-        return int(db.execute("SELECT count(*) FROM ledger WHERE what = 'delete'").fetchone()[0])
+        return int(db.execute("SELECT count(*) FROM ledger WHERE what = ?", (what,)).fetchone()[0])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 
 from redis import Redis
@@ -58,6 +59,10 @@ class MemoryRig(Rig):
         """How many replies were given up."""
         return len(self.mailbox.dead)
 
+    def audit(self) -> list[dict]:
+        """The audit log."""
+        return [json.loads(entry) for entry in self.store.records.log.entries]
+
 
 class RedisRig(Rig):
     """Lanes in Redis. Its clock cannot be moved, so all that is written down moves back instead."""
@@ -95,6 +100,10 @@ class RedisRig(Rig):
     def dead(self) -> int:
         """How many replies were given up."""
         return self.client.llen(f"{self.shard}:dead")
+
+    def audit(self) -> list[dict]:
+        """The audit log of the room's shard."""
+        return [json.loads(entry) for entry in self.client.lrange(f"{self.shard}:audit", 0, -1)]
 
     def _wake_up(self, conversation: str) -> tuple[()]:
         self.woken.append(conversation)

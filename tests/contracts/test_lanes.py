@@ -9,7 +9,7 @@ import pytest
 
 from channels.types import Reply, Turn
 from pending.action import PendingAction
-from pending.records import Claim, StoredAction, seal_action
+from pending.records import Claim, Ending, StoredAction, seal_action
 from tests.contracts.rigs import CHAT, turn
 from workers.lane import Change, LaneLost, Move, QueuedReply, QueuedTurn, TurnOvertaken
 from workers.mailbox import BUSY
@@ -30,7 +30,7 @@ def propose(rig, user="ana", **fields) -> tuple[Change, PendingAction]:
         user_id=user, kind="delete", preview="Delete it", channel_id="chat", conversation_id="room", **fields
     )
     arm = seal_action(action, rig.store.seal, user=turn(user=user).scope.id)
-    return Change(replies=((Reply("Delete it?"), action.pending_action_id),), arm=arm), action
+    return Change(replies=((Reply("Delete it?"), action.pending_action_id),), arms=(arm,)), action
 
 
 def shown(rig):
@@ -411,7 +411,7 @@ def test_yes_of_another_worker_claims_nothing(rig):
     lease(rig, "w2")
     claim = claim_of(yes, action, held, work.seq)
     assert rig.store.records.claim(claim, look(rig)) == ("lost", "")
-    assert not rig.store.records.start(claim, look(rig), "attempt")
+    assert rig.store.records.start(claim, look(rig), "attempt") == "lost"
 
 
 def test_effect_of_a_worker_that_lost_its_lane_is_not_started(rig):
@@ -423,8 +423,8 @@ def test_effect_of_a_worker_that_lost_its_lane_is_not_started(rig):
     assert rig.store.records.claim(claim, look(rig)) == ("mine", "claimed")
     rig.end_lease()
     new, _ = lease(rig, "w2")
-    assert not rig.store.records.start(claim, look(rig), "old")
-    assert rig.store.records.start(replace(claim, lease=new), look(rig), "new")
+    assert rig.store.records.start(claim, look(rig), "old") == "lost"
+    assert rig.store.records.start(replace(claim, lease=new), look(rig), "new") == "go"
 
 
 def test_claim_of_a_turn_that_is_not_the_head_is_refused(rig):
@@ -471,7 +471,8 @@ def test_late_truth_is_told_as_a_correction(rig):
     rig.store.records.start(claim, look(rig), "attempt")
     rig.store.records.change(CHAT.id, Change(move=Move(action.pending_action_id, ("started",), "unknown", "?")))
     for _ in range(2):
-        rig.store.records.finish(claim, "attempt", "done", "deleted", '{"to": ["chat", "room", ""], "reply": "{}"}')
+        correction = '{"to": ["chat", "room", ""], "reply": "{}"}'
+        rig.store.records.finish(claim, "attempt", Ending("done", "deleted", correction=correction))
     assert (look(rig).state, look(rig).told) == ("done", "deleted")
     assert isinstance(rig.mailbox.release(held), QueuedReply)
 

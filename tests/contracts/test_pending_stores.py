@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import threading
 from dataclasses import replace
 
 import pytest
+from redis.connection import AbstractConnection
 
 from channels.types import Conversation
-from pending import InMemoryPendingStore, PendingActionExistsError, RedisPendingStore
+from pending import InMemoryPendingStore, PendingActionExistsError, RedisPendingStore, idempotency_key
 from pending.action import PendingAction
 from pending.seal import Seal
-from pending.store import scope_of
-from workers.redis import shard_of
+from workers.redis import Scripts, shard_of
 
 PLACE = Conversation("direct", "ana").id
 SHARD = f"sayso:{{{shard_of(PLACE)}}}"
@@ -128,11 +130,38 @@ def test_message_that_is_no_yes_executes_nothing(store, ran, words):
     assert (ran, store.get("ana").status) == ([], "pending")
 
 
-def test_yes_for_another_action_executes_nothing(store, ran):
-    """An id that is not the live one's fires nothing."""
+def test_yes_for_another_action_executes_nothing_and_preserves_what_waits(store, ran):
+    """An id that is not the live one's is a stale yes: it neither fires nor disarms."""
     stash(store, ran)
     assert store.pop_if_confirmed("ana", "yes", expected_id="A" * 22) is None
     assert ran == []
+    assert store.pop_if_confirmed("ana", "yes").executed
+
+
+def test_yes_without_the_code_executes_nothing(store, ran):
+    """An action that asks for a typed code is confirmed by that code only; no button does it."""
+    store.arm(PendingAction("ana", "delete", "Delete it", code="4821", requested_at=1.0), ran)
+    for words in ("yes", "yes 4822", "yes 48210", "yes 482", "4821"):
+        assert store.pop_if_confirmed("ana", words) is None
+    assert store.pop_if_intent("ana", "confirm").status == "kind_mismatch"
+    assert ran == []
+    assert store.pop_if_confirmed("ana", "Yes 4821!").executed
+
+
+@pytest.mark.parametrize("field", ["kind", "digest", "code"])
+def test_what_is_compared_beside_the_record_cannot_be_forged(redis_store, ran, field):
+    """The plain copies in the hash are compared in Redis; what runs must agree in the sealed record as well."""
+    action = redis_store.arm(PendingAction("ana", "delete", "Delete it", code="4821", requested_at=1.0), ran)
+    tamper(redis_store, action, **{field: "1234"})
+    expected = {"args_digest": "1234"} if field == "digest" else {}
+    code = "1234" if field == "code" else "4821"
+    if field == "kind":
+        tamper(redis_store, action, code="")
+        outcome = redis_store.pop_if_intent("ana", "confirm", expected_kind="1234")
+    else:
+        outcome = redis_store.pop_if_confirmed("ana", f"yes {code}", **expected)
+    assert outcome.status == "digest_mismatch"
+    assert (ran, redis_store.get("ana")) == ([], None)
 
 
 RECORD_EDITS = [
@@ -140,9 +169,9 @@ RECORD_EDITS = [
     ('"preview":"Delete it"', '"preview":"Delete all"'),
     ('"kind":"delete"', '"kind":"refund"'),
     ('"user_id":"ana"', '"user_id":"bob"'),
-    ('"idempotent":false', '"idempotent":true'),
-    ('"channel_id":null', '"channel_id":"chat"'),
-    ('"ttl_seconds":60.0', '"ttl_seconds":6000.0'),
+    ('"kind":"delete"', '"idempotent":true,"kind":"delete"'),
+    ('"kind":"delete"', '"channel_id":"chat","kind":"delete"'),
+    ('"kind":"delete"', '"kind":"delete","ttl_seconds":6000.0'),
     ("{", "["),
 ]
 
@@ -252,12 +281,10 @@ def test_drop_disarms_and_returns_it(store, ran):
     assert (store.drop("ana"), store.get("ana"), store.pop_if_confirmed("ana", "yes"), ran) == (None, None, None, [])
 
 
-def test_cancel_that_lost_to_a_yes_does_not_say_cancelled(store, ran, monkeypatch):
-    """Between the look and the move the action was confirmed: saying `cancelled` would be a lie."""
+def test_cancel_that_lost_to_a_yes_does_not_say_cancelled(store, ran):
+    """Saying `cancelled` of what was done would be a lie."""
     stash(store, ran)
-    seen = store._look(scope_of("ana", None, None))
     store.pop_if_confirmed("ana", "yes")
-    monkeypatch.setattr(store, "_look", lambda _: seen)
     assert (store.pop_if_intent("ana", "cancel"), store.drop("ana"), ran) == (None, None, ["ran"])
 
 
@@ -381,18 +408,102 @@ def test_script_flush_is_survived(redis_store, redis_client, ran):
 
 
 def test_everything_in_redis_has_an_end(redis_store, redis_client, ran):
-    """No key is kept for ever."""
+    """No key is kept for ever, but the audit log, which is bounded and drained."""
     stash(redis_store, ran)
     redis_store.pop_if_confirmed("ana", "yes")
-    keys = redis_client.keys("*")
+    keys = [key for key in redis_client.keys("*") if ":audit" not in key]
     assert keys
     assert all(0 < redis_client.pttl(key) <= 172_800_000 for key in keys)
 
 
-def test_executor_runs_on_a_thread_of_its_own(store):
-    """A few hung ones must not take the threads that Redis is asked from."""
+def test_executor_of_a_sync_caller_runs_in_the_callers_thread(store):
+    """The seed's doors are sync: what they run sees the caller's thread and context."""
     seen = []
-    stash(store, lambda: seen.append(threading.current_thread()))
+    stash(store, lambda: seen.append((threading.current_thread(), idempotency_key())))
+    outcome = store.pop_if_confirmed("ana", "yes")
+    assert seen == [(threading.current_thread(), outcome.record.pending_action_id)]
+    assert idempotency_key() == ""
+
+
+def test_sync_doors_work_inside_a_running_loop(store):
+    """A caller that has a loop may call them all the same, also with an async executor."""
+
+    async def executor():
+        await asyncio.sleep(0)
+        return "deleted"
+
+    async def caller():
+        stash(store, executor)
+        return store.pop_if_confirmed("ana", "yes").result
+
+    assert asyncio.run(caller()) == "deleted"
+
+
+@pytest.mark.parametrize("error", [SystemExit(1), TimeoutError("mine"), asyncio.CancelledError()])
+def test_executor_that_wants_to_end_the_process_has_failed(store, error):
+    """A tool's sys.exit must not take a worker with it."""
+
+    def executor():
+        raise error
+
+    stash(store, executor)
+    assert store.pop_if_confirmed("ana", "yes").status == "failed"
+
+
+OPERATIONS = {
+    "stash": (lambda store: stash(store, print, channel_id="chat"), 1),
+    "get": (lambda store: store.get("ana"), 1),
+    "tighten": (lambda store: store.tighten_ttl("ana", 30), 1),
+    "ignore": (lambda store: store.pop_if_intent("ana", "ignore"), 1),
+    "stale button": (lambda store: store.pop_if_intent("ana", "confirm", expected_kind="other"), 1),
+    "cancel": (lambda store: store.pop_if_intent("ana", "cancel"), 1),
+    "drop": (lambda store: store.drop("ana"), 1),
+    "no yes": (lambda store: store.pop_if_confirmed("ana", "hello"), 0),
+    "yes": (lambda store: store.pop_if_confirmed("ana", "yes"), 2),
+    "tap": (lambda store: store.pop_if_intent("ana", "confirm"), 2),
+}
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_each_operation_is_one_round_trip(redis_store, ran, monkeypatch, name):
+    """And a confirmation is two: the decision before the effect, the truth about it after."""
+    operation, expected = OPERATIONS[name]
+    for script in redis_store.records._scripts._scripts.values():
+        script.registered_client.script_load(script.script)
+    stash(redis_store, ran)
+    sent = []
+    send = AbstractConnection.send_packed_command
+    monkeypatch.setattr(AbstractConnection, "send_packed_command", lambda *a, **k: (sent.append(a), send(*a, **k))[1])
+    operation(redis_store)
+    assert len(sent) == expected
+
+
+def test_lost_answers_change_nothing(redis_client, ran, monkeypatch):
+    """Redis did it and the answer was lost: the client asks again, and everything happens once."""
+    store = RedisPendingStore(client=redis_client, secret_keys=["key"])
+    monkeypatch.setattr(Scripts, "run", _asked_twice(Scripts.run))
+    action = stash(store, ran)
+    assert store.get("ana") == action
+    assert store.pop_if_intent("ana", "ignore").status == "ignored"
     assert store.pop_if_confirmed("ana", "yes").executed
-    assert seen[0].name == "sayso-tool"
-    assert seen[0].daemon
+    assert ran == ["ran"]
+    stash(store, ran)
+    assert store.pop_if_intent("ana", "cancel").status == "cancelled"
+    stash(store, ran)
+    assert store.pop_if_confirmed("ana", "yes", args_digest="0" * 64).status == "digest_mismatch"
+    close_window(store, stash(store, ran))
+    assert store.pop_if_confirmed("ana", "yes").status == "expired"
+    assert ran == ["ran"]
+    events = [json.loads(entry)["event"] for entry in redis_client.lrange(f"{SHARD}:audit", 0, -1)]
+    assert events.count("armed") == 4
+    assert [events.count(event) for event in ("claimed", "started", "done", "cancelled", "expired")] == [1, 1, 1, 2, 1]
+
+
+def _asked_twice(run):
+    """A script's first answer is always lost."""
+
+    def twice(*args):
+        run(*args)
+        return run(*args)
+
+    return twice

@@ -52,14 +52,14 @@ def test_proposing_a_deletion_deletes_nothing(data: Path, run: ChannelRun):
     """Before the yes, the ledger is empty and the invoice is there."""
     result = invoices.delete_invoice.propose({"invoice_id": "INV-42"})
     assert isinstance(result, PendingConfirmation)
-    assert run.proposal.preview == "Delete invoice INV-42 (Ada Lovelace Ltd, 120.00 EUR, open)"
+    assert run.proposals[0].preview == "Delete invoice INV-42 (Ada Lovelace Ltd, 120.00 EUR, open)"
     assert rows(data, "SELECT * FROM ledger") == []
 
 
 def test_a_deletion_that_finds_nothing_proposes_nothing(run: ChannelRun):
     """Nobody is asked to confirm what cannot happen."""
     assert invoices.delete_invoice.propose({"invoice_id": "INV-999"}) == NotFound("invoice", "INV-999")
-    assert run.proposal is None
+    assert run.proposals == []
 
 
 def test_deleting_twice_has_one_effect(data: Path):
@@ -111,7 +111,7 @@ def test_two_refunds_at_once_never_exceed_what_was_paid(data: Path):
 def test_an_impossible_refund_is_not_proposed(run: ChannelRun, invoice_id: str, amount: float, words: str):
     """The user is told why, and has nothing to confirm."""
     assert words in invoices.refund_invoice(invoice_id, amount)
-    assert run.proposal is None
+    assert run.proposals == []
 
 
 def test_a_refund_is_checked_again_when_it_runs(data: Path):
@@ -127,8 +127,8 @@ def test_a_refund_is_checked_again_when_it_runs(data: Path):
 def test_a_proposal_holds_exact_cents(run: ChannelRun, amount: float, cents: int):
     """Binary fractions never cost anybody a cent."""
     assert isinstance(invoices.refund_invoice("INV-45", amount), PendingConfirmation)
-    assert run.proposal.args == {"invoice_id": "INV-45", "cents": cents}
-    assert run.proposal.kind == "refund"
+    assert run.proposals[0].args == {"invoice_id": "INV-45", "cents": cents}
+    assert run.proposals[0].kind == "refund"
 
 
 def test_a_refund_without_a_user_fails():

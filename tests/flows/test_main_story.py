@@ -75,7 +75,7 @@ def test_a_typed_yes_runs_it_once(system: System, kind: type[Person], name: int,
     assert [button["label"] for button in preview["buttons"]] == ["Confirm", "Cancel"]
     assert system.effects("delete", invoice) == 0
     person.say(yes)
-    assert person.hears()[0]["text"] == f"Invoice {invoice} is deleted."
+    assert person.hears()[0]["text"].startswith(f"Invoice {invoice} is deleted.")
     assert system.effects("delete", invoice) == 1
     assert person.hears_nothing_more()
 
@@ -92,11 +92,29 @@ def test_a_tap_runs_it_once_and_its_twin_hears_the_same(
     person.say(f"delete invoice {invoice}")
     confirm, cancel = (button["data"] for button in person.hears()[0]["buttons"])
     person.tap(confirm)
-    first = person.hears()[0]["text"]
+    assert person.hears()[0]["text"].startswith(f"Invoice {invoice} is deleted.\n\n")
     person.tap(confirm)
     person.tap(cancel)
-    assert [entry["text"] for entry in person.hears(2)] == [first, first]
+    assert [entry["text"] for entry in person.hears(2)] == [f"Invoice {invoice} is deleted."] * 2
     assert system.effects("delete", invoice) == 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "invoice"),
+    [(WhatsAppPerson, 44, "INV-15"), (TelegramPerson, 45, "INV-18"), (SlackPerson, 46, "INV-19")],
+)
+def test_a_deletion_is_undone_once_by_its_button(system: System, kind: type[Person], name: int, invoice: str) -> None:
+    """The outcome carries an Undo button; a second tap hears the same and restores nothing more."""
+    person = kind(system, name)
+    person.say(f"delete invoice {invoice}")
+    person.hears()
+    person.say("yes")
+    (undo,) = person.hears()[0]["buttons"]
+    assert undo["label"] == "Undo"
+    person.tap(undo["data"])
+    person.tap(undo["data"])
+    assert [entry["text"] for entry in person.hears(2)] == [f"Invoice {invoice} is back."] * 2
+    assert (system.effects("delete", invoice), system.effects("restore", invoice)) == (1, 1)
 
 
 @pytest.mark.parametrize(("kind", "name"), people(51, 52, 53))

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import re
+from contextvars import copy_context
 
 import pytest
 
 from pending import PendingActionExistsError, executor_factory, stash_pending
-from pending.proposals import ChannelRun, channel_run, in_channel_run
+from pending.proposals import MAX_STEPS, ChannelRun, channel_run, in_channel_run, place
 
 
 def run_of(user: str = "ana") -> ChannelRun:
@@ -15,13 +17,40 @@ def run_of(user: str = "ana") -> ChannelRun:
     return ChannelRun(user, "chat", "room", 60.0, "v1")
 
 
-def test_second_proposal_of_a_turn_is_refused_and_names_the_first():
-    """The user can say yes to one thing only."""
+def test_same_proposal_twice_is_refused_and_named():
+    """A model that repeats itself must not have one thing done twice."""
     with channel_run(run_of()) as run:
-        stash_pending(kind="delete", preview="Delete A")
+        stash_pending(kind="delete", preview="Delete A", args={"id": 1})
         with pytest.raises(PendingActionExistsError, match="Delete A"):
-            stash_pending(kind="delete", preview="Delete B")
-    assert run.proposal.preview == "Delete A"
+            stash_pending(kind="delete", preview="Delete A", args={"id": 1})
+    assert [action.preview for action in run.proposals] == ["Delete A"]
+
+
+def test_more_steps_than_a_person_reads_are_refused():
+    """Ten fit under one yes."""
+    with channel_run(run_of()) as run:
+        for number in range(MAX_STEPS):
+            stash_pending(kind="delete", preview=f"Delete {number}")
+        with pytest.raises(PendingActionExistsError, match="finish those first"):
+            stash_pending(kind="delete", preview="One too many")
+    assert len(run.proposals) == MAX_STEPS
+
+
+def test_proposals_are_in_the_order_of_the_calls():
+    """Calls of one answer run at once: the order is not that of who was quickest."""
+    with channel_run(run_of()) as run:
+        for at in (2, 0, 1, 0):
+            copy_context().run(
+                lambda at=at: (place.set(at), stash_pending(kind="k", preview=f"{at}-{len(run.places)}"))
+            )
+    assert [action.preview for action in run.proposals] == ["0-1", "0-3", "1-2", "2-0"]
+
+
+def test_code_is_four_digits_and_only_where_asked_for():
+    """It is shown in the question and typed with the yes."""
+    with channel_run(run_of()):
+        assert stash_pending(kind="k", preview="p").code == ""
+        assert re.fullmatch(r"[0-9]{4}", stash_pending(kind="k", preview="q", typed_code=True).code)
 
 
 def test_outside_a_run_nothing_is_proposed():
@@ -56,7 +85,7 @@ def test_inexact_arguments_are_refused_and_leave_nothing():
     with channel_run(run_of()) as run:
         with pytest.raises(TypeError, match="not exact JSON"):
             stash_pending(kind="k", preview="p", args={"a": (1,)})
-        assert run.proposal is None
+        assert run.proposals == []
 
 
 def test_proposal_has_the_scope_of_its_run():

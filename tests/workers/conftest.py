@@ -12,4 +12,4 @@ from tests.workers.fakes import Bot
 def make_bot(request):
     """Makes a bot whose model wants to delete these names, then says these lines."""
     client = request.getfixturevalue("redis_client") if request.param == "redis" else None
-    return lambda *names, lines=(): Bot(RedisRig(client) if client else MemoryRig(), *names, lines=lines)
+    return lambda *names, **options: Bot(RedisRig(client) if client else MemoryRig(), *names, **options)

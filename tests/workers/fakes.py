@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable
 
 from redis.exceptions import RedisError
@@ -10,6 +11,7 @@ from redis.exceptions import RedisError
 from agent import Agent, AgentConfig, ScriptedProvider, ToolCall, tool
 from agent.channel_agent import ChannelAgent
 from channels.types import Button, Delivery, Receipt, Reply, Turn
+from pending import idempotency_key
 from tests.contracts.rigs import CHAT, Rig, turn
 from workers.drain import Drain
 from workers.lane import Change
@@ -60,10 +62,10 @@ class FakeAgent:
 
 
 class Dying:
-    """Records of a worker that is killed right after one of its steps."""
+    """Records of a worker that is killed right after it has made one of its steps so often."""
 
-    def __init__(self, records, step: str) -> None:
-        self._records, self._step = records, step
+    def __init__(self, records, step: str, times: int = 1) -> None:
+        self._records, self._step, self._left = records, step, times
 
     def __getattr__(self, name: str):
         method = getattr(self._records, name)
@@ -71,7 +73,10 @@ class Dying:
             return method
 
         def die(*args):
-            method(*args)
+            answer = method(*args)
+            self._left -= 1
+            if self._left:
+                return answer
             raise RedisError("killed")
 
         return die
@@ -80,20 +85,28 @@ class Dying:
 class Bot:
     """A whole bot that can delete things, on a scripted model."""
 
-    def __init__(self, rig: Rig, *names: str, lines=()) -> None:
-        self.rig, self.channel, self.deleted = rig, FakeChannel(), []
+    def __init__(self, rig: Rig, *names: str, lines=(), **options) -> None:
+        """`names` are the things to delete, one a turn; "A B" are two calls in one answer."""
+        self.rig, self.channel, self.deleted, self.keys = rig, FakeChannel(), [], []
+        self.broken: set[str] = set()
 
-        @tool(requires_approval=True, preview="Delete {name}")
+        @tool(requires_approval=True, preview="Delete {name}", **options)
         def delete(name: str) -> str:
             """Delete a thing."""
+            self.keys.append(idempotency_key())
+            if name in self.broken:
+                raise RuntimeError("secret")
             self.deleted.append(name)
             return f"deleted {name}"
 
-        calls = [ToolCall("delete", {"name": name}, f"c{index}") for index, name in enumerate(names)]
-        self.provider = ScriptedProvider([*calls, *lines])
+        self.provider = ScriptedProvider([*(self._calls(each) for each in names), *lines])
         self.agent = ChannelAgent(Agent([delete], self.provider, AgentConfig(max_retries=0)), rig.store)
         channels = {"chat": self.channel}
         self.drain = Drain(rig.mailbox, Postman(rig.outbox, channels), channels, {"chat": self.agent})
+
+    @staticmethod
+    def _calls(names: str) -> list[ToolCall]:
+        return [ToolCall("delete", {"name": name}, f"c{name}") for name in names.split()]
 
     def hear(self, text: str = "", **fields) -> None:
         """Accept a turn."""
@@ -109,10 +122,10 @@ class Bot:
         self.hear(text, **fields)
         return self.work()
 
-    def die_after(self, step: str) -> None:
-        """Work until this step of the pending action, be killed there, and let the lease end."""
+    def die_after(self, step: str, times: int = 1) -> None:
+        """Work until this step of a pending action was done so often, be killed there, and let the lease end."""
         settlement = self.rig.store.settlement
-        settlement._records = Dying(self.rig.store.records, step)
+        settlement._records = Dying(self.rig.store.records, step, times)
         try:
             self.work()
         except RedisError:
@@ -126,3 +139,20 @@ class Bot:
     def buttons(self) -> tuple[Button, ...]:
         """The buttons last shown: confirm and cancel."""
         return next(delivery.reply.buttons for delivery in reversed(self.channel.sent) if delivery.reply.buttons)
+
+    @property
+    def scope(self) -> str:
+        """Ana's name in this room."""
+        return self.turn().scope.id
+
+    def turn(self) -> Turn:
+        """Any turn of Ana's."""
+        return turn()
+
+    def code_in(self, question: str) -> str:
+        """The code that this question asks for."""
+        return re.search(r"\b[0-9]{4}\b", question)[0]
+
+    def factory(self, kind: str):
+        """What rebuilds the executor of a kind here."""
+        return self.rig.store.executors._factories[kind]

@@ -119,7 +119,7 @@ def test_tap_of_another_user_is_refused_and_the_action_stays(make_bot):
     bot = make_bot("A")
     bot.say("delete A")
     for button in bot.buttons:
-        assert "not for anything you can decide" in bot.say(tap=button.data, user="bob")
+        assert "the person who asked" in bot.say(tap=button.data, user="bob")
     assert bot.deleted == []
     assert bot.say("yes") == "deleted A"
 

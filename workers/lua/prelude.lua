@@ -11,10 +11,16 @@ local KEEP_RECORD = 172800000  -- a pending action is kept for two days, so that
 local WAKE_GRACE = 5000        -- a wake-up not answered within this is repeated by the reaper
 local MAX_DEAD = 1000
 local BUSY_NOTICE = 60000      -- one who writes too fast is told so once a minute
+local MAX_UNDRAINED = 5000     -- audit entries that wait for a worker; beyond that the oldest go, and leave a gap
+local NO_HEAD = string.rep('0', 40)
 
+local clock
 local function now()
-  local time = redis.call('TIME')
-  return time[1] * 1000 + math.floor(time[2] / 1000)
+  if not clock then
+    local time = redis.call('TIME')
+    clock = time[1] * 1000 + math.floor(time[2] / 1000)
+  end
+  return clock
 end
 
 local function number(field)
@@ -97,13 +103,52 @@ local function view()
   }
 end
 
+-- An action as the pending room reads it: its name, this server's time, and its fields in this order.
+local function snapshot(pid)
+  local fields = redis.call('HMGET', record(pid), 'rec', 'mac', 'state', 'expires', 'by', 'attempt', 'told', 'result',
+    'seen')
+  return fields[1] and {pid, now(), fields} or {}
+end
+
 -- States in which an action still occupies its scope.
 local OPEN = {armed = true, shown = true, claimed = true, started = true}
 
-local function set_state(pid, state, told)
-  redis.call('HSET', record(pid), 'state', state)
-  if told and told ~= '' then redis.call('HSET', record(pid), 'told', told) end
-  redis.call('PEXPIRE', record(pid), KEEP_RECORD)
+-- Entries of the audit log, in the same step as what they record: each names the head of the one before. The record
+-- itself stays out: `body` is its MAC, which proves the record while it is kept and tells nothing once it is erased.
+local function audit(pid, events, by, mac)
+  local log, entries = shard .. ':audit', {}
+  local n, head = string.match(redis.call('GET', log .. ':head') or '', '^(%d+) (%x+)$')
+  n, head = tonumber(n or '0'), head or NO_HEAD
+  for at, event in ipairs(events) do
+    n = n + 1
+    entries[at] = string.format('{"n":%d,"at":%d,"pid":"%s","event":"%s","by":%s,"body":"%s","prev":"%s"}',
+      n, now(), pid, event, cjson.encode(by), mac, head)
+    head = redis.sha1hex(entries[at])
+  end
+  redis.call('SET', log .. ':head', string.format('%d %s', n, head))
+  if redis.call('RPUSH', log, unpack(entries)) > MAX_UNDRAINED then redis.call('LPOP', log, #entries) end
+end
+
+-- How a plan's open steps end with it: what has begun is unknown, the rest was not done.
+local STEP_END = {expired = 'expired', superseded = 'superseded'}
+
+local function end_of_step(step_state, plan_state)
+  if step_state == 'started' then return 'unknown' end
+  return STEP_END[plan_state] or 'cancelled'
+end
+
+-- Enter these states one after the other. ...: other fields that change with them.
+local function enter(pid, states, ...)
+  local key, state = record(pid), states[#states]
+  redis.call('HSET', key, 'state', state, ...)
+  local mac, by, steps = unpack(redis.call('HMGET', key, 'mac', 'by', 'steps'))
+  audit(pid, states, by or '', mac or '')
+  if OPEN[state] then return end
+  redis.call('PEXPIRE', key, KEEP_RECORD)
+  for step in string.gmatch(steps or '', '%S+') do
+    local step_state = redis.call('HGET', record(step), 'state') or ''
+    if OPEN[step_state] then enter(step, {end_of_step(step_state, state)}, 'by', by or '') end
+  end
 end
 
 -- An action that is over stays the scope's own until the deciding turn is committed: a turn that is worked on again
@@ -114,53 +159,67 @@ local function forget_settled(user)
 end
 
 -- Only the holder of the lane decides here, so what is still claimed when a turn ends is in nobody's hands any more.
-local function abandon(user)
-  local pid = redis.call('GET', live(user))
+local function abandon(pid)
   local state = pid and redis.call('HGET', record(pid), 'state')
-  if state == 'claimed' then set_state(pid, 'superseded') end
-  if state == 'started' then set_state(pid, 'unknown') end
+  if state == 'claimed' then enter(pid, {'superseded'}) end
+  if state == 'started' then enter(pid, {'unknown'}) end
 end
 
--- The window opens when the user can see the preview.
+-- The window opens when the user can see the preview: of a plan, that of all its steps.
 local function show(pid, seen)
-  if redis.call('HGET', record(pid), 'state') ~= 'armed' then return end
-  local ttl = tonumber(redis.call('HGET', record(pid), 'ttl'))
-  redis.call('HSET', record(pid), 'expires', now() + ttl, 'seen', seen)
-  set_state(pid, 'shown')
+  local state, ttl, steps = unpack(redis.call('HMGET', record(pid), 'state', 'ttl', 'steps'))
+  if state ~= 'armed' then return end
+  enter(pid, {'shown'}, 'expires', now() + tonumber(ttl), 'seen', seen)
+  for step in string.gmatch(steps or '', '%S+') do show(step, seen) end
 end
 
--- Whether the moves and the arming of `change` are possible; nil when they are.
+-- Whether another action is in the way of this one, which may take the place of the one that is moved.
+local function occupied(arm, move)
+  local other = arm.live and redis.call('GET', live(arm.user))
+  if not other or other == arm.pid or (move and move.pid == other) then return false end
+  local state, expires = unpack(redis.call('HMGET', record(other), 'state', 'expires'))
+  if state == 'shown' and now() >= tonumber(expires) then
+    enter(other, {'expired'})
+    return false
+  end
+  return OPEN[state or ''] or false
+end
+
+-- Whether the move and the arming of `change` are possible; nil when they are.
 local function obstacle(change)
-  local move, arm = change.move, change.arm
+  local move = change.move
   if move then
-    local state, possible = redis.call('HGET', record(move.pid), 'state'), false
+    local state, by = unpack(redis.call('HMGET', record(move.pid), 'state', 'by'))
+    local possible = state == move.to and by == move.by  -- asked again: the answer was lost
     for _, from in ipairs(move.from) do possible = possible or state == from end
     if not possible then return 'state' end
   end
-  if arm then
-    local other = redis.call('GET', live(arm.user))
-    if other and other ~= arm.pid and not (move and move.pid == other) then
-      local state = redis.call('HGET', record(other), 'state')
-      local expires = tonumber(redis.call('HGET', record(other), 'expires') or '0')
-      if state == 'shown' and now() >= expires then
-        set_state(other, 'expired')
-      elseif OPEN[state or ''] then
-        return 'exists'
-      end
-    end
+  for _, arm in ipairs(change.arms) do
+    if occupied(arm, move) then return 'exists' end
   end
 end
 
-local function apply(change)
-  local move, arm = change.move, change.arm
-  if move then
-    set_state(move.pid, move.to, move.told)
-    if move.by then redis.call('HSET', record(move.pid), 'by', move.by) end
+-- Store an action: armed until its preview was delivered, or, where nobody delivers, shown at once.
+local function arm_action(arm, at_once)
+  local key = record(arm.pid)
+  if redis.call('EXISTS', key) == 1 then return end
+  local state, expires, events = 'armed', 0, {'armed'}
+  if at_once then state, expires, events = 'shown', now() + arm.ttl, {'armed', 'shown'} end
+  redis.call('HSET', key, 'rec', arm.rec, 'mac', arm.mac, 'kind', arm.kind, 'digest', arm.digest, 'ttl', arm.ttl,
+    'state', state, 'expires', expires, 'seen', 0, unpack(arm.more))
+  redis.call('PEXPIRE', key, KEEP_RECORD)
+  audit(arm.pid, events, '', arm.mac)
+  if arm.live then redis.call('SET', live(arm.user), arm.pid, 'PX', KEEP_RECORD) end
+end
+
+local function apply(change, at_once)
+  local move = change.move
+  if move and redis.call('HGET', record(move.pid), 'state') ~= move.to then
+    local fields = move.by and {'by', move.by} or {}
+    if move.told ~= '' then fields[#fields + 1], fields[#fields + 2] = 'told', move.told end
+    enter(move.pid, {move.to}, unpack(fields))
+  elseif move and move.told ~= '' then
+    redis.call('HSET', record(move.pid), 'told', move.told)
   end
-  if arm and redis.call('EXISTS', record(arm.pid)) == 0 then
-    redis.call('HSET', record(arm.pid), 'rec', arm.rec, 'mac', arm.mac, 'state', 'armed', 'ttl', arm.ttl,
-      'user', arm.user, 'idempotent', arm.idempotent and '1' or '0')
-    redis.call('PEXPIRE', record(arm.pid), KEEP_RECORD)
-    redis.call('SET', live(arm.user), arm.pid, 'PX', KEEP_RECORD)
-  end
+  for _, arm in ipairs(change.arms) do arm_action(arm, at_once) end
 end

@@ -10,7 +10,7 @@ if ARGV[5] == 'dead' then
   local entry = cjson.encode({conversation = conversation, reason = ARGV[6], at = now(), reply = head})
   redis.call('LPUSH', shard .. ':dead', entry)
   redis.call('LTRIM', shard .. ':dead', 0, MAX_DEAD - 1)
-  if pid ~= '-' and redis.call('HGET', record(pid), 'state') == 'armed' then set_state(pid, 'expired') end
+  if pid ~= '-' and redis.call('HGET', record(pid), 'state') == 'armed' then enter(pid, {'expired'}) end
 elseif pid ~= '-' then
   show(pid, number('received'))
 end

@@ -1,0 +1,94 @@
+"""Executors: what performs confirmed actions, rebuilt from their records by kind, and what can be asked afterwards."""
+
+from __future__ import annotations
+
+import logging
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+from pending.action import Executor, PendingAction
+from pending.proposals import ExecutorFactory
+
+log = logging.getLogger(__name__)
+
+#: Asks the world about an action that was interrupted; sync or async. True, or words for the user: it took effect.
+#: False: it certainly did not. None: nobody can tell.
+Reconciler = Callable[[PendingAction], Any]
+
+_key: ContextVar[str] = ContextVar("sayso_idempotency_key", default="")
+
+
+def idempotency_key() -> str:
+    """The id of the confirmed action that is being performed: the same whenever it is repeated after a crash.
+
+    Hand it to services that know idempotency keys. "" where no confirmed action is being performed.
+    """
+    return _key.get()
+
+
+@contextmanager
+def performing(action: PendingAction) -> Iterator[None]:
+    """For as long as this lasts, `idempotency_key` is the action's."""
+    token = _key.set(action.pending_action_id)
+    try:
+        yield
+    finally:
+        _key.reset(token)
+
+
+class Executors:
+    """Factories by kind, and closures of this process as a short cut. Lives as long as its store."""
+
+    def __init__(self, *, max_closures: int = 5000) -> None:
+        self._factories: dict[str, ExecutorFactory] = {}
+        self._reconcilers: dict[str, Reconciler] = {}
+        self._undo_seconds: dict[str, float] = {}
+        self._closures: OrderedDict[str, Executor] = OrderedDict()
+        self._max_closures = max_closures
+
+    def register(self, kind: str, factory: ExecutorFactory) -> None:
+        """From now on `factory` rebuilds the executor of this kind."""
+        self._factories[kind] = factory
+
+    def register_reconciler(self, kind: str, reconcile: Reconciler) -> None:
+        """From now on `reconcile` is asked how an interrupted action of this kind ended."""
+        self._reconcilers[kind] = reconcile
+
+    def register_undo(self, kind: str, factory: ExecutorFactory, seconds: float) -> None:
+        """From now on actions of this kind can be undone for so long; `factory` rebuilds what undoes one."""
+        self._undo_seconds[kind] = seconds
+        self.register(undo_kind(kind), factory)
+
+    def keep(self, pending_action_id: str, executor: Executor) -> None:
+        """Keep a closure for as long as there is room; the factory serves when it is gone."""
+        self._closures[pending_action_id] = executor
+        while len(self._closures) > self._max_closures:
+            self._closures.popitem(last=False)
+
+    def take(self, action: PendingAction) -> Executor | None:
+        """The executor of an action: its closure if it is here, else rebuilt. None when neither can be had."""
+        closure = self._closures.pop(action.pending_action_id, None)
+        if closure is not None:
+            return closure
+        factory = self._factories.get(action.kind)
+        try:
+            return factory(action) if factory else None
+        except Exception:  # a factory is user code, and nothing has happened yet
+            log.exception("pending.factory_failed", extra={"kind": action.kind})
+            return None
+
+    def reconciler(self, kind: str) -> Reconciler | None:
+        """What can be asked how an action of this kind ended."""
+        return self._reconcilers.get(kind)
+
+    def undo_seconds(self, kind: str) -> float:
+        """For how long an action of this kind can be undone; 0 when it cannot."""
+        return self._undo_seconds.get(kind, 0.0)
+
+
+def undo_kind(kind: str) -> str:
+    """The kind of the action that undoes one of this kind."""
+    return f"undo:{kind}"

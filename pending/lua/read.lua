@@ -1,0 +1,4 @@
+-- Some actions by name. ARGV: conversation, actions...
+local found = {}
+for at = 2, #ARGV do found[at - 1] = snapshot(ARGV[at]) end
+return found

@@ -1,0 +1,145 @@
+"""Plans: several steps under one yes, each done once, stopping at the first that does not end well."""
+
+from __future__ import annotations
+
+import pytest
+
+from pending.texts import speak
+from tests.contracts.rigs import CHAT
+
+WORDS = speak("en")
+
+
+def ask(bot) -> str:
+    """Propose what the bot's next answer proposes; the question."""
+    return bot.say("delete them")
+
+
+def pids(bot) -> list[str]:
+    """The ids of the steps that wait, in order."""
+    plan = bot.rig.store.records.look(CHAT.id, bot.scope)
+    return [step["id"] for step in plan.action.args["steps"]]
+
+
+def states(bot, steps: list[str]) -> list[str]:
+    """The states of these actions."""
+    return [stored.state for stored in bot.rig.store.records.read(CHAT.id, tuple(steps))]
+
+
+def test_no_to_a_plan_does_nothing(make_bot):
+    """All steps are cancelled with it, on record."""
+    bot = make_bot("A B")
+    ask(bot)
+    steps = pids(bot)
+    assert "Cancelled" in bot.say("no")
+    assert (bot.deleted, states(bot, steps)) == ([], ["cancelled", "cancelled"])
+
+
+def test_late_yes_to_a_plan_does_nothing(make_bot):
+    """The window of a plan is that of all its steps."""
+    bot = make_bot("A B")
+    ask(bot)
+    steps = pids(bot)
+    bot.rig.pass_time(90)
+    assert "expired" in bot.say("yes")
+    assert (bot.deleted, states(bot, steps)) == ([], ["expired", "expired"])
+
+
+def test_plan_stops_at_the_first_failure_and_says_so(make_bot):
+    """What was done, what failed and what was not started are told apart; no error text gets out."""
+    bot = make_bot("A B C")
+    ask(bot)
+    steps = pids(bot)
+    bot.broken = {"B"}
+    report = bot.say("yes")
+    assert (bot.deleted, states(bot, steps)) == (["A"], ["done", "failed", "cancelled"])
+    told = [("done", "Delete A", "deleted A"), ("failed", "Delete B", ""), ("cancelled", "Delete C", "")]
+    assert report == WORDS.plan_report(told)
+    assert "secret" not in report
+
+
+def test_one_preview_lists_all_steps_and_one_yes_does_them_in_order(make_bot):
+    """The person sees everything before it happens."""
+    bot = make_bot("A B C")
+    assert WORDS.plan(["Delete A", "Delete B", "Delete C"]) in ask(bot)
+    assert bot.deleted == []
+    bot.say("yes")
+    assert bot.deleted == ["A", "B", "C"]
+
+
+def test_tap_confirms_a_plan_and_a_second_tap_hears_the_same(make_bot):
+    """A plan is an action like any other."""
+    bot = make_bot("A B")
+    ask(bot)
+    tap = bot.buttons[0].data
+    assert bot.say(tap=tap) == bot.say(tap=tap)
+    assert bot.deleted == ["A", "B"]
+
+
+@pytest.mark.parametrize(
+    ("step", "times", "deleted"),
+    [
+        ("claim", 1, ["A", "B"]),  # the plan's own claim
+        ("start", 1, ["A", "B"]),
+        ("read", 1, ["A", "B"]),
+        ("claim", 2, ["A", "B"]),  # the first step's
+        ("finish", 1, ["A", "B"]),
+        ("claim", 3, ["A", "B"]),  # the second step's
+        ("finish", 2, ["A", "B"]),
+        ("finish", 3, ["A", "B"]),  # the plan's own
+    ],
+)
+def test_plan_is_taken_up_where_a_killed_worker_left_it(make_bot, step, times, deleted):
+    """Steps that are done are not done again, those that are not begun are done by the next holder."""
+    bot = make_bot("A B")
+    ask(bot)
+    bot.hear("yes")
+    bot.die_after(step, times)
+    report = bot.work()
+    assert bot.deleted == deleted
+    assert report == WORDS.plan_report([("done", "Delete A", "deleted A"), ("done", "Delete B", "deleted B")])
+
+
+@pytest.mark.parametrize("times", [2, 3])
+def test_step_that_was_started_by_a_killed_worker_is_unknown_and_ends_the_plan(make_bot, times):
+    """It is not repeated, and nothing is done after it."""
+    bot = make_bot("A B C")
+    ask(bot)
+    steps = pids(bot)
+    bot.hear("yes")
+    bot.die_after("start", times)  # the plan's own start is the first
+    report = bot.work()
+    begun = times - 1
+    assert bot.deleted == ["A", "B", "C"][: begun - 1]
+    assert states(bot, steps) == ["done"] * (begun - 1) + ["unknown"] + ["cancelled"] * (3 - begun)
+    assert f"cannot tell whether it finished: Delete {'ABC'[begun - 1]}" in report
+
+
+def test_unrelated_message_disarms_the_whole_plan(make_bot):
+    """And says so."""
+    bot = make_bot("A B", lines=["Sunny."])
+    ask(bot)
+    assert "Not confirmed" in bot.say("what is the weather?")
+    bot.say("yes")
+    assert bot.deleted == []
+
+
+def test_step_cannot_be_confirmed_by_itself(make_bot):
+    """A step has no button; one forged with our key in mind still runs only inside its plan."""
+    bot = make_bot("A B")
+    ask(bot)
+    first = pids(bot)[0]
+    forged = bot.rig.store.seal.mint(first, "confirm", bot.turn().scope)
+    bot.say(tap=forged)
+    assert bot.deleted == []
+    bot.say("yes")
+    assert bot.deleted == ["A", "B"]
+
+
+def test_after_a_plan_the_scope_is_free(make_bot):
+    """The next proposal waits for its own yes."""
+    bot = make_bot("A B", "C")
+    ask(bot)
+    bot.say("yes")
+    ask(bot)
+    assert bot.say("yes") == "deleted C"

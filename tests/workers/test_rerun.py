@@ -1,0 +1,139 @@
+"""Rerun: what may be repeated after a crash, what the world is asked about, and what needs a typed code."""
+
+from __future__ import annotations
+
+import pytest
+
+
+def killed_after_start(make_bot, **options):
+    """A bot whose worker was killed right after it had started a deletion."""
+    bot = make_bot("A", "B", **options)
+    bot.say("delete it")
+    bot.hear("yes")
+    bot.die_after("start")
+    return bot
+
+
+def test_idempotent_tool_is_run_again_with_the_same_key(make_bot):
+    """The worker died after the effect and before its outcome: the key is the action's id."""
+    bot = make_bot("A", idempotent=True)
+    bot.say("delete it")
+    bot.hear("yes")
+    bot.broken = {"A"}
+    bot.die_after("start")
+    bot.broken = set()
+    assert bot.work() == "deleted A"
+    assert set(bot.keys) == {bot.buttons[0].data[1:23]}
+
+
+def test_idempotent_tool_is_begun_three_times_at_most(make_bot):
+    """A tool that kills its worker each time must not do so for ever."""
+    bot = killed_after_start(make_bot, idempotent=True)
+    bot.die_after("start")
+    bot.die_after("start")
+    assert "cannot tell" in bot.work()
+    assert bot.deleted == []
+
+
+def test_tool_that_is_not_idempotent_is_never_repeated(make_bot):
+    """The user hears that nobody knows."""
+    bot = killed_after_start(make_bot)
+    assert "cannot tell" in bot.work()
+    assert bot.deleted == []
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        ("A is gone", "A is gone"),
+        (True, "Done: Delete A"),
+        (False, "this was not done: Delete A"),
+        (None, "cannot tell"),
+        ("raise", "cannot tell"),
+        (42, "cannot tell"),
+    ],
+)
+def test_world_is_asked_how_an_interrupted_action_ended(make_bot, answer, words):
+    """A word or True: it took effect. False: it did not. Anything else: nobody can tell."""
+    seen = []
+
+    def reconcile(record):
+        seen.append((record.kind, record.args))
+        if answer == "raise":
+            raise RuntimeError("secret")
+        return answer
+
+    bot = killed_after_start(make_bot, reconcile=reconcile)
+    told = bot.work()
+    assert words in told
+    assert "secret" not in told
+    assert (seen, bot.deleted) == ([("delete", {"name": "A"})], [])
+    bot.say("delete B")
+    assert bot.say("yes") == "deleted B"
+
+
+def test_async_reconcile_is_awaited(make_bot):
+    """The world is often far away."""
+
+    async def reconcile(_):
+        return True
+
+    assert killed_after_start(make_bot, reconcile=reconcile).work() == "Done: Delete A"
+
+
+@pytest.mark.parametrize("words", ["yes", "sim", "yes 0000x", "yes, please"])
+def test_bare_yes_is_not_enough_where_a_code_is_asked_for(make_bot, words):
+    """The person is told the code, and the action still waits."""
+    bot = make_bot("A", typed_code=True, lines=["Sunny."])
+    question = bot.say("delete it")
+    code = bot.code_in(question)
+    told = bot.say(words)
+    assert bot.deleted == []
+    if words != "yes 0000x":
+        assert code in told
+        assert bot.say(f"yes {code}") == "deleted A"
+
+
+def test_wrong_code_confirms_nothing(make_bot):
+    """Another number is another number."""
+    bot = make_bot("A", typed_code=True)
+    code = bot.code_in(bot.say("delete it"))
+    bot.say(f"yes {(int(code) + 1) % 10_000:04}")
+    assert bot.deleted == []
+    assert bot.say(f"Yes {code}.") == "deleted A"
+
+
+def test_code_has_no_button_that_confirms(make_bot):
+    """It must be typed; a button minted all the same does nothing."""
+    bot = make_bot("A", typed_code=True)
+    bot.say("delete it")
+    (cancel,) = bot.buttons
+    assert cancel.label == "Cancel"
+    bot.say(tap=bot.rig.store.seal.mint(cancel.data[1:23], "confirm", bot.turn().scope))
+    assert bot.deleted == []
+    bot.say(tap=cancel.data)
+    assert "Cancelled" in bot.channel.texts[-1]
+
+
+def test_yes_with_a_code_where_none_was_asked_for_confirms_nothing(make_bot):
+    """It answers something else."""
+    bot = make_bot("A", lines=["What do you mean?"])
+    bot.say("delete it")
+    bot.say("yes 1234")
+    assert bot.deleted == []
+
+
+def test_tool_that_was_changed_since_the_preview_does_not_run(make_bot):
+    """A new version was deployed between the question and the yes."""
+    bot = make_bot("A", version="2")
+    bot.say("delete it")
+    bot.rig.store.register_executor_factory("delete", make_bot("A", version="3").factory("delete"))
+    assert "Nothing was done" in bot.say("yes")
+    assert bot.deleted == []
+
+
+def test_words_are_in_the_language_of_the_person(make_bot):
+    """The question is asked, and its outcome told, as they write."""
+    bot = make_bot("A")
+    assert "**sim**" in bot.say("você pode apagar a fatura para mim, por favor? não preciso mais dela")
+    assert bot.say("não") == "Cancelado: Delete A"
