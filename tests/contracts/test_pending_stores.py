@@ -64,14 +64,6 @@ def test_late_yes_executes_nothing(store, ran):
     assert (ran, store.get("ana")) == ([], None)
 
 
-def test_late_button_executes_nothing(store, ran):
-    """The same by a tap, whatever it says."""
-    close_window(store, stash(store, ran))
-    assert store.pop_if_intent("ana", "confirm").status == "expired"
-    assert store.pop_if_intent("ana", "confirm") is None
-    assert ran == []
-
-
 def test_second_yes_executes_nothing(store, ran):
     """A confirmed action is used up."""
     stash(store, ran)
@@ -79,6 +71,39 @@ def test_second_yes_executes_nothing(store, ran):
     assert store.pop_if_confirmed("ana", "yes") is None
     assert store.pop_if_intent("ana", "confirm") is None
     assert ran == ["ran"]
+
+
+@pytest.mark.parametrize("place", [{}, {"channel_id": "chat"}, {"channel_id": "chat", "conversation_id": "other"}])
+def test_yes_of_another_user_or_place_executes_nothing(store, ran, place):
+    """A scope is user, channel and conversation: elsewhere nothing waits, and here it still does."""
+    here = {"channel_id": "chat", "conversation_id": "room"}
+    stash(store, ran, **here)
+    assert store.pop_if_confirmed("bob", "yes", **here) is None
+    assert store.pop_if_confirmed("ana", "yes", **place) is None
+    assert (ran, store.get("ana", **here).status) == ([], "pending")
+
+
+def test_changed_digest_executes_nothing(store, ran):
+    """The caller saw other arguments than those recorded: disarmed."""
+    stash(store, ran)
+    assert store.pop_if_confirmed("ana", "yes", args_digest="0" * 64).status == "digest_mismatch"
+    assert (ran, store.get("ana")) == ([], None)
+
+
+@pytest.mark.parametrize("words", ["ok", "what is the weather?", "yes delete the other one instead", "no", ""])
+def test_message_that_is_no_yes_executes_nothing(store, ran, words):
+    """It is not this method's to settle: the action stays for whoever asks next."""
+    stash(store, ran)
+    assert store.pop_if_confirmed("ana", words) is None
+    assert (ran, store.get("ana").status) == ([], "pending")
+
+
+def test_late_button_executes_nothing(store, ran):
+    """The same by a tap, whatever it says."""
+    close_window(store, stash(store, ran))
+    assert store.pop_if_intent("ana", "confirm").status == "expired"
+    assert store.pop_if_intent("ana", "confirm") is None
+    assert ran == []
 
 
 def test_two_threads_that_confirm_at_once_have_one_effect(store, ran):
@@ -99,35 +124,10 @@ def test_two_threads_that_confirm_at_once_have_one_effect(store, ran):
     assert [outcome.status for outcome in outcomes if outcome] == ["executed"]
 
 
-@pytest.mark.parametrize("place", [{}, {"channel_id": "chat"}, {"channel_id": "chat", "conversation_id": "other"}])
-def test_yes_of_another_user_or_place_executes_nothing(store, ran, place):
-    """A scope is user, channel and conversation: elsewhere nothing waits, and here it still does."""
-    here = {"channel_id": "chat", "conversation_id": "room"}
-    stash(store, ran, **here)
-    assert store.pop_if_confirmed("bob", "yes", **here) is None
-    assert store.pop_if_confirmed("ana", "yes", **place) is None
-    assert (ran, store.get("ana", **here).status) == ([], "pending")
-
-
-def test_changed_digest_executes_nothing(store, ran):
-    """The caller saw other arguments than those recorded: disarmed."""
-    stash(store, ran)
-    assert store.pop_if_confirmed("ana", "yes", args_digest="0" * 64).status == "digest_mismatch"
-    assert (ran, store.get("ana")) == ([], None)
-
-
 def test_matching_digest_executes(store, ran):
     """The digest of the record is no obstacle."""
     action = stash(store, ran)
     assert store.pop_if_confirmed("ana", "yes", args_digest=action.args_digest).result == "deleted"
-
-
-@pytest.mark.parametrize("words", ["ok", "what is the weather?", "yes delete the other one instead", "no", ""])
-def test_message_that_is_no_yes_executes_nothing(store, ran, words):
-    """It is not this method's to settle: the action stays for whoever asks next."""
-    stash(store, ran)
-    assert store.pop_if_confirmed("ana", words) is None
-    assert (ran, store.get("ana").status) == ([], "pending")
 
 
 def test_yes_for_another_action_executes_nothing_and_preserves_what_waits(store, ran):
