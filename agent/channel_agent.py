@@ -223,6 +223,8 @@ class ChannelAgent:
 
     def _with_undo(self, case: _Case, answer: _Answer, effects: Sequence[Effect]) -> _Answer:
         """The answer with a button that undoes what can be undone. It waits beside what the scope may wait for."""
+        if case.lease is None:  # words alone carry no button
+            return answer
         limits = [(self.store.executors.undo_seconds(effect.action.kind), effect) for effect in effects]
         seconds = min((limit for limit, _ in limits if limit), default=0.0)
         undo = undo_of([effect for limit, effect in limits if limit], seconds)

@@ -98,3 +98,16 @@ def test_yes_runs_once_without_asking_a_model(make_agent):
     agent.ask_channel("ana", "delete A", **HERE)
     result = agent.ask_channel("ana", "yes", **HERE)
     assert (result.content, result.iterations, agent.deleted) == ("deleted A", 0, ["A"])
+
+
+def test_words_alone_offer_no_undo():
+    """Without a channel there is no button to tap, so none is promised."""
+
+    @tool(requires_approval=True, preview="Delete {name}", undo=lambda name: f"restored {name}")
+    def delete(name: str) -> str:
+        """Delete a thing."""
+        return f"deleted {name}"
+
+    bot = ChannelAgent(Agent([delete], ScriptedProvider([ToolCall("delete", {"name": "A"}, "c1")])))
+    bot.ask_channel("ana", "delete A")
+    assert bot.ask_channel("ana", "yes").content == "deleted A"
