@@ -155,11 +155,19 @@ class ChannelAgent:
             return await self._tap(case)
         live = case.live
         if live is None or not (live.state in _WAITING or live.by == case.turn.event_id):
-            return await self._run(case)
+            return await self._run(case, await self._recovered(case))
         if case.turn.media:  # a caption decides nothing
             return await self._move_on(case, live)
         words = read_answer(self.parser, case.turn.text, live.action.language)
         return await self._decide(case, live, words)
+
+    async def _recovered(self, case: _Case) -> str:
+        """What must be said of an action that somebody began, without a lane, and died at."""
+        live = case.live
+        if live is None or not live.is_stale or not live.is_genuine(self.store.seal, case.turn.scope):
+            return ""
+        claim = Claim(case.turn.scope, live.pid, case.turn.event_id)
+        return (await self.store.settlement.recover(claim, live)).told
 
     async def _decide(self, case: _Case, live: StoredAction, words: Words) -> _Answer:
         if words.says == "cancel" and live.state in _WAITING:

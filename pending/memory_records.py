@@ -128,7 +128,9 @@ class MemoryRecords:
         """Check and confirm, cancel or ignore, outside a lane."""
         scope = decision.scope
         with self.lock:
-            now = self._get(self._live.get((scope.conversation.id, scope.id), ""))
+            now = self.look(scope.conversation.id, scope.id)
+            if now and now.is_stale:
+                return "stale", self._put(now.pid, replace(now, by=decision.by))
             if now is None or now.state not in ("armed", "shown"):
                 return "gone", None
             if now.state == "armed" and decision.intent == "confirm":
@@ -281,11 +283,14 @@ class MemoryRecords:
 
     def _occupied(self, conversation: str, arm: Arm, move: Move | None) -> bool:
         other = self._live.get((conversation, arm.user), "")
-        now = self._get(other)
+        now = self.look(conversation, arm.user)
         if now is None or other == arm.pending_action_id or (move and move.pending_action_id == other):
             return False
-        if now.state == "shown" and self._clock() >= now.expires_at:
+        if now.state == "shown" and now.is_over:
             self._set(other, "expired")
+            return False
+        if now.is_stale:
+            self._abandon(now)
             return False
         return now.state in OPEN_STATES
 
@@ -315,7 +320,9 @@ class MemoryRecords:
     def _set(self, pid: str, state: State, told: str = "", by: str = "") -> StoredAction:
         """Change the state, on record; what a plan's steps have not begun ends with it."""
         now, arm = self._actions[pid]
-        stored = self._put(pid, replace(now, state=state, told=told or now.told, by=by or now.by))
+        begun_at = self._clock() if state in ("claimed", "started") else now.begun_at
+        changed = replace(now, state=state, told=told or now.told, by=by or now.by, begun_at=begun_at)
+        stored = self._put(pid, changed)
         self.log.append(self._clock(), pid, state, stored.by, arm.mac)
         if state not in OPEN_STATES:
             for step in (self._get(step) for step in arm.steps):

@@ -16,14 +16,17 @@ from workers.lane import Arm, Change, Lease
 #: What a claim found. Only `mine` may go on; the others execute nothing.
 Verdict = Literal["mine", "other", "gone", "expired", "early", "tampered", "lost", "moved"]
 
-#: What a decision without a lane came to. Only `mine` may go on.
-DecisionVerdict = Literal["mine", "gone", "expired", "early", "mismatch", "changed", "cancelled", "ignored"]
+#: What a decision without a lane came to. Only `mine` may go on; what is `stale` was begun by somebody who died.
+DecisionVerdict = Literal["mine", "gone", "expired", "early", "mismatch", "changed", "cancelled", "ignored", "stale"]
 
 #: What a start came to. Only `go` may go on; a `worn` action was begun as often as it may be.
 StartVerdict = Literal["go", "no", "lost", "tampered", "worn"]
 
 #: States in which an action still occupies its scope.
 OPEN_STATES: tuple[State, ...] = ("armed", "shown", "claimed", "started")
+
+#: Seconds after which what was begun without a lane is in nobody's hands any more. The scripts know it too.
+STALE_SECONDS = 120.0
 
 #: How often one that may be repeated is begun at most.
 MAX_ATTEMPTS = 3
@@ -38,7 +41,7 @@ class StoredAction:
     """A record as stored: the sealed part exactly as it was sealed, and where it is in its life.
 
     `pid` is the name it was found under, `seen` the number of the last turn that came in before it was shown,
-    `looked_at` the store's own time when it was looked up.
+    `begun_at` when it was claimed or started, `looked_at` the store's own time when it was looked up.
     """
 
     pid: str
@@ -51,12 +54,18 @@ class StoredAction:
     told: str = ""
     result: str = ""
     seen: int = 0
+    begun_at: float = 0.0
     looked_at: float = field(default=0.0, compare=False)
 
     @property
     def is_over(self) -> bool:
         """Whether the window had closed when this was looked up: no other machine's clock is asked."""
         return bool(self.expires_at) and self.looked_at >= self.expires_at
+
+    @property
+    def is_stale(self) -> bool:
+        """Whether somebody began it so long ago that he must have died at it. In a lane nobody needs to ask."""
+        return self.state in ("claimed", "started") and self.looked_at - self.begun_at > STALE_SECONDS
 
     @classmethod
     def from_hash(cls, given: Mapping[str, str]) -> StoredAction | None:
@@ -74,6 +83,7 @@ class StoredAction:
             told=given.get("told", ""),
             result=given.get("result", ""),
             seen=int(given.get("seen", "0")),
+            begun_at=int(given.get("begun", "0")) / 1000,
             looked_at=int(given.get("looked", "0")) / 1000,
         )
 
@@ -82,10 +92,10 @@ class StoredAction:
         """The record in a script's `snapshot`, None when there is none."""
         if not row:
             return None
-        pid, looked, (record, mac, state, expires, by, attempt, told, result, seen) = row
+        pid, looked, (record, mac, state, expires, by, attempt, told, result, seen, begun) = row
         return cls(
             pid, record, mac or "", state, int(expires) / 1000, by or "", attempt or "", told or "", result or "",
-            int(seen), int(looked) / 1000,
+            int(seen), int(begun or 0) / 1000, int(looked) / 1000,
         )  # fmt: skip
 
     def to_hash(self) -> dict[str, str]:
@@ -93,7 +103,7 @@ class StoredAction:
         expires = str(round(self.expires_at * 1000))
         record = {"pid": self.pid, "rec": self.record, "mac": self.mac, "state": self.state, "expires": expires}
         words = {"by": self.by, "attempt": self.attempt, "told": self.told, "result": self.result}
-        return {**record, **words, "seen": str(self.seen)}
+        return {**record, **words, "seen": str(self.seen), "begun": str(round(self.begun_at * 1000))}
 
     @cached_property
     def action(self) -> PendingAction:

@@ -103,9 +103,12 @@ class Settlement:
             return None
         claim, action = replace(decision.claim, pending_action_id=stored.pid), stored.action
         if not stored.is_genuine(self._seal, claim.scope) or not _is_expected(decision, verdict, action):
-            return await self._disarm(claim, stored)
+            begun_before = verdict == "stale" and stored.state == "started"
+            return await (self._lost_track if begun_before else self._disarm)(claim, stored)
         words = speak(action.language)
         match verdict:
+            case "stale":
+                return await self.recover(claim, stored, confirmed=decision.intent == "confirm")
             case "mine":
                 return await self._begun(claim, action, self._executors.take(action), decision.by)
             case "expired":
@@ -119,6 +122,20 @@ class Settlement:
             case "ignored":
                 return ConfirmOutcome("ignored", action, told=words.ignored(action.preview))
         return ConfirmOutcome("kind_mismatch", action, told=words.stale())
+
+    async def recover(self, claim: Claim, stored: StoredAction, *, confirmed: bool = False) -> ConfirmOutcome:
+        """End what somebody began, without a lane, and died at: an honest word, or the rest of it if it may be resumed
+        and this is another yes.
+        """
+        action = stored.action
+        if confirmed and (stored.state == "claimed" or action.idempotent or action.kind == PLAN_KIND):
+            return await self._execute(claim, stored)
+        if stored.state == "started":
+            return await self._interrupted(claim, action)
+        told = speak(action.language).unsafe(action.preview)  # claimed: it has certainly not begun
+        move = Move(stored.pid, ("claimed",), "superseded", told, claim.by)
+        await offload(self._records.change, claim.conversation, Change(move=move))
+        return ConfirmOutcome("cancelled", replace(action, state="superseded"), told=told)
 
     async def effects(self, conversation: str, stored: StoredAction) -> tuple[Effect, ...]:
         """What took effect of an action that is over, read from its records."""

@@ -12,7 +12,7 @@ if rec ~= ARGV[7] or mac ~= ARGV[8] then return {'tampered', state} end
 if plan then  -- the yes was to the plan, whose window was judged: its steps run only while it does
   local running, decided = unpack(redis.call('HMGET', record(plan), 'state', 'by'))
   if running ~= 'started' or decided ~= act then return {'other', state} end
-  enter(pid, {'claimed'}, 'by', act)
+  enter(pid, {'claimed'}, 'by', act, 'begun', now())
   return {'mine', 'claimed'}
 end
 local at = now()
@@ -28,5 +28,5 @@ end
 if fenced and ARGV[6] == 'text' and tonumber(ARGV[9]) <= tonumber(seen) then
   return {'early', state}  -- it was said before the preview was delivered: it answers something else
 end
-enter(pid, {'claimed'}, 'by', act)
+enter(pid, {'claimed'}, 'by', act, 'begun', now())
 return {'mine', 'claimed'}

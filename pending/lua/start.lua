@@ -10,5 +10,5 @@ if state == 'started' and attempt == ARGV[5] then return 'go' end
 local again = state == 'started' and (idempotent == '1' or steps)
 if state ~= 'claimed' and not again then return 'no' end
 if not steps and redis.call('HINCRBY', key, 'tries', 1) > tonumber(ARGV[8]) then return 'worn' end
-enter(ARGV[4], {'started'}, 'attempt', ARGV[5])
+enter(ARGV[4], {'started'}, 'attempt', ARGV[5], 'begun', now())
 return 'go'

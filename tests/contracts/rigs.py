@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from dataclasses import replace
 
 from redis import Redis
 
@@ -108,3 +109,15 @@ class RedisRig(Rig):
     def _wake_up(self, conversation: str) -> tuple[()]:
         self.woken.append(conversation)
         return ()
+
+
+def time_passes(store, seconds: float = 150, conversation: str = Conversation("direct", "ana").id) -> None:
+    """All that was begun in the store was begun so much earlier."""
+    if isinstance(store, InMemoryPendingStore):
+        for pid, (stored, arm) in list(store.records._actions.items()):
+            store.records._actions[pid] = (replace(stored, begun_at=stored.begun_at - seconds), arm)
+        return
+    client = store.records._scripts._scripts["look"].registered_client
+    for key in client.scan_iter(f"sayso:{{{shard_of(conversation)}}}:pending:*"):
+        if client.hexists(key, "begun"):
+            client.hincrby(key, "begun", -round(seconds * 1000))

@@ -14,6 +14,7 @@ from channels.types import Conversation
 from pending import InMemoryPendingStore, PendingActionExistsError, RedisPendingStore, idempotency_key
 from pending.action import PendingAction
 from pending.seal import Seal
+from tests.contracts.rigs import time_passes
 from workers.redis import Scripts, shard_of
 
 PLACE = Conversation("direct", "ana").id
@@ -507,3 +508,70 @@ def _asked_twice(run):
         return run(*args)
 
     return twice
+
+
+def crash_in_the_middle(store) -> list[int]:
+    """A process was killed while it performed ana's action, a long while ago; how often it ran."""
+    runs = []
+
+    def executor():
+        runs.append(1)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        stash_and_confirm(store, executor)
+    return runs
+
+
+def stash_and_confirm(store, executor):
+    """Ana's action and her yes."""
+    stash(store, executor)
+    return store.pop_if_confirmed("ana", "yes")
+
+
+def test_yes_after_a_crash_in_the_middle_is_told_that_nobody_knows(store):
+    """While the first may still be at it, its twin hears nothing; later it is unknown, and never run again."""
+    runs = crash_in_the_middle(store)
+    assert store.pop_if_confirmed("ana", "yes") is None
+    time_passes(store)
+    outcome = store.pop_if_confirmed("ana", "yes")
+    assert (outcome.status, runs) == ("unknown", [1])
+    assert "cannot tell" in outcome.told
+    assert store.pop_if_confirmed("ana", "yes") is None
+
+
+def test_scope_is_free_again_after_a_crash_in_the_middle(store, ran):
+    """A proposal may take the place of what nobody performs any more."""
+    crash_in_the_middle(store)
+    with pytest.raises(PendingActionExistsError):
+        stash(store, ran)
+    time_passes(store)
+    stash(store, ran)
+    assert store.pop_if_confirmed("ana", "yes").executed
+
+
+def test_world_is_asked_after_a_crash_in_the_middle(store):
+    """A reconciler knows how it ended."""
+    store.register_reconciler("delete", lambda record: f"{record.args['id']} is gone")
+    crash_in_the_middle(store)
+    time_passes(store)
+    outcome = store.pop_if_confirmed("ana", "yes")
+    assert (outcome.status, outcome.told) == ("executed", "42 is gone")
+
+
+def test_idempotent_action_is_resumed_by_another_yes(store):
+    """With the same key, by an executor rebuilt from its record."""
+    keys = []
+    action = PendingAction("ana", "delete", "Delete it", idempotent=True, requested_at=1.0)
+
+    def killed():
+        keys.append(idempotency_key())
+        raise KeyboardInterrupt
+
+    store.arm(action, killed)
+    with pytest.raises(KeyboardInterrupt):
+        store.pop_if_confirmed("ana", "yes")
+    store.register_executor_factory("delete", lambda _: lambda: keys.append(idempotency_key()))
+    time_passes(store)
+    assert store.pop_if_confirmed("ana", "yes").executed
+    assert keys == [action.pending_action_id] * 2

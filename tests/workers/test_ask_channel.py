@@ -9,6 +9,9 @@ import pytest
 from agent import Agent, AgentConfig, ScriptedProvider, ToolCall, tool
 from agent.channel_agent import ChannelAgent
 from pending import InMemoryPendingStore, RedisPendingStore
+from pending.records import Claim
+from pending.store import scope_of
+from tests.contracts.rigs import time_passes
 
 HERE = {"channel_id": "chat", "conversation_id": "room"}
 
@@ -111,3 +114,21 @@ def test_words_alone_offer_no_undo():
     bot = ChannelAgent(Agent([delete], ScriptedProvider([ToolCall("delete", {"name": "A"}, "c1")])))
     bot.ask_channel("ana", "delete A")
     assert bot.ask_channel("ana", "yes").content == "deleted A"
+
+
+def test_action_whose_process_was_killed_is_owned_up_to(make_agent):
+    """Long after, whatever the person says first: nobody knows, nothing is repeated, the new message is answered."""
+    agent = make_agent("A", "B", lines=["sunny"])
+    agent.ask_channel("ana", "delete A", **HERE)
+    scope = scope_of("ana", "chat", "room")
+    records = agent.store.records
+    live = records.look(scope.conversation.id, scope.id)
+    claim = Claim(scope, live.pid, "killed")
+    records.claim(claim, live)
+    records.start(claim, live, "killed")
+    assert "was quicker" in agent.ask_channel("ana", "delete B", **HERE).content
+    time_passes(agent.store, conversation=scope.conversation.id)
+    told = agent.ask_channel("ana", "what is the weather?", **HERE).content
+    assert "cannot tell" in told
+    assert told.endswith("sunny")
+    assert agent.deleted == []

@@ -11,6 +11,7 @@ local KEEP_RECORD = 172800000  -- a pending action is kept for two days, so that
 local WAKE_GRACE = 5000        -- a wake-up not answered within this is repeated by the reaper
 local MAX_DEAD = 1000
 local BUSY_NOTICE = 60000      -- one who writes too fast is told so once a minute
+local STALE = 120000           -- what was begun so long ago, without a lane, is in nobody's hands any more
 local MAX_UNDRAINED = 5000     -- audit entries that wait for a worker; beyond that the oldest go, and leave a gap
 local NO_HEAD = string.rep('0', 40)
 
@@ -106,7 +107,7 @@ end
 -- An action as the pending room reads it: its name, this server's time, and its fields in this order.
 local function snapshot(pid)
   local fields = redis.call('HMGET', record(pid), 'rec', 'mac', 'state', 'expires', 'by', 'attempt', 'told', 'result',
-    'seen')
+    'seen', 'begun')
   return fields[1] and {pid, now(), fields} or {}
 end
 
@@ -177,9 +178,13 @@ end
 local function occupied(arm, move)
   local other = arm.live and redis.call('GET', live(arm.user))
   if not other or other == arm.pid or (move and move.pid == other) then return false end
-  local state, expires = unpack(redis.call('HMGET', record(other), 'state', 'expires'))
+  local state, expires, begun = unpack(redis.call('HMGET', record(other), 'state', 'expires', 'begun'))
   if state == 'shown' and now() >= tonumber(expires) then
     enter(other, {'expired'})
+    return false
+  end
+  if (state == 'claimed' or state == 'started') and now() - tonumber(begun) > STALE then
+    abandon(other)
     return false
   end
   return OPEN[state or ''] or false
