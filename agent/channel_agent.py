@@ -8,15 +8,15 @@ import time
 from collections import OrderedDict
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
+from secrets import token_urlsafe
 from typing import Any, Protocol
 
 from agent.config import AgentResult
+from agent.confirmed import register_tool
 from agent.loop import Agent
 from agent.memory import ConversationMemory
 from agent.messages import Message, Role
-from agent.providers.wording import tell_result
 from agent.tools.artifacts import Artifact, collect_artifacts
-from agent.tools.tool import Tool
 from channels.types import Button, Media, Reply, Turn
 from pending.action import PendingAction
 from pending.intent import Words, read_answer
@@ -100,7 +100,7 @@ class ChannelAgent:
         self._languages = frozenset(languages)
         self._memories: OrderedDict[str, ConversationMemory] = OrderedDict()
         for tool in agent.tools:
-            _register(tool, self.store)
+            register_tool(tool, self.store)
 
     def ask_channel(
         self, user_id: str, message: str, *, channel_id: str | None = None, conversation_id: str | None = None,
@@ -122,7 +122,7 @@ class ChannelAgent:
         The result's `content` is all that the person should read; `iterations` is 0 when no model was asked.
         """
         scope = scope_of(user_id, channel_id, conversation_id)
-        turn = Turn(f"ask-{time.monotonic_ns()}", scope.conversation, user_id, message)
+        turn = Turn(f"ask-{token_urlsafe(8)}", scope.conversation, user_id, message)
         live = await offload(self.store.records.look, scope.conversation.id, scope.id)
         if live and args_digest not in (None, live.action.args_digest) and self.parser.is_confirm(message):
             return _ack(await self._refuse_changed(scope.conversation.id, live))
@@ -365,47 +365,6 @@ class _Parts:
 def turn_label(turn: Turn) -> str:
     """What the history says of a turn without words."""
     return "" if turn.media else f"({'a tap' if turn.tap else 'nothing'})"
-
-
-def _register(tool: Tool, store: BasePendingStore) -> None:
-    """What every tool brings to the store: how it runs, how it is undone, and whom to ask after a crash."""
-    store.register_executor_factory(tool.name, _runs(tool))
-    if tool.undo is not None:
-        store.executors.register_undo(tool.name, _undoes(tool), tool.undo_seconds)
-    if tool.reconcile is not None:
-        store.register_reconciler(tool.name, tool.reconcile)
-
-
-def _runs(tool: Tool) -> Any:
-    """The executor factory every tool has: run this tool with the recorded arguments, validated again.
-
-    No model reads the result, so a typed one is put into words here. A tool that is not the one whose preview was
-    shown must not run.
-    """
-
-    def factory(action: PendingAction) -> Any:
-        if action.version != tool.version:
-            log.warning("pending.other_version", extra={"kind": tool.name, "pending": action.pending_action_id})
-            return None
-
-        async def execute() -> str:
-            return tell_result(await tool.aexecute(action.args))
-
-        return execute
-
-    return factory
-
-
-def _undoes(tool: Tool) -> Any:
-    """The executor factory of a tool's undo: with the arguments of what it undoes, and its result if it asks for it."""
-
-    def factory(action: PendingAction) -> Any:
-        async def execute() -> str:
-            return tell_result(await tool.aundo(action.args["args"], action.args["result"]))
-
-        return execute if action.version == tool.version else None
-
-    return factory
 
 
 def _cancel(case: _Case, stored: StoredAction) -> _Answer:

@@ -189,6 +189,23 @@ def test_record_changed_in_redis_never_runs(redis_store, redis_client, ran, old,
     stash(redis_store, ran)
 
 
+def test_no_letter_of_a_record_or_its_mac_can_be_changed(redis_store, redis_client, ran):
+    """Each letter in turn, in Redis, behind our back: nothing runs, and the person is told that nothing was done."""
+    action = stash(redis_store, ran)
+    key = f"{SHARD}:pending:{action.pending_action_id}"
+    genuine = redis_client.hgetall(key)
+    edits = [(field, at) for field in ("rec", "mac") for at in range(len(genuine[field]))]
+    assert len(edits) > 300
+    for field, at in edits:
+        text = genuine[field]
+        changed = text[:at] + ("b" if text[at] == "a" else "a") + text[at + 1 :]
+        redis_client.hset(key, mapping={**genuine, field: changed})
+        assert redis_store.pop_if_confirmed("ana", "yes").status == "digest_mismatch"
+    redis_client.hset(key, mapping=genuine)
+    assert ran == []
+    assert redis_store.pop_if_confirmed("ana", "yes").executed
+
+
 @pytest.mark.parametrize("mac", ["", "0" * 64, "é", Seal(["other key"]).sign("{}")])
 def test_record_with_another_mac_never_runs(redis_store, ran, mac):
     """Only our own MAC over exactly this record counts."""
