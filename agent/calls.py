@@ -15,7 +15,7 @@ from agent.tools.errors import ToolError
 from agent.tools.registry import unknown_tool
 from agent.tools.screening import screen
 from agent.tools.tool import Tool, serialise
-from pending.proposals import in_channel_run, place
+from pending.proposals import begin_round, in_channel_run, place
 from pending.results import PendingConfirmation
 from workers.offload import in_thread
 
@@ -38,6 +38,7 @@ class CallOutcome:
 
 async def run_calls(calls: Sequence[ToolCall], tools: Mapping[str, Tool], config: AgentConfig) -> list[CallOutcome]:
     """Run every call; the outcomes come in the order of the calls, however long each took."""
+    begin_round()
     if config.parallel_tool_execution and not any(_may_propose(call, tools, config) for call in calls):
         return list(await asyncio.gather(*(_in_place(at, call, tools, config) for at, call in enumerate(calls))))
     return [await run_call(call, tools, config) for call in calls]

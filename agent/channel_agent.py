@@ -22,7 +22,7 @@ from pending.action import PendingAction
 from pending.intent import Words, read_answer
 from pending.language import choose
 from pending.parser import ConfirmParser
-from pending.plan import Effect, Proposal, propose, undo_of
+from pending.plan import PLAN_KIND, Effect, Proposal, propose, undo_of
 from pending.proposals import ChannelRun, channel_run
 from pending.records import OPEN_STATES, Claim, Decision, StoredAction
 from pending.store import BasePendingStore, InMemoryPendingStore, scope_of
@@ -97,7 +97,7 @@ class ChannelAgent:
         self._confirm_ttl = confirm_ttl or self.store.default_ttl_seconds
         self._media = media
         self._language = language
-        self._languages = frozenset(languages)
+        self._languages = frozenset(languages or getattr(self.parser, "languages", ()))
         self._memories: OrderedDict[str, ConversationMemory] = OrderedDict()
         for tool in agent.tools:
             register_tool(tool, self.store)
@@ -128,7 +128,12 @@ class ChannelAgent:
             return _ack(await self._refuse_changed(scope.conversation.id, live))
         memory = self._memory_of(f"{scope.conversation.id}:{scope.id}")
         received_at = live.looked_at if live else time.time()
-        answer = await self._answer(_Case(turn, live, None, memory, received_at))
+        try:
+            answer = await self._answer(_Case(turn, live, None, memory, received_at))
+        except BaseException:
+            # Nothing destructive stays armed behind a message that could not be answered.
+            await self._applied(scope.conversation.id, Change(move=_dropped(live, turn) if live else None))
+            raise
         if not await self._applied(scope.conversation.id, answer.change):
             return _ack(self._words(_Case(turn, live, None, memory, received_at)).overtaken())
         content = "\n\n".join(reply.text for reply, _ in answer.change.replies if reply.text)
@@ -147,6 +152,35 @@ class ChannelAgent:
         )
         answer = await self._answer(case)
         return replace(answer.change, history=json.dumps(_clipped(case.memory.to_dict())))
+
+    async def give_up(self, queued: QueuedTurn, lease: Lease, words: str) -> Change:
+        """What a turn changes that could not be answered: what it decided is told all the same, and else `words`.
+
+        Nothing destructive stays armed behind it.
+        """
+        conversation, event = queued.turn.conversation.id, queued.turn.event_id
+        live = await offload(self.store.records.look, conversation, queued.user)
+        pids = tuple(pid for pid in (queued.tapped.get("pid", ""), live.pid if live else "") if pid)
+        for stored in await offload(self.store.records.read, conversation, pids):
+            if stored and stored.by == event and stored.state in (*OPEN_STATES, "done", "failed", "unknown"):
+                return await self._owned_up(queued, stored)
+        if live and live.state in _WAITING and not queued.turn.tap:
+            told = f"{speak(live.action.language).dropped(live.action.preview)}\n\n{words}"
+            return Change(replies=((Reply(told), ""),), move=_dropped(live, queued.turn))
+        return Change(replies=((Reply(words), ""),))
+
+    async def _owned_up(self, queued: QueuedTurn, stored: StoredAction) -> Change:
+        """The turn claimed this, and perhaps began it, before it broke: the commit ends what is still open."""
+        words, preview = speak(stored.action.language), stored.action.preview
+        if stored.state in _WAITING:
+            return Change(replies=((Reply(words.early(preview)), ""),))
+        if stored.state == "claimed":  # it has certainly not begun
+            return Change(replies=((Reply(words.unsafe(preview)), ""),))
+        if stored.state == "started":
+            told = words.unknown(preview)
+            move = Move(stored.pid, ("started", "unknown"), "unknown", told, queued.turn.event_id)
+            return Change(replies=((Reply(told), ""),), move=move)
+        return Change(replies=((Reply(await self._retold(queued.turn.conversation.id, stored)), ""),))
 
     async def _answer(self, case: _Case) -> _Answer:
         if case.settled:
@@ -185,7 +219,7 @@ class ChannelAgent:
         if press is None or target is None or target.pid != press.pending_action_id:
             return _said(case, self._not_for_you(case))
         if target.state not in OPEN_STATES:
-            return _said(case, _told(target))
+            return _said(case, await self._retold(case.turn.conversation.id, target))
         match press.intent:
             case "confirm" if not target.action.code:
                 return await self._confirm(case, target)
@@ -222,12 +256,20 @@ class ChannelAgent:
         if outcome is None:
             return _said(case, self._words(case).stale())
         answer = _said(case, outcome.told, tuple(await self._files_of_effect(artifacts)))
-        return self._with_undo(case, answer, outcome.effects)
+        return self._with_undo(case, _asserting(case, answer, outcome.record), outcome.effects)
 
     async def _settled(self, case: _Case, stored: StoredAction) -> _Answer:
         """The outcome of this very turn: it was reached before a crash, and is told now."""
-        effects = await self.store.settlement.effects(case.turn.conversation.id, stored)
-        return self._with_undo(case, _said(case, _told(stored)), effects)
+        conversation = case.turn.conversation.id
+        effects = await self.store.settlement.effects(conversation, stored)
+        answer = _asserting(case, _said(case, await self._retold(conversation, stored)), stored.action)
+        return self._with_undo(case, answer, effects)
+
+    async def _retold(self, conversation: str, stored: StoredAction) -> str:
+        """What became of an action that is over, as far as it is known by now."""
+        if stored.action.kind == PLAN_KIND and stored.state in ("done", "failed", "unknown"):
+            return await self.store.settlement.report(conversation, stored.action) or _told(stored)
+        return _told(stored)
 
     def _with_undo(self, case: _Case, answer: _Answer, effects: Sequence[Effect]) -> _Answer:
         """The answer with a button that undoes what can be undone. It waits beside what the scope may wait for."""
@@ -260,7 +302,7 @@ class ChannelAgent:
         over = action.is_expired(case.received_at)
         words = speak(action.language)
         told = words.expired(action.preview) if over else words.dropped(action.preview)
-        move = Move(action.pending_action_id, _WAITING, "expired" if over else "cancelled", told, case.turn.event_id)
+        move = replace(_dropped(live, case.turn), to="expired" if over else "cancelled", told=told)
         answer = await self._run(case, preface="" if over else told)
         return replace(answer, change=replace(answer.change, move=move))
 
@@ -365,6 +407,21 @@ class _Parts:
 def turn_label(turn: Turn) -> str:
     """What the history says of a turn without words."""
     return "" if turn.media else f"({'a tap' if turn.tap else 'nothing'})"
+
+
+def _asserting(case: _Case, answer: _Answer, record: PendingAction) -> _Answer:
+    """The answer, which is void if what it says is not true any more when it is committed."""
+    if case.lease is None or record.state not in ("done", "failed", "unknown"):
+        return answer
+    told = record.outcome or ""
+    move = Move(record.pending_action_id, (record.state,), record.state, told, case.turn.event_id)
+    return replace(answer, change=replace(answer.change, move=move))
+
+
+def _dropped(live: StoredAction, turn: Turn) -> Move:
+    """What waits is let go by another message."""
+    told = speak(live.action.language).dropped(live.action.preview)
+    return Move(live.pid, _WAITING, "cancelled", told, turn.event_id)
 
 
 def _cancel(case: _Case, stored: StoredAction) -> _Answer:

@@ -9,10 +9,10 @@ from pending.action import (
     compute_args_digest,
 )
 from pending.executors import idempotency_key
+from pending.outcome import ConfirmOutcome
 from pending.parser import ConfirmParser, RegexConfirmParser
 from pending.proposals import executor_factory, stash_pending
 from pending.results import PendingConfirmation
-from pending.settle import ConfirmOutcome
 from pending.store import InMemoryPendingStore, PendingActionStore, RedisPendingStore
 
 __all__ = [

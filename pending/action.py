@@ -11,10 +11,20 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
+from channels.types import storable
+
 #: Seconds a user has to answer, from the moment the preview was delivered (seed).
 DEFAULT_TTL_SECONDS = 60.0
 #: Seconds left after an "ignore" tap (seed).
 DEFAULT_IGNORE_TTL_SECONDS = 10.0
+
+#: Seconds a window may be open at most: records are kept for two days.
+MAX_TTL_SECONDS = 86_400.0
+#: Characters of a preview and of the arguments as JSON that can be proposed.
+MAX_PREVIEW_CHARS = 4_000
+MAX_ARGS_CHARS = 65_536
+#: How the kinds begin that are our own.
+RESERVED = "sayso:"
 
 #: The life of an action: armed -> shown -> claimed -> started -> done | failed | unknown, or an end without effect.
 State = Literal[
@@ -81,6 +91,7 @@ class PendingAction:
     pending_action_id: str = field(default_factory=lambda: secrets.token_urlsafe(16))
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "preview", storable(self.preview))
         if not self.args_digest:
             object.__setattr__(self, "args_digest", compute_args_digest(self.args))
 
@@ -105,6 +116,32 @@ class PendingAction:
 
 #: Writes exact JSON in its one spelling; `canonical_json` looks whether it is exact.
 spell = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False).encode
+
+
+def exact_copy(args: Mapping[str, Any] | None) -> dict[str, Any]:
+    """The arguments as they are now, whatever their owner does to them later.
+
+    Raises TypeError when they are not exact JSON, ValueError when they are more than MAX_ARGS_CHARS.
+    """
+    text = canonical_json(args or {})
+    if len(text) > MAX_ARGS_CHARS:
+        raise ValueError(
+            f"the arguments are {len(text):,} characters as JSON: at most {MAX_ARGS_CHARS:,} can be proposed"
+        )
+    copy: dict[str, Any] = json.loads(text)
+    return copy
+
+
+def check_proposal(action: PendingAction) -> None:
+    """Refuse what nobody can agree to. Raises ValueError."""
+    if not action.kind or action.kind.startswith(RESERVED):
+        raise ValueError(f"kind {action.kind!r} is not for tools: use a name without {RESERVED!r}")
+    if len(action.preview) > MAX_PREVIEW_CHARS:
+        raise ValueError(f"the preview has {len(action.preview):,} characters: at most {MAX_PREVIEW_CHARS:,} are read")
+    if not 0 < action.ttl_seconds <= MAX_TTL_SECONDS:
+        raise ValueError(
+            f"ttl_seconds is {action.ttl_seconds!r}: it must be more than 0 and at most {MAX_TTL_SECONDS:g}"
+        )
 
 
 def canonical_json(value: Any) -> str:

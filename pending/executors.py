@@ -14,6 +14,9 @@ from pending.proposals import ExecutorFactory
 
 log = logging.getLogger(__name__)
 
+#: How the kinds of actions begin that take others back.
+UNDO_PREFIX = "sayso:undo:"
+
 #: Asks the world about an action that was interrupted; sync or async. True, or words for the user: it took effect.
 #: False: it certainly did not. None: nobody can tell.
 Reconciler = Callable[[PendingAction], Any]
@@ -91,4 +94,4 @@ class Executors:
 
 def undo_kind(kind: str) -> str:
     """The kind of the action that undoes one of this kind."""
-    return f"undo:{kind}"
+    return UNDO_PREFIX + kind

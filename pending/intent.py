@@ -11,7 +11,7 @@ from pending.parser import ConfirmParser, RegexConfirmParser
 
 #: Longer messages carry no code; the cap also bounds the work on hostile input.
 MAX_CODED_CHARS = 80
-_CODED = re.compile(r"(.*\S)\s+(\d{4})\s*[.!]?")
+_CODED = re.compile(r"(.*?)[\s:,*_-]*(\d{4})[\s*_.!]*")
 
 
 @dataclass(frozen=True, slots=True)

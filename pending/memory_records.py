@@ -23,7 +23,7 @@ from pending.records import (
     StoredAction,
     Verdict,
 )
-from workers.lane import Arm, Change, Lease, Move
+from workers.lane import Arm, Change, Deciding, Lease, Move
 
 #: Entries of the audit log that are kept.
 MAX_ENTRIES = 5000
@@ -75,6 +75,7 @@ class MemoryRecords:
         self.log = MemoryLog()
         self._actions: OrderedDict[str, tuple[StoredAction, Arm]] = OrderedDict()
         self._tries: dict[str, int] = {}
+        self._late: set[str] = set()
         self._live: dict[tuple[str, str], str] = {}
         self._scopes: dict[str, tuple[str, str]] = {}
 
@@ -129,15 +130,23 @@ class MemoryRecords:
         scope = decision.scope
         with self.lock:
             now = self.look(scope.conversation.id, scope.id)
-            if now and now.is_stale:
-                return "stale", self._put(now.pid, replace(now, by=decision.by))
-            if now is None or now.state not in ("armed", "shown"):
+            if now is None or (now.state not in ("armed", "shown") and not now.is_stale):
                 return "gone", None
+            arm = self._actions[now.pid][1]
+            another = decision.expected_kind not in ("", arm.kind) or decision.expected_id not in ("", now.pid)
+            another = another or (decision.intent == "confirm" and decision.code != arm.code)
+            changed = decision.expected_digest not in ("", arm.digest)
+            if now.is_stale:
+                return ("mismatch" if another or changed else "stale"), now
+            if now.state == "shown" and now.is_over:
+                return "expired", self._set(now.pid, "expired", by=decision.by)
+            if another:
+                return "mismatch", now
             if now.state == "armed" and decision.intent == "confirm":
                 return "early", now
-            if now.state == "shown" and self._clock() >= now.expires_at:
-                return "expired", self._set(now.pid, "expired", by=decision.by)
-            return self._decide(decision, now, self._actions[now.pid][1])
+            if changed:
+                return "changed", self._set(now.pid, "cancelled", by=decision.by)
+            return self._decide(decision, now)
 
     def start(self, claim: Claim, stored: StoredAction, attempt: str) -> StartVerdict:
         """The last step before the effect."""
@@ -166,14 +175,19 @@ class MemoryRecords:
             if now.state == "started" or late:
                 self._put(pid, replace(now, result=ending.result or now.result))
                 self._set(pid, ending.state, ending.told)
-            if late and ending.correction and self.fence:
+            if not late or not self.fence:
+                return
+            if self.fence.head(claim.conversation)[0] == claim.seq:
+                self._late.add(self._actions[pid][1].plan)  # its user was told nothing yet
+            elif ending.correction:
                 self.fence.say(claim.conversation, ending.correction)
 
     def obstacle(self, conversation: str, change: Change) -> str:
         """Why the change cannot be made: "state", "exists", or "" when it can."""
         if change.move:
             moved = self._get(change.move.pending_action_id)
-            if moved is None or moved.state not in change.move.from_states:
+            if moved is None or moved.state not in change.move.from_states or moved.pid in self._late:
+                self._late.discard(change.move.pending_action_id)
                 return "state"
         live = [arm for arm in change.arms if arm.live]
         return "exists" if any(self._occupied(conversation, arm, change.move) for arm in live) else ""
@@ -215,10 +229,12 @@ class MemoryRecords:
         live, target = self.look(conversation, user), self._get(tapped)
         return live.to_hash() if live else {}, target.to_hash() if target else {}
 
-    def commit(self, conversation: str, user: str, tapped: str, change: Change) -> str:
+    def commit(self, conversation: str, letter: Deciding, change: Change) -> str:
         """A lane's commit: make the change, or say what is in its way. What is over leaves the scope."""
-        self._abandon(self.look(conversation, user))
-        self._abandon(self._get(tapped))
+        user = letter.user
+        for stored in (self.look(conversation, user), self._get(letter.tapped)):
+            if stored and stored.by == letter.event:  # claimed by this turn, and not settled by it
+                self._abandon(self._get(stored.pid))
         refused = self.obstacle(conversation, change)
         if refused:
             return refused
@@ -237,6 +253,7 @@ class MemoryRecords:
         if plan is None or (plan.state, plan.by) != ("started", claim.by):
             return "other", now.state
         self._set(now.pid, "claimed", by=claim.by)
+        self._put(arm.plan, replace(plan, begun_at=self._clock()))
         return "mine", "claimed"
 
     def _take(self, claim: Claim, now: StoredAction) -> tuple[Verdict, State]:
@@ -252,12 +269,7 @@ class MemoryRecords:
         self._set(now.pid, "claimed", by=claim.by)
         return "mine", "claimed"
 
-    def _decide(self, decision: Decision, now: StoredAction, arm: Arm) -> tuple[DecisionVerdict, StoredAction]:
-        another = decision.expected_kind not in ("", arm.kind) or decision.expected_id not in ("", now.pid)
-        if another or (decision.intent == "confirm" and decision.code != arm.code):
-            return "mismatch", now
-        if decision.expected_digest not in ("", arm.digest):
-            return "changed", self._set(now.pid, "cancelled", by=decision.by)
+    def _decide(self, decision: Decision, now: StoredAction) -> tuple[DecisionVerdict, StoredAction]:
         match decision.intent:
             case "cancel":
                 return "cancelled", self._set(now.pid, "cancelled", by=decision.by)
@@ -302,7 +314,7 @@ class MemoryRecords:
             self._set(now.pid, move.to, move.told, move.by)  # type: ignore[arg-type]  # a Move names states
 
     def _abandon(self, stored: StoredAction | None) -> None:
-        """Only the holder of the lane decides: what is still claimed when a turn ends is in nobody's hands."""
+        """What is in nobody's hands any more."""
         if stored and stored.state in ("claimed", "started"):
             self._set(stored.pid, "superseded" if stored.state == "claimed" else "unknown")
 
@@ -332,7 +344,9 @@ class MemoryRecords:
 
     def _forget_oldest(self) -> None:
         while len(self._actions) > self._max_entries:
-            pid, _ = self._actions.popitem(last=False)
+            over = (pid for pid, (stored, _) in self._actions.items() if stored.state not in OPEN_STATES)
+            pid = next(over, next(iter(self._actions)))
+            del self._actions[pid]
             self._tries.pop(pid, None)
             scope = self._scopes.pop(pid)
             if self._live.get(scope) == pid:

@@ -7,14 +7,14 @@ from dataclasses import dataclass, replace
 from secrets import token_urlsafe
 
 from pending.action import PendingAction, compute_args_digest
-from pending.executors import undo_kind
+from pending.executors import UNDO_PREFIX, undo_kind
 from pending.records import StoredAction, seal_action
 from pending.seal import Seal
 from pending.texts import speak
 from workers.lane import Arm
 
-#: The kind of a plan's own record. It has no effect itself: its steps do.
-PLAN_KIND = "plan"
+#: The kind of a plan's own record, which no tool can have. It has no effect itself: its steps do.
+PLAN_KIND = "sayso:plan"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +65,12 @@ def is_step(plan: PendingAction, number: int, stored: StoredAction | None) -> bo
         and stored.action.plan == plan.pending_action_id
         and _listed(stored.action) == plan.args["steps"][number]
     )
+
+
+def is_undo(action: PendingAction) -> bool:
+    """Whether the action takes back others."""
+    kinds = [step["kind"] for step in action.args["steps"]] if action.kind == PLAN_KIND else [action.kind]
+    return any(kind.startswith(UNDO_PREFIX) for kind in kinds)
 
 
 @dataclass(frozen=True, slots=True)

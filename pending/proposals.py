@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from secrets import randbelow
 from typing import Any, TypeVar
 
-from pending.action import Executor, PendingAction, PendingActionExistsError
+from pending.action import Executor, PendingAction, PendingActionExistsError, check_proposal, exact_copy
 
 #: Rebuilds what a confirmed action runs, from its record alone; None when it must not run any more.
 ExecutorFactory = Callable[[PendingAction], Executor | None]
@@ -34,8 +34,9 @@ class ChannelRun:
     language: str = ""
     proposals: list[PendingAction] = field(default_factory=list)
     executors: dict[str, Executor] = field(default_factory=dict)
-    #: Each proposal's `place`.
-    places: list[int] = field(default_factory=list, repr=False)
+    #: Answers of the model that were worked on, and of each proposal in which it was made and where.
+    rounds: int = 0
+    places: list[tuple[int, int]] = field(default_factory=list, repr=False)
     #: Tools of one model response run in threads of their own.
     lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
@@ -47,8 +48,8 @@ class ChannelRun:
                 raise PendingActionExistsError(f"{same[0].preview!r} already waits for a yes: finish that one first")
             if len(self.proposals) >= MAX_STEPS:
                 raise PendingActionExistsError(f"{MAX_STEPS} steps already wait for a yes: finish those first")
-            at = bisect_right(self.places, place.get())
-            self.places.insert(at, place.get())
+            at = bisect_right(self.places, (self.rounds, place.get()))
+            self.places.insert(at, (self.rounds, place.get()))
             self.proposals.insert(at, action)
 
 
@@ -73,6 +74,13 @@ def in_channel_run() -> bool:
     return _run.get() is not None
 
 
+def begin_round() -> None:
+    """The calls of another answer of the model begin: what they propose comes after what was proposed before."""
+    run = _run.get()
+    if run is not None:
+        run.rounds += 1
+
+
 def stash_pending(
     *,
     kind: str,
@@ -93,7 +101,7 @@ def stash_pending(
     of the tool was shown. Outside a channel run this is a no-op that returns None.
 
     Raises PendingActionExistsError when this turn has proposed the same already or MAX_STEPS others, TypeError when
-    `args` is not exact JSON.
+    `args` is not exact JSON, ValueError when there is too much to agree to.
     """
     run = _run.get()
     if run is None:
@@ -102,7 +110,7 @@ def stash_pending(
         user_id=run.user_id,
         kind=kind,
         preview=preview,
-        args=dict(args or {}),
+        args=exact_copy(args),
         channel_id=run.channel_id,
         conversation_id=run.conversation_id,
         ttl_seconds=run.ttl_seconds if ttl_seconds is None else ttl_seconds,
@@ -113,6 +121,7 @@ def stash_pending(
         version=version,
         language=run.language,
     )
+    check_proposal(action)
     run.add(action)
     if executor is not None:
         run.executors[action.pending_action_id] = executor

@@ -77,14 +77,14 @@ class StoredAction:
             record=given["rec"],
             mac=given.get("mac", ""),
             state=given["state"],  # type: ignore[arg-type]  # only our scripts write it
-            expires_at=int(given.get("expires", "0")) / 1000,
+            expires_at=_seconds(given.get("expires")),
             by=given.get("by", ""),
             attempt=given.get("attempt", ""),
             told=given.get("told", ""),
             result=given.get("result", ""),
-            seen=int(given.get("seen", "0")),
-            begun_at=int(given.get("begun", "0")) / 1000,
-            looked_at=int(given.get("looked", "0")) / 1000,
+            seen=round(_seconds(given.get("seen")) * 1000),
+            begun_at=_seconds(given.get("begun")),
+            looked_at=_seconds(given.get("looked")),
         )
 
     @classmethod
@@ -94,8 +94,8 @@ class StoredAction:
             return None
         pid, looked, (record, mac, state, expires, by, attempt, told, result, seen, begun) = row
         return cls(
-            pid, record, mac or "", state, int(expires) / 1000, by or "", attempt or "", told or "", result or "",
-            int(seen), int(begun or 0) / 1000, int(looked) / 1000,
+            pid, record, mac or "", state, _seconds(expires), by or "", attempt or "", told or "", result or "",
+            round(_seconds(seen) * 1000), _seconds(begun), _seconds(looked),
         )  # fmt: skip
 
     def to_hash(self) -> dict[str, str]:
@@ -235,3 +235,11 @@ class Records(Protocol):
 
     def finish(self, claim: Claim, attempt: str, ending: Ending) -> None:
         """Record the truth about an effect, however late."""
+
+
+def _seconds(ms: Any) -> float:
+    """Seconds of a field in milliseconds; 0 for what somebody made unreadable."""
+    try:
+        return int(ms or 0) / 1000
+    except ValueError:
+        return 0.0

@@ -80,7 +80,7 @@ class RedisRecords:
         """Record the truth about an effect."""
         self._scripts.run(
             "finish", claim.conversation, claim.pending_action_id, attempt, ending.state, ending.told, ending.result,
-            ending.correction,
+            ending.correction, claim.seq,
         )  # fmt: skip
 
 

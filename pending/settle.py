@@ -5,57 +5,28 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from dataclasses import dataclass, replace
-from typing import Any, Literal
+import time
+from dataclasses import replace
+from typing import Any
 
-from channels.types import Reply
+from channels.types import Reply, storable
 from pending.action import Executor, PendingAction, State
 from pending.executors import Executors, performing
-from pending.plan import PLAN_KIND, Effect, is_step, step_names
-from pending.records import Claim, Decision, Ending, Records, StoredAction
+from pending.outcome import ConfirmOutcome, EndState, early, ended, expired, state_of_plan, told_of
+from pending.plan import PLAN_KIND, Effect, is_step, is_undo, step_names
+from pending.records import OPEN_STATES, Claim, Decision, Ending, Records, StoredAction
 from pending.results import ToolResult
 from pending.seal import Seal
-from pending.texts import Texts, speak
+from pending.texts import speak
 from workers.lane import Change, LaneLost, Move, TurnOvertaken, outbox_entry
-from workers.offload import CutOff, offload, perform
+from workers.offload import CutOff, LateOutcome, offload, perform
 
 log = logging.getLogger(__name__)
 
-#: Seconds a confirmed action may take before its outcome is called unknown. Less than a turn's own limit.
+#: Seconds a confirmed action, or a whole plan, may take before its outcome is called unknown. Less than a turn's limit.
 EXECUTOR_TIMEOUT = 100.0
 #: Seconds the world may take to say how an interrupted action ended.
 RECONCILE_TIMEOUT = 10.0
-
-#: The seed's statuses, and two that only a lane knows: `early` and `unknown`.
-OutcomeStatus = Literal[
-    "executed", "expired", "digest_mismatch", "no_executor", "failed", "cancelled", "kind_mismatch", "ignored",
-    "early", "unknown",
-]  # fmt: skip
-
-
-#: How an effect that was begun may end.
-EndState = Literal["done", "failed", "unknown"]
-
-_STATUS: dict[EndState, OutcomeStatus] = {"done": "executed", "failed": "failed", "unknown": "unknown"}
-
-
-@dataclass(frozen=True, slots=True)
-class ConfirmOutcome:
-    """What became of a pending action. `result` is what its executor returned, `told` what the user hears.
-
-    `effects` is all that took effect: of a plan that failed half-way, the steps before.
-    """
-
-    status: OutcomeStatus
-    record: PendingAction
-    result: str | None = None
-    told: str = ""
-    effects: tuple[Effect, ...] = ()
-
-    @property
-    def executed(self) -> bool:
-        """Whether the effect took place now."""
-        return self.status == "executed"
 
 
 class Settlement:
@@ -69,25 +40,30 @@ class Settlement:
         self._executors = executors
         self._timeout_seconds = timeout_seconds
 
-    async def confirm(self, claim: Claim, stored: StoredAction) -> ConfirmOutcome | None:
+    async def confirm(
+        self, claim: Claim, stored: StoredAction, *, plan: str = "", deadline: float | None = None
+    ) -> ConfirmOutcome | None:
         """Run the action if this claim wins it. None: there is nothing to win, execute nothing.
 
+        `plan` is the plan whose step it is; `deadline`, of `time.monotonic`, is when it must have ended.
         Raises LaneLost and TurnOvertaken when the worker must stop or look again.
         """
         if not stored.is_genuine(self._seal, claim.scope):
             # What was started cannot be called off: nobody can tell any more what it was.
             return await (self._lost_track if stored.state == "started" else self._disarm)(claim, stored)
+        if not _may_reach(claim, stored.action, plan):
+            return None
         verdict, state = await offload(self._records.claim, claim, stored)
         action = stored.action
         match verdict:
             case "mine" if state == "started" and not (action.idempotent or action.kind == PLAN_KIND):
                 return await self._interrupted(claim, action)
             case "mine":
-                return await self._execute(claim, stored)
+                return await self._execute(claim, stored, state, deadline)
             case "expired":
-                return _expired(action)
+                return expired(action)
             case "early":
-                return _early(action)
+                return early(action)
             case "tampered":
                 return await self._disarm(claim, stored)
             case "lost":
@@ -102,19 +78,20 @@ class Settlement:
         if stored is None:
             return None
         claim, action = replace(decision.claim, pending_action_id=stored.pid), stored.action
-        if not stored.is_genuine(self._seal, claim.scope) or not _is_expected(decision, verdict, action):
+        genuine = stored.is_genuine(self._seal, claim.scope) and _may_reach(claim, action)
+        if not genuine or not _is_expected(decision, verdict, action):
             begun_before = verdict == "stale" and stored.state == "started"
             return await (self._lost_track if begun_before else self._disarm)(claim, stored)
         words = speak(action.language)
         match verdict:
             case "stale":
-                return await self.recover(claim, stored, confirmed=decision.intent == "confirm")
+                return await self.recover(claim, stored)
             case "mine":
-                return await self._begun(claim, action, self._executors.take(action), decision.by)
+                return await self._begun(claim, action, self._executors.take(action), decision.by, None)
             case "expired":
-                return _expired(action)
+                return expired(action)
             case "early":
-                return _early(action)
+                return early(action)
             case "changed":
                 return ConfirmOutcome("digest_mismatch", action, told=words.unsafe(action.preview))
             case "cancelled":
@@ -123,13 +100,13 @@ class Settlement:
                 return ConfirmOutcome("ignored", action, told=words.ignored(action.preview))
         return ConfirmOutcome("kind_mismatch", action, told=words.stale())
 
-    async def recover(self, claim: Claim, stored: StoredAction, *, confirmed: bool = False) -> ConfirmOutcome:
-        """End what somebody began, without a lane, and died at: an honest word, or the rest of it if it may be resumed
-        and this is another yes.
-        """
+    async def recover(self, claim: Claim, stored: StoredAction) -> ConfirmOutcome:
+        """End, with an honest word, what somebody began without a lane and died at. Nothing is run."""
         action = stored.action
-        if confirmed and (stored.state == "claimed" or action.idempotent or action.kind == PLAN_KIND):
-            return await self._execute(claim, stored)
+        if not stored.is_genuine(self._seal, claim.scope):
+            return await self._lost_track(claim, stored)
+        if stored.state == "started" and action.kind == PLAN_KIND:
+            return await self._interrupted_plan(claim, action)
         if stored.state == "started":
             return await self._interrupted(claim, action)
         told = speak(action.language).unsafe(action.preview)  # claimed: it has certainly not begun
@@ -144,99 +121,145 @@ class Settlement:
         steps = await offload(self._records.read, conversation, step_names(stored.action))
         return tuple(Effect(step.action, step.result) for step in steps if step and step.state == "done")
 
-    async def _execute(self, claim: Claim, stored: StoredAction) -> ConfirmOutcome:
+    async def report(self, conversation: str, plan: PendingAction) -> str:
+        """What became of each step of a plan that is over, as far as it is known by now; "" when steps are missing."""
+        steps = await self._steps(conversation, plan)
+        return _report(plan, steps) if steps else ""
+
+    async def _execute(
+        self, claim: Claim, stored: StoredAction, state: State | str, deadline: float | None
+    ) -> ConfirmOutcome:
         action = stored.action
         executor = None if action.kind == PLAN_KIND else self._executors.take(action)
         if executor is None and action.kind != PLAN_KIND:
-            return await self._without_executor(claim, action)
+            if state == "started":  # by an earlier worker, which could still run it
+                return await self._interrupted(claim, action)
+            told = speak(action.language).unsafe(action.preview)
+            move = Move(claim.pending_action_id, ("claimed",), "failed", told, claim.by)
+            return await self._without_executor(claim, action, move)
         attempt = secrets.token_urlsafe(8)
         match await offload(self._records.start, claim, stored, attempt):
             case "go":
-                return await self._begun(claim, action, executor, attempt)
+                return await self._begun(claim, action, executor, attempt, deadline)
             case "worn":
                 return await self._interrupted(claim, action)
         raise TurnOvertaken(f"{claim.conversation}: the action moved before it was started")
 
+    async def _without_executor(self, claim: Claim, action: PendingAction, move: Move) -> ConfirmOutcome:
+        word, _ = await offload(self._records.change, claim.conversation, Change(move=move))
+        if word != "ok":
+            raise TurnOvertaken(f"{claim.conversation}: another worker can run what this one cannot")
+        return ConfirmOutcome("no_executor", replace(action, state="failed", outcome=move.told), told=move.told)
+
     async def _begun(
-        self, claim: Claim, action: PendingAction, executor: Executor | None, attempt: str
+        self, claim: Claim, action: PendingAction, executor: Executor | None, attempt: str, deadline: float | None
     ) -> ConfirmOutcome:
         if action.kind == PLAN_KIND:
             return await self._run_plan(claim, action, attempt)
         if executor is None:
-            return await self._without_executor(claim, action)
-        state, result = await self._run(claim, action, executor, attempt)
+            told = speak(action.language).unsafe(action.preview)
+            await offload(self._records.finish, claim, attempt, Ending("failed", told))
+            return ConfirmOutcome("no_executor", replace(action, state="failed", outcome=told), told=told)
+        seconds = self._timeout_seconds if deadline is None else max(0.0, deadline - time.monotonic())
+        state, result = await self._run(claim, action, executor, attempt, seconds)
         return await self._record(claim, attempt, state, action, result)
 
-    async def _run(self, claim: Claim, action: PendingAction, executor: Executor, attempt: str) -> tuple[EndState, str]:
+    async def _run(
+        self, claim: Claim, action: PendingAction, executor: Executor, attempt: str, seconds: float
+    ) -> tuple[EndState, str]:
         try:
             with performing(action):
-                return "done", _as_text(await perform(executor, self._timeout_seconds))
+                return "done", _as_text(await perform(executor, seconds, self._tell_late(claim, action, attempt)))
         except asyncio.CancelledError:
-            # This worker is being stopped. A thread may still be at it: nobody can know.
+            # The lane is lost, or this worker is being stopped. A thread may still be at it: nobody can know yet.
             await asyncio.shield(self._record(claim, attempt, "unknown", action, ""))
             raise
         except CutOff:  # it did not fail, it was left alone: what it did is unknown
             log.warning("pending.cut_off", extra={"kind": action.kind, "pending": action.pending_action_id})
             return "unknown", ""
+        except KeyboardInterrupt:  # of a caller's own thread
+            await self._record(claim, attempt, "unknown", action, "")
+            raise
         except Exception:  # an executor is user code: its error is an outcome, its text stays here
             log.exception("pending.failed", extra={"kind": action.kind, "pending": action.pending_action_id})
             return "failed", ""
 
+    def _tell_late(self, claim: Claim, action: PendingAction, attempt: str) -> LateOutcome:
+        """Records the truth about an effect that nobody waits for any more, should it ever be known."""
+
+        async def tell(result: Any, error: BaseException | None) -> None:
+            log.warning("pending.late", extra={"kind": action.kind, "pending": action.pending_action_id})
+            await self._record(claim, attempt, "failed" if error else "done", action, "" if error else _as_text(result))
+
+        return tell
+
     async def _record(
         self, claim: Claim, attempt: str, state: EndState, action: PendingAction, result: str
     ) -> ConfirmOutcome:
-        words = speak(action.language)
-        told = _told(words, state, action.preview, result)
-        correction = ""
+        told, correction = told_of(action, state, result), ""
         if state == "done" and claim.lease:
+            words = speak(action.language)
             correction = outbox_entry(claim.scope.conversation, Reply(words.correction(action.preview, result)))
         await offload(self._records.finish, claim, attempt, Ending(state, told, result, correction))
         effects = (Effect(action, result),) if state == "done" else ()
-        return _outcome(action, state, told, result, effects)
+        return ended(action, state, told, result, effects)
 
     async def _run_plan(self, claim: Claim, plan: PendingAction, attempt: str) -> ConfirmOutcome:
         """Step after step, until one does not end well. What an earlier worker did is not done again."""
-        found = await offload(self._records.read, claim.conversation, step_names(plan))
-        steps = [step for number, step in enumerate(found) if step and is_step(plan, number, step)]
-        if len(steps) < len(found):
-            return await self._broken_plan(claim, plan, attempt, found)
-        outcomes: list[ConfirmOutcome] = []
+        deadline = time.monotonic() + self._timeout_seconds
+        steps = await self._steps(claim.conversation, plan)
+        if steps is None:
+            return await self._broken_plan(claim, plan, attempt)
+        effects: tuple[Effect, ...] = ()
         for step in steps:
-            if not outcomes or outcomes[-1].executed:
-                outcomes.append(await self._step(replace(claim, pending_action_id=step.pid), step))
-        return await self._report(claim, plan, attempt, outcomes, steps)
+            if time.monotonic() >= deadline:
+                break
+            outcome = await self._step(replace(claim, pending_action_id=step.pid), step, plan, deadline)
+            effects += outcome.effects if outcome else ()
+            if outcome is None or not outcome.executed:
+                break
+        ended_steps = await self._steps(claim.conversation, plan) or steps
+        told, state = _report(plan, ended_steps), state_of_plan([step.state for step in ended_steps])
+        await offload(self._records.finish, claim, attempt, Ending(state, told))
+        return ended(plan, state, told, told, effects)
 
-    async def _broken_plan(
-        self, claim: Claim, plan: PendingAction, attempt: str, found: list[StoredAction | None]
-    ) -> ConfirmOutcome:
+    async def _steps(self, conversation: str, plan: PendingAction) -> list[StoredAction] | None:
+        """The steps of a plan, None when one of them is not what was shown."""
+        found = await offload(self._records.read, conversation, step_names(plan))
+        steps = [step for number, step in enumerate(found) if step and is_step(plan, number, step)]
+        return steps if len(steps) == len(found) else None
+
+    async def _step(
+        self, claim: Claim, stored: StoredAction, plan: PendingAction, deadline: float
+    ) -> ConfirmOutcome | None:
+        if stored.state == "done":
+            effects = (Effect(stored.action, stored.result),)
+            return ended(stored.action, "done", stored.told, stored.result, effects)
+        if stored.state not in OPEN_STATES:
+            return None
+        return await self.confirm(claim, stored, plan=plan.pending_action_id, deadline=deadline)
+
+    async def _broken_plan(self, claim: Claim, plan: PendingAction, attempt: str) -> ConfirmOutcome:
         """A step is not the one that was shown: nothing more is run."""
         log.error("pending.tampered", extra={"pending": claim.pending_action_id})
-        begun = any(step and step.state not in ("armed", "shown") for step in found)
-        words, state = speak(plan.language), "unknown" if begun else "failed"
+        found = await offload(self._records.read, claim.conversation, step_names(plan))
+        begun = any(step and step.state not in ("armed", "shown", "claimed") for step in found)
+        words = speak(plan.language)
+        state: EndState = "unknown" if begun else "failed"
         told = words.unknown(plan.preview) if begun else words.unsafe(plan.preview)
-        await offload(self._records.finish, claim, attempt, Ending(state, told))  # type: ignore[arg-type]  # two words
-        return _outcome(plan, state, told, "", ())  # type: ignore[arg-type]  # two words
-
-    async def _step(self, claim: Claim, stored: StoredAction) -> ConfirmOutcome:
-        action = stored.action
-        if stored.state in ("done", "failed", "unknown"):
-            effects = (Effect(action, stored.result),) if stored.state == "done" else ()
-            return _outcome(action, stored.state, stored.told, stored.result, effects)
-        outcome = await self.confirm(claim, stored)
-        return outcome or ConfirmOutcome("cancelled", replace(action, state="cancelled"))
-
-    async def _report(
-        self, claim: Claim, plan: PendingAction, attempt: str, outcomes: list[ConfirmOutcome],
-        steps: list[StoredAction],
-    ) -> ConfirmOutcome:  # fmt: skip
-        """Close the plan, and say of every step what became of it."""
-        states: list[tuple[State, str]] = [(outcome.record.state, outcome.told) for outcome in outcomes]
-        states += [("cancelled", "")] * (len(steps) - len(outcomes))
-        lines = [(state, step.action.preview, told) for step, (state, told) in zip(steps, states, strict=True)]
-        told, state = speak(plan.language).plan_report(lines), _plan_state([state for state, _ in states])
         await offload(self._records.finish, claim, attempt, Ending(state, told))
-        effects = tuple(effect for outcome in outcomes for effect in outcome.effects)
-        return _outcome(plan, state, told, told, effects)
+        return ended(plan, state, told)
+
+    async def _interrupted_plan(self, claim: Claim, plan: PendingAction) -> ConfirmOutcome:
+        """Its process died at one of the steps: that one is asked after, the others are as their records say."""
+        steps = await self._steps(claim.conversation, plan) or []
+        for step in steps:
+            if step.state == "started":
+                await self._interrupted(replace(claim, pending_action_id=step.pid), step.action)
+        known = await self._steps(claim.conversation, plan) or []
+        told = _report(plan, known) if known else speak(plan.language).unknown(plan.preview)
+        state = state_of_plan([step.state for step in known]) if known else "unknown"
+        return await self._close(claim, plan, state, told)
 
     async def _interrupted(self, claim: Claim, action: PendingAction) -> ConfirmOutcome:
         """An earlier worker started it and died: ask the world if it can be asked, else say so. Never repeat it."""
@@ -247,7 +270,7 @@ class Settlement:
             case False:
                 return await self._close(claim, action, "failed", words.not_done(action.preview))
             case answer:
-                result = answer if isinstance(answer, str) else ""
+                result = storable(answer) if isinstance(answer, str) else ""
                 return await self._close(claim, action, "done", words.done(action.preview, result))
 
     async def _ask_world(self, action: PendingAction) -> str | bool | None:
@@ -268,11 +291,14 @@ class Settlement:
         return await self._close(claim, stored.action, "unknown", speak().unknown("an action that was changed"))
 
     async def _close(self, claim: Claim, action: PendingAction, state: EndState, told: str) -> ConfirmOutcome:
-        move = Move(claim.pending_action_id, ("started", "unknown"), state, told)
+        move = Move(claim.pending_action_id, ("started", "unknown"), state, told, claim.by)
         word, _ = await offload(self._records.change, claim.conversation, Change(move=move))
-        if word != "ok":
+        if word == "ok":
+            return ended(action, state, told, told)
+        (now,) = await offload(self._records.read, claim.conversation, (claim.pending_action_id,))
+        if claim.lease or now is None or now.state not in ("done", "failed"):
             raise TurnOvertaken(f"{claim.conversation}: the outcome came in just now")
-        return _outcome(action, state, told, told, ())
+        return ended(now.action, now.state, now.told, now.result)
 
     async def _disarm(self, claim: Claim, stored: StoredAction) -> ConfirmOutcome:
         """The record is not what the user saw: it must never run."""
@@ -284,53 +310,31 @@ class Settlement:
         await offload(self._records.change, claim.conversation, Change(move=move))
         return ConfirmOutcome("digest_mismatch", replace(stored.action, state="cancelled"), told=told)
 
-    async def _without_executor(self, claim: Claim, action: PendingAction) -> ConfirmOutcome:
-        told = speak(action.language).unsafe(action.preview)
-        move = Move(claim.pending_action_id, ("claimed", "started", "failed"), "failed", told)
-        await offload(self._records.change, claim.conversation, Change(move=move))
-        return ConfirmOutcome("no_executor", replace(action, state="failed", outcome=told), told=told)
+
+def _may_reach(claim: Claim, action: PendingAction, plan: str = "") -> bool:
+    """Whether it may be decided on this way: a step only through its plan, an undo only by its button."""
+    return action.plan == plan and not (claim.kind == "text" and is_undo(action) and not plan)
 
 
 def _is_expected(decision: Decision, verdict: str, action: PendingAction) -> bool:
     """Whether the sealed record agrees with what was compared beside it in Redis, where anybody may have written."""
-    if verdict != "mine":
+    if verdict not in ("mine", "stale"):
         return True
     return (
         decision.expected_kind in ("", action.kind)
         and decision.expected_digest in ("", action.args_digest)
-        and decision.code == action.code
+        and (decision.intent != "confirm" or decision.code == action.code)
     )
 
 
-def _outcome(
-    action: PendingAction, state: EndState, told: str, result: str, effects: tuple[Effect, ...]
-) -> ConfirmOutcome:
-    record = replace(action, state=state, outcome=told)
-    return ConfirmOutcome(_STATUS[state], record, result if state == "done" else None, told, effects)
-
-
-def _expired(action: PendingAction) -> ConfirmOutcome:
-    told = speak(action.language).expired(action.preview)
-    return ConfirmOutcome("expired", replace(action, state="expired"), told=told)
-
-
-def _early(action: PendingAction) -> ConfirmOutcome:
-    return ConfirmOutcome("early", action, told=speak(action.language).early(action.preview))
-
-
-def _told(words: Texts, state: EndState, preview: str, result: str) -> str:
-    if state == "done":
-        return words.done(preview, result)
-    return words.failed(preview) if state == "failed" else words.unknown(preview)
-
-
-def _plan_state(states: list[State]) -> EndState:
-    if all(state == "done" for state in states):
-        return "done"
-    return "unknown" if "unknown" in states else "failed"
+def _report(plan: PendingAction, steps: list[StoredAction]) -> str:
+    """Of every step: done, failed, unknown, or not started."""
+    states = {"done": "done", "failed": "failed", "unknown": "unknown", "started": "unknown"}
+    lines = [(states.get(step.state, "cancelled"), step.action.preview, step.told) for step in steps]
+    return speak(plan.language).plan_report(lines)
 
 
 def _as_text(result: Any) -> str:
     if result is None:
         return ""
-    return result.to_json() if isinstance(result, ToolResult) else str(result)
+    return storable(result.to_json() if isinstance(result, ToolResult) else str(result))

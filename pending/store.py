@@ -16,19 +16,23 @@ from channels.types import Conversation, Intent, Scope
 from pending.action import (
     DEFAULT_IGNORE_TTL_SECONDS,
     DEFAULT_TTL_SECONDS,
+    MAX_TTL_SECONDS,
     Executor,
     PendingAction,
     PendingActionExistsError,
+    check_proposal,
+    exact_copy,
 )
 from pending.executors import Executors, Reconciler
 from pending.intent import read_words
 from pending.memory_records import MemoryRecords
+from pending.outcome import ConfirmOutcome
 from pending.parser import ConfirmParser, RegexConfirmParser
 from pending.proposals import ExecutorFactory
 from pending.records import Decision, Records, StoredAction, seal_action
 from pending.redis_records import LUA, RedisRecords
 from pending.seal import Seal
-from pending.settle import ConfirmOutcome, Settlement
+from pending.settle import Settlement
 from workers.offload import run_here
 from workers.redis import PREFIX, Scripts, connect
 
@@ -138,12 +142,15 @@ class BasePendingStore:
         channel_id: str | None = None,
         conversation_id: str | None = None,
     ) -> PendingAction:
-        """Arm an action and show it at once. Raises PendingActionExistsError, TypeError for inexact arguments."""
+        """Arm an action and show it at once.
+
+        Raises PendingActionExistsError, TypeError for inexact arguments, ValueError for too much of something.
+        """
         action = PendingAction(
             user_id=user_id,
             kind=kind,
             preview=preview,
-            args=dict(args or {}),
+            args=exact_copy(args),
             channel_id=channel_id,
             conversation_id=conversation_id,
             ttl_seconds=self.default_ttl_seconds if ttl_seconds is None else ttl_seconds,
@@ -153,7 +160,8 @@ class BasePendingStore:
         return self.arm(action, executor)
 
     def arm(self, action: PendingAction, executor: Executor | None = None) -> PendingAction:
-        """Store an action as shown. Raises PendingActionExistsError when its scope has one waiting."""
+        """Store an action as shown. Raises PendingActionExistsError when its scope has one waiting, ValueError."""
+        check_proposal(action)
         scope = scope_of(action.user_id, action.channel_id, action.conversation_id)
         expires_at = self.records.stash(scope.conversation.id, seal_action(action, self.seal, user=scope.id))
         if expires_at is None:
@@ -206,7 +214,7 @@ class BasePendingStore:
         ignore_ttl_seconds: float = DEFAULT_IGNORE_TTL_SECONDS,
     ) -> ConfirmOutcome | None:
         """Settle by a button."""
-        _refuse_negative("ignore_ttl_seconds", ignore_ttl_seconds)
+        _check_seconds("ignore_ttl_seconds", ignore_ttl_seconds)
         return self._decide(
             scope_of(user_id, channel_id, conversation_id),
             _known_intent(intent),
@@ -225,7 +233,7 @@ class BasePendingStore:
         expected_id: str | None = None,
     ) -> PendingAction | None:
         """Close the window in at most `seconds`."""
-        _refuse_negative("seconds", seconds)
+        _check_seconds("seconds", seconds)
         scope = scope_of(user_id, channel_id, conversation_id)
         outcome = self._decide(scope, "ignore", expected_id=expected_id or "", ignore_seconds=seconds)
         return outcome.record if outcome and outcome.status == "ignored" else None
@@ -295,9 +303,9 @@ def _keys_from_environment() -> list[str]:
     return keys or ["unsealed"]
 
 
-def _refuse_negative(name: str, value: float) -> None:
-    if value < 0:
-        raise ValueError(f"{name} is {value!r}: it must be 0 or more seconds")
+def _check_seconds(name: str, value: float) -> None:
+    if not 0 <= value <= MAX_TTL_SECONDS:  # nor is NaN
+        raise ValueError(f"{name} is {value!r}: it must be 0 or more seconds, at most {MAX_TTL_SECONDS:g}")
 
 
 def _known_intent(intent: str) -> Intent:

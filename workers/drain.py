@@ -47,6 +47,9 @@ class Answers(Protocol):
     async def answer(self, queued: QueuedTurn, lease: Lease) -> Change:
         """All that the turn changes. Raises LaneLost, TurnOvertaken."""
 
+    async def give_up(self, queued: QueuedTurn, lease: Lease, words: str) -> Change:
+        """All that a turn changes that took too long or broke: what it decided is told, else `words`."""
+
 
 class MediaSink(Protocol):
     """Where inbound files are kept: the media store."""
@@ -134,7 +137,7 @@ class Drain:
             return await offload(self.mailbox.commit, lease, queued, _in_pieces(change, channel))
         except TurnOvertaken as exc:
             log.warning("turn.overtaken", extra={"reason": str(exc), "seq": queued.seq})
-            broken = Change(replies=((Reply(BROKEN), ""),))
+            broken = await self._give_up(self.agents.get(queued.turn.conversation.channel), lease, queued, BROKEN)
             return await offload(self.mailbox.commit, lease, queued, _in_pieces(broken, channel))
 
     async def _answer(self, lease: Lease, queued: QueuedTurn) -> Change:
@@ -146,13 +149,25 @@ class Drain:
                 return await agent.answer(await self._with_files(queued), lease)
         except TimeoutError:
             log.error("turn.timeout", extra={"conversation": lease.conversation, "seq": queued.seq})
-            return Change(replies=((Reply(TOO_LONG), ""),))
+            return await self._give_up(agent, lease, queued, TOO_LONG)
         except (LaneLost, TurnOvertaken, RedisError):
             raise  # nothing may be said about a turn whose state is not known: the next holder works on it again
         except Exception:
             # The rim of a turn: whatever a tool or a model broke, the person hears a word and the next turn goes on.
             log.exception("turn.failed", extra={"conversation": lease.conversation, "seq": queued.seq})
-            return Change(replies=((Reply(BROKEN), ""),))
+            return await self._give_up(agent, lease, queued, BROKEN)
+
+    async def _give_up(self, agent: Answers | None, lease: Lease, queued: QueuedTurn, words: str) -> Change:
+        """The world may have changed since this turn was looked at: the agent looks again at what it decided."""
+        if agent is None:
+            return Change(replies=((Reply(words), ""),))
+        try:
+            return await agent.give_up(queued, lease, words)
+        except (LaneLost, TurnOvertaken, RedisError):
+            raise
+        except Exception:
+            log.exception("turn.not_given_up", extra={"conversation": lease.conversation, "seq": queued.seq})
+            return Change(replies=((Reply(words), ""),))
 
     async def _with_files(self, queued: QueuedTurn) -> QueuedTurn:
         """The turn with its files in the media store, as far as they can be had."""

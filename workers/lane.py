@@ -75,6 +75,15 @@ Work = QueuedTurn | QueuedReply | None
 
 
 @dataclass(frozen=True, slots=True)
+class Deciding:
+    """Whose turn is committed, by which event, and the action that its button names, "" for none."""
+
+    user: str
+    event: str
+    tapped: str
+
+
+@dataclass(frozen=True, slots=True)
 class Move:
     """A pending action's change of state, possible only from the states given. `told` is what its twins will hear."""
 

@@ -101,7 +101,7 @@ class RedisMailbox:
         """Pop the turn, append its replies, save its history, move or arm its action: all or nothing."""
         data = change.to_json(queued.turn.conversation)
         answer = self._scripts.run(
-            "commit", lease.conversation, lease.epoch, lease.token, queued.seq, queued.user, data
+            "commit", lease.conversation, lease.epoch, lease.token, queued.seq, queued.user, queued.turn.event_id, data
         )
         return checked(answer, lease)
 

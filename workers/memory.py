@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
 from channels.types import Reply, Turn
-from workers.lane import Change, LaneLost, Lease, QueuedReply, QueuedTurn, TurnOvertaken, Work, outbox_entry
+from workers.lane import Change, Deciding, LaneLost, Lease, QueuedReply, QueuedTurn, TurnOvertaken, Work, outbox_entry
 from workers.mailbox import BUSY, LEASE_MS, MAILBOX_CAP, SEEN_MS, Accepted
 
 V = TypeVar("V")
@@ -42,7 +42,7 @@ class Pendings(Protocol):
     def view(self, conversation: str, user: str, tapped: str) -> tuple[dict[str, str], dict[str, str]]:
         """The live action of a scope and the one a button names."""
 
-    def commit(self, conversation: str, user: str, tapped: str, change: Change) -> str:
+    def commit(self, conversation: str, letter: Deciding, change: Change) -> str:
         """Make the change, or say what is in its way."""
 
     def show(self, pid: str, seen: int = 0) -> None:
@@ -177,7 +177,9 @@ class MemoryLanes:
                 return self._view(lease.conversation, lane)
             if not lane.inbox or lane.inbox[0].seq != queued.seq:
                 raise TurnOvertaken(f"{lease.conversation}: moved")
-            refused = self._pendings.commit(lease.conversation, queued.user, lane.inbox[0].tapped, change)
+            refused = self._pendings.commit(
+                lease.conversation, Deciding(queued.user, queued.turn.event_id, lane.inbox[0].tapped), change
+            )
             if refused:
                 raise TurnOvertaken(f"{lease.conversation}: {refused}")
             lane.inbox.popleft()
@@ -293,7 +295,7 @@ class _NoPendings:
     def view(self, conversation: str, user: str, tapped: str) -> tuple[dict[str, str], dict[str, str]]:
         return {}, {}
 
-    def commit(self, conversation: str, user: str, tapped: str, change: Change) -> str:
+    def commit(self, conversation: str, letter: Deciding, change: Change) -> str:
         if change.move or change.arms:
             raise ValueError("these lanes know no pending actions: give MemoryLanes the store's `records`")
         return ""

@@ -39,24 +39,48 @@ async def offload(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -
     return result
 
 
-async def perform(function: Callable[[], Any], seconds: float) -> Any:
+#: Hears how somebody else's function ended that nobody waited for any more.
+LateOutcome = Callable[[Any, BaseException | None], Awaitable[None]]
+
+#: Seconds after which a function that nobody waits for any more is not listened to either.
+LATE_SECONDS = 600.0
+
+
+async def perform(function: Callable[[], Any], seconds: float, late: LateOutcome | None = None) -> Any:
     """Run somebody else's function, sync or async, for so long at most. Raises CutOff, and whatever it raises itself.
 
-    For a caller that has no event loop (`run_here`) it runs in the caller's own thread, where nothing can stop it.
+    When its time is up, or ours, it goes on if there is a `late` that hears how it ended; without one it is cancelled,
+    as far as it can be. For a caller that has no event loop (`run_here`) it runs in the caller's own thread, where
+    nothing can stop it.
     """
     if crossing.get() is not None:
         return _performed_here(function)
+    work = asyncio.ensure_future(_performed(function))
     limit = asyncio.timeout(seconds)
     try:
         async with limit:
-            result = function() if inspect.iscoroutinefunction(function) else await in_thread(function)
-            return await result if inspect.isawaitable(result) else result
+            return await asyncio.shield(work)
     except TimeoutError as exc:
-        if limit.expired():
-            raise CutOff(f"no end after {seconds:g} s") from exc
+        if not limit.expired():
+            raise
+        _leave(work, late)
+        raise CutOff(f"no end after {seconds:g} s") from exc
+    except asyncio.CancelledError:
+        _leave(work, late)
         raise
-    except SystemExit as exc:
-        raise Quit("it wanted to end the process") from exc
+
+
+async def contained(awaitable: Awaitable[T]) -> T:
+    """Wait for somebody else's coroutine. Raises Quit when it wants to end more than itself."""
+    try:
+        return await awaitable
+    except (SystemExit, KeyboardInterrupt) as exc:
+        raise Quit(f"it raised {type(exc).__name__}") from exc
+    except asyncio.CancelledError as exc:
+        task = asyncio.current_task()
+        if task is None or task.cancelling():  # we are being stopped ourselves
+            raise
+        raise Quit("it cancelled itself") from exc
 
 
 async def in_thread(function: Callable[[], T]) -> T:
@@ -111,8 +135,8 @@ def _performed_here(function: Callable[[], Any]) -> Any:
     try:
         result = function()
         return run_sync(_awaited(result)) if inspect.isawaitable(result) else result
-    except (SystemExit, asyncio.CancelledError) as exc:
-        raise Quit("it wanted to end the process") from exc
+    except (SystemExit, GeneratorExit, asyncio.CancelledError) as exc:
+        raise Quit(f"it raised {type(exc).__name__}") from exc
 
 
 async def _at_once(function: Callable[[], T]) -> T:
@@ -130,10 +154,43 @@ async def _awaited(value: Awaitable[T]) -> T:
 def _outcome(context: contextvars.Context, function: Callable[[], T]) -> tuple[T | None, BaseException | None]:
     try:
         return context.run(function), None
-    except BaseException as exc:  # noqa: BLE001  # raised again by the task that waits
+    except Exception as exc:  # noqa: BLE001  # raised again by the task that waits
         return None, exc
+    except BaseException as exc:  # noqa: BLE001  # it must not end the loop of the task that waits
+        quit_ = Quit(f"it raised {type(exc).__name__}")
+        quit_.__cause__ = exc
+        return None, quit_
 
 
-def _settle(future: asyncio.Future[T], outcome: T) -> None:
+def _settle(
+    future: asyncio.Future[tuple[T | None, BaseException | None]], outcome: tuple[T | None, BaseException | None]
+) -> None:
     if not future.done():
         future.set_result(outcome)
+
+
+async def _performed(function: Callable[[], Any]) -> Any:
+    result = function() if inspect.iscoroutinefunction(function) else await in_thread(function)
+    return await contained(result) if inspect.isawaitable(result) else result
+
+
+#: Tasks that nobody waits for: a loop keeps none alive by itself.
+_left: set[asyncio.Task[None]] = set()
+
+
+def _leave(work: asyncio.Future[Any], late: LateOutcome | None) -> None:
+    if late is None:
+        work.cancel()
+        return
+    task = asyncio.get_running_loop().create_task(_listen(work, late))
+    _left.add(task)
+    task.add_done_callback(_left.discard)
+
+
+async def _listen(work: asyncio.Future[Any], late: LateOutcome) -> None:
+    await asyncio.wait({work}, timeout=LATE_SECONDS)
+    if work.done() and not work.cancelled():
+        error = work.exception()
+        await late(None if error else work.result(), error)
+    else:
+        work.cancel()

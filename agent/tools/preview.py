@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
 import string
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from agent.tools.errors import ToolValidationError
 from pending.results import ToolResult
+
+#: Control and direction marks, line and paragraph separators. Joiners stay: Hindi, Persian and emoji need them.
+_DECEIVING = re.compile("[\x00-\x1f\x7f-\x9f\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff]")
 
 #: A format template over the arguments, or a function of them. A ToolResult means: there is nothing to propose.
 Preview = str | Callable[..., str | ToolResult]
@@ -40,8 +44,15 @@ def preview_words(tool_name: str, preview: Preview | None, args: Mapping[str, An
 
 def _words(tool_name: str, preview: Preview | None, args: Mapping[str, Any]) -> str | ToolResult:
     if isinstance(preview, str):
-        return preview.format(**args)
+        return preview.format(**{name: _plain(value) for name, value in args.items()})
     if preview is not None:
         return preview(**args)
-    listed = ", ".join(f"{name} = {value}" for name, value in args.items() if value is not None)
+    listed = ", ".join(f"{name} = {_plain(value)}" for name, value in args.items() if value is not None)
     return f"{tool_name}: {listed}" if listed else tool_name
+
+
+def _plain(value: Any) -> Any:
+    """A value as it stands in a preview: words on one line, without marks that change how the rest of it reads."""
+    if not isinstance(value, str):
+        return value
+    return " ".join(_DECEIVING.sub(" ", value).split())

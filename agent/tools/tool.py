@@ -19,11 +19,11 @@ from agent.tools.parameter import ToolParameter
 from agent.tools.preview import Preview, check_preview, preview_words
 from agent.tools.schema import arguments, build_model, explain, json_schema
 from agent.tools.undo import UNDO_SECONDS, Undo, call_undo, check_undo
-from pending.action import PendingActionExistsError
+from pending.action import MAX_TTL_SECONDS, PendingActionExistsError
 from pending.executors import Reconciler
 from pending.proposals import stash_pending
 from pending.results import PendingConfirmation, ToolResult
-from workers.offload import in_thread, run_sync
+from workers.offload import contained, in_thread, run_sync
 
 __all__ = [
     "AlreadyPending",
@@ -156,6 +156,8 @@ class Tool:
             )  # fmt: skip
         except PendingActionExistsError as exc:
             return AlreadyPending(message=str(exc))
+        except (TypeError, ValueError) as exc:
+            raise ToolExecutionError(f"cannot propose {self.name!r}: {exc}") from exc
         if proposal is None:
             raise ToolExecutionError(f"{self.name!r} needs a yes, but no user is here to give it: run it on a channel")
         return PendingConfirmation(action=self.name, preview=words)
@@ -185,7 +187,7 @@ class Tool:
     def _preview(self, args: Mapping[str, Any]) -> str | ToolResult:
         try:
             return preview_words(self.name, self.preview, args)
-        except Exception as exc:
+        except (Exception, SystemExit) as exc:
             raise ToolExecutionError(f"cannot preview {self.name!r}: {type(exc).__name__}: {exc}") from exc
 
     async def _call(self, kwargs: Mapping[str, Any], chunk_callback: ChunkCallback | None) -> Any:
@@ -193,8 +195,8 @@ class Tool:
             return await in_thread(lambda: _finish(self.function(**kwargs), chunk_callback))
         result = self.function(**kwargs)
         if inspect.isasyncgen(result):
-            return await _join(result, chunk_callback)
-        return await result
+            return await contained(_join(result, chunk_callback))
+        return await contained(result)
 
 
 def serialise(value: Any) -> str:
@@ -233,6 +235,10 @@ def _check_definition(tool: Tool) -> None:
         (not tool.description.strip(), "give it a docstring or description=: a model chooses tools by it"),
         (len(set(names)) < len(names), f"a parameter is declared twice in {names!r}"),
         (tool.streaming and not _is_generator(tool.function), "streaming=True needs a function that yields"),
+        (
+            not 0 < tool.undo_seconds <= MAX_TTL_SECONDS,
+            f"undo_seconds is {tool.undo_seconds!r}: at most {MAX_TTL_SECONDS:g}",
+        ),
     ):
         if wrong:
             raise ToolValidationError(f"tool {tool.name!r} cannot be defined: {cure}")

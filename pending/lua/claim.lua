@@ -13,6 +13,7 @@ if plan then  -- the yes was to the plan, whose window was judged: its steps run
   local running, decided = unpack(redis.call('HMGET', record(plan), 'state', 'by'))
   if running ~= 'started' or decided ~= act then return {'other', state} end
   enter(pid, {'claimed'}, 'by', act, 'begun', now())
+  redis.call('HSET', record(plan), 'begun', now())  -- the plan is still being worked on
   return {'mine', 'claimed'}
 end
 local at = now()
@@ -21,11 +22,11 @@ if fenced then
   if seq ~= ARGV[9] then return {'moved', state} end
   at = tonumber(received)  -- a yes sent in time counts, however late it is worked on
 end
-if at >= tonumber(expires) then
+if at >= (tonumber(expires) or 0) then
   enter(pid, {'expired'}, 'by', act)
   return {'expired', 'expired'}
 end
-if fenced and ARGV[6] == 'text' and tonumber(ARGV[9]) <= tonumber(seen) then
+if fenced and ARGV[6] == 'text' and tonumber(ARGV[9]) <= (tonumber(seen) or 0) then
   return {'early', state}  -- it was said before the preview was delivered: it answers something else
 end
 enter(pid, {'claimed'}, 'by', act, 'begun', now())

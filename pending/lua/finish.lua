@@ -1,8 +1,8 @@
 -- Record the truth about an effect. No fence: it may be told late, by a worker that lost its lane.
 -- ARGV: conversation, action, attempt, state, what the user is told, the tool's result, the correction to send if it
--- comes too late.
+-- comes too late, number of the deciding turn.
 local key = record(ARGV[2])
-local state, attempt = unpack(redis.call('HMGET', key, 'state', 'attempt'))
+local state, attempt, plan = unpack(redis.call('HMGET', key, 'state', 'attempt', 'plan'))
 if attempt ~= ARGV[3] then return 'other' end
 if state == ARGV[4] then return 'ok' end
 -- "Failed" is corrected too: somebody may have asked the world too early and been told that nothing had happened.
@@ -10,6 +10,11 @@ local late = (state == 'unknown' and ARGV[4] == 'failed') or ((state == 'unknown
 if state ~= 'started' and not late then return 'other' end
 enter(ARGV[2], {ARGV[4]}, 'told', ARGV[5], 'result', ARGV[6])
 if not late then return 'ok' end
+if string.match(redis.call('LINDEX', inbox, 0) or '', '^%d+') == ARGV[8] then
+  -- Its user was told nothing yet: whoever works on that turn must find that his words are not true any more.
+  if plan then redis.call('HSET', record(plan), 'late', '1') end
+  return 'late'
+end
 if ARGV[7] ~= '' then
   say('-', ARGV[7])
   keep()

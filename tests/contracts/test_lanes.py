@@ -461,20 +461,47 @@ def test_expiry_is_judged_at_the_time_of_receipt(rig, before, after, verdict):
     assert rig.store.records.claim(claim_of(yes, action, held, work.seq), look(rig))[0] == verdict
 
 
-def test_late_truth_is_told_as_a_correction(rig):
-    """A worker that lost its lane may still record what happened: it goes out as one more reply."""
+def begun(rig):
+    """A yes that a worker claimed and started before it lost the lane; the next holder called it unknown."""
     held, action = shown(rig)
     yes = turn("yes")
     rig.accept(yes)
-    claim = claim_of(yes, action, held, rig.mailbox.release(held).seq)
+    work = rig.mailbox.release(held)
+    claim = claim_of(yes, action, held, work.seq)
     rig.store.records.claim(claim, look(rig))
     rig.store.records.start(claim, look(rig), "attempt")
-    rig.store.records.change(CHAT.id, Change(move=Move(action.pending_action_id, ("started",), "unknown", "?")))
+    unknown = Move(action.pending_action_id, ("started", "unknown"), "unknown", "?", yes.event_id)
+    rig.store.records.change(CHAT.id, Change(move=unknown))
+    return held, work, claim, unknown
+
+
+def finish_late(rig, claim) -> None:
+    """The first worker wakes up, its effect done, and says so; the answer is lost once."""
+    correction = '{"to": ["chat", "room", ""], "reply": "{}"}'
     for _ in range(2):
-        correction = '{"to": ["chat", "room", ""], "reply": "{}"}'
-        rig.store.records.finish(claim, "attempt", Ending("done", "deleted", correction=correction))
-    assert (look(rig).state, look(rig).told) == ("done", "deleted")
+        rig.store.records.finish(claim, "attempt", Ending("done", "deleted", "deleted", correction))
+
+
+def test_late_truth_is_told_as_a_correction(rig):
+    """A worker that lost its lane may still record what happened: it goes out as one more reply."""
+    held, work, claim, unknown = begun(rig)
+    reply = rig.mailbox.commit(held, work, replace(SAID, move=unknown))
+    rig.outbox.settle(held, reply, receipt="m2")
+    finish_late(rig, claim)
+    (stored,) = rig.store.records.read(CHAT.id, (claim.pending_action_id,))
+    assert (stored.state, stored.told, stored.result) == ("done", "deleted", "deleted")
     assert isinstance(rig.mailbox.release(held), QueuedReply)
+
+
+def test_late_truth_that_comes_before_the_untruth_voids_it(rig):
+    """Nobody was told "unknown" yet: no correction goes out, and the words that are not true any more are refused."""
+    held, work, claim, unknown = begun(rig)
+    finish_late(rig, claim)
+    assert isinstance(rig.mailbox.release(held), QueuedTurn)
+    with pytest.raises(TurnOvertaken):
+        rig.mailbox.commit(held, work, replace(SAID, move=replace(unknown, from_states=("unknown",))))
+    done = Move(claim.pending_action_id, ("done",), "done", "deleted", claim.by)
+    assert isinstance(rig.mailbox.commit(held, work, replace(SAID, move=done)), QueuedReply)
 
 
 def test_what_is_over_leaves_the_scope_with_the_deciding_turn(rig):

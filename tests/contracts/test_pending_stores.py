@@ -10,9 +10,10 @@ from dataclasses import replace
 import pytest
 from redis.connection import AbstractConnection
 
-from channels.types import Conversation
+from channels.types import Conversation, Scope
 from pending import InMemoryPendingStore, PendingActionExistsError, RedisPendingStore, idempotency_key
 from pending.action import PendingAction
+from pending.records import Decision
 from pending.seal import Seal
 from tests.contracts.rigs import time_passes
 from workers.redis import Scripts, shard_of
@@ -533,11 +534,15 @@ def crash_in_the_middle(store) -> list[int]:
 
     def executor():
         runs.append(1)
-        raise KeyboardInterrupt
+        raise Killed
 
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(Killed):
         stash_and_confirm(store, executor)
     return runs
+
+
+class Killed(BaseException):
+    """The process ends here."""
 
 
 def stash_and_confirm(store, executor):
@@ -576,19 +581,42 @@ def test_world_is_asked_after_a_crash_in_the_middle(store):
     assert (outcome.status, outcome.told) == ("executed", "42 is gone")
 
 
-def test_idempotent_action_is_resumed_by_another_yes(store):
-    """With the same key, by an executor rebuilt from its record."""
-    keys = []
-    action = PendingAction("ana", "delete", "Delete it", idempotent=True, requested_at=1.0)
+def test_late_yes_runs_nothing_that_was_begun(store):
+    """Not even what may be repeated: another yes, long after, is told how it stands."""
+    runs = []
 
     def killed():
-        keys.append(idempotency_key())
+        runs.append(1)
+        raise Killed
+
+    store.arm(PendingAction("ana", "delete", "Delete it", idempotent=True, requested_at=1.0), killed)
+    with pytest.raises(Killed):
+        store.pop_if_confirmed("ana", "yes")
+    store.register_executor_factory("delete", lambda _: lambda: runs.append(2))
+    time_passes(store)
+    assert store.pop_if_confirmed("ana", "yes", args_digest="0" * 64) is None
+    assert store.pop_if_intent("ana", "confirm", expected_kind="other").status == "kind_mismatch"
+    assert store.pop_if_confirmed("ana", "yes").status == "unknown"
+    assert runs == [1]
+
+
+def test_interrupted_by_hand_is_unknown_at_once(store):
+    """Ctrl-C in the caller's own thread: the scope is free, and nobody claims to know."""
+
+    def executor():
         raise KeyboardInterrupt
 
-    store.arm(action, killed)
     with pytest.raises(KeyboardInterrupt):
-        store.pop_if_confirmed("ana", "yes")
-    store.register_executor_factory("delete", lambda _: lambda: keys.append(idempotency_key()))
-    time_passes(store)
-    assert store.pop_if_confirmed("ana", "yes").executed
-    assert keys == [action.pending_action_id] * 2
+        stash_and_confirm(store, executor)
+    assert store.get("ana") is None
+    stash(store, executor)
+
+
+def test_decision_asked_for_again_decides_nothing_else(redis_store, ran):
+    """Its answer was lost, and by now another action waits: the first answer is told again."""
+    scope = Scope("ana", Conversation("direct", "ana"))
+    decision = Decision(scope, "confirm", "act")
+    assert redis_store.records.decide(decision) == ("gone", None)
+    stash(redis_store, ran)
+    assert redis_store.records.decide(decision) == ("gone", None)
+    assert redis_store.get("ana").status == "pending"

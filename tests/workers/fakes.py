@@ -60,6 +60,10 @@ class FakeAgent:
         """One reply."""
         return Change(replies=((Reply(self._answer(queued.turn.text)), ""),))
 
+    async def give_up(self, queued, lease, words) -> Change:
+        """The words it is given."""
+        return Change(replies=((Reply(words), ""),))
+
 
 class Dying:
     """Records of a worker that is killed right after it has made one of its steps so often."""

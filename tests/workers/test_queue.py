@@ -179,16 +179,29 @@ def test_released_lane_is_woken_again(bare, mailbox):
     held, work = mailbox.lease(CHAT.id, "w1")
     mailbox.commit(held, work, Change())
     mailbox.release(held)
+    bare.lpop(f"rq:queue:{QUEUE}")
     mailbox.accept(turn())
-    assert bare.llen(f"rq:queue:{QUEUE}") == 2
+    assert bare.llen(f"rq:queue:{QUEUE}") == 1
 
 
 def test_handed_over_lane_goes_to_the_end_of_the_queue(bare, mailbox):
     """Its new job is written in the same step."""
     mailbox.accept(turn())
+    bare.lpop(f"rq:queue:{QUEUE}")
+    bare.rpush(f"rq:queue:{QUEUE}", "somebody-elses")
     held, _ = mailbox.lease(CHAT.id, "w1")
     mailbox.release(held, hand_over=True)
-    assert bare.llen(f"rq:queue:{QUEUE}") == 2
+    assert [job == b"somebody-elses" for job in bare.lrange(f"rq:queue:{QUEUE}", 0, -1)] == [True, False]
+
+
+def test_wake_up_that_is_still_queued_is_not_repeated(bare, mailbox, redis_client):
+    """A long queue must not grow by itself, round after round of the reaper."""
+    mailbox.accept(turn())
+    held, _ = mailbox.lease(CHAT.id, "w1")
+    for _ in range(3):
+        mailbox.release(held, hand_over=True)
+        held, _ = mailbox.lease(CHAT.id, "w1")
+    assert bare.llen(f"rq:queue:{QUEUE}") == 1
 
 
 def test_refused_turns_wake_nobody(bare, redis_client):

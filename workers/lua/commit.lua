@@ -1,13 +1,13 @@
--- Finish a turn, all or nothing. ARGV: conversation, epoch, token, seq, user, change as JSON
+-- Finish a turn, all or nothing. ARGV: conversation, epoch, token, seq, user, event, change as JSON
 -- {replies: [{pid, reply}], history?, move?, arms: [...]}.
 if not holds(ARGV[2], ARGV[3]) then return {'lost'} end
 local seq = tonumber(ARGV[4])
 if number('done') >= seq then return {'ok', view()} end
 local head = redis.call('LINDEX', inbox, 0)
 if not head or tonumber(string.match(head, '^%d+')) ~= seq then return {'moved', view()} end
-local change = cjson.decode(ARGV[6])
-abandon(redis.call('GET', live(ARGV[5])))
-abandon(string.match(head, '^%d+ %d+ %S+ (%S+) '))
+local change = cjson.decode(ARGV[7])
+abandon_own(redis.call('GET', live(ARGV[5])), ARGV[6])
+abandon_own(string.match(head, '^%d+ %d+ %S+ (%S+) '), ARGV[6])
 local refused = obstacle(change)
 if refused then return {refused, view()} end
 redis.call('LPOP', inbox)

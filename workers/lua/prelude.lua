@@ -12,6 +12,7 @@ local WAKE_GRACE = 5000        -- a wake-up not answered within this is repeated
 local MAX_DEAD = 1000
 local BUSY_NOTICE = 60000      -- one who writes too fast is told so once a minute
 local STALE = 120000           -- what was begun so long ago, without a lane, is in nobody's hands any more
+local ASKED_AGAIN = 60000      -- a client that lost an answer asks for it again within this
 local MAX_UNDRAINED = 5000     -- audit entries that wait for a worker; beyond that the oldest go, and leave a gap
 local NO_HEAD = string.rep('0', 40)
 
@@ -59,7 +60,10 @@ end
 -- then the job's hash as RQ wrote it. Without a job (tests, one process) the index alone says that there is work.
 local function wake(at)
   redis.call('ZADD', due, now() + WAKE_GRACE, conversation)
-  if ARGV[at] then
+  if not ARGV[at] then return end
+  local queued = redis.call('HGET', lane, 'job')
+  if not (queued and redis.call('LPOS', ARGV[at + 1], queued)) then  -- one that is still in the queue will do
+    redis.call('HSET', lane, 'job', ARGV[at + 3])
     redis.call('HSET', ARGV[at], unpack(ARGV, at + 4))
     redis.call('SADD', ARGV[at + 2], ARGV[at + 1])
     redis.call('RPUSH', ARGV[at + 1], ARGV[at + 3])
@@ -159,18 +163,23 @@ local function forget_settled(user)
   if pid and not OPEN[redis.call('HGET', record(pid), 'state') or ''] then redis.call('DEL', live(user)) end
 end
 
--- Only the holder of the lane decides here, so what is still claimed when a turn ends is in nobody's hands any more.
+-- What is in nobody's hands any more.
 local function abandon(pid)
-  local state = pid and redis.call('HGET', record(pid), 'state')
+  local state = redis.call('HGET', record(pid), 'state')
   if state == 'claimed' then enter(pid, {'superseded'}) end
   if state == 'started' then enter(pid, {'unknown'}) end
+end
+
+-- What this event claimed and its turn did not settle.
+local function abandon_own(pid, event)
+  if pid and redis.call('HGET', record(pid), 'by') == event then abandon(pid) end
 end
 
 -- The window opens when the user can see the preview: of a plan, that of all its steps.
 local function show(pid, seen)
   local state, ttl, steps = unpack(redis.call('HMGET', record(pid), 'state', 'ttl', 'steps'))
   if state ~= 'armed' then return end
-  enter(pid, {'shown'}, 'expires', now() + tonumber(ttl), 'seen', seen)
+  enter(pid, {'shown'}, 'expires', now() + (tonumber(ttl) or 0), 'seen', seen)
   for step in string.gmatch(steps or '', '%S+') do show(step, seen) end
 end
 
@@ -179,11 +188,11 @@ local function occupied(arm, move)
   local other = arm.live and redis.call('GET', live(arm.user))
   if not other or other == arm.pid or (move and move.pid == other) then return false end
   local state, expires, begun = unpack(redis.call('HMGET', record(other), 'state', 'expires', 'begun'))
-  if state == 'shown' and now() >= tonumber(expires) then
+  if state == 'shown' and now() >= (tonumber(expires) or 0) then
     enter(other, {'expired'})
     return false
   end
-  if (state == 'claimed' or state == 'started') and now() - tonumber(begun) > STALE then
+  if (state == 'claimed' or state == 'started') and now() - (tonumber(begun) or 0) > STALE then
     abandon(other)
     return false
   end
@@ -194,7 +203,11 @@ end
 local function obstacle(change)
   local move = change.move
   if move then
-    local state, by = unpack(redis.call('HMGET', record(move.pid), 'state', 'by'))
+    local state, by, late = unpack(redis.call('HMGET', record(move.pid), 'state', 'by', 'late'))
+    if late then  -- the truth about a step came in since this was put into words
+      redis.call('HDEL', record(move.pid), 'late')
+      return 'state'
+    end
     local possible = state == move.to and by == move.by  -- asked again: the answer was lost
     for _, from in ipairs(move.from) do possible = possible or state == from end
     if not possible then return 'state' end

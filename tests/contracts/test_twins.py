@@ -1,0 +1,360 @@
+"""Twins: whatever is done to an action, memory answers, remembers and logs what the scripts in Redis do."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import product
+
+import pytest
+
+from pending.action import PendingAction
+from pending.records import Claim, Decision, Ending, StoredAction, seal_action
+from pending.seal import Seal
+from tests.contracts.rigs import CHAT, MemoryRig, RedisRig, time_passes, turn
+from workers.lane import Change, Move
+
+SEAL = Seal(["key"])
+ANA = turn(user="ana").scope
+A, B, PLAN = "A" * 22, "B" * 22, "P" * 22
+
+
+def arm(pid: str = A, *, live: bool = True, steps: tuple[str, ...] = (), **fields):
+    """An action of ana's, sealed."""
+    given = {"kind": "delete", "preview": f"Delete {pid[0]}", "args": {"name": pid[0]}, **fields}
+    action = PendingAction("ana", channel_id="chat", conversation_id="room", pending_action_id=pid, **given)
+    return seal_action(action, SEAL, user=ANA.id, live=live, steps=steps)
+
+
+def plan() -> tuple:
+    """A plan of two steps."""
+    return (arm(A, live=False, plan=PLAN), arm(B, live=False, plan=PLAN), arm(PLAN, kind="plan", steps=(A, B)))
+
+
+def claim(pid: str = A, by: str = "yes-1") -> Claim:
+    """A claim without a lane."""
+    return Claim(ANA, pid, by)
+
+
+def move(pid: str, before: str, after: str, told: str = "", by: str = "") -> Change:
+    """A change of state."""
+    return Change(move=Move(pid, (before,), after, told, by))
+
+
+def timeless(answer):
+    """An answer without its times, but whether there are any."""
+    if isinstance(answer, StoredAction):
+        times = {"expires_at": bool(answer.expires_at), "begun_at": bool(answer.begun_at)}
+        return replace(answer, **times)
+    if isinstance(answer, (tuple, list)):
+        return [timeless(one) for one in answer]
+    return bool(answer) if isinstance(answer, float) else answer
+
+
+class Twins:
+    """The same on both, compared: the answer, every record, what the scope waits for, and the audit log."""
+
+    def __init__(self, client) -> None:
+        self.rigs = (MemoryRig(), RedisRig(client))
+
+    def do(self, step: str, *args):
+        """Call both. Returns memory's answer."""
+        return self._compare([getattr(rig.store.records, step)(*args) for rig in self.rigs])
+
+    def claim(self, pid: str = A, by: str = "yes-1"):
+        """Claim what is there."""
+        return self.do("claim", claim(pid, by), self.at(pid))
+
+    def start(self, pid: str = A, attempt: str = "try-1"):
+        """Start what is there."""
+        return self.do("start", claim(pid), self.at(pid), attempt)
+
+    def finish(self, state: str, pid: str = A, attempt: str = "try-1", **words):
+        """End it."""
+        return self.do("finish", claim(pid), attempt, Ending(state, **{"told": f"it is {state}", **words}))
+
+    def decide(self, intent: str, **expected):
+        """Decide without a lane."""
+        return self.do("decide", Decision(ANA, intent, "yes-1", **expected))[0]
+
+    def at(self, pid: str = A) -> StoredAction | None:
+        """The record, in memory."""
+        return self.rigs[0].store.records.read(CHAT.id, (pid,))[0]
+
+    def state(self, pid: str = A) -> str:
+        """Its state."""
+        return self.at(pid).state
+
+    def pass_time(self, seconds: float) -> None:
+        """On both clocks."""
+        for rig in self.rigs:
+            rig.pass_time(seconds)
+            if isinstance(rig, RedisRig):
+                time_passes(rig.store, seconds, CHAT.id)
+
+    def _compare(self, answers):
+        memory, redis = (timeless(answer) for answer in answers)
+        assert memory == redis
+        views = [
+            timeless([rig.store.records.look(CHAT.id, ANA.id), *rig.store.records.read(CHAT.id, (A, B, PLAN))])
+            for rig in self.rigs
+        ]
+        for one, other in zip(*views, strict=True):
+            assert one == other
+        logs = [[(e["pid"], e["event"], e["by"], e["body"]) for e in rig.audit()] for rig in self.rigs]
+        for pid in (A, B, PLAN):  # several that are armed at once may be logged in another order
+            assert [entry for entry in logs[0] if entry[0] == pid] == [entry for entry in logs[1] if entry[0] == pid]
+        return answers[0]
+
+
+@pytest.fixture
+def twins(redis_client):
+    """Both, empty."""
+    return Twins(redis_client)
+
+
+def lead_to(twins: Twins, state: str, **fields) -> None:
+    """An action in this state."""
+    twins.do("stash", CHAT.id, arm(**fields))
+    if state in ("cancelled", "expired", "superseded"):
+        twins.do("change", CHAT.id, move(A, "shown", state, "over", "somebody"))
+    if state in ("claimed", "started", "done", "failed", "unknown"):
+        assert twins.claim() == ("mine", "claimed")
+    if state in ("started", "done", "failed", "unknown"):
+        assert twins.start() == "go"
+    if state in ("done", "failed", "unknown"):
+        twins.finish(state)
+    assert twins.state() == state
+
+
+STATES = ("shown", "claimed", "started", "done", "failed", "unknown", "cancelled", "expired", "superseded")
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_only_what_is_shown_can_be_claimed(twins, state):
+    """And only once; who claimed it hears so again, until it is over."""
+    lead_to(twins, state)
+    verdict, _ = twins.claim(by="yes-2")
+    assert verdict == ("mine" if state == "shown" else "other")
+    twins.claim(by="yes-1")
+    assert twins.do("claim", claim("C" * 22), twins.at()) == ("gone", "")
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_only_what_is_claimed_can_be_started(twins, state):
+    """By one attempt; the same attempt hears so again."""
+    lead_to(twins, state)
+    again = twins.start(attempt="try-1")
+    assert again == ("go" if state in ("claimed", "started") else "no")
+    assert twins.start(attempt="try-2") == "no"
+    assert twins.do("start", claim("C" * 22), twins.at(), "try-1") == "tampered"
+
+
+def test_repeatable_action_is_begun_three_times_at_most(twins):
+    """After a crash another attempt may take it up."""
+    lead_to(twins, "claimed", idempotent=True)
+    assert [twins.start(attempt=f"try-{number}") for number in (1, 2, 3, 4)] == ["go", "go", "go", "worn"]
+    twins.finish("done", attempt="try-2")
+    assert twins.state() == "started"
+    twins.finish("done", attempt="try-3")
+    assert twins.state() == "done"
+
+
+@pytest.mark.parametrize(("first", "second"), list(product(("done", "failed", "unknown"), repeat=2)))
+def test_late_truth_is_recorded_where_it_may_be(twins, first, second):
+    """Nobody knew, or it seemed to have failed; what was done stays done, and only its own attempt knows better."""
+    lead_to(twins, "started")
+    twins.finish(first)
+    twins.finish(second, attempt="try-2", result="stranger's")
+    assert (twins.state(), twins.at().result) == (first, "")
+    twins.finish(second, result="second's")
+    corrected = (first, second) in (("unknown", "failed"), ("unknown", "done"), ("failed", "done"))
+    assert (twins.state(), twins.at().result) == ((second, "second's") if corrected else (first, ""))
+    assert twins.at().told == f"it is {twins.state()}"
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_nothing_ends_that_was_not_started(twins, state):
+    """Whoever says so."""
+    lead_to(twins, state)
+    for end in ("failed", "done"):
+        twins.finish(end, attempt="")
+        twins.do("finish", claim("C" * 22), "try-1", Ending(end, "told"))
+    assert twins.state() == state
+
+
+@pytest.mark.parametrize("changes", [{"record": "{}"}, {"mac": "0" * 64}])
+def test_other_record_than_the_one_verified_is_tampered(twins, changes):
+    """At the claim and at the start."""
+    lead_to(twins, "shown")
+    other = replace(twins.at(), **changes)
+    assert twins.do("claim", claim(), other) == ("tampered", "shown")
+    twins.claim()
+    assert twins.do("start", claim(), other, "try-1") == "tampered"
+    assert twins.state() == "claimed"
+
+
+def test_claim_after_the_window_expires_the_action(twins):
+    """The same claim hears the same again, another one that it is over."""
+    lead_to(twins, "shown")
+    twins.pass_time(61)
+    assert twins.claim() == ("expired", "expired")
+    assert twins.claim() == ("expired", "expired")
+    assert twins.claim(by="yes-2") == ("other", "expired")
+
+
+@pytest.mark.parametrize(("intent", "verdict"), [("confirm", "mine"), ("cancel", "cancelled"), ("ignore", "ignored")])
+def test_decision_without_a_lane(twins, intent, verdict):
+    """Confirmed and started at once, cancelled, or given a few seconds more."""
+    lead_to(twins, "shown")
+    assert twins.decide(intent, ignore_seconds=5) == verdict
+    assert twins.state() == {"confirm": "started", "cancel": "cancelled", "ignore": "shown"}[intent]
+    assert twins.at().by == ("" if intent == "ignore" else "yes-1")
+    if intent == "confirm":
+        twins.finish("done", attempt="yes-1")
+        assert twins.state() == "done"
+
+
+@pytest.mark.parametrize(
+    ("expected", "confirmed", "cancelled"),
+    [
+        ({"expected_kind": "pay"}, "mismatch", "mismatch"),
+        ({"expected_id": B}, "mismatch", "mismatch"),
+        ({"expected_digest": "0" * 64}, "changed", "changed"),
+        ({"code": "1234"}, "mismatch", "cancelled"),
+        ({"expected_kind": "delete", "expected_id": A, "expected_digest": arm().digest}, "mine", "cancelled"),
+    ],
+)
+@pytest.mark.parametrize("intent", ["confirm", "cancel", "ignore"])
+def test_decision_on_something_else(twins, intent, expected, confirmed, cancelled):
+    """Another kind or action, other arguments, or a code that nobody asked for."""
+    lead_to(twins, "shown")
+    verdict = twins.decide(intent, **expected)
+    assert verdict == {"confirm": confirmed, "cancel": cancelled, "ignore": cancelled}[intent].replace(
+        "cancelled", "ignored" if intent == "ignore" else "cancelled"
+    )
+
+
+@pytest.mark.parametrize("intent", ["confirm", "cancel", "ignore"])
+def test_decision_after_the_window(twins, intent):
+    """Whatever it says."""
+    lead_to(twins, "shown")
+    twins.pass_time(61)
+    assert twins.decide(intent) == "expired"
+    assert (twins.state(), twins.at().by) == ("expired", "yes-1")
+
+
+@pytest.mark.parametrize(("state", "intent"), list(product(STATES[1:], ["confirm", "cancel", "ignore"])))
+def test_decision_on_what_was_decided(twins, state, intent):
+    """There is nothing to decide."""
+    lead_to(twins, state)
+    assert twins.decide(intent) == "gone"
+    assert twins.state() == state
+
+
+@pytest.mark.parametrize("intent", ["confirm", "cancel", "ignore"])
+def test_decision_where_nothing_ever_waited(twins, intent):
+    """Nothing is written either."""
+    assert twins.decide(intent) == "gone"
+
+
+@pytest.mark.parametrize("code", ["", "4821", "4822"])
+def test_decision_with_a_code(twins, code):
+    """Only the right one confirms."""
+    lead_to(twins, "shown", code="4821")
+    assert twins.decide("confirm", code=code) == ("mine" if code == "4821" else "mismatch")
+
+
+@pytest.mark.parametrize("before", STATES)
+def test_second_action_waits_until_the_first_is_over(twins, before):
+    """What is open occupies its scope; a repeated stash of the same is no second one."""
+    lead_to(twins, before)
+    occupied = before in ("shown", "claimed", "started")
+    assert twins.do("change", CHAT.id, Change(arms=(arm(B),)))[0] == ("exists" if occupied else "ok")
+    assert (twins.at(B) is None) == occupied
+    assert twins.do("change", CHAT.id, Change(arms=(arm(A),)))[0] == "ok" or before != "shown"
+
+
+def test_expired_action_makes_room(twins):
+    """On record."""
+    lead_to(twins, "shown")
+    twins.pass_time(61)
+    assert twins.do("change", CHAT.id, Change(arms=(arm(B),)))[0] == "ok"
+    assert (twins.state(A), twins.state(B)) == ("expired", "shown")
+
+
+def test_what_was_begun_by_somebody_who_died_makes_room(twins):
+    """Claimed: it was not done. Started: nobody knows."""
+    for pid, other, end in ((A, B, "superseded"), (B, PLAN, "unknown")):
+        twins.do("change", CHAT.id, Change(arms=(arm(pid),)))
+        twins.claim(pid)
+        if end == "unknown":
+            twins.start(pid)
+        twins.pass_time(130)
+        assert twins.do("change", CHAT.id, Change(arms=(arm(other),)))[0] == "ok"
+        assert twins.state(pid) == end
+
+
+def test_action_of_another_person_or_one_reached_by_its_button_takes_no_room(twins):
+    """Each waits for its own yes."""
+    lead_to(twins, "shown")
+    assert twins.do("change", CHAT.id, Change(arms=(arm(B, live=False),)))[0] == "ok"
+    assert twins.do("change", CHAT.id, Change(arms=(replace(arm(PLAN), user="bob"),)))[0] == "ok"
+    assert twins.rigs[0].store.records.look(CHAT.id, ANA.id).pid == A
+
+
+@pytest.mark.parametrize("after", ["done", "failed", "unknown", "cancelled", "started"])
+def test_move_is_made_from_its_states_only(twins, after):
+    """Told words and who decided are kept when a move has none."""
+    lead_to(twins, "started")
+    assert twins.do("change", CHAT.id, move(A, "shown", after))[0] == "state"
+    assert twins.do("change", CHAT.id, move("C" * 22, "started", after))[0] == "state"
+    assert twins.do("change", CHAT.id, move(A, "started", after, "told"))[0] == "ok"
+    assert twins.do("change", CHAT.id, move(A, after, after))[0] == "ok"
+    assert (twins.at().told, twins.at().by) == ("told", "yes-1")
+    assert twins.do("change", CHAT.id, move(A, after, after, "told again", "yes-2"))[0] == "ok"
+    assert twins.at().told == "told again"
+
+
+def test_steps_run_only_while_their_plan_does_and_for_whoever_runs_it(twins):
+    """The yes was to the plan."""
+    twins.do("change", CHAT.id, Change(arms=plan()))
+    assert twins.claim(A) == ("other", "shown")
+    assert twins.claim(PLAN) == ("mine", "claimed")
+    assert twins.claim(A) == ("other", "shown")
+    twins.start(PLAN, "try-p")
+    assert twins.claim(A, by="yes-2") == ("other", "shown")
+    assert twins.claim(A) == ("mine", "claimed")
+    twins.start(A)
+    twins.finish("done", A)
+    twins.do("change", CHAT.id, move(PLAN, "started", "done", "it is done", "yes-1"))
+    assert twins.claim(B) == ("other", "cancelled")
+    assert [twins.state(pid) for pid in (A, B, PLAN)] == ["done", "cancelled", "done"]
+
+
+def test_plan_may_be_taken_up_as_often_as_it_takes(twins):
+    """It has no effect of its own."""
+    twins.do("change", CHAT.id, Change(arms=plan()))
+    twins.claim(PLAN)
+    assert {twins.start(PLAN, f"try-{number}") for number in range(6)} == {"go"}
+
+
+@pytest.mark.parametrize("end", ["cancelled", "expired", "superseded", "failed", "unknown"])
+@pytest.mark.parametrize("begun", ["nothing", "claim", "start", "finish"])
+def test_open_steps_end_with_their_plan(twins, end, begun):
+    """What has begun is unknown; the rest was not done, in the plan's own word for it."""
+    twins.do("change", CHAT.id, Change(arms=plan()))
+    twins.claim(PLAN)
+    twins.start(PLAN, "try-p")
+    for step in ("claim", "start", "finish")[: ("nothing", "claim", "start", "finish").index(begun)]:
+        getattr(twins, step)(*(["done"] if step == "finish" else []))
+    twins.do("change", CHAT.id, move(PLAN, "started", end, "over", "somebody"))
+    open_end = end if end in ("expired", "superseded") else "cancelled"
+    assert twins.state(B) == open_end
+    assert twins.state(A) == {"start": "unknown", "finish": "done"}.get(begun, open_end)
+
+
+def test_decision_ends_a_whole_plan(twins):
+    """Its steps with it."""
+    twins.do("change", CHAT.id, Change(arms=plan()))
+    assert twins.decide("cancel") == "cancelled"
+    assert [twins.state(pid) for pid in (A, B)] == ["cancelled", "cancelled"]

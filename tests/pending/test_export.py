@@ -1,0 +1,73 @@
+"""Export: entries as lines that people can read, and that say as much as the ledger when they are read back."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from pending.audit.evidence import verify
+from pending.audit.export import read_export, to_lines
+from pending.audit.ledger import LedgerUnusable
+from tests.pending.state_log import KEY, StateLog
+
+
+def written(path, lines):
+    """A file of these lines."""
+    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    return path
+
+
+def test_lines_come_back_as_they_were(tmp_path):
+    """Shard, number, text and signature, whatever letters the text has, and on any machine's encoding."""
+    log = StateLog(3)
+    log.add("a", "armed", by="é")
+    lines = list(to_lines(log.ledger))
+    assert json.loads(lines[0]) == {"shard": 3, "text": log.texts[0], "sig": log.ledger[0].sig}
+    (kept,) = read_export(written(tmp_path / "x", lines))
+    assert (kept.shard, kept.n, kept.text, kept.sig, kept.head) == (3, 1, log.texts[0], log.ledger[0].sig, None)
+
+
+def test_letters_of_any_script_stay_readable():
+    """An auditor reads the file, not escapes."""
+    log = StateLog()
+    log.texts.append('{"garbage":"日本"}')
+    assert "日本" in next(to_lines(log.ledger))
+
+
+def test_text_that_is_no_entry_stands_where_the_next_one_of_its_shard_would(tmp_path):
+    """So that the fault is named at its place."""
+    log = StateLog(3)
+    for pid in "ab":
+        log.add(pid, "armed")
+    lines = [*to_lines(log.ledger), *(json.dumps({"shard": shard, "text": "x", "sig": "s"}) for shard in (3, 3, 4))]
+    assert [(kept.shard, kept.n) for kept in read_export(written(tmp_path / "x", lines))] == [
+        (3, 1), (3, 2), (3, 3), (3, 4), (4, 1),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("missing", [{"sig": None}, {"sig": ""}, {}])
+def test_line_without_its_signature_is_a_fault(tmp_path, missing):
+    """Only what waits in Redis is unsigned: in a file it was stripped."""
+    log = StateLog()
+    log.live("a")
+    lines = list(to_lines(log.ledger))
+    fields = json.loads(lines[2])
+    del fields["sig"]
+    lines[2] = json.dumps(fields | missing)
+    faults = verify([written(tmp_path / "x", lines)], [KEY]).faults
+    assert [str(fault) for fault in faults] == ["shard 0, entry 3: bad signature"]
+    assert read_export(tmp_path / "x")[2].sig == ""
+
+
+def test_file_that_cannot_be_read_is_named(tmp_path):
+    """With the reason; a line that is none is named with its number."""
+    with pytest.raises(LedgerUnusable, match=r"gone cannot be read: .*No such file"):
+        read_export(tmp_path / "gone")
+    (tmp_path / "bytes").write_bytes(b"\xff")
+    with pytest.raises(LedgerUnusable, match="bytes cannot be read: "):
+        read_export(tmp_path / "bytes")
+    log = StateLog()
+    log.add("a", "armed")
+    with pytest.raises(LedgerUnusable, match="x:2: not a line that `sayso audit export` wrote"):
+        read_export(written(tmp_path / "x", [*to_lines(log.ledger), "{}"]))

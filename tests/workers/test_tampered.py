@@ -1,0 +1,116 @@
+"""Tampered: a record that is not what was shown runs nothing more, and its person hears as much as is known."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from pending.records import StoredAction
+from pending.texts import speak
+from tests.contracts.rigs import CHAT, MemoryRig
+
+WORDS = speak("en")
+
+
+def steps(bot) -> list[str]:
+    """The ids of the steps of the plan that waits."""
+    return [step["id"] for step in bot.rig.store.records.look(CHAT.id, bot.scope).action.args["steps"]]
+
+
+def found(bot, pid: str) -> StoredAction:
+    """The record of this name."""
+    return bot.rig.store.records.read(CHAT.id, (pid,))[0]
+
+
+def key(bot, pid: str) -> str:
+    """Where Redis has it."""
+    return f"{bot.rig.shard}:pending:{pid}"
+
+
+def lose(bot, pid: str) -> None:
+    """The record is gone."""
+    if isinstance(bot.rig, MemoryRig):
+        del bot.rig.store.records._actions[pid]
+    else:
+        bot.rig.client.delete(key(bot, pid))
+
+
+def change(bot, pid: str) -> None:
+    """Somebody edits the sealed words."""
+    records = bot.rig.store.records
+    edited = found(bot, pid).record.replace("Delete", "Forget")
+    if isinstance(bot.rig, MemoryRig):
+        now = records._get(pid)
+        records._put(pid, StoredAction(pid, edited, now.mac, now.state, now.expires_at, now.by, now.attempt))
+    else:
+        bot.rig.client.hset(key(bot, pid), "rec", edited)
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_plan_that_lost_a_step_runs_nothing(make_bot, caplog, number):
+    """Not even the steps that are there: the person agreed to all of it. A second tap hears the same."""
+    bot = make_bot("A B")
+    question = bot.say("delete them")
+    lose(bot, steps(bot)[number])
+    with caplog.at_level(logging.ERROR):
+        told = bot.say(tap=bot.buttons[0].data)
+    assert told == WORDS.unsafe(question.partition("\n\n")[0])
+    assert (bot.deleted, found(bot, bot.buttons[0].data[1:23]).state) == ([], "failed")
+    assert "pending.tampered" in caplog.text
+    assert bot.say(tap=bot.buttons[0].data) == told
+
+
+@pytest.mark.parametrize(("number", "deleted"), [(0, []), (1, ["A"])])
+def test_step_that_was_changed_does_not_run_and_ends_the_plan(make_bot, number, deleted):
+    """What comes after it is not started either."""
+    bot = make_bot("A B C")
+    bot.say("delete them")
+    names = steps(bot)
+    change(bot, names[number])
+    bot.say("yes")
+    assert bot.deleted == deleted
+    assert [found(bot, name).state for name in names[number:]] == ["cancelled"] * (3 - number)
+
+
+def test_plan_that_was_begun_before_a_step_vanished_is_unknown(make_bot):
+    """What an earlier worker did may have taken effect: nobody says that nothing was done."""
+    bot = make_bot("A B")
+    question = bot.say("delete them")
+    names = steps(bot)
+    plan = bot.buttons[0].data[1:23]
+    bot.hear("yes")
+    bot.die_after("finish")
+    lose(bot, names[1])
+    told = bot.work()
+    assert told == WORDS.unknown(question.partition("\n\n")[0])
+    assert (bot.deleted, found(bot, plan).state) == (["A"], "unknown")
+
+
+def test_started_action_whose_record_was_changed_is_unknown(make_bot, caplog):
+    """It cannot be called off any more, and its words are not ours to repeat; the scope is free."""
+    bot = make_bot("A", "B")
+    bot.say("delete it")
+    pid = bot.buttons[0].data[1:23]
+    bot.hear("yes")
+    bot.die_after("start")
+    change(bot, pid)
+    with caplog.at_level(logging.ERROR):
+        told = bot.work()
+    assert told == WORDS.unknown("an action that was changed")
+    assert (bot.deleted, found(bot, pid).state) == ([], "unknown")
+    assert "pending.tampered" in caplog.text
+    bot.say("delete B")
+    assert bot.say("yes") == "deleted B"
+
+
+def test_action_that_was_changed_before_the_yes_is_disarmed(make_bot):
+    """The person hears that what is stored is not what was shown, in words that repeat nothing of it."""
+    bot = make_bot("A", "B")
+    bot.say("delete it")
+    pid = bot.buttons[0].data[1:23]
+    change(bot, pid)
+    assert bot.say("yes") == WORDS.tampered()
+    assert (bot.deleted, found(bot, pid).state, found(bot, pid).told) == ([], "cancelled", WORDS.tampered())
+    bot.say("delete B")
+    assert bot.say("yes") == "deleted B"
