@@ -1,0 +1,126 @@
+"""Bills: four kinds of payment, and a ledger of their steps that outlives every process."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import time
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+from agent import tool
+from pending import PendingAction, idempotency_key
+
+#: What can happen to a bill. Only `effect` moves money; a `repeat` is an effect whose key has had one before.
+Step = Literal["begin", "effect", "repeat", "refused"]
+
+#: Seconds at most from the beginning to the effect, and from the effect to the result.
+BEFORE_SECONDS, AFTER_SECONDS = 0.06, 0.03
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One step of one payment. `key` is the idempotency key, "" for a payment that has none."""
+
+    bill: str
+    step: Step
+    key: str
+    process: int
+
+
+class Ledger:
+    """One file in a data folder. A step is one write: it is there wholly or not at all, and nobody holds a lock."""
+
+    def __init__(self, data: Path) -> None:
+        self.file = data / "bills.jsonl"
+
+    def write(self, bill: str, step: Step, key: str = "") -> None:
+        """Add a step."""
+        line = json.dumps(asdict(Entry(bill, step, key, os.getpid()))) + "\n"
+        ledger = os.open(self.file, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        try:
+            os.write(ledger, line.encode())
+        finally:
+            os.close(ledger)
+
+    def read(self) -> list[Entry]:
+        """All steps, in order. Of the effects under one key only the first counts, as at any payment service."""
+        return list(_once_by_key(self.tail(0)[0]))
+
+    def tail(self, offset: int) -> tuple[list[Entry], int]:
+        """What was written since an earlier look, as written, and where the next look begins."""
+        if not self.file.exists() or self.file.stat().st_size == offset:
+            return [], offset
+        with self.file.open("rb") as file:
+            file.seek(offset)
+            lines = file.read()
+        return [Entry(**json.loads(line)) for line in lines.splitlines()], offset + len(lines)
+
+
+def _once_by_key(entries: Iterable[Entry]) -> Iterable[Entry]:
+    seen: set[str] = set()
+    for entry in entries:
+        again = entry.step == "effect" and entry.key in seen
+        yield replace(entry, step="repeat") if again else entry
+        if entry.step == "effect" and entry.key:
+            seen.add(entry.key)
+
+
+@tool(requires_approval=True, preview="Pay {bill}")
+def pay(bill: str) -> str:
+    """Pay a bill; run twice, it is paid twice."""
+    _ours().write(bill, "begin")
+    _dawdle(BEFORE_SECONDS)
+    _ours().write(bill, "effect")
+    _dawdle(AFTER_SECONDS)
+    return f"Paid {bill}."
+
+
+@tool(requires_approval=True, preview="Book {bill}")
+def book(bill: str) -> str:
+    """Book a bill; the desk refuses every third, before anything happens."""
+    _ours().write(bill, "begin")
+    _dawdle(BEFORE_SECONDS)
+    if random.random() < 1 / 3:
+        _ours().write(bill, "refused")
+        raise RuntimeError("the desk is closed")
+    _ours().write(bill, "effect")
+    _dawdle(AFTER_SECONDS)
+    return f"Booked {bill}."
+
+
+@tool(requires_approval=True, preview="Charge {bill}", idempotent=True)
+def charge(bill: str) -> str:
+    """Charge a bill with a service that knows idempotency keys."""
+    key = idempotency_key()
+    _ours().write(bill, "begin", key)
+    _dawdle(BEFORE_SECONDS)
+    _ours().write(bill, "effect", key)
+    _dawdle(AFTER_SECONDS)
+    return f"Charged {bill}."
+
+
+def is_refunded(record: PendingAction) -> bool:
+    """What the ledger says of a refund that was interrupted."""
+    return any(entry.step == "effect" and entry.bill == record.args["bill"] for entry in _ours().read())
+
+
+@tool(requires_approval=True, preview="Refund {bill}", reconcile=is_refunded)
+def refund(bill: str) -> str:
+    """Refund a bill; whether it was done can be asked afterwards."""
+    _ours().write(bill, "begin")
+    _dawdle(BEFORE_SECONDS)
+    _ours().write(bill, "effect")
+    _dawdle(AFTER_SECONDS)
+    return f"Refunded {bill}."
+
+
+def _ours() -> Ledger:
+    return Ledger(Path(os.environ["SAYSO_DATA"]))
+
+
+def _dawdle(seconds: float) -> None:
+    time.sleep(random.random() * seconds)

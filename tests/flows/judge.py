@@ -1,0 +1,125 @@
+"""Judge: what people were told held against what happened, by the ledger and the platform alone."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from tests.flows.bills import Entry
+
+#: What one message says of a bill. `nothing`: that nothing was done; `odd`: nothing we know.
+Kind = Literal["question", "early", "done", "failed", "unknown", "correction", "nothing", "odd"]
+#: What a person knows in the end.
+Ending = Literal["done", "failed", "unknown", "corrected", "not started", "untold"]
+
+#: How people read them, in this order. Written out here: the catalogue is what is judged.
+_WORDS: tuple[tuple[Kind, str], ...] = (
+    ("question", r"Reply yes to confirm or no to cancel"),
+    ("early", r"^I had not asked yet when you said that"),
+    ("correction", r"^Correction: it had finished after all\. (Paid|Booked|Charged|Refunded) b\d+\.$"),
+    ("unknown", r"^I was interrupted [^\0]* cannot tell whether it finished, and I will not repeat it"),
+    ("failed", r"^Confirmed, but this failed|^I was interrupted, and have checked: this was not done"),
+    ("done", r"^(Paid|Booked|Charged|Refunded) b\d+\.$|^Done: Refund b\d+$"),
+    ("nothing", r"[Nn]othing was (done|confirmed)|I did nothing"),
+)
+_BILL = re.compile(r"\bb\d+\b")
+_MARK = "(sent again, the first try may have arrived)\n\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Telling:
+    """One message about a bill. A `marked` one says itself that it may be the second of its kind."""
+
+    kind: Kind
+    text: str
+    marked: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What one person knows of one bill in the end, how often it took effect, and every promise that was broken."""
+
+    ending: Ending
+    effects: int
+    faults: tuple[str, ...]
+
+
+def tellings(texts: Iterable[str]) -> dict[str, list[Telling]]:
+    """The messages of one chat by bill. One that names no bill is about the last that was asked about."""
+    told: dict[str, list[Telling]] = defaultdict(list)
+    asked = ""
+    for text in texts:
+        telling = _read(text)
+        named = _BILL.search(text)
+        bill = named[0] if named else asked
+        asked = bill if telling.kind == "question" else asked
+        told[bill].append(telling)
+    return told
+
+
+def judge(told: Sequence[Telling], entries: Sequence[Entry], acts: int) -> Verdict:
+    """The verdict on one bill. `acts` counts the different taps and words of its person that decided on it."""
+    answers = [telling for telling in told if telling.kind != "question"]
+    kinds = [telling.kind for telling in answers if telling.kind != "early"]
+    effects = sum(entry.step == "effect" for entry in entries)
+    faults = [
+        *_wrong_effects(entries, effects),
+        *_lies(kinds, effects),
+        *_contradictions(kinds),
+        *(f"told {telling.text!r}" for telling in answers if telling.kind == "odd"),
+    ]
+    fresh = sum(not telling.marked and telling.kind != "correction" for telling in answers)
+    if fresh > acts:
+        faults.append(f"answered {fresh} times to {acts} acts")
+    return Verdict(_ending(kinds), effects, tuple(faults))
+
+
+def _read(text: str) -> Telling:
+    words = text.removeprefix(_MARK)
+    kind: Kind = next((kind for kind, pattern in _WORDS if re.search(pattern, words)), "odd")
+    return Telling(kind, words, marked=words != text)
+
+
+def _ending(kinds: Sequence[Kind]) -> Ending:
+    if "correction" in kinds:
+        return "corrected"
+    match next((kind for kind in reversed(kinds) if kind != "odd"), None):
+        case "done" | "failed" | "unknown" as ending:
+            return ending
+        case "nothing":
+            return "not started"
+    return "untold"
+
+
+def _wrong_effects(entries: Sequence[Entry], effects: int) -> list[str]:
+    faults = [f"{effects} effects"] if effects > 1 else []
+    if len({entry.key for entry in entries}) > 1:
+        faults.append("its idempotency key changed")
+    return faults
+
+
+def _lies(kinds: Sequence[Kind], effects: int) -> list[str]:
+    if not kinds:
+        return ["told nothing"]
+    faults = []
+    if not effects and {"done", "correction"} & set(kinds):
+        faults.append("told done without an effect")
+    if effects and "nothing" in kinds:
+        faults.append("told that nothing was done, with an effect")
+    if effects and "failed" in kinds and "correction" not in kinds:
+        faults.append("told failed, with an effect")
+    return faults
+
+
+def _contradictions(kinds: Sequence[Kind]) -> list[str]:
+    """One word for ever, or unknown or failed and then, last, the correction."""
+    said = list(dict.fromkeys(kinds))
+    if "correction" not in said:
+        return [f"told {' and '.join(said)}"] if len(said) > 1 else []
+    before, after = kinds[: kinds.index("correction")], kinds[kinds.index("correction") :]
+    if not before or not set(before) <= {"unknown", "failed"} or not set(after) <= {"correction", "done"}:
+        return [f"told {' and '.join(kinds)}"]
+    return []

@@ -1,0 +1,369 @@
+"""Kills: workers are killed between claim and outcome. One effect at most, and every person is told the truth."""
+
+from __future__ import annotations
+
+import os
+import random
+import sys
+import tempfile
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import httpx
+import pytest
+from redis import Redis
+
+from channels.types import Conversation
+from tests.fakes import signing
+from tests.flows.bills import Entry, Ledger
+from tests.flows.judge import Telling, Verdict, judge, tellings
+from tests.flows.killer import Killer
+from tests.flows.system import System, TelegramPerson, until
+from workers.redis import PREFIX
+
+#: How many confirmations; `make kills` asks for 1,000.
+COUNT = int(os.environ.get("SAYSO_KILLS", "60"))
+#: How many people are at it at once: some of them always wait for a dead worker's lease to end.
+PEOPLE = 24
+#: Seconds after which somebody counts as told nothing.
+PATIENCE = 120.0
+#: Seconds that the death of a worker may cost the person it was working for: the lease and the next look of the reaper.
+LEASE_SECONDS = 11.0
+#: Seconds for everything else: a queue behind others, workers that start, a machine that is busy with other things.
+WORK_SECONDS = 30.0
+
+CHANNEL = "till"
+#: Twice as many of those that must never be repeated.
+TOOLS = ("pay", "pay", "book", "charge", "refund")
+#: How somebody decides: by text or tap, once, delivered twice by the platform, or (a tap) done twice by the person.
+MANNERS = ("text", "text twice delivered", "tap", "tap twice delivered", "two taps")
+
+YAML = """
+public_url: {public_url}
+redis_url: ${{REDIS_URL}}
+agent: {{model: offline}}
+tools: [tests.flows.bills]
+channels:
+  till:
+    {{platform: telegram, token: "${{TELEGRAM_TOKEN}}", secret_token: "${{TELEGRAM_SECRET}}", api_url: {url}/telegram}}
+"""
+
+
+def entry(step: str, key: str = "") -> Entry:
+    """A line of the ledger."""
+    return Entry("b1", step, key, 1)
+
+
+BEGUN, EFFECT = entry("begin"), entry("effect")
+QUESTION = "Pay b1\n\nReply yes to confirm or no to cancel, within 60 seconds."
+UNKNOWN = "I was interrupted while doing this: Pay b1\nI cannot tell whether it finished, and I will not repeat it."
+FAILED = "Confirmed, but this failed: Pay b1\nI did not try again."
+CORRECTED = "Correction: it had finished after all. Paid b1."
+MARK = "(sent again, the first try may have arrived)\n\n"
+
+
+@pytest.mark.parametrize(
+    ("texts", "entries", "acts", "fault"),
+    [
+        (["Paid b1."], [BEGUN, EFFECT, BEGUN, EFFECT], 1, "2 effects"),
+        (["Paid b1."], [BEGUN], 1, "told done without an effect"),
+        ([UNKNOWN, CORRECTED], [BEGUN], 1, "told done without an effect"),
+        ([FAILED], [BEGUN, EFFECT], 1, "told failed, with an effect"),
+        (
+            ["That confirmation expired: Pay b1\nNothing was done."],
+            [BEGUN, EFFECT],
+            1,
+            "told that nothing was done, with an effect",
+        ),
+        ([], [BEGUN, EFFECT], 1, "told nothing"),
+        ([UNKNOWN, "Paid b1."], [BEGUN, EFFECT], 1, "told unknown and done"),
+        ([CORRECTED, UNKNOWN], [BEGUN, EFFECT], 1, "told correction and unknown"),
+        (["Paid b1.", "Paid b1."], [BEGUN, EFFECT], 1, "answered 2 times to 1 acts"),
+        (["You said: yes"], [], 1, "told 'You said: yes'"),
+        (["Charged b1."], [entry("begin", "k1"), entry("effect", "k2")], 1, "its idempotency key changed"),
+    ],
+)
+def test_the_judge_names_every_broken_promise(texts: list[str], entries: list[Entry], acts: int, fault: str) -> None:
+    """A judge that finds nothing must be one that would have found it."""
+    assert fault in judge(tellings([QUESTION, *texts])["b1"], entries, acts).faults
+
+
+@pytest.mark.parametrize(
+    ("texts", "entries", "acts", "ending"),
+    [
+        (["Paid b1."], [BEGUN, EFFECT], 1, "done"),
+        (["Paid b1.", MARK + "Paid b1."], [BEGUN, EFFECT], 1, "done"),
+        (["Paid b1.", "Paid b1."], [BEGUN, EFFECT], 2, "done"),
+        ([FAILED], [BEGUN, entry("refused")], 1, "failed"),
+        ([UNKNOWN], [BEGUN], 1, "unknown"),
+        ([UNKNOWN], [BEGUN, EFFECT], 1, "unknown"),
+        ([UNKNOWN, CORRECTED], [BEGUN, EFFECT], 1, "corrected"),
+        (["That confirmation expired: Pay b1\nNothing was done."], [], 1, "not started"),
+    ],
+)
+def test_the_judge_has_nothing_against_the_truth(
+    texts: list[str], entries: list[Entry], acts: int, ending: str
+) -> None:
+    """What may be said, was."""
+    verdict = judge(tellings([QUESTION, *texts])["b1"], entries, acts)
+    assert (verdict.ending, verdict.faults) == (ending, ())
+
+
+@pytest.mark.timeout(180 + 2 * COUNT)
+def test_confirmations_cut_short_by_kill_9_have_one_effect_at_most_and_everybody_is_told_the_truth() -> None:
+    """Two workers, killed again and again at random moments between claim and outcome, and right after it."""
+    with tempfile.TemporaryDirectory(prefix="sayso-kills-") as folder:
+        ledger = Ledger(Path(folder))
+        with Till(Path(folder)) as till, Arrivals(till) as arrivals:
+            with Killer(till, ledger, CHANNEL, random.Random()) as killer:
+                visits = crowd(till, arrivals, killer)
+            until(lambda: not killer.at_work() and till.is_quiet(), seconds=PATIENCE)
+        cases = review(visits, arrivals, ledger)
+    say(report(cases, killer))
+    assert [f"{case.visit.bill}: {fault}" for case in cases for fault in case.verdict.faults] == []
+    assert [case.visit.bill for case in cases if working_seconds(case.visit, killer) > WORK_SECONDS] == []
+    assert killer.kills >= COUNT // 15
+
+
+class Till(System):
+    """The running system with one channel and the four payments. Posts over kept connections."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder, workers=2)
+        self.config.write_text(YAML.format(public_url=self.url, url=self.platforms.url))
+        self._client = httpx.Client(timeout=30)
+
+    def post(self, path: str, signed: signing.Signed) -> httpx.Response:
+        """Deliver a webhook once."""
+        headers, body = signed
+        return self._client.post(f"{self.url}/hooks/{path}", headers=headers, content=body)
+
+    def is_quiet(self) -> bool:
+        """Whether no turn and no reply waits anywhere."""
+        with Redis.from_url(self.redis.url) as client:
+            return not any(next(client.scan_iter(f"{PREFIX}*:{kind}:*", count=1000), None) for kind in ("in", "out"))
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """One message as its chat got it."""
+
+    at: float
+    text: str
+    buttons: list[dict[str, str]]
+
+
+class Arrivals:
+    """What arrived at each chat and when, followed on the fake platform from `with` to its end."""
+
+    def __init__(self, system: System) -> None:
+        self.chats: dict[str, list[Arrival]] = defaultdict(list)
+        self._platforms, self._read = system.platforms, 0
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._follow, name="arrivals")
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+        self._take()
+
+    def about(self, chat: str, bill: str) -> list[tuple[Arrival, Telling]]:
+        """What a chat was told of one bill so far."""
+        arrived = [arrival for arrival in self.chats[chat][:] if f"{bill} " in f"{_words(arrival.text)} "]
+        return [(arrival, tellings([arrival.text])[bill][0]) for arrival in arrived]
+
+    def _follow(self) -> None:
+        while not self._over.wait(0.005):
+            self._take()
+
+    def _take(self) -> None:
+        for sent in self._platforms.sent[self._read :]:
+            self._read += 1
+            self.chats[sent["chat"]].append(Arrival(time.monotonic(), sent["text"], sent["buttons"]))
+
+
+def _words(text: str) -> str:
+    return text.replace(".", " ").replace("\n", " ")
+
+
+class Customer(TelegramPerson):
+    """One person with a chat at the till."""
+
+    channel = CHANNEL
+
+
+@dataclass(frozen=True, slots=True)
+class Visit:
+    """One confirmation from the person's side: what was decided in how many acts, when, and when the answer came."""
+
+    chat: str
+    bill: str
+    tool: str
+    acts: int
+    decided_at: float
+    told_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A visit and the verdict on it."""
+
+    visit: Visit
+    verdict: Verdict
+
+
+def crowd(till: Till, arrivals: Arrivals, killer: Killer) -> list[Visit]:
+    """All confirmations, by many people at once, each with one after the other."""
+    bills = iter(range(1, COUNT + 1))
+    visits: list[Visit] = []
+
+    def come(name: int) -> None:
+        customer, chance = Customer(till, name), random.Random(name)
+        for number in bills:
+            visit = confirm(customer, arrivals, f"b{number}", TOOLS[number % len(TOOLS)], chance)
+            visits.append(visit)
+
+    people = min(PEOPLE, COUNT)
+    with ThreadPoolExecutor(people) as pool:
+        coming = {pool.submit(come, 1000 + name) for name in range(people)}
+        while coming := _watched(coming):
+            told = f"{len(visits):5} of {COUNT} confirmed and told"
+            say(f"{told}, {killer.kills} workers killed, {killer.waiting()} wake-ups wait")
+    return visits
+
+
+def _watched(coming: set[Future[None]]) -> set[Future[None]]:
+    done, waiting = wait(coming, timeout=10)
+    for future in done:
+        future.result()
+    return waiting
+
+
+def confirm(customer: Customer, arrivals: Arrivals, bill: str, tool: str, chance: random.Random) -> Visit:
+    """Ask for a payment, read the question, decide, and wait for the outcome. Who was too early decides again."""
+    acts, decided_at, told_at = 0, 0.0, 0.0
+    persist(customer, customer.text(customer._next(), f"/{tool} bill={bill}"))
+    question = heard(arrivals, customer.chat, bill, "question")
+    while question and not told_at:
+        decided_at = time.monotonic()
+        acts += decide(customer, question[0], chance.choice(MANNERS))
+        told_at = outcome_at(arrivals, customer.chat, bill, acts)
+        if not told_at and time.monotonic() - decided_at > PATIENCE:
+            break
+    return Visit(customer.chat, bill, tool, acts, decided_at, told_at)
+
+
+def decide(customer: Customer, question: Arrival, manner: str) -> int:
+    """Say yes in one of many manners. Returns how many acts of the person it took."""
+    data = question.buttons[0]["data"]
+    if manner.startswith("text"):
+        hooks = [customer.text(customer._next(), "yes")]
+    else:
+        hooks = [customer.tapped(customer._next(), data) for _ in range(2 if manner == "two taps" else 1)]
+    for hook in hooks:
+        for _ in range(2 if manner.endswith("twice delivered") else 1):
+            persist(customer, hook)
+    return len(hooks)
+
+
+def persist(customer: Customer, hook: tuple[str, signing.Signed]) -> None:
+    """Deliver a webhook as Telegram does: again until it is taken."""
+    until(lambda: customer.system.post(*hook).status_code == 200, seconds=PATIENCE)
+
+
+def heard(arrivals: Arrivals, chat: str, bill: str, kind: str) -> list[Arrival]:
+    """What was told of this kind; nothing when patience ends."""
+    return within(lambda: [arrival for arrival, telling in arrivals.about(chat, bill) if telling.kind == kind])
+
+
+def outcome_at(arrivals: Arrivals, chat: str, bill: str, acts: int) -> float:
+    """When the outcome arrived; 0 when every act so far was too early, or when patience ends."""
+
+    def answered() -> list[float]:
+        told = [(arrival, telling) for arrival, telling in arrivals.about(chat, bill) if telling.kind != "question"]
+        outcomes = [arrival.at for arrival, telling in told if telling.kind != "early"]
+        early = sum(telling.kind == "early" and not telling.marked for _, telling in told)
+        return outcomes or [0.0] * (early >= acts)
+
+    return (within(answered) or [0.0])[0]
+
+
+def within(look: Any) -> list[Any]:
+    """What is seen as soon as something is; nothing when patience ends."""
+    deadline = time.monotonic() + PATIENCE
+    while not (seen := look()) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return list(seen)
+
+
+def review(visits: Sequence[Visit], arrivals: Arrivals, ledger: Ledger) -> list[Case]:
+    """The verdict on every visit, when all is over."""
+    entries: dict[str, list[Entry]] = defaultdict(list)
+    for line in ledger.read():
+        entries[line.bill].append(line)
+    told = {chat: tellings(arrival.text for arrival in arrived) for chat, arrived in arrivals.chats.items()}
+    return [Case(visit, judge(told[visit.chat][visit.bill], entries[visit.bill], visit.acts)) for visit in visits]
+
+
+def working_seconds(visit: Visit, killer: Killer) -> float:
+    """How long a person waited, without the leases of the workers that were hit while working for that person."""
+    place = Conversation(CHANNEL, visit.chat).id
+    since = visit.decided_at - LEASE_SECONDS
+    hits = sum(blow.conversation == place and since < blow.at < visit.told_at for blow in killer.blows)
+    return max(0.0, visit.told_at - visit.decided_at - hits * LEASE_SECONDS)
+
+
+def report(cases: Sequence[Case], killer: Killer) -> str:
+    """The table of one run."""
+    columns = ("done", "failed", "unknown", "corrected", "not started")
+    head = ["", "confirmations", "effects", *columns, "doubled", "untold", "untrue"]
+    groups = [(tool, [case for case in cases if case.visit.tool == tool]) for tool in dict.fromkeys(TOOLS)]
+    rows = [[name, *_counts(some, columns)] for name, some in [*groups, ("all", list(cases))]]
+    waits = [case.visit.told_at - case.visit.decided_at for case in cases if case.visit.told_at]
+    works = [working_seconds(case.visit, killer) for case in cases if case.visit.told_at]
+    hits = ", ".join(f"{stage} {count}" for stage, count in killer.tally().most_common())
+    return "\n".join(
+        [
+            "",
+            *(f"| {' | '.join(row)} |" for row in [head, ["---"] * len(head), *rows]),
+            "",
+            f"kills: {killer.kills}, both workers at once: {killer.double_kills}; what the worker was at: {hits}",
+            f"workers that ended although nobody killed them: {killer.ended}",
+            f"longest wait: {max(waits):.1f} s, without the dead workers' leases {max(works):.1f} s",
+            *(_evidence(case, killer) for case in cases if case.verdict.faults),
+        ]
+    )
+
+
+def _evidence(case: Case, killer: Killer) -> str:
+    place = Conversation(CHANNEL, case.visit.chat).id
+    blows = [
+        f"{blow.at - case.visit.decided_at:+.2f} s {blow.stage}{' (stopped)' if blow.frozen else ''}"
+        for blow in killer.blows
+        if blow.conversation == place
+    ]
+    return f"{case.visit}: {case.verdict}; workers hit in this chat: {blows}"
+
+
+def _counts(cases: Sequence[Case], columns: Sequence[str]) -> list[str]:
+    endings = [case.verdict.ending for case in cases]
+    doubled = sum(case.verdict.effects > 1 for case in cases)
+    untrue = sum(bool(case.verdict.faults) for case in cases)
+    counts = [len(cases), sum(case.verdict.effects for case in cases), *(endings.count(name) for name in columns)]  # type: ignore[arg-type]
+    return [str(count) for count in [*counts, doubled, endings.count("untold"), untrue]]
+
+
+def say(text: str) -> None:
+    """Tell whoever watches; pytest keeps it back unless asked not to."""
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
