@@ -3,7 +3,7 @@ PYTHON ?= python3.11
 BIN := .venv/bin
 SOURCES := agent channels config examples pending workers tests benchmarks
 
-.PHONY: demo test check format bench e2e screenshot clean
+.PHONY: demo test check format bench model e2e kills mutants screenshot clean
 
 demo: .venv/ready  ## the bot in your browser, with nothing else installed
 	$(BIN)/sayso up --config config/demo.yaml
@@ -21,17 +21,29 @@ format: .venv/ready-dev
 	$(BIN)/ruff format $(SOURCES)
 	$(BIN)/ruff check --fix $(SOURCES)
 
-bench: .venv/ready-dev  ## speed, as ratios inside one run
+bench: .venv/ready-bench  ## speed, as ratios inside one run
 	$(BIN)/python -m benchmarks.path
+	$(BIN)/python -m benchmarks.pending
+
+model: .venv/ready-dev  ## 50,000 random schedules of people, workers and faults, new ones each time
+	SAYSO_MODEL_EXAMPLES=50000 $(BIN)/python -m pytest tests/model -k no_schedule
 
 e2e: .venv/ready-dev  ## web, two workers and Redis as processes; every webhook twice
 	$(BIN)/python -m pytest tests/flows -v
+
+kills: .venv/ready-dev  ## 1,000 confirmations, workers killed by kill -9 between claim and outcome; about 4 minutes
+	SAYSO_KILLS=$${SAYSO_KILLS:-1000} $(BIN)/python -m pytest tests/flows/test_kills.py -s
+
+mutants: .venv/ready-mutation  ## mutation testing of pending/, on a copy of the tree in mutants/; about 40 minutes
+	rm -rf mutants
+	$(BIN)/mutmut run
+	$(BIN)/python -m tests.mutation.report
 
 screenshot: .venv/ready-dev  ## docs/img/console.png, from the running demo in a real browser
 	$(BIN)/python -m tests.browser.screenshot
 
 clean:
-	rm -rf .venv .sayso build *.egg-info
+	rm -rf .venv .sayso build mutants *.egg-info
 
 # A fresh machine may call Python 3.11 python3; any version the project does not support is refused by pip.
 .venv/bin/pip:
@@ -46,4 +58,12 @@ clean:
 .venv/ready-dev: pyproject.toml | .venv/ready
 	@echo "Setting up the tools for tests, about half a minute ..."
 	$(BIN)/pip install -qq --editable ".[examples]" --group dev
+	touch $@
+
+.venv/ready-bench: pyproject.toml | .venv/ready-dev
+	$(BIN)/pip install -qq --group bench
+	touch $@
+
+.venv/ready-mutation: pyproject.toml | .venv/ready-dev
+	$(BIN)/pip install -qq --group mutation
 	touch $@

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import re
 import secrets
 import time
 from collections.abc import Callable, Mapping
@@ -17,6 +18,10 @@ from channels.types import storable
 DEFAULT_TTL_SECONDS = 60.0
 #: Seconds left after an "ignore" tap (seed).
 DEFAULT_IGNORE_TTL_SECONDS = 10.0
+
+#: Marks in a preview that change how the rest of it reads, and other ends of a line. Joiners stay.
+_DECEIVING = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u200b\u200e\u200f\u202a-\u202e\u2060-\u206f\ufeff]")
+_LINES = re.compile("\r\n?|[\x0b\x0c\x85\u2028\u2029]")
 
 #: Seconds a window may be open at most: records are kept for two days.
 MAX_TTL_SECONDS = 86_400.0
@@ -91,7 +96,7 @@ class PendingAction:
     pending_action_id: str = field(default_factory=lambda: secrets.token_urlsafe(16))
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "preview", storable(self.preview))
+        object.__setattr__(self, "preview", readable(self.preview))
         if not self.args_digest:
             object.__setattr__(self, "args_digest", compute_args_digest(self.args))
 
@@ -116,6 +121,11 @@ class PendingAction:
 
 #: Writes exact JSON in its one spelling; `canonical_json` looks whether it is exact.
 spell = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False).encode
+
+
+def readable(text: str) -> str:
+    """The text as it reads: one kind of line end, no controls, no marks that turn the rest of it around."""
+    return _DECEIVING.sub("", _LINES.sub("\n", storable(text)))
 
 
 def exact_copy(args: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -152,7 +152,7 @@ class Texts:
 
     def _step(self, state: str, preview: str, told: str) -> str:
         if state == "done":
-            return self.done(preview, told).replace("\n", "\n   ")
+            return "\n   ".join(self.done(preview, told).splitlines())
         return self._say(f"report_{state}", preview=_on_one_line(preview))
 
     def _numbered(self, steps: Sequence[str]) -> list[str]:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import re
 import string
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from agent.tools.errors import ToolValidationError
+from pending.action import readable
 from pending.results import ToolResult
-
-#: Control and direction marks, line and paragraph separators. Joiners stay: Hindi, Persian and emoji need them.
-_DECEIVING = re.compile("[\x00-\x1f\x7f-\x9f\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff]")
 
 #: A format template over the arguments, or a function of them. A ToolResult means: there is nothing to propose.
 Preview = str | Callable[..., str | ToolResult]
@@ -55,4 +52,4 @@ def _plain(value: Any) -> Any:
     """A value as it stands in a preview: words on one line, without marks that change how the rest of it reads."""
     if not isinstance(value, str):
         return value
-    return " ".join(_DECEIVING.sub(" ", value).split())
+    return " ".join(readable(value).split())

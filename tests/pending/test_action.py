@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import decimal
 import json
+import time
 
 import pytest
 from hypothesis import given
@@ -94,3 +95,18 @@ def test_ids_are_not_guessable():
     """Each has 128 random bits."""
     ids = {PendingAction("ana", "k", "p").pending_action_id for _ in range(1000)}
     assert (len(ids), {len(pid) for pid in ids}) == (1000, {22})
+
+
+def test_preview_has_no_marks_that_turn_the_rest_of_it_around():
+    """Controls and direction marks are gone, every end of a line is one; the joiners of Hindi and of emoji stay."""
+    action = PendingAction("ana", "k", "a\u202eb\x07c\u200d\u0915\r\nd\u2028e\rf\ud800")
+    assert action.preview == "abc\u200d\u0915\nd\ne\nf?"
+
+
+def test_expiry_is_judged_by_the_clock_unless_a_time_is_given():
+    """And never before the window opened."""
+    assert PendingAction("ana", "k", "p", expires_at=1.0).is_expired()
+    assert not PendingAction("ana", "k", "p", expires_at=time.time() + 60).is_expired()
+    assert PendingAction("ana", "k", "p", expires_at=5.0).is_expired(5.0)
+    assert not PendingAction("ana", "k", "p", expires_at=5.0).is_expired(4.9)
+    assert not PendingAction("ana", "k", "p").is_expired()
