@@ -7,6 +7,7 @@ from itertools import product
 
 import pytest
 
+from channels.types import Reply
 from pending.action import PendingAction
 from pending.records import Claim, Decision, Ending, StoredAction, seal_action
 from pending.seal import Seal
@@ -241,6 +242,17 @@ def test_decision_after_the_window(twins, intent):
     twins.pass_time(61)
     assert twins.decide(intent) == "expired"
     assert (twins.state(), twins.at().by) == ("expired", "yes-1")
+
+
+@pytest.mark.parametrize(("intent", "verdict"), [("confirm", "early"), ("cancel", "cancelled"), ("ignore", "ignored")])
+def test_decision_before_the_preview_was_delivered(twins, intent, verdict):
+    """A yes is early; a no counts; an ignore leaves the window that was not opened yet."""
+    for rig in twins.rigs:
+        rig.accept(turn("delete"))
+        held, work = rig.mailbox.lease(CHAT.id, "w1")
+        rig.mailbox.commit(held, work, Change(replies=((Reply("Delete A?"), A),), arms=(arm(),)))
+    assert twins.decide(intent, ignore_seconds=5) == verdict
+    assert (twins.state(), twins.at().expires_at) == ("cancelled" if intent == "cancel" else "armed", 0.0)
 
 
 @pytest.mark.parametrize(("state", "intent"), list(product(STATES[1:], ["confirm", "cancel", "ignore"])))

@@ -13,6 +13,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from channels.types import Conversation
 from pending import RedisPendingStore
 from pending.audit.auditor import Auditor
+from pending.audit.entry import NO_HEAD, Tip
 from pending.audit.evidence import verify
 from pending.audit.ledger import FILE, Ledger, LedgerUnusable
 from pending.audit.tail import Tail
@@ -279,3 +280,18 @@ def test_real_store_writes_a_log_that_holds(redis_client, ledger, auditor):
     assert [kept.shard for kept in ledger.entries()] == [shard_of(Conversation("direct", "ana").id)] * 8
     assert {body.preview for body in ledger.bodies().values()} == {"Delete A?", "Delete B?"}
     assert [body.told for body in ledger.bodies().values() if "A" in body.preview] != [""]
+
+
+def test_lock_of_a_killed_auditor_ends_before_the_next_round(redis_client, ledger):
+    """Nobody has to release it."""
+    Auditor(redis_client, ledger).round()
+    assert 0 < redis_client.pttl("sayso:auditor") <= 900
+
+
+def test_redis_that_knows_of_no_entry_is_at_its_beginning(redis_client):
+    """As it is where somebody wrote something else."""
+    redis_client.set("sayso:{5}:audit:head", "7 garbage")
+    redis_client.set("sayso:{5}:audit:drained", "garbage")
+    tail = Tail(redis_client)
+    assert set(tail.tips().values()) == {Tip(0, NO_HEAD)}
+    assert set(tail.drained()) == {0}

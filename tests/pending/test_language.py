@@ -211,3 +211,11 @@ def test_messages_are_read_only_as_far_as_needed():
     messages = iter(["ok", "quero apagar isso", "never read"])
     assert choose(messages, "", "en") == "pt"
     assert list(messages) == ["never read"]
+
+
+@pytest.mark.parametrize(
+    ("words", "language"), [("شكرا جزيلا", "ar"), ("बहुत धन्यवाद", "hi"), ("شكرا", ""), ("धन्यवाद", "")]
+)
+def test_two_words_in_a_script_of_its_own_are_enough(words, language):
+    """One may be a name."""
+    assert recognise(words) == language

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
 import threading
 from contextlib import closing
@@ -318,3 +319,10 @@ def test_files_that_cannot_be_read_are_named(tmp_path):
 def test_ledger_is_ours_alone(filled):
     """It holds what people said: nobody else on the machine may read it."""
     assert filled.path.stat().st_mode & 0o077 == 0
+
+
+def test_person_of_a_ledger_that_is_not_there_cannot_be_erased(ledger):
+    """Saying that nothing was found would be a lie; no file is made."""
+    with pytest.raises(LedgerUnusable, match=f"no ledger at {re.escape(str(ledger.path))}: a worker writes it"):
+        ledger.erase("ana", at=AT)
+    assert not ledger.path.exists()

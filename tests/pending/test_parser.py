@@ -281,3 +281,19 @@ def test_pattern_stands_for_finitely_many_phrases():
         "yes remove it now",
     ]
     assert sum(len(book.confirm) + len(book.cancel) for book in BOOKS.values()) < 30_000
+
+
+def test_words_are_read_beside_emoji():
+    """Turning emoji on turns nothing off."""
+    assert WITH_EMOJI.is_confirm("yes")
+    assert WITH_EMOJI.is_cancel("no")
+
+
+def test_parser_of_one_language_reads_no_other():
+    """And as the whole one reads emoji; of a language that is not read there is none."""
+    assert EVERYTHING.only("de").is_confirm("ja")
+    assert not EVERYTHING.only("de").is_confirm("yes")
+    assert EVERYTHING.only("de").languages == ("de",)
+    assert PARSER.only("de") is PARSER
+    assert WITH_EMOJI.only("de").is_confirm("👍")
+    assert not EVERYTHING.only("de").is_confirm("👍")

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pending import RegexConfirmParser
-from pending.texts import catalogue, languages, speak
+from pending.texts import _plural_form, catalogue, languages, speak
 
 ALL = sorted(languages())
 HOSTILE = "Delete {preview} {yes} {nope} 100% %s **A** \\1 \\g<0> `x` \u202e"
@@ -209,6 +209,30 @@ def test_a_broken_plan_says_what_happened_to_each_step():
         "",
         "I did not try again. Check what failed, then ask again for what you still need.",
     ]
+
+
+def test_a_plan_of_which_nothing_was_started_says_what_to_do():
+    """Nothing failed, so nothing is to be checked."""
+    report = speak().plan_report([("cancelled", "Delete A", "")])
+    assert report == f"Steps done: 0 of 1.\n1. Not started: Delete A\n\n{catalogue('en')['after_cancelled']}"
+
+
+def test_a_result_of_several_lines_stays_under_its_step():
+    """It must not pass for a further step."""
+    report = speak().plan_report([("done", "Delete A", "A is gone\n2. B is gone")])
+    assert report == "Steps done: 1 of 1.\n1. A is gone\n   2. B is gone"
+
+
+@pytest.mark.parametrize(
+    ("count", "form"),
+    [
+        (1, "one"), (2, "two"), (3, "few"), (10, "few"), (11, "many"), (99, "many"), (100, "other"), (102, "other"),
+        (103, "few"), (110, "few"), (111, "many"), (202, "other"),
+    ],
+)  # fmt: skip
+def test_arabic_has_the_plural_forms_of_cldr(count, form):
+    """Also those that the present catalogue spells alike."""
+    assert _plural_form("ar", count) == form
 
 
 def test_an_unclear_step_is_never_called_done_or_failed():
