@@ -118,9 +118,9 @@ function choose(button, chosen = true) {
   button.ariaLabel = chosen ? `${button.textContent}, chosen` : null;
 }
 
-// Words settle or drop whatever was waiting, so older buttons have nothing left to say.
+// Words settle or drop whatever was waiting, so its answers have nothing left to say. An offer, such as Undo, stays.
 function closeButtons() {
-  for (const button of log.querySelectorAll(".buttons button")) button.disabled = true;
+  for (const button of log.querySelectorAll(".buttons :is(.primary, .danger)")) button.disabled = true;
 }
 
 function setTyping(shown, milliseconds = 0) {

@@ -35,6 +35,8 @@ def test_one_can_chat_see_a_chart_and_delete_an_invoice_by_tapping_confirm() -> 
             page.reload()
             expect(page.locator("#log .bot").last).to_contain_text("Invoice INV-42 is deleted")
             assert _booked(folder, "restore") == 0
+            say(page, "hello")
+            expect(page.locator("#log .bot").last).to_contain_text("You said: hello")
             page.get_by_role("button", name="Undo").click()
             expect(page.locator("#log .bot").last).to_contain_text("Invoice INV-42 is back")
         assert (_booked(folder, "delete"), _booked(folder, "restore")) == (1, 1)
