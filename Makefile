@@ -34,7 +34,7 @@ e2e: .venv/ready-dev  ## web, two workers and Redis as processes; every webhook 
 kills: .venv/ready-dev  ## 1,000 confirmations, workers killed by kill -9 between claim and outcome; about 4 minutes
 	SAYSO_KILLS=$${SAYSO_KILLS:-1000} $(BIN)/python -m pytest tests/flows/test_kills.py -s
 
-mutants: .venv/ready-mutation  ## mutation testing of pending/, on a copy of the tree in mutants/; about 40 minutes
+mutants: .venv/ready-mutation  ## mutation testing of pending/, on a copy of the tree in mutants/; about an hour on two cores
 	rm -rf mutants
 	$(BIN)/mutmut run
 	$(BIN)/python -m tests.mutation.report

@@ -17,12 +17,12 @@ from agent.loop import Agent
 from agent.memory import ConversationMemory
 from agent.messages import Message, Role
 from agent.tools.artifacts import Artifact, collect_artifacts
-from channels.types import Button, Media, Reply, Turn
+from channels.types import Button, Media, Reply, Scope, Turn
 from pending.action import PendingAction
 from pending.intent import Words, read_answer
 from pending.language import choose
 from pending.parser import ConfirmParser
-from pending.plan import PLAN_KIND, Effect, Proposal, propose, undo_of
+from pending.plan import Effect, Proposal, propose, undo_of
 from pending.proposals import ChannelRun, channel_run
 from pending.records import OPEN_STATES, Claim, Decision, StoredAction
 from pending.store import BasePendingStore, InMemoryPendingStore, scope_of
@@ -180,7 +180,7 @@ class ChannelAgent:
             told = words.unknown(preview)
             move = Move(stored.pid, ("started", "unknown"), "unknown", told, queued.turn.event_id)
             return Change(replies=((Reply(told), ""),), move=move)
-        return Change(replies=((Reply(await self._retold(queued.turn.conversation.id, stored)), ""),))
+        return Change(replies=((Reply(await self._retold(queued.turn.scope, stored)), ""),))
 
     async def _answer(self, case: _Case) -> _Answer:
         if case.settled:
@@ -219,7 +219,7 @@ class ChannelAgent:
         if press is None or target is None or target.pid != press.pending_action_id:
             return _said(case, self._not_for_you(case))
         if target.state not in OPEN_STATES:
-            return _said(case, await self._retold(case.turn.conversation.id, target))
+            return _said(case, await self._retold(case.turn.scope, target))
         match press.intent:
             case "confirm" if not target.action.code:
                 return await self._confirm(case, target)
@@ -231,8 +231,9 @@ class ChannelAgent:
             turn.scope, "ignore", turn.event_id, expected_id=target.pid,
             ignore_seconds=self.store.ignore_ttl_seconds,
         )  # fmt: skip
-        await offload(self.store.records.decide, decision)
-        return _said(case, speak(target.action.language).ignored(target.action.preview))
+        verdict, _ = await offload(self.store.records.decide, decision)
+        words, preview = speak(target.action.language), target.action.preview
+        return _said(case, words.expired(preview) if verdict == "expired" else words.ignored(preview))
 
     def _not_for_you(self, case: _Case) -> str:
         """A button of somebody else's, else of a prompt that is over, else of nobody's."""
@@ -260,16 +261,14 @@ class ChannelAgent:
 
     async def _settled(self, case: _Case, stored: StoredAction) -> _Answer:
         """The outcome of this very turn: it was reached before a crash, and is told now."""
-        conversation = case.turn.conversation.id
-        effects = await self.store.settlement.effects(conversation, stored)
-        answer = _asserting(case, _said(case, await self._retold(conversation, stored)), stored.action)
+        effects = await self.store.settlement.effects(case.turn.scope, stored)
+        answer = _asserting(case, _said(case, await self._retold(case.turn.scope, stored)), stored.action)
         return self._with_undo(case, answer, effects)
 
-    async def _retold(self, conversation: str, stored: StoredAction) -> str:
+    async def _retold(self, scope: Scope, stored: StoredAction) -> str:
         """What became of an action that is over, as far as it is known by now."""
-        if stored.action.kind == PLAN_KIND and stored.state in ("done", "failed", "unknown"):
-            return await self.store.settlement.report(conversation, stored.action) or _told(stored)
-        return _told(stored)
+        begun = stored.state in ("done", "failed", "unknown")
+        return (begun and await self.store.settlement.report(scope, stored)) or _told(stored)
 
     def _with_undo(self, case: _Case, answer: _Answer, effects: Sequence[Effect]) -> _Answer:
         """The answer with a button that undoes what can be undone. It waits beside what the scope may wait for."""

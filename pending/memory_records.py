@@ -119,6 +119,8 @@ class MemoryRecords:
                 return "mine", now.state
             if now.state == "expired" and now.by == claim.by:
                 return "expired", now.state
+            if now.state != "shown" and now.by == claim.by:
+                return "moved", now.state
             if now.state != "shown":
                 return "other", now.state
             if (now.record, now.mac) != (stored.record, stored.mac):
@@ -339,7 +341,7 @@ class MemoryRecords:
         if state not in OPEN_STATES:
             for step in (self._get(step) for step in arm.steps):
                 if step and step.state in OPEN_STATES:
-                    self._set(step.pid, _end_of_step(step.state, state), by=by)
+                    self._set(step.pid, _end_of_step(step.state, state), by=stored.by)
         return stored
 
     def _forget_oldest(self) -> None:

@@ -9,7 +9,7 @@ import time
 from dataclasses import replace
 from typing import Any
 
-from channels.types import Reply, storable
+from channels.types import Reply, Scope, storable
 from pending.action import Executor, PendingAction, State
 from pending.executors import Executors, performing
 from pending.outcome import ConfirmOutcome, EndState, early, ended, expired, state_of_plan, told_of
@@ -114,17 +114,21 @@ class Settlement:
         await offload(self._records.change, claim.conversation, Change(move=move))
         return ConfirmOutcome("cancelled", replace(action, state="superseded"), told=told)
 
-    async def effects(self, conversation: str, stored: StoredAction) -> tuple[Effect, ...]:
-        """What took effect of an action that is over, read from its records."""
+    async def effects(self, scope: Scope, stored: StoredAction) -> tuple[Effect, ...]:
+        """What took effect of an action that is over, read from its records; nothing of a record that was changed."""
+        if not stored.is_genuine(self._seal, scope):
+            return ()
         if stored.action.kind != PLAN_KIND:
             return (Effect(stored.action, stored.result),) if stored.state == "done" else ()
-        steps = await offload(self._records.read, conversation, step_names(stored.action))
-        return tuple(Effect(step.action, step.result) for step in steps if step and step.state == "done")
+        steps = await self._steps(scope, stored.action) or []
+        return tuple(Effect(step.action, step.result) for step in steps if step.state == "done")
 
-    async def report(self, conversation: str, plan: PendingAction) -> str:
-        """What became of each step of a plan that is over, as far as it is known by now; "" when steps are missing."""
-        steps = await self._steps(conversation, plan)
-        return _report(plan, steps) if steps else ""
+    async def report(self, scope: Scope, stored: StoredAction) -> str:
+        """What became of each step of a plan that is over, as far as it is known; "" when a record was changed."""
+        if stored.action.kind != PLAN_KIND or not stored.is_genuine(self._seal, scope):
+            return ""
+        steps = await self._steps(scope, stored.action)
+        return _report(stored.action, steps) if steps else ""
 
     async def _execute(
         self, claim: Claim, stored: StoredAction, state: State | str, deadline: float | None
@@ -207,7 +211,7 @@ class Settlement:
     async def _run_plan(self, claim: Claim, plan: PendingAction, attempt: str) -> ConfirmOutcome:
         """Step after step, until one does not end well. What an earlier worker did is not done again."""
         deadline = time.monotonic() + self._timeout_seconds
-        steps = await self._steps(claim.conversation, plan)
+        steps = await self._steps(claim.scope, plan)
         if steps is None:
             return await self._broken_plan(claim, plan, attempt)
         effects: tuple[Effect, ...] = ()
@@ -218,15 +222,19 @@ class Settlement:
             effects += outcome.effects if outcome else ()
             if outcome is None or not outcome.executed:
                 break
-        ended_steps = await self._steps(claim.conversation, plan) or steps
+        ended_steps = await self._steps(claim.scope, plan) or steps
         told, state = _report(plan, ended_steps), state_of_plan([step.state for step in ended_steps])
         await offload(self._records.finish, claim, attempt, Ending(state, told))
         return ended(plan, state, told, told, effects)
 
-    async def _steps(self, conversation: str, plan: PendingAction) -> list[StoredAction] | None:
+    async def _steps(self, scope: Scope, plan: PendingAction) -> list[StoredAction] | None:
         """The steps of a plan, None when one of them is not what was shown."""
-        found = await offload(self._records.read, conversation, step_names(plan))
-        steps = [step for number, step in enumerate(found) if step and is_step(plan, number, step)]
+        found = await offload(self._records.read, scope.conversation.id, step_names(plan))
+        steps = [
+            step
+            for number, step in enumerate(found)
+            if step and step.is_genuine(self._seal, scope) and is_step(plan, number, step)
+        ]
         return steps if len(steps) == len(found) else None
 
     async def _step(
@@ -252,11 +260,11 @@ class Settlement:
 
     async def _interrupted_plan(self, claim: Claim, plan: PendingAction) -> ConfirmOutcome:
         """Its process died at one of the steps: that one is asked after, the others are as their records say."""
-        steps = await self._steps(claim.conversation, plan) or []
+        steps = await self._steps(claim.scope, plan) or []
         for step in steps:
             if step.state == "started":
                 await self._interrupted(replace(claim, pending_action_id=step.pid), step.action)
-        known = await self._steps(claim.conversation, plan) or []
+        known = await self._steps(claim.scope, plan) or []
         told = _report(plan, known) if known else speak(plan.language).unknown(plan.preview)
         state = state_of_plan([step.state for step in known]) if known else "unknown"
         return await self._close(claim, plan, state, told)
@@ -291,7 +299,9 @@ class Settlement:
         return await self._close(claim, stored.action, "unknown", speak().unknown("an action that was changed"))
 
     async def _close(self, claim: Claim, action: PendingAction, state: EndState, told: str) -> ConfirmOutcome:
-        move = Move(claim.pending_action_id, ("started", "unknown"), state, told, claim.by)
+        # Where "unknown" was said meanwhile it stays: only who knows better may correct it, and says so.
+        before = ("started", "unknown") if state == "unknown" else ("started",)
+        move = Move(claim.pending_action_id, before, state, told, claim.by)
         word, _ = await offload(self._records.change, claim.conversation, Change(move=move))
         if word == "ok":
             return ended(action, state, told, told)

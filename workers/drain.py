@@ -75,11 +75,11 @@ class Drain:
 
     async def run(self, conversation: str) -> None:
         """Empty a conversation's outbox and mailbox, in order, unless another worker is at it."""
-        token = secrets.token_urlsafe(8)
+        token, asked = secrets.token_urlsafe(8), self.clock()
         taken = await offload(self.mailbox.lease, conversation, token)
         if taken is None:
             return
-        held = _Held(taken[0], self.clock())
+        held = _Held(taken[0], asked)
         working = asyncio.create_task(self._work(held, taken[1]))
         keeping = asyncio.create_task(self._keep(held))
         try:

@@ -7,6 +7,7 @@ local state, by, rec, mac, expires, seen, plan =
 if not state then return {'gone', ''} end
 if (state == 'claimed' or state == 'started') and by == act then return {'mine', state} end
 if state == 'expired' and by == act then return {'expired', state} end
+if state ~= 'shown' and by == act then return {'moved', state} end  -- it ended since this worker looked
 if state ~= 'shown' then return {'other', state} end
 if rec ~= ARGV[7] or mac ~= ARGV[8] then return {'tampered', state} end
 if plan then  -- the yes was to the plan, whose window was judged: its steps run only while it does

@@ -339,7 +339,7 @@ def test_steps_run_only_while_their_plan_does_and_for_whoever_runs_it(twins):
     twins.start(A)
     twins.finish("done", A)
     twins.do("change", CHAT.id, move(PLAN, "started", "done", "it is done", "yes-1"))
-    assert twins.claim(B) == ("other", "cancelled")
+    assert twins.claim(B) == ("moved", "cancelled")
     assert [twins.state(pid) for pid in (A, B, PLAN)] == ["done", "cancelled", "done"]
 
 
@@ -370,3 +370,11 @@ def test_decision_ends_a_whole_plan(twins):
     twins.do("change", CHAT.id, Change(arms=plan()))
     assert twins.decide("cancel") == "cancelled"
     assert [twins.state(pid) for pid in (A, B)] == ["cancelled", "cancelled"]
+
+
+def test_action_is_not_read_under_another_conversation(twins):
+    """Nor one that is not there."""
+    lead_to(twins, "shown")
+    assert twins.do("read", "elsewhere", (A,)) == [None]
+    assert twins.do("read", CHAT.id, (B,)) == [None]
+    assert twins.do("look", CHAT.id, "somebody") is None

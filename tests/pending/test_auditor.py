@@ -16,7 +16,7 @@ from pending.audit.auditor import Auditor
 from pending.audit.entry import NO_HEAD, Tip
 from pending.audit.evidence import verify
 from pending.audit.ledger import FILE, Ledger, LedgerUnusable
-from pending.audit.tail import Tail
+from pending.audit.tail import Tail, waiting
 from tests.config.processes import free_port
 from tests.pending.state_log import KEY, SIGNER, StateLog
 from workers.redis import connect, shard_of
@@ -295,3 +295,23 @@ def test_redis_that_knows_of_no_entry_is_at_its_beginning(redis_client):
     tail = Tail(redis_client)
     assert set(tail.tips().values()) == {Tip(0, NO_HEAD)}
     assert set(tail.drained()) == {0}
+
+
+def test_garbage_stands_where_the_next_entry_would():
+    """Also at the beginning of a list."""
+    log = StateLog(3)
+    for pid in "ab":
+        log.add(pid, "armed")
+    raw = [b"x", b"y", log.texts[1].encode(), b"\xff"]
+    found = [(kept.shard, kept.n, kept.text) for kept in waiting(3, raw)]
+    assert found == [(3, 1, "x"), (3, 2, "y"), (3, 2, log.texts[1]), (3, 3, "\\xff")]
+
+
+def test_auditor_of_another_bot_drains_that_ones_log_only(redis_client, ledger):
+    """Two deployments may share a Redis."""
+    for prefix in ("sayso:", "bot:"):
+        RedisPendingStore(prefix=prefix, client=redis_client, secret_keys=[KEY]).stash("ana", kind="k", preview="p")
+    assert Auditor(redis_client, ledger, prefix="bot:").round() == 2
+    shard = shard_of(Conversation("direct", "ana").id)
+    assert redis_client.exists(f"sayso:{{{shard}}}:audit") == 1
+    assert redis_client.exists(f"bot:{{{shard}}}:audit") == 0

@@ -80,6 +80,7 @@ def raises():
         (lambda: GONE, "executed", "done", GONE.to_json(), GONE.to_json()),
         (raises, "failed", "failed", WORDS.failed("Apagar A"), None),
     ],
+    ids=["words", "nothing", "number", "typed", "error"],
 )  # fmt: skip
 def test_confirmed_action_tells_its_outcome(door, executor, status, state, told, result):
     """What the tool returned says it best; without a word of its own, ours."""
@@ -136,6 +137,7 @@ def test_window_closes_on_the_second():
         ("confirm", {"expected_kind": "pay"}, "kind_mismatch", "shown", WORDS.stale()),
         ("cancel", {"expected_id": "B" * 22}, "kind_mismatch", "shown", WORDS.stale()),
     ],
+    ids=["cancel", "ignore", "other kind", "other action"],
 )
 def test_button_hears_what_it_did(intent, expected, status, state, told):
     """Cancelled, still waiting, or a button of another prompt."""
@@ -172,6 +174,7 @@ def test_changed_record_is_disarmed_without_its_words(door):
         (True, "done", WORDS.done("Apagar A", "")),
         ("sumiu", "done", "sumiu"),
     ],
+    ids=["nobody knows", "no", "yes", "words"],
 )
 def test_interrupted_action_ends_as_the_world_says(answer, state, told):
     """Nothing is repeated; without anybody to ask it is unknown."""
@@ -254,7 +257,7 @@ def test_effects_of_what_is_over_are_read_from_its_record(state, effects):
     if state == "unknown":
         desk.begin()
     desk.confirm()
-    found = run_here(desk.store.settlement.effects(HERE.conversation.id, desk.stored))
+    found = run_here(desk.store.settlement.effects(HERE, desk.stored))
     assert [(effect.action.preview[-1], effect.result) for effect in found] == effects
     assert desk.stored.state == state
 
@@ -305,3 +308,14 @@ def test_sealed_record_leaves_out_what_goes_without_saying():
     assert (arm.code, arm.plan, arm.user, arm.live, arm.steps) == ("4821", "P", "-", True, ())
     assert "outcome" not in arm.record
     assert seal_action(replace(action, ttl_seconds=0.0), InMemoryPendingStore().seal, user="-").ttl_ms == 1
+
+
+def test_yes_before_the_question_hears_that_it_was_not_asked_yet():
+    """The action stays as it is, and so does its record."""
+    desk = Desk()
+    stored = desk.stored
+    pid = desk.action.pending_action_id
+    desk.store.records._put(pid, replace(stored, state="armed", expires_at=0.0))
+    outcome = desk.store.pop_if_intent("ana", "confirm")
+    desk.heard(outcome, "early", "armed", WORDS.early("Apagar A"))
+    assert desk.store.get("ana") is None

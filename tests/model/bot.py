@@ -1,0 +1,302 @@
+"""Bot: the real parts on a real Redis, with a model that proposes what it is told to and workers that stop anywhere."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import itertools
+import re
+from collections.abc import Callable, Generator, Sequence
+from contextvars import Context
+from typing import Any, Literal
+
+from redis import Redis
+
+from agent.channel_agent import ChannelAgent
+from agent.config import AgentResult
+from agent.messages import Message, Role
+from channels.base import Ambiguous, RateLimited, Refused
+from channels.types import Conversation, Delivery, Receipt, Reply, Tap, Turn
+from pending import RedisPendingStore, stash_pending
+from pending.action import PendingAction
+from pending.redis_records import LUA as PENDING_LUA
+from pending.seal import split_button
+from tests.model.judge import Judge
+from tests.model.wire import CLOCK, Patches, Peek, Wire
+from tests.model.world import ROOM, World
+from workers.drain import BROKEN, TOO_LONG, Drain, _Held
+from workers.lane import Change, LaneError, LaneLost, Lease, QueuedTurn
+from workers.mailbox import LUA as LANE_LUA
+from workers.mailbox import RedisMailbox
+from workers.offload import crossing, offload
+from workers.outbox import Postman, RedisOutbox
+from workers.redis import PREFIX, shard_of
+
+#: What can be asked for: "broken" raises, "gone" has no executor any more, "checked" can be asked how it ended.
+KINDS = ("delete", "pay", "archive", "checked", "broken", "gone", "coded")
+#: Seconds in which an archiving can be undone.
+UNDO_SECONDS = 120.0
+#: Turns that may wait in one conversation.
+CAP = 8
+
+_ASKED = re.compile(r"what about ([a-z+]+) now\?")
+
+
+def ask(kinds: Sequence[str]) -> str:
+    """Words that make the model propose these, in order."""
+    return f"what about {'+'.join(kinds)} now?"
+
+
+class Proposer:
+    """An agent that proposes what it is asked for, and chats otherwise."""
+
+    tools = ()
+    memory = None
+
+    def __init__(self) -> None:
+        self._numbers = itertools.count(1)
+
+    async def arun(self, messages: Sequence[Message], *, memory: Any) -> AgentResult:
+        """One run, without a model."""
+        said = messages[-1].content
+        memory.add_many([*messages, Message(Role.ASSISTANT, "I see.")])
+        asked = _ASKED.fullmatch(said)
+        for kind in asked[1].split("+") if asked else ():
+            number = next(self._numbers)
+            stash_pending(
+                kind=kind, preview=f"{kind} <{number}>", args={"n": number}, idempotent=kind == "pay",
+                typed_code=kind == "coded",
+            )  # fmt: skip
+        return AgentResult("I see.")
+
+
+class Messenger:
+    """A channel whose platform has weather."""
+
+    name = "chat"
+
+    def __init__(self, bot: Bot) -> None:
+        self._bot = bot
+
+    def pieces(self, reply: Reply) -> list[Reply]:
+        """Everything fits in one message."""
+        return [reply]
+
+    async def send(self, delivery: Delivery) -> Receipt:
+        """Deliver, unless the weather is bad."""
+        world, judge = self._bot.world, self._bot.judge
+        judge.sending(delivery)
+        weather = world.weather.pop(0) if world.weather else "fine"
+        if weather == "busy":
+            raise RateLimited(30)
+        judge.said(delivery, arrived=weather != "refused")
+        if weather == "refused":
+            raise Refused("no such chat")
+        if weather == "unclear":
+            raise Ambiguous("no answer")
+        return Receipt(delivery.id)
+
+
+class Bot:
+    """The parts of one bot, for all examples of one run; each example has a world of its own."""
+
+    def __init__(self, client: Redis, patches: Patches) -> None:
+        self.client = client
+        self.peek = Peek(client)
+        lanes, records = Wire(client, LANE_LUA, patches), Wire(client, PENDING_LUA, patches)
+        missed = {old for each in patches.values() for old, _ in each} - lanes.applied - records.applied
+        assert not missed, f"no script has {missed}: this mutant is none"
+        self.lanes = lanes
+        self.mailbox, self.outbox = RedisMailbox(lanes, cap=CAP), RedisOutbox(lanes)
+        self.store = RedisPendingStore(client=client, secret_keys=["key"])
+        self.store.records._scripts = records
+        self._register()
+        self.begin()
+
+    def begin(self) -> None:
+        """A new world."""
+        self.client.flushdb()
+        self.world = World()
+        self.judge = Judge(self.world, self.peek)
+        self.agent = ChannelAgent(Proposer(), self.store)
+        postman = Postman(self.outbox, {"chat": Messenger(self)}, chance=lambda: 0.5)
+        self.drain = ModelDrain(self.mailbox, postman, {}, {"chat": self.agent}, clock=lambda: self.world.now / 1000)
+        self.pass_time(0)
+
+    def pass_time(self, seconds: float) -> None:
+        """Move all clocks."""
+        self.world.now += round(seconds * 1000)
+        self.client.set(CLOCK, self.world.now)
+
+    def hear(self, turn: Turn) -> None:
+        """A platform delivers an event."""
+        parts = split_button(turn.tap.data) if turn.tap else None
+        accepted = self.mailbox.accept(turn, tapped=parts[0] if parts else "")
+        self.world.counts["duplicates"] += accepted.outcome == "duplicate"
+        self.judge.accepted(turn, accepted.outcome, accepted.seq)
+
+    def overdue(self) -> list[str]:
+        """A round of the reaper: what it wakes."""
+        found = self.lanes.on_shard("overdue", shard_of(ROOM.id), 100)
+        return [name for name in found if self.lanes.run("rewake", name) == "ok"]
+
+    def busy(self) -> bool:
+        """Whether there is anything left to be done, by the index of work."""
+        return bool(self.client.zcard(f"{PREFIX}{{{shard_of(ROOM.id)}}}:due"))
+
+    def _register(self) -> None:
+        for kind in KINDS:
+            self.store.register_executor_factory(kind, self._factory)
+        self.store.executors.register_undo("archive", self._factory, UNDO_SECONDS)
+        self.store.register_reconciler("checked", self._reconcile)
+
+    def _factory(self, action: PendingAction) -> Callable[[], str] | None:
+        if action.kind == "gone":
+            return None
+        return lambda: self._perform(action)
+
+    def _perform(self, action: PendingAction) -> str:
+        if action.kind == "broken":
+            self.judge.failure(action)
+            raise RuntimeError("secret")
+        return self.judge.effect(action)
+
+    def _reconcile(self, action: PendingAction) -> bool | None:
+        return None if self.world.silent else self.judge.asked(action)
+
+
+class ModelDrain(Drain):
+    """The worker's own pass through a conversation, without an event loop's clock and tasks."""
+
+    async def pass_through(self, worker: Worker) -> None:
+        """Work as `run` does."""
+        asked = self.clock()
+        taken = await offload(self.mailbox.lease, worker.conversation, worker.name)
+        if taken is None:
+            return
+        worker.held = _Held(taken[0], asked)
+        try:
+            await self._work(worker.held, taken[1])
+        except LaneError:
+            return
+
+    async def _answer(self, lease: Lease, queued: QueuedTurn) -> Change:
+        worker = Worker.at_work
+        worker.answering = True
+        try:
+            return await self.agents[queued.turn.conversation.channel].answer(queued, lease)
+        except asyncio.CancelledError:  # what a turn's time limit does to it
+            return Change(replies=((Reply(TOO_LONG), ""),))
+        except (LaneError, TypeError):  # the second is a mistake of ours
+            raise
+        except Exception as exc:  # noqa: BLE001  # the rim of a turn: nothing may get this far
+            worker.broke("a turn is answered", repr(exc))
+            return Change(replies=((Reply(BROKEN), ""),))
+        finally:
+            worker.answering = False
+
+
+class _Pause:
+    """A place where a worker may stop for a while, or for ever."""
+
+    def __await__(self) -> Generator[None, None, None]:
+        yield
+
+
+class Worker:
+    """One pass of a worker, stopped before and after each call of a store."""
+
+    #: The one that is being stepped.
+    at_work: Worker
+
+    def __init__(self, bot: Bot, conversation: str, name: str) -> None:
+        self.conversation = conversation
+        self.name = name
+        self.held: _Held | None = None
+        self.answering = False
+        #: The call it is stopped at, and whether that is "before" or "after" it.
+        self.at = ("", "before")
+        #: Whether the next call's answer is lost: asked again at once, or after the worker was stopped.
+        self.loses: Literal["", "at once", "later"] = ""
+        self._bot = bot
+        self._context = Context()
+        self._context.run(crossing.set, self._cross)
+        self._coroutine = bot.drain.pass_through(self)
+
+    def step(self) -> bool:
+        """Go to the next pause; False when the pass has ended."""
+        return self._go(lambda: self._coroutine.send(None))
+
+    def run_out_of_time(self) -> bool:
+        """The turn's time limit strikes here."""
+        return self._go(lambda: self._coroutine.throw(asyncio.CancelledError()))
+
+    def crash(self) -> None:
+        """Nothing more is done."""
+        self._context.run(self._coroutine.close)
+
+    def broke(self, promise: str, *facts: Any) -> None:
+        """This worker broke a promise."""
+        self._bot.world.broke(promise, *facts)
+
+    def renew(self) -> None:
+        """Keep the lease, as a task beside the work does."""
+        if self.held is None:
+            return
+        asked = self._bot.drain.clock()
+        try:
+            self._call(functools.partial(self._bot.mailbox.renew, self.held.lease))
+        except LaneLost:
+            return
+        self.held.renewed_at = asked
+
+    def _go(self, on: Callable[[], Any]) -> bool:
+        Worker.at_work = self
+        self._bot.world.counts["steps"] += 1
+        try:
+            self._context.run(on)
+        except StopIteration:
+            return False
+        return True
+
+    def _call(self, function: functools.partial[Any]) -> Any:
+        answer = function()
+        self._bot.judge.called(function.func.__name__, function.args, function.keywords, answer)
+        return answer
+
+    async def _cross(self, function: functools.partial[Any]) -> Any:
+        self.at = (function.func.__name__, "before")
+        await _Pause()
+        answer = self._call(function)
+        if self.loses:
+            answer = await self._again(function, answer)
+        self.at = (function.func.__name__, "after")
+        await _Pause()
+        return answer
+
+    async def _again(self, function: functools.partial[Any], first: Any) -> Any:
+        """The answer was lost: redis-py sends the same again."""
+        bot, at_once, name = self._bot, self.loses == "at once", function.func.__name__
+        self.loses = ""
+        bot.world.counts["lost answers"] += 1
+        if not at_once:
+            await _Pause()
+            return self._call(function)
+        before = bot.peek.digest()
+        try:
+            answer = function()
+        except LaneError:  # it let the lane go itself, and cannot know
+            if name != "postpone":
+                self.broke("asked twice, a store says the same", name)
+            raise
+        finally:
+            if bot.peek.digest() != before and first != "worn":  # only the count of attempts grew
+                self.broke("asked twice, a store changes once", name)
+        if answer != first:
+            self.broke("asked twice, a store says the same", name, first, answer)
+        return answer
+
+
+def turn(conversation: Conversation, user: str, event: str, text: str = "", tap: str = "") -> Turn:
+    """Something that a person did."""
+    return Turn(event, conversation, user, text, tap=Tap(tap) if tap else None, language="en")

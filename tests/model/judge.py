@@ -1,0 +1,212 @@
+"""Judge: what must be true of each call, effect and delivery at the moment it happens."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from channels.types import Delivery, Reply, Turn
+from pending.action import DEFAULT_IGNORE_TTL_SECONDS, PendingAction
+from pending.records import Claim, Decision, Ending, StoredAction
+from tests.model.verdicts import Verdicts
+from tests.model.wire import Peek
+from tests.model.world import Event, Proposal, World, result_of, shown
+from workers.lane import Change, Lease, QueuedReply, QueuedTurn
+from workers.mailbox import LEASE_MS
+from workers.outbox import REPEATED
+
+#: How often an effect may be begun if it may be repeated.
+MOST_STARTS = 3
+#: What only the holder of a lane may do. (A lane that was lost is let go in silence.)
+_FENCED = ("renew", "commit", "settle", "postpone", "claim", "start")
+
+
+class Judge:
+    """Watches one example. Broken promises go into the world's list."""
+
+    def __init__(self, world: World, peek: Peek) -> None:
+        self._world = world
+        self._peek = peek
+        self._verdicts = Verdicts(world, peek)
+        #: Who may work on each conversation, until when.
+        self._holders: dict[str, tuple[str, int]] = {}
+
+    def accepted(self, turn: Turn, outcome: str, seq: int) -> None:
+        """The door's answer to an event: new once, then always the same number."""
+        world, key = self._world, (turn.conversation.id, turn.event_id)
+        known = world.events.get(key)
+        if outcome == "new" and known is None:
+            if seq != world.received(turn.conversation.id) + 1:
+                world.broke("turns are numbered without a gap", turn.event_id, seq)
+            world.events[key] = world.by_seq[turn.conversation.id, seq] = Event(turn, seq, world.now, world.tick())
+        elif outcome == "new" or (outcome == "duplicate" and (known is None or known.seq != seq)):
+            world.broke("an event is accepted once", turn.event_id, outcome, seq)
+
+    def called(self, name: str, args: Sequence[Any], options: Mapping[str, Any], answer: Any) -> None:
+        """A store did what a worker asked for. Not called when it refused because the lane was lost."""
+        if name in _FENCED and "lost" not in (answer, answer[0] if isinstance(answer, tuple) else ""):
+            self._held(name, args[0].lease if name in ("claim", "start") else args[0])
+        follow = getattr(self, f"_{name}", None)
+        if follow:
+            follow(*args, **options, answer=answer)
+
+    def sending(self, delivery: Delivery) -> None:
+        """A delivery is tried: in order, and marked when it may be the second."""
+        world, (conversation, _, number) = self._world, delivery.id.rpartition("#")
+        at, reply = int(number), delivery.reply
+        last = world.last_sent[conversation]
+        if at not in (last, last + 1) and (conversation, at) not in world.sent:
+            world.broke("replies arrive in order", delivery.id, last)
+        world.last_sent[conversation] = max(at, last)
+        if (conversation, at) in world.sent:
+            world.counts["repeated replies"] += 1
+            if not reply.text.startswith(REPEATED):
+                world.broke("a repeated reply is marked", delivery.id)
+
+    def said(self, delivery: Delivery, *, arrived: bool) -> None:
+        """The platform took a delivery, or refused it for good: we said it either way."""
+        world, (conversation, _, number) = self._world, delivery.id.rpartition("#")
+        world.tick()
+        if arrived:
+            first = (conversation, int(number)) not in world.sent
+            world.sent[conversation, int(number)] = delivery.reply
+            world.show(conversation, delivery.reply)
+            if not first:
+                return
+        for proposal, meaning in world.statements(conversation, delivery.reply.text):
+            proposal.said.append(meaning)
+            took_effect = world.effects[proposal.pid] > 0
+            if meaning == "done" and not took_effect:
+                world.broke("nobody is told done without an effect", proposal.preview)
+            if meaning == "nothing" and took_effect:
+                world.broke("nobody is told that nothing was done after an effect", proposal.preview)
+            if meaning in ("failed", "not done") and took_effect and not proposal.absent:
+                world.broke("nobody is told of a failure after an effect", proposal.preview)
+
+    def effect(self, action: PendingAction) -> str:
+        """A tool took effect."""
+        world = self._world
+        proposal = world.proposals.get(action.pending_action_id)
+        if proposal is None:
+            world.broke("an effect is one that was proposed", action.pending_action_id)
+            return ""
+        world.tick()
+        world.counts["effects"] += 1
+        world.effects[proposal.pid] += 1
+        if world.effects[proposal.pid] > (MOST_STARTS if proposal.idempotent else 1):
+            world.broke("an effect takes place once", proposal.preview, world.effects[proposal.pid])
+        if shown(action) != (proposal.kind, proposal.args, proposal.preview):
+            world.broke("what runs is what was shown", shown(action), proposal.preview)
+        if world.head(proposal).fate != "claimed" or "nothing" in proposal.said:
+            world.broke("only what was confirmed runs", proposal.preview, proposal.fate, proposal.said)
+        self._undone(proposal)
+        self._in_order(proposal)
+        return result_of(proposal.kind, proposal.args)
+
+    def asked(self, action: PendingAction) -> bool:
+        """The world is asked whether an action took effect. What it says may change, while its worker is paused."""
+        pid = action.pending_action_id
+        self._world.proposals[pid].absent = not self._world.effects[pid]
+        return bool(self._world.effects[pid])
+
+    def failure(self, action: PendingAction) -> None:
+        """A tool raised before it did anything."""
+        self._world.failures[action.pending_action_id] += 1
+        self._in_order(self._world.proposals[action.pending_action_id])
+
+    def _undone(self, proposal: Proposal) -> None:
+        world, of = self._world, proposal.undoes
+        if of and not world.effects[of]:
+            world.broke("only what took effect is undone", proposal.preview)
+        if of and sum(n for pid, n in world.effects.items() if world.proposals[pid].undoes == of) > 1:
+            world.broke("an undo happens once", proposal.preview)
+
+    def _in_order(self, step: Proposal) -> None:
+        world = self._world
+        if not step.plan:
+            return
+        steps = [world.proposals[pid] for pid in world.proposals[step.plan].steps]
+        at = steps.index(step)
+        bad = [each for each in steps[:at] if not world.effects[each.pid] or each.ended in ("failed", "unknown")]
+        early = [each for each in steps[at + 1 :] if world.effects[each.pid] or world.failures[each.pid]]
+        if bad or early:
+            world.broke("steps run in order and stop at the first that does not end well", step.preview)
+
+    def _held(self, name: str, lease: Lease) -> None:
+        if self._holders.get(lease.conversation, ("", 0))[0] != lease.token:
+            self._world.broke("a worker that lost its lane changes nothing", name, lease.token)
+
+    def _lease(self, conversation: str, token: str, *, answer: Any) -> None:
+        holder, until = self._holders.get(conversation, ("", 0))
+        if answer is None:
+            return
+        if holder not in ("", token) and until > self._world.now:
+            self._world.broke("a live lease is not given away", conversation, holder)
+        self._holders[conversation] = (token, self._world.now + LEASE_MS)
+
+    def _renew(self, lease: Lease, *, answer: Any) -> None:
+        self._holders[lease.conversation] = (lease.token, self._world.now + LEASE_MS)
+
+    def _release(self, lease: Lease, *, answer: Any, hand_over: bool = False) -> None:
+        """One that lost its lane may not know, and lets nothing go."""
+        if answer is None and self._holders.get(lease.conversation, ("", 0))[0] == lease.token:
+            self._holders[lease.conversation] = ("", 0)
+
+    def _postpone(self, lease: Lease, *_: Any, answer: Any, suspect: bool) -> None:
+        self._release(lease, answer=answer)
+
+    def _commit(self, lease: Lease, queued: QueuedTurn, change: Change, *, answer: Any) -> None:
+        world, seq = self._world, queued.seq
+        event = world.by_seq.get((lease.conversation, seq))
+        if event is None:
+            world.broke("only accepted turns are processed", lease.conversation, seq)
+        elif not event.committed:
+            before = world.by_seq.get((lease.conversation, seq - 1))
+            if before and not before.committed:
+                world.broke("turns are processed in order", lease.conversation, seq)
+            event.committed = True
+            self._verdicts.turn(event, [reply.text for reply, _ in change.replies])
+            for arm in change.arms:
+                proposal = world.proposals[arm.pending_action_id] = Proposal.of(arm, lease.conversation)
+                if proposal.undoes and proposal.args["args"] != world.proposals[proposal.undoes].args:
+                    world.broke("what is offered to be undone is what was shown", proposal.preview, proposal.args)
+                if proposal.live:
+                    world.live[lease.conversation, event.turn.user_id] = proposal.pid
+
+    def _claim(self, claim: Claim, stored: StoredAction, *, answer: Any) -> None:
+        if answer[0] == "mine":
+            self._verdicts.claimed(claim.pending_action_id, claim.conversation, claim.by)
+
+    def _settle(self, lease: Lease, reply: QueuedReply, *, answer: Any, receipt: str = "", dead: str = "") -> None:
+        """The window opens with the delivery, once; a preview that cannot be delivered is over."""
+        sent = self._world.sent.get((lease.conversation, reply.number))
+        if dead:
+            self._verdicts.undelivered(lease.conversation)
+            return
+        for button in sent.buttons if sent else ():
+            proposal = self._world.proposals[self._world.buttons[button.data].pid]
+            proposal.closes = proposal.closes or self._world.now + proposal.ttl_ms
+            proposal.seen = proposal.seen or self._world.received(lease.conversation)
+
+    def _decide(self, decision: Decision, *, answer: Any) -> None:
+        proposal = self._world.proposals.get(decision.expected_id)
+        if answer[0] == "ignored" and proposal and proposal.closes:
+            proposal.closes = min(proposal.closes, self._world.now + round(DEFAULT_IGNORE_TTL_SECONDS * 1000))
+
+    def _change(self, conversation: str, change: Change, *, answer: Any) -> None:
+        if answer[0] == "ok" and change.move and change.move.pending_action_id in self._world.proposals:
+            self._world.proposals[change.move.pending_action_id].ended = change.move.to
+
+    def _finish(self, claim: Claim, attempt: str, ending: Ending, *, answer: Any) -> None:
+        """The truth about an effect is taken whenever it comes; if it comes late, the user is to hear it."""
+        world, proposal = self._world, self._world.proposals[claim.pending_action_id]
+        (state,) = self._peek.states(claim.conversation, [proposal.pid])
+        if state != ending.state and not proposal.steps and not proposal.idempotent:
+            world.broke("the truth about an effect may always be recorded", proposal.preview, ending.state, state)
+        if state == ending.state and proposal.ended in ("unknown", "failed"):
+            world.counts["corrections"] += bool(ending.correction)
+            correction = ending.correction and Reply.from_json(json.loads(ending.correction)["reply"]).text
+            proposal.told += [ending.told, *([correction] if correction else [])]
+        if state == ending.state:
+            proposal.ended = state

@@ -1,0 +1,178 @@
+"""Mutants: deliberately broken rules. The machine must catch every one of them, or it would not catch a real one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from agent import channel_agent
+from agent.channel_agent import ChannelAgent
+from channels.types import Conversation, Scope
+from pending import seal
+from pending.records import StoredAction
+from pending.settle import Settlement
+from tests.model.wire import Patches
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """One broken rule: texts of scripts, and attributes of classes or modules, each with what takes its place."""
+
+    name: str
+    scripts: Patches = field(default_factory=dict)
+    python: Mapping[tuple[Any, str], Any] = field(default_factory=dict)
+
+    @contextmanager
+    def applied(self) -> Iterator[None]:
+        """For as long as this lasts, the Python part is broken; `scripts` are for whoever loads them."""
+        before = {(owner, name): owner.__dict__[name] for owner, name in self.python}
+        for (owner, name), broken in self.python.items():
+            setattr(owner, name, broken)
+        try:
+            yield
+        finally:
+            for (owner, name), whole in before.items():
+                setattr(owner, name, whole)
+
+
+def _cut(name: str, **texts: str) -> Mutant:
+    """A mutant without these texts, by script."""
+    return _swap(name, **{script: (text, "") for script, text in texts.items()})
+
+
+def _swap(name: str, **texts: tuple[str, str]) -> Mutant:
+    """A mutant with other texts, by script; "prelude" is what scripts share."""
+    return Mutant(name, {"*" if script == "prelude" else script: [pair] for script, pair in texts.items()})
+
+
+def _code(name: str, *changes: Mapping[tuple[Any, str], Any]) -> Mutant:
+    """A mutant of Python code."""
+    return Mutant(name, python={place: broken for change in changes for place, broken in change.items()})
+
+
+def _after(owner: Any, name: str, wrap: Callable[..., Any]) -> dict[tuple[Any, str], Any]:
+    """A function replaced by one that gets it as its first argument."""
+    whole = owner.__dict__[name]
+    return {(owner, name): lambda *args, **options: wrap(whole, *args, **options)}
+
+
+def _anybody(whole: Callable[..., Any], key: bytes, pid: str, letter: str, scope: Scope) -> Any:
+    return whole(key, pid, letter, Scope("", Conversation("", "")))
+
+
+def _sealed_for_anybody(_: Any, stored: StoredAction, keys: seal.Seal, scope: Scope) -> bool:
+    return keys.verify(stored.record, stored.mac)
+
+
+async def _stays_armed(whole: Any, agent: ChannelAgent, case: Any, live: StoredAction) -> Any:
+    answer = await whole(agent, case, live)
+    return replace(answer, change=replace(answer.change, move=None))
+
+
+async def _not_yet_undone(whole: Any, agent: ChannelAgent, case: Any) -> Any:
+    tapped = case.tapped
+    if tapped and tapped.state == "done" and "of" in tapped.action.args:
+        case = replace(case, tapped=replace(tapped, state="shown"))
+    return await whole(agent, case)
+
+
+async def _never_happened(*_: Any) -> bool:
+    return False
+
+
+async def _called_done(whole: Any, *args: Any) -> Any:
+    return replace(await whole(*args), status="executed")
+
+
+_FENCE = "if not holds(ARGV[2], ARGV[3]) then return {'lost'} end"
+_FENCE_OF_CLAIM = "if fenced and not holds(ARGV[2], ARGV[3]) then return {'lost', ''} end"
+_FENCE_OF_START = "if ARGV[2] ~= '' and not holds(ARGV[2], ARGV[3]) then return 'lost' end"
+_FENCE_UNLESS_STEP = _FENCE_OF_CLAIM.replace("fenced", "fenced and not redis.call('HGET', record(pid), 'plan')")
+_LIVE_LEASE = "if held and redis.call('HGET', lane, 'token') ~= ARGV[2] then return false end"
+_WAKE = "if not redis.call('ZSCORE', due, conversation) then wake(10) end\nreturn {'new'"
+_SAME_IN_CLAIM = "rec ~= ARGV[7] or mac ~= ARGV[8]"
+_SAME_IN_START = "rec ~= ARGV[6] or mac ~= ARGV[7]"
+_AUDIT = "audit(pid, states, by or '', mac or '')"
+_AUDIT_FIRST = "for _, arm in ipairs(cjson.decode(ARGV[7]).arms) do audit(arm.pid, {'armed'}, '', arm.mac) end\n"
+_DONE_UNDO = "state == 'done' and string.find(rec, 'undo:', 1, true)"
+_BUTTON_FOR_ANYBODY = _after(seal, "_button_mac", _anybody)
+
+_LANE = (
+    _cut("no fence in commit", commit=_FENCE),
+    _cut("no fence in settle", settle=_FENCE),
+    _cut("no fence in claim", claim=_FENCE_OF_CLAIM),
+    _cut("no fence in start", start=_FENCE_OF_START),
+    _cut("no fence in release", release=_FENCE),
+    _cut("lease stolen while live", lease=_LIVE_LEASE),
+    _cut("no dedup in accept", accept="if first then return {'duplicate', first} end"),
+    _swap("dedup without storing", accept=("redis.call('RPUSH', inbox, ", "tostring(")),
+    _swap("no index of work", accept=(_WAKE, "return {'new'")),
+    Mutant(
+        "a commit sent twice is done twice",
+        {
+            "commit": [
+                ("if number('done') >= seq then", "if false then"),
+                (" or tonumber(string.match(head, '^%d+')) ~= seq", ""),
+            ]
+        },
+    ),
+    _swap("repeated replies are not marked", prelude=("== said and 1 or 0", "== said and 0 or 0")),
+    _swap("an undeliverable question stays armed", settle=("'state') == 'armed' then", "'state') == 'no' then")),
+)
+_WINDOW = (
+    _swap("expiry ignored", claim=("if at >= (tonumber(expires) or 0) then", "if false then")),
+    _cut("expiry judged at the time of work", claim="at = tonumber(received)"),
+    _swap("early yes counts", claim=("if fenced and ARGV[6] == 'text' and", "if false and")),
+    Mutant(
+        "window opens at arming",
+        {"*": [("'expires', now() + (tonumber(ttl) or 0), ", ""), ("'armed', 0,", "'armed', now() + arm.ttl,")]},
+    ),
+)
+_CONSENT = (
+    _code("claim by anybody", _BUTTON_FOR_ANYBODY, _after(StoredAction, "is_genuine", _sealed_for_anybody)),
+    _code("somebody else's button disarms", _BUTTON_FOR_ANYBODY),
+    _code("MAC not checked", {(StoredAction, "is_genuine"): lambda *_: True}),
+    _swap(
+        "record compared without its MAC",
+        claim=(_SAME_IN_CLAIM, "rec ~= ARGV[7]"),
+        start=(_SAME_IN_START, "rec ~= ARGV[6]"),
+    ),
+    _swap("record not compared", claim=(_SAME_IN_CLAIM, "false"), start=(_SAME_IN_START, "false")),
+    _code("unrelated text does not disarm", _after(ChannelAgent, "_move_on", _stays_armed)),
+)
+_EFFECT = (
+    Mutant(
+        "a started action runs again",
+        {
+            "claim": [("and by == act then return {'mine', state}", "and by == act then return {'mine', 'claimed'}")],
+            "start": [("and (idempotent == '1' or steps)", "")],
+        },
+    ),
+    _swap("a repeatable action runs without end", start=("> tonumber(ARGV[8]) then", "> 99 then")),
+    _code("an interrupted action is called failed", {(Settlement, "_ask_world"): _never_happened}),
+    _swap("finish refuses the late truth", finish=("and not late then", "then")),
+    _cut("the late truth is not told", finish="say('-', ARGV[7])"),
+    _cut("an abandoned action stays open", commit="abandon_own(redis.call('GET', live(ARGV[5])), ARGV[6])"),
+    _swap("a claim asked twice is refused", claim=("and by == act then return {'mine', state}", "and false then")),
+    _swap("a start asked twice is refused", start=("and attempt == ARGV[5] then return 'go'", "and false then")),
+    _code("twins hear something else", {(channel_agent, "_told"): lambda _: "That was settled before."}),
+)
+_PLANS_AND_UNDO = (
+    _code("steps go on after a failure", _after(Settlement, "_step", _called_done)),
+    _swap("a step needs no lease", claim=(_FENCE_OF_CLAIM, _FENCE_UNLESS_STEP)),
+    _swap("steps outlive their plan", prelude=("if OPEN[step_state] then enter(step,", "if false then enter(step,")),
+    Mutant(
+        "what was undone is undone again",
+        {"claim": [("if state ~= 'shown' then", f"if state ~= 'shown' and not ({_DONE_UNDO}) then")]},
+        _after(ChannelAgent, "_tap", _not_yet_undone),
+    ),
+)
+_LOG = (
+    _swap("audit entry written before the change", commit=(_FENCE, _AUDIT_FIRST + _FENCE)),
+    _swap("no audit entry of a claim", prelude=(_AUDIT, f"if state ~= 'claimed' then {_AUDIT} end")),
+    _swap("audit entries do not name the one before", prelude=("head = redis.sha1hex(entries[at])", "head = NO_HEAD")),
+)
+
+MUTANTS = (*_LANE, *_WINDOW, *_CONSENT, *_EFFECT, *_PLANS_AND_UNDO, *_LOG)

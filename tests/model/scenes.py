@@ -1,0 +1,155 @@
+"""Scenes: what leads to the deep places quickly: asked, delivered, answered, and a fault on the way."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from hypothesis import strategies as st
+
+from tests.model.bot import KINDS
+from tests.model.stage import LEASE, WINDOW, Person, Stage, Stop
+from tests.model.world import HALL, ROOM
+
+PEOPLE: tuple[Person, ...] = (("ana", ROOM), ("bob", ROOM), ("cleo", HALL))
+#: What may become of a worker in the middle of its work.
+ENDS = ("crash", "pause", "time out", "go on", "leave")
+
+#: What is asked for, one or several at once.
+WISHES = st.sampled_from((
+    *((kind,) for kind in KINDS), ("pay",), ("pay",), ("delete", "pay"), ("archive", "archive"), ("broken", "delete"),
+    ("delete", "coded"), ("delete", "checked", "archive"),
+))  # fmt: skip
+#: What is said to a question.
+ANSWERS = st.sampled_from((
+    "yes", "yes", "yes", "yes", "confirm tap", "confirm tap", "undo tap", "junk", "no", "ask", "foreign tap",
+))  # fmt: skip
+#: Where faults strike, the most delicate places more often.
+STOPS = st.sampled_from((
+    ("lease", "after"), ("claim", "before"), ("claim", "before"), ("claim", "after"), ("start", "before"),
+    ("start", "before"), ("start", "after"), ("start", "after"), ("start", "after"), ("finish", "before"),
+    ("finish", "before"), ("finish", "before"), ("finish", "after"), ("commit", "before"), ("commit", "after"),
+    ("settle", "before"), ("settle", "after"), ("release", "before"), ("change", "before"), ("read", "after"),
+))  # fmt: skip
+
+
+class Scene(Protocol):
+    """Several things in a row."""
+
+    def play(self, stage: Stage) -> None:
+        """Let them happen."""
+
+
+@dataclass(frozen=True, slots=True)
+class Interrupted:
+    """A worker goes some of the way through an answer; then something happens."""
+
+    who: Person
+    wish: tuple[str, ...]
+    says: str
+    waits: float
+    times: int
+    extra: str
+    stop: Stop
+    loses: bool
+    tampers: str
+    end: str
+
+    def play(self, stage: Stage) -> None:
+        """Up to the stop, and the end."""
+        stage.asked(self.who, self.wish, self.says)
+        stage.bot.pass_time(self.waits)
+        stage.hear(self.who, self.says, self.wish, times=self.times)
+        stage.hear(self.who, self.says if self.extra == "again" else self.extra, self.wish)
+        worker = stage.worker(self.who[1])
+        if not stage.go_to(worker, self.stop):
+            return
+        whole = [each for each in stage.world.waiting(self.who[1].id) if not each.tampered]
+        if self.tampers and whole:
+            stage.tamper(whole[-1], self.tampers)
+        if self.loses:
+            worker.loses = "at once"
+            if not stage.steps(worker, 2):
+                return
+        stage.end(worker, self.end)
+
+
+@dataclass(frozen=True, slots=True)
+class TakenOver:
+    """A worker stops on the way, others take over when its lease ends, then it goes on.
+
+    The others stop at the same place unless another is given; the one set aside last may come back at once.
+    """
+
+    who: Person
+    wish: tuple[str, ...]
+    says: str
+    first: Stop
+    second: Stop | None
+    third: Stop
+    rounds: int
+    ends: str
+    others: str
+    back: bool
+    silent: bool
+
+    def play(self, stage: Stage) -> None:
+        """One after the other, then the first again."""
+        stage.asked(self.who, self.wish, self.says)
+        stage.hear(self.who, self.says, self.wish)
+        worker = stage.worker(self.who[1])
+        if not stage.go_to(worker, self.first):
+            return
+        stage.world.silent = self.silent
+        for _ in range(self.rounds):
+            stage.bot.pass_time(LEASE)
+            other = stage.worker(self.who[1])
+            if stage.go_to(other, self.second or self.first):
+                stage.end(other, self.others)
+        if stage.go_to(worker, self.third):
+            stage.end(worker, self.ends)
+        if self.back and stage.aside:
+            stage.steps(stage.aside.pop())
+        stage.work(self.who[1])
+
+
+@dataclass(frozen=True, slots=True)
+class Late:
+    """The question waits before it is delivered, or the answer before it is worked on."""
+
+    who: Person
+    wish: tuple[str, ...]
+    before: float
+    after: float
+
+    def play(self, stage: Stage) -> None:
+        """A yes before the question, a yes after it."""
+        place = self.who[1]
+        stage.settle_down(place)
+        stage.hear(self.who, "ask", self.wish)
+        worker = stage.worker(place)
+        stage.go_to(worker, ("commit", "after"))
+        stage.end(worker, "crash")
+        stage.bot.pass_time(self.before + LEASE)
+        stage.hear(self.who, "yes")
+        stage.work(place)
+        stage.hear(self.who, "yes")
+        stage.bot.pass_time(self.after)
+        stage.work(place)
+
+
+_people = st.sampled_from(PEOPLE)
+_interrupted = st.builds(
+    Interrupted, who=_people, wish=WISHES, says=ANSWERS, waits=st.sampled_from((0.0, 0.0, WINDOW)),
+    times=st.integers(1, 2), extra=st.sampled_from(("", "", "chat", "yes", "again")), stop=STOPS, loses=st.booleans(),
+    tampers=st.sampled_from(("", "", "mac", "args")), end=st.sampled_from(ENDS),
+)  # fmt: skip
+_taken_over = st.builds(
+    TakenOver, who=_people, wish=WISHES, says=ANSWERS, first=STOPS, second=st.none() | STOPS, third=STOPS,
+    rounds=st.sampled_from((1, 2, 3)), ends=st.sampled_from(("crash", "pause")),
+    others=st.sampled_from(("crash", "pause")), back=st.booleans(), silent=st.booleans(),
+)  # fmt: skip
+_late = st.builds(
+    Late, who=_people, wish=WISHES, before=st.sampled_from((0.0, 30.0, WINDOW)), after=st.sampled_from((0.0, WINDOW))
+)
+SCENES: st.SearchStrategy[Scene] = _interrupted | _taken_over | _late

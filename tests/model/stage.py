@@ -1,0 +1,192 @@
+"""Stage: one example's people, workers and clock, and what can be done to them."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+from typing import Any
+
+from channels.types import Conversation, Turn
+from tests.model.books import Books
+from tests.model.bot import Bot, Worker, ask, turn
+from tests.model.ending import conclude
+from tests.model.world import CONVERSATIONS, Pressable, Proposal
+from workers.mailbox import LEASE_MS
+from workers.redis import PREFIX, shard_of
+
+#: Longer than a lease, in seconds.
+LEASE = LEASE_MS / 1000 + 1
+#: Longer than a window.
+WINDOW = 61.0
+#: Rounds of the reaper after which work that is left will never be done.
+PATIENCE = 60
+
+Person = tuple[str, Conversation]
+#: A call of a store, and whether a worker stops "before" or "after" it.
+Stop = tuple[str, str]
+
+
+class Stage:
+    """At most three workers are at work; those set aside may come back."""
+
+    def __init__(self, bot: Bot) -> None:
+        bot.begin()
+        self.bot = bot
+        self.world = bot.world
+        self.books = Books(bot.client, bot.world)
+        self.heard: list[Turn] = []
+        self.at_work: dict[int, Worker] = {}
+        self.aside: list[Worker] = []
+        self._all: list[Worker] = []
+        self._numbers = itertools.count(1)
+
+    def hear(self, who: Person, says: str, wish: tuple[str, ...] = (), *, times: int = 1) -> None:
+        """Somebody writes or taps; the platform delivers it so often. Without a button to tap, nothing happens."""
+        user, place = who
+        text, tap = self._words(user, place, says, wish)
+        if text or tap:
+            event = turn(place, user, f"e{next(self._numbers)}", text, tap)
+            self.heard.append(event)
+            for _ in range(times):
+                self.bot.hear(event)
+
+    def worker(self, place: Conversation) -> Worker:
+        """A new worker, called to a conversation."""
+        self._all.append(Worker(self.bot, place.id, f"w{next(self._numbers)}"))
+        return self._all[-1]
+
+    def steps(self, worker: Worker, count: int = 10_000) -> bool:
+        """So many steps; False when its work has ended."""
+        return all(worker.step() for _ in range(count))
+
+    def go_to(self, worker: Worker, stop: Stop) -> bool:
+        """On to the next time it is there; False when its work ended before."""
+        while worker.step():
+            if worker.at == stop:
+                return True
+        return False
+
+    def work(self, place: Conversation) -> None:
+        """A worker does all there is to do."""
+        self.steps(self.worker(place))
+
+    def settle_down(self, place: Conversation) -> None:
+        """A worker finishes what others have left, once it can."""
+        self.bot.pass_time(LEASE)
+        self.work(place)
+
+    def asked(self, who: Person, wish: tuple[str, ...], says: str) -> None:
+        """Somebody was asked for a yes; to undo, it was confirmed and done."""
+        self.settle_down(who[1])
+        if says == "undo tap":
+            wish = ("archive", *wish[1:])
+        self.hear(who, "ask", wish)
+        self.work(who[1])
+        if says == "undo tap":
+            self.hear(who, "yes")
+            self.work(who[1])
+
+    def end(self, worker: Worker, end: str) -> None:
+        """Something happens to a worker in the middle of its work."""
+        if end == "time out" and worker.answering and worker.run_out_of_time():
+            self.world.counts["timeouts"] += 1
+            self.steps(worker)
+        elif end == "crash":
+            self.world.counts["crashes"] += 1
+            worker.crash()
+        elif end == "pause":
+            self.world.counts["pauses"] += 1
+            self.aside.append(worker)
+        elif end == "leave" and len(self.at_work) < 3:
+            self.at_work[min({0, 1, 2} - self.at_work.keys())] = worker
+        else:
+            self.steps(worker)
+
+    def tamper(self, proposal: Proposal, how: str) -> None:
+        """Somebody writes into a stored record, and not what is there already."""
+        key = f"{PREFIX}{{{shard_of(proposal.conversation)}}}:pending:{proposal.pid}"
+        proposal.tampered = True
+        self.world.counts["tampers"] += 1
+        if how == "mac":
+            self.bot.client.hset(key, "mac", "0" * 64)
+            return
+        record = json.loads(str(self.bot.client.hget(key, "rec")))
+        changes: dict[str, dict[str, Any]] = {
+            "args": {"args": record["args"] | {"n": 0}},
+            "no args": {"args": {}},
+            "kind": {"kind": "pay<"},
+            "preview": {"preview": "nothing much"},
+            "user": {"user_id": "mallory"},
+        }
+        changed = json.dumps(record | changes[how], sort_keys=True, separators=(",", ":")) if how in changes else how
+        self.bot.client.hset(key, "rec", changed)
+
+    def conclude(self) -> None:
+        """Faults stop: all is worked off, paused workers come back, and everybody was told the truth."""
+        self.world.weather.clear()
+        self._drain()
+        for worker in [*self.aside, *self.at_work.values()]:
+            self.steps(worker)
+        self._drain()
+        self.books.check()
+        conclude(self.world)
+
+    def close(self) -> None:
+        """Nobody works any more."""
+        for worker in self._all:
+            worker.crash()
+
+    def _drain(self) -> None:
+        for _ in range(PATIENCE):
+            self.bot.pass_time(LEASE)
+            for conversation in self.bot.overdue():
+                self.work(CONVERSATIONS[conversation])
+            if not self.bot.busy():
+                return
+        self.world.broke("everything drains when faults stop")
+
+    def _words(self, user: str, place: Conversation, says: str, wish: tuple[str, ...]) -> tuple[str, str]:
+        match says:
+            case "ask":
+                return ask(wish or ("delete",)), ""
+            case "yes":
+                return f"yes {self._code(user, place)}".strip(), ""
+            case "no":
+                return "no", ""
+            case "junk":
+                return "yes, but only the other one", ""
+            case "chat":
+                return "what do you know?", ""
+        return "", self._button(user, place, says.removesuffix(" tap"))
+
+    def _code(self, user: str, place: Conversation) -> str:
+        """The code that the newest question to this person names."""
+        proposal = self.world.proposals.get(self.world.live.get((place.id, user), ""))
+        if proposal is None or not proposal.code or not proposal.arrived:
+            return ""
+        texts = [reply.text for (where, _), reply in self.world.sent.items() if where == place.id]
+        found = re.findall(r"\*\*yes (\d{4})\*\*", "".join(texts))
+        return found[-1] if found else ""
+
+    def _button(self, user: str, place: Conversation, which: str) -> str:
+        """The data of a button that somebody has before them."""
+        prompts = self.world.prompts(place.id, user, "cancel" if which == "cancel" else "confirm")
+        asked = [data for data in prompts if self.world.proposals[self.world.buttons[data].pid].live]
+        undos = [data for data in prompts if data not in asked]
+        others = [data for data, button in self.world.buttons.items() if button.user != user]
+        found = {"undo": undos, "stale": prompts[:1], "foreign": others}.get(which, asked)
+        if not found:
+            return ""
+        data = found[-1]
+        if which == "forged":
+            return data[:-1] + ("A" if data[-1] != "A" else "B")
+        return self._ignore(data) if which == "ignore" else data
+
+    def _ignore(self, data: str) -> str:
+        """The button beside it that postpones the decision: ours to mint, though no question shows it."""
+        pressed = self.world.buttons[data]
+        scope = next(each.scope for each in self.heard if each.user_id == pressed.user)
+        ignore = self.bot.store.seal.mint(pressed.pid, "ignore", scope)
+        self.world.buttons[ignore] = Pressable(pressed.pid, "ignore", pressed.user, pressed.conversation)
+        return ignore

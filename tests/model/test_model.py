@@ -1,0 +1,78 @@
+"""The model: no promise is broken by any schedule tried, and each broken rule is caught breaking one."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import Counter
+from collections.abc import Callable
+
+import pytest
+from hypothesis import HealthCheck, Phase, seed, settings
+from hypothesis.stateful import run_state_machine_as_test
+from redis import Redis
+
+from tests.model.bot import Bot
+from tests.model.machine import Machine, Violation
+from tests.model.mutants import MUTANTS, Mutant
+
+#: Schedules tried: the same ones each time, unless the number was asked for.
+ASKED = os.environ.get("SAYSO_MODEL_EXAMPLES", "")
+EXAMPLES = int(ASKED or 2000)
+#: Schedules within which a broken rule must be caught.
+MUTANT_EXAMPLES = 2000
+#: Rules of each schedule, at most.
+STEPS = 10
+SEED = 1
+
+
+def run(examples: int, machine: type[Machine], *phases: Phase) -> None:
+    """Try so many schedules, or stop at the first that breaks a promise."""
+    Machine.totals.clear()
+    run_state_machine_as_test(
+        machine,
+        settings=settings(
+            max_examples=examples, stateful_step_count=STEPS, deadline=None, database=None, report_multiple_bugs=False,
+            suppress_health_check=list(HealthCheck), phases=[Phase.generate, *phases], print_blob=False,
+        ),
+    )  # fmt: skip
+
+
+def progress(say: Callable[[str], None]) -> Callable[[Counter[str]], None]:
+    """Reports all counts each thousand schedules."""
+    began = time.monotonic()
+
+    def report(totals: Counter[str]) -> None:
+        if totals["examples"] % 1000 == 0:
+            say(f"{time.monotonic() - began:6.0f} s  " + ", ".join(f"{n} {what}" for what, n in totals.items()))
+
+    return report
+
+
+@pytest.mark.timeout(600 + EXAMPLES)
+def test_no_schedule_breaks_a_promise(client: Redis, capsys: pytest.CaptureFixture[str]) -> None:
+    """People, workers, crashes, pauses and lost answers in any order."""
+
+    def say(line: str) -> None:
+        with capsys.disabled():
+            print(line, flush=True)  # noqa: T201  # hours of silence help nobody
+
+    class Watched(Machine):
+        report = staticmethod(progress(say) if ASKED else lambda totals: None)
+
+    Machine.bot = Bot(client, {})
+    run(EXAMPLES, Watched if ASKED else seed(SEED)(Watched), Phase.shrink)
+    assert Machine.totals["effects"] > EXAMPLES
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+def test_broken_rule_is_caught(mutant: Mutant, client: Redis) -> None:
+    """A checker that lets a broken rule pass proves nothing."""
+
+    class Broken(Machine):
+        pass
+
+    with mutant.applied():
+        Machine.bot = Bot(client, mutant.scripts)
+        with pytest.raises(Violation):
+            run(MUTANT_EXAMPLES, seed(SEED)(Broken))

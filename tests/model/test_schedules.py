@@ -1,0 +1,84 @@
+"""Schedules that the model found, or that led to a rule of it: each once broke a promise."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from redis import Redis
+
+from tests.model.bot import Bot
+from tests.model.scenes import TakenOver
+from tests.model.stage import LEASE, Person, Stage
+from tests.model.world import HALL, ROOM
+
+ANA: Person = ("ana", ROOM)
+CLEO: Person = ("cleo", HALL)
+
+
+@pytest.fixture
+def stage(client: Redis) -> Iterator[Stage]:
+    """A stage of its own."""
+    stage = Stage(Bot(client, {}))
+    yield stage
+    stage.close()
+
+
+def broken(stage: Stage) -> list[str]:
+    """The promises that were broken, once all is done."""
+    stage.conclude()
+    return stage.world.violations
+
+
+def test_outcome_that_came_in_since_the_turn_was_seen_is_told(stage: Stage) -> None:
+    """The second worker saw the action started; by its own claim it is done, and not "nothing was done"."""
+    TakenOver(
+        ANA, ("delete",), "yes", first=("start", "after"), second=("lease", "after"), third=("finish", "after"),
+        rounds=1, ends="crash", others="pause", back=True, silent=False,
+    ).play(stage)  # fmt: skip
+    assert broken(stage) == []
+
+
+def test_tap_from_elsewhere_ends_nothing(stage: Stage) -> None:
+    """A button of another conversation names an action that is claimed there just now."""
+    stage.asked(ANA, ("delete",), "yes")
+    stage.hear(ANA, "yes")
+    worker = stage.worker(ROOM)
+    assert stage.go_to(worker, ("claim", "after"))
+    stage.hear(CLEO, "foreign tap")
+    stage.work(HALL)
+    stage.steps(worker)
+    assert broken(stage) == []
+
+
+@pytest.mark.parametrize("how", ["args", "no args"])
+@pytest.mark.parametrize("wish", [("archive",), ("archive", "archive")])
+def test_record_changed_after_the_effect_is_not_offered_as_an_undo(
+    stage: Stage, wish: tuple[str, ...], how: str
+) -> None:
+    """The first worker died before the answer; the second must not seal what it finds."""
+    stage.asked(ANA, wish, "yes")
+    stage.hear(ANA, "yes")
+    worker = stage.worker(ROOM)
+    assert stage.go_to(worker, ("commit", "before"))
+    stage.end(worker, "crash")
+    for proposal in stage.world.proposals.values():
+        stage.tamper(proposal, how)
+    stage.settle_down(ROOM)
+    assert broken(stage) == []
+
+
+def test_truth_that_is_found_late_is_told_as_a_correction(stage: Stage) -> None:
+    """The second worker asked the world and was stopped; the third could not ask, and said that it cannot tell."""
+    stage.asked(ANA, ("checked",), "yes")
+    stage.hear(ANA, "yes")
+    first = stage.worker(ROOM)
+    assert stage.go_to(first, ("finish", "before"))
+    stage.end(first, "crash")
+    stage.bot.pass_time(LEASE)
+    second = stage.worker(ROOM)
+    assert stage.go_to(second, ("change", "before"))
+    stage.world.silent = True
+    stage.settle_down(ROOM)
+    stage.steps(second)
+    assert broken(stage) == []

@@ -1,0 +1,145 @@
+"""Verdicts: what each turn had to decide, by the rules people are promised, beside what it did decide."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pending.texts import speak
+from tests.model.wire import Peek
+from tests.model.world import Event, Pressable, Proposal, World
+from workers.drain import BROKEN, TOO_LONG
+
+#: The kinds of state an action can be in after a turn.
+_WAITING = frozenset({"armed", "shown"})
+_OFF = frozenset({"cancelled", "expired", "superseded"})
+_RAN = frozenset({"done", "failed", "unknown"})
+
+
+class Verdicts:
+    """The confirmation rules once more, as people know them, in other words than the code's."""
+
+    def __init__(self, world: World, peek: Peek) -> None:
+        self._world = world
+        self._peek = peek
+
+    def claimed(self, pid: str, conversation: str, act: str) -> None:
+        """An action was taken to be run: rightly?"""
+        world, proposal = self._world, self._world.proposals.get(pid)
+        event = world.events.get((conversation, act))
+        if proposal is None or event is None:
+            world.broke("only a proposal is claimed, by a turn", pid, act)
+            return
+        head = world.head(proposal)
+        if proposal is not head:
+            if (head.fate, head.by) != ("claimed", act) or head.ended or proposal.tampered:
+                world.broke("a step runs inside its plan only, as shown", proposal.preview, head.fate, head.ended)
+        elif head.fate != "claimed":
+            self._lawful(head, event)
+            head.fate, head.by = "claimed", act
+        elif head.by != act:
+            world.broke("an action is claimed once", head.preview, head.by, act)
+
+    def turn(self, event: Event, replies: Sequence[str]) -> None:
+        """A turn was committed with these replies."""
+        world, conversation = self._world, event.turn.conversation.id
+        target = self._target(event)
+        waiting = world.waiting(conversation)
+        watched = [*waiting, target] if target and target not in waiting else waiting
+        states = self._peek.states(conversation, [each.pid for each in watched])
+        apology = any(text in (TOO_LONG, BROKEN) for text in replies)
+        for proposal, state in zip(watched, states, strict=True):
+            if proposal is target:
+                self._decided(event, proposal, state, replies, apology=apology)
+            elif state not in _WAITING:
+                world.broke("a turn decides on nothing but its own", event.turn.event_id, proposal.preview, state)
+
+    def undelivered(self, conversation: str) -> None:
+        """A reply was given up: a preview that nobody can have seen is over."""
+        unseen = [each for each in self._world.waiting(conversation) if not each.closes]
+        for proposal, state in zip(unseen, self._states(conversation, unseen), strict=True):
+            if state == "expired":
+                proposal.fate = "closed"
+
+    def _states(self, conversation: str, proposals: Sequence[Proposal]) -> list[str]:
+        return self._peek.states(conversation, [each.pid for each in proposals])
+
+    def _lawful(self, proposal: Proposal, event: Event) -> None:
+        allowed = self._allowed(event, proposal)
+        if proposal is not self._target(event) or proposal.fate != "open" or allowed != _RAN or proposal.tampered:
+            facts = (proposal.preview, proposal.fate, event.turn.text, sorted(allowed), proposal.tampered)
+            self._world.broke("only its own person's timely yes confirms what was shown", *facts)
+
+    def _target(self, event: Event) -> Proposal | None:
+        """What a turn may decide on: its own button's action, or what its person was asked last."""
+        button = self._button(event)
+        if button is not None:
+            return self._world.proposals[button.pid]
+        if event.turn.tap:
+            return None
+        return self._world.proposals.get(self._world.live.get((event.turn.conversation.id, event.turn.user_id), ""))
+
+    def _button(self, event: Event) -> Pressable | None:
+        button = self._world.buttons.get(event.turn.tap.data) if event.turn.tap else None
+        genuine = button and (button.user, button.conversation) == (event.turn.user_id, event.turn.conversation.id)
+        return button if genuine else None
+
+    def _allowed(self, event: Event, proposal: Proposal) -> frozenset[str]:
+        """Where this turn must bring an action that was open."""
+        button = self._button(event)
+        says = button.intent if button else event.says
+        late = bool(proposal.closes) and event.at >= proposal.closes
+        if says == "ignore":  # it decides nothing: worked on too late, it finds what is over
+            return _WAITING | _OFF if proposal.closes and self._world.now >= proposal.closes else _WAITING
+        if says == "cancel":
+            return _OFF
+        if says == "other" or (event.code and event.code != proposal.code and not proposal.code):
+            return _OFF
+        if not button and event.code != proposal.code:
+            return _OFF if late else _WAITING
+        early = not proposal.closes or (not button and event.seq <= proposal.seen)
+        if early or event.tick < proposal.arrived:
+            return _WAITING
+        return _OFF if late else _RAN
+
+    def _decided(
+        self, event: Event, proposal: Proposal, state: str, replies: Sequence[str], *, apology: bool
+    ) -> None:  # fmt: skip
+        world, fate = self._world, proposal.fate
+        if fate == "open":
+            allowed = self._allowed(event, proposal)
+            if allowed == _RAN:  # then it would be claimed by now
+                allowed = frozenset()
+        elif proposal.by == event.turn.event_id:
+            allowed = _RAN
+        else:
+            if not apology:
+                self._twin(event, proposal, replies)
+            return
+        if apology:
+            proposal.vague = state not in _WAITING
+            allowed = _WAITING | _OFF | _RAN
+        elif proposal.tampered:
+            allowed = _WAITING | _OFF | (_RAN if fate == "claimed" else frozenset())
+        if state not in allowed:
+            facts = (event.turn.event_id, proposal.preview, fate, state, sorted(allowed))
+            world.broke("a turn decides what its words say", *facts)
+        if state in _OFF:
+            proposal.fate = "closed"
+        if state not in _WAITING:
+            proposal.told.append(replies[0] if replies else "")
+
+    def _twin(self, event: Event, proposal: Proposal, replies: Sequence[str]) -> None:
+        """A second tap on what is over hears what the first one heard; of a plan, what is known of its steps by now."""
+        changed = any(self._world.proposals[pid].tampered for pid in (proposal.pid, *proposal.steps))
+        if event.turn.tap is None or proposal.vague or changed:
+            return
+        words, heard = speak(proposal.language), replies[0]
+        ends = (words.expired(proposal.preview), words.cancelled(proposal.preview), words.dropped(proposal.preview))
+        steps = [self._world.proposals[pid].phrases for pid in proposal.steps]
+        known = (
+            any(heard in told for told in proposal.told)
+            or (proposal.fate == "closed" and heard in ends)
+            or (bool(steps) and all(any(phrase in heard for phrase, _ in phrases) for phrases in steps))
+        )
+        if not known:
+            self._world.broke("twins hear the first outcome", proposal.preview, heard, proposal.told)

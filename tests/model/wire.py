@@ -1,0 +1,68 @@
+"""Wire: the scripts on a clock of our own, and a look at what they stored."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from redis import Redis
+
+from workers.redis import PREFIX, Scripts, shard_of
+
+#: Where the scripts read the time, in Unix milliseconds.
+CLOCK = "model:clock"
+#: What stands in for `redis.call('TIME')`: a server's clock cannot be moved.
+_TIME = f"""(function()
+  local ms = tonumber(redis.call('GET', '{CLOCK}'))
+  return {{math.floor(ms / 1000), (ms % 1000) * 1000}}
+end)()"""
+
+#: By script, or "*" for what several share: the text to replace and what replaces it.
+Patches = Mapping[str, Sequence[tuple[str, str]]]
+
+#: All that is stored, in one word.
+_DIGEST = """
+local all = {}
+local keys = redis.call('KEYS', '*')
+table.sort(keys)
+for _, key in ipairs(keys) do table.insert(all, key .. redis.sha1hex(redis.call('DUMP', key))) end
+return redis.sha1hex(table.concat(all))
+"""
+
+
+class Wire(Scripts):
+    """One folder of scripts on our clock, with a mutant's patches; `applied` are those that found their text."""
+
+    def __init__(self, client: Redis, folder: Path, patches: Patches) -> None:
+        super().__init__(client, folder)
+        self.applied: set[str] = set()
+        self._scripts = {
+            name: client.register_script(self._patched(script.script, [*patches.get("*", ()), *patches.get(name, ())]))
+            for name, script in self._scripts.items()
+        }
+
+    def _patched(self, text: str, patches: Sequence[tuple[str, str]]) -> str:
+        for old, new in patches:
+            self.applied |= {old} if old in text else set()
+            text = text.replace(old, new)
+        return text.replace("redis.call('TIME')", _TIME)
+
+
+class Peek:
+    """Reads what is stored, beside the scripts."""
+
+    def __init__(self, client: Redis) -> None:
+        self._client = client
+        self._digest = client.register_script(_DIGEST)
+
+    def digest(self) -> str:
+        """All that is stored, in one word."""
+        return str(self._digest())
+
+    def states(self, conversation: str, pids: Sequence[str]) -> list[str]:
+        """The states of these actions, "" for one that is not there."""
+        shard = f"{PREFIX}{{{shard_of(conversation)}}}"
+        pipe = self._client.pipeline(transaction=False)
+        for pid in pids:
+            pipe.hget(f"{shard}:pending:{pid}", "state")
+        return [state or "" for state in pipe.execute()]

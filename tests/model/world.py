@@ -1,0 +1,208 @@
+"""World: what people, platforms and tools saw of the bot, and when."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from channels.types import Conversation, Reply, Turn
+from pending.action import PendingAction
+from pending.seal import split_button
+from pending.texts import speak
+from workers.lane import Arm
+from workers.redis import shard_of
+
+#: Two conversations of one shard, so that they share an audit log and an index of work.
+ROOM = Conversation("chat", "room")
+HALL = next(hall for n in range(10_000) if shard_of((hall := Conversation("chat", f"hall{n}")).id) == shard_of(ROOM.id))
+CONVERSATIONS = {place.id: place for place in (ROOM, HALL)}
+
+#: When each example begins, in Unix milliseconds.
+EPOCH = 1_760_000_000_000
+
+_YES = re.compile(r"yes(?: (\d{4}))?")
+
+
+@dataclass(slots=True)
+class Event:
+    """A turn that was accepted: its number, when it was received, and what had been seen before it."""
+
+    turn: Turn
+    seq: int
+    at: int
+    tick: int
+    committed: bool = False
+
+    @property
+    def says(self) -> str:
+        """What the words say, to people: a yes, a no or something else."""
+        if _YES.fullmatch(self.turn.text):
+            return "confirm"
+        return "cancel" if self.turn.text == "no" else "other"
+
+    @property
+    def code(self) -> str:
+        """The code typed with a yes."""
+        found = _YES.fullmatch(self.turn.text)
+        return (found[1] or "") if found else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Pressable:
+    """A button that somebody was sent, or that we minted for them: for whom, and what it does."""
+
+    pid: str
+    intent: str
+    user: str
+    conversation: str
+
+
+@dataclass
+class Proposal:
+    """What one stored record promised its user, and what became of it as seen from outside."""
+
+    pid: str
+    user: str
+    conversation: str
+    kind: str
+    args: dict[str, Any]
+    preview: str
+    ttl_ms: int
+    idempotent: bool
+    code: str
+    language: str
+    plan: str
+    steps: tuple[str, ...]
+    live: bool
+    #: The tick at which its preview first arrived, and the turns accepted when its window opened.
+    arrived: int = 0
+    seen: int = 0
+    #: When its window closes, in Unix milliseconds; 0 before it opened.
+    closes: int = 0
+    fate: str = "open"
+    by: str = ""
+    tampered: bool = False
+    #: Its turn ended with an apology instead of an outcome.
+    vague: bool = False
+    #: The world was asked whether it took effect, and knew of nothing.
+    absent: bool = False
+    #: How its executor was recorded to have ended.
+    ended: str = ""
+    said: list[str] = field(default_factory=list)
+    told: list[str] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, arm: Arm, conversation: str) -> Proposal:
+        """The proposal in a commit."""
+        rec = json.loads(arm.record)
+        return cls(
+            arm.pending_action_id, rec["user_id"], conversation, arm.kind, rec["args"], rec["preview"], arm.ttl_ms,
+            arm.idempotent, arm.code, rec.get("language", ""), arm.plan, arm.steps, arm.live,
+        )  # fmt: skip
+
+    @property
+    def undoes(self) -> str:
+        """The action that this one takes back."""
+        return str(self.args.get("of", ""))
+
+    @cached_property
+    def phrases(self) -> Sequence[tuple[str, str]]:
+        """What may be said of it, and what that means."""
+        words, preview = speak(self.language), self.preview
+        step = [(words._step(state, preview, ""), state) for state in ("failed", "unknown", "cancelled")]
+        nothing = (words.cancelled(preview), words.expired(preview), words.dropped(preview), words.unsafe(preview))
+        return (
+            *(((result_of(self.kind, self.args), "done"),) if not self.steps else ()),
+            (words.done(preview, ""), "done"), (words.failed(preview), "failed"),
+            (words.unknown(preview), "unknown"), (words.not_done(preview), "not done"),
+            *((text, "nothing") for text in nothing),
+            *((text, "nothing" if state == "cancelled" else state) for text, state in step),
+        )  # fmt: skip
+
+
+@dataclass(slots=True)
+class World:
+    """One example's facts. `ticks` orders them, `now` is the time of all clocks."""
+
+    now: int = EPOCH
+    ticks: int = 0
+    events: dict[tuple[str, str], Event] = field(default_factory=dict)
+    by_seq: dict[tuple[str, int], Event] = field(default_factory=dict)
+    proposals: dict[str, Proposal] = field(default_factory=dict)
+    live: dict[tuple[str, str], str] = field(default_factory=dict)
+    buttons: dict[str, Pressable] = field(default_factory=dict)
+    sent: dict[tuple[str, int], Reply] = field(default_factory=dict)
+    last_sent: Counter[str] = field(default_factory=Counter)
+    effects: Counter[str] = field(default_factory=Counter)
+    failures: Counter[str] = field(default_factory=Counter)
+    #: What the platform does with the next deliveries, and whether the world can be asked how something ended.
+    weather: list[str] = field(default_factory=list)
+    silent: bool = False
+    violations: list[str] = field(default_factory=list)
+    counts: Counter[str] = field(default_factory=Counter)
+
+    def tick(self) -> int:
+        """Something was seen."""
+        self.ticks += 1
+        return self.ticks
+
+    def broke(self, promise: str, *facts: Any) -> None:
+        """A promise was broken. Not raised here: the code under test catches what executors raise."""
+        self.violations.append(f"{promise}: {facts!r}")
+
+    def received(self, conversation: str) -> int:
+        """How many turns of a conversation were accepted."""
+        return sum(1 for place, _ in self.by_seq if place == conversation)
+
+    def head(self, proposal: Proposal) -> Proposal:
+        """What the user was asked: of a step, its plan."""
+        return self.proposals[proposal.plan] if proposal.plan else proposal
+
+    def waiting(self, conversation: str) -> list[Proposal]:
+        """What may still be answered in a conversation."""
+        return [
+            each for each in self.proposals.values()
+            if each.conversation == conversation and each.fate == "open" and not each.plan
+        ]  # fmt: skip
+
+    def statements(self, conversation: str, text: str) -> Iterator[tuple[Proposal, str]]:
+        """What a reply says about which action."""
+        for proposal in self.proposals.values():
+            if proposal.conversation == conversation:
+                for phrase, meaning in proposal.phrases:
+                    if phrase in text:
+                        yield proposal, meaning
+
+    def show(self, conversation: str, reply: Reply) -> None:
+        """A reply arrived: its buttons can be pressed from now on."""
+        for button in reply.buttons:
+            parts = split_button(button.data)
+            proposal = self.proposals.get(parts[0]) if parts else None
+            if parts and proposal:
+                intent = "confirm" if parts[1] == "y" else "cancel"
+                self.buttons[button.data] = Pressable(parts[0], intent, proposal.user, conversation)
+                proposal.arrived = proposal.arrived or self.ticks
+
+    def prompts(self, conversation: str, user: str, intent: str = "confirm") -> list[str]:
+        """The buttons that somebody was sent, oldest first."""
+        return [
+            data for data, button in self.buttons.items()
+            if (button.conversation, button.user, button.intent) == (conversation, user, intent)
+        ]  # fmt: skip
+
+
+def result_of(kind: str, args: Mapping[str, Any]) -> str:
+    """What a tool reports; never twice the same words."""
+    if "of" in args:
+        return f"<{args['args'].get('n')}> is back as it was"
+    return f"<{args.get('n')}> is through: {kind}"
+
+
+def shown(action: PendingAction) -> tuple[str, dict[str, Any], str]:
+    """What a person was shown and a tool is given."""
+    return action.kind, action.args, action.preview

@@ -1,0 +1,1 @@
+"""Mutation testing of the pending room: `make mutants`."""

@@ -1,0 +1,57 @@
+"""Report: what became of the mutants of the last run, file by file; it fails when too many live."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from pathlib import Path
+
+from mutmut.mutation.data import SourceFileMutationData
+from mutmut.stats import status_by_exit_code
+from mutmut.utils.file_utils import walk_mutatable_files
+
+#: Of 100 mutants, so many must be killed. One that makes the tests hang is killed too: nobody could miss it.
+REQUIRED = 90.0
+
+#: What mutmut calls a timeout too, but is an error of the run itself.
+BROKEN = 255
+
+
+def main() -> int:
+    """Print the survivors, then the table. Returns the exit code."""
+    verdicts = {path: _verdicts(path) for path in sorted(walk_mutatable_files())}
+    for found in verdicts.values():
+        for mutant, verdict in found.items():
+            if verdict not in ("killed", "timeout"):
+                print(f"{verdict}: {mutant}")
+    tallies = {str(path): Counter(found.values()) for path, found in verdicts.items() if found}
+    total = sum(tallies.values(), Counter[str]())
+    print("\n| file | mutants | killed | timeout | survived | no tests | other | killed, % |")
+    print("|---|---|---|---|---|---|---|---|")
+    for name, tally in [*tallies.items(), ("total", total)]:
+        print(_row(name, tally))
+    return 0 if _rate(total) >= REQUIRED else 1
+
+
+def _verdicts(path: Path) -> dict[str, str]:
+    """The verdict on each mutant of a file."""
+    data = SourceFileMutationData(path=path)
+    data.load()
+    return {
+        mutant: "error" if code == BROKEN else status_by_exit_code[code]
+        for mutant, code in data.exit_code_by_key.items()
+    }
+
+
+def _row(name: str, tally: Counter[str]) -> str:
+    known = [tally[verdict] for verdict in ("killed", "timeout", "survived", "no tests")]
+    cells = [name, tally.total(), *known, tally.total() - sum(known), f"{_rate(tally):.1f}"]
+    return f"| {' | '.join(map(str, cells))} |"
+
+
+def _rate(tally: Counter[str]) -> float:
+    return 100 * (tally["killed"] + tally["timeout"]) / max(1, tally.total())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,191 @@
+"""Recover: what was begun without a lane, by a process that died, ends with an honest word and runs nothing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from pending import InMemoryPendingStore
+from pending.action import PendingAction
+from pending.plan import propose
+from pending.records import STALE_SECONDS, Claim, Ending
+from pending.store import scope_of
+from pending.texts import speak
+from workers.lane import Change
+from workers.offload import run_here
+
+WORDS = speak("pt")
+HERE = scope_of("ana", None, None)
+
+
+def proposed(name: str) -> PendingAction:
+    """What a tool proposed."""
+    return PendingAction("ana", "delete", f"Apagar {name}", {"name": name}, language="pt", requested_at=1.0)
+
+
+class Dead:
+    """A store in which somebody decided on a proposal, and died after some of the steps."""
+
+    def __init__(self, *names: str, executor=lambda: "apagado") -> None:
+        self.now = 1000.0
+        self.store = InMemoryPendingStore(clock=lambda: self.now)
+        self.store.register_executor_factory("delete", lambda _: executor)
+        proposal = propose([proposed(name) for name in names])
+        self.head = proposal.head.pending_action_id
+        self.steps = [step.pending_action_id for step in proposal.steps]
+        self.store.records.change(HERE.conversation.id, Change(arms=proposal.arms(self.store.seal, HERE.id)))
+
+    def at(self, pid: str):
+        """The record of this name."""
+        return self.store.records.read(HERE.conversation.id, (pid,))[0]
+
+    def begin(self, pid: str, *, started: bool = True, ended: str = "") -> None:
+        """What the dead one did to an action."""
+        claim = Claim(HERE, pid, "the dead")
+        self.store.records.claim(claim, self.at(pid))
+        if started:
+            self.store.records.start(claim, self.at(pid), "try-1")
+        if ended:
+            told = {"done": "apagado", "failed": WORDS.failed("Apagar A")}[ended]
+            self.store.records.finish(claim, "try-1", Ending(ended, told, "apagado"))
+
+    def wait(self) -> None:
+        """Until it is clear that he is dead."""
+        self.now += STALE_SECONDS + 1
+
+    def states(self) -> list[str]:
+        """Those of the steps, in order."""
+        return [self.at(pid).state for pid in self.steps]
+
+
+def never():
+    """Nothing may run here."""
+    raise AssertionError("it ran")
+
+
+@pytest.mark.parametrize("intent", ["confirm", "cancel", "ignore"])
+def test_claimed_action_was_certainly_not_done(intent):
+    """Whatever is tapped, it is over, on record and by whoever asked; the scope is free."""
+    dead = Dead("A", executor=never)
+    dead.begin(dead.head, started=False)
+    dead.wait()
+    outcome = dead.store.pop_if_intent("ana", intent)
+    assert (outcome.status, outcome.record.state, outcome.told) == ("cancelled", "superseded", WORDS.unsafe("Apagar A"))
+    stored = dead.at(dead.head)
+    assert (stored.state, stored.told) == ("superseded", WORDS.unsafe("Apagar A"))
+    assert stored.by not in ("", "the dead")
+    assert (outcome.record.pending_action_id, dead.store.get("ana")) == (dead.head, None)
+    dead.store.stash("ana", kind="k", preview="p")
+
+
+@pytest.mark.parametrize(
+    ("answer", "status", "state", "told"),
+    [
+        (None, "unknown", "unknown", WORDS.unknown("Apagar A")),
+        (False, "failed", "failed", WORDS.not_done("Apagar A")),
+        ("sumiu", "executed", "done", "sumiu"),
+    ],
+    ids=["nobody knows", "no", "words"],
+)
+def test_started_action_is_asked_after(answer, status, state, told):
+    """It is never run again."""
+    dead = Dead("A", executor=never)
+    dead.store.register_reconciler("delete", lambda _: answer)
+    dead.begin(dead.head)
+    dead.wait()
+    outcome = dead.store.pop_if_confirmed("ana", "sim")
+    assert (outcome.status, outcome.told, dead.at(dead.head).state) == (status, told, state)
+
+
+def test_begun_action_is_left_alone_while_its_process_may_live():
+    """Two minutes; a decision before that hears nothing."""
+    dead = Dead("A", executor=never)
+    dead.begin(dead.head)
+    dead.now += STALE_SECONDS
+    assert dead.store.pop_if_confirmed("ana", "sim") is None
+    assert dead.at(dead.head).state == "started"
+
+
+@pytest.mark.parametrize("started", [True, False])
+def test_changed_record_is_not_spoken_of_in_its_own_words(started):
+    """Started: nobody knows what it was. Claimed: it is disarmed."""
+    dead = Dead("A", executor=never)
+    dead.begin(dead.head, started=started)
+    dead.wait()
+    stored = dead.at(dead.head)
+    dead.store.records._put(dead.head, replace(stored, record=stored.record.replace("Apagar", "Pagar")))
+    told = dead.store.pop_if_confirmed("ana", "sim").told
+    assert told == (speak().unknown("an action that was changed") if started else speak().tampered())
+    assert dead.at(dead.head).state == ("unknown" if started else "cancelled")
+
+
+@pytest.mark.parametrize(
+    ("answer", "second", "line"),
+    [(None, "unknown", ""), (False, "failed", ""), (True, "done", WORDS.done("Apagar B", ""))],
+    ids=["nobody knows", "no", "yes"],
+)
+def test_plan_is_reported_step_by_step(answer, second, line):
+    """What was done is done, what had begun is asked after, the rest was not started."""
+    dead = Dead("A", "B", "C", executor=never)
+    asked = []
+    dead.store.register_reconciler("delete", lambda record: (asked.append(record.args["name"]), answer)[1])
+    dead.begin(dead.head)
+    dead.begin(dead.steps[0], ended="done")
+    dead.begin(dead.steps[1])
+    dead.wait()
+    outcome = dead.store.pop_if_confirmed("ana", "sim")
+    report = WORDS.plan_report(
+        [("done", "Apagar A", "apagado"), (second, "Apagar B", line), ("cancelled", "Apagar C", "")]
+    )
+    plan_state = "unknown" if second == "unknown" else "failed"
+    assert (asked, outcome.told, outcome.record.state) == (["B"], report, plan_state)
+    assert dead.states() == ["done", second, "cancelled"]
+    assert (dead.at(dead.head).state, dead.at(dead.head).told) == (plan_state, report)
+    assert run_here(dead.store.settlement.report(HERE, dead.at(dead.head))) == report
+
+
+def test_plan_whose_steps_are_all_done_is_done():
+    """He died just before he could say so."""
+    dead = Dead("A", "B", executor=never)
+    dead.begin(dead.head)
+    for pid in dead.steps:
+        dead.begin(pid, ended="done")
+    dead.wait()
+    outcome = dead.store.pop_if_confirmed("ana", "sim")
+    assert outcome.told == WORDS.plan_report([("done", "Apagar A", "apagado"), ("done", "Apagar B", "apagado")])
+    assert (outcome.status, dead.at(dead.head).state) == ("executed", "done")
+
+
+def test_plan_with_a_missing_step_is_unknown():
+    """And has no report."""
+    dead = Dead("A", "B", executor=never)
+    dead.begin(dead.head)
+    dead.begin(dead.steps[0], ended="done")
+    del dead.store.records._actions[dead.steps[1]]
+    dead.wait()
+    plan = dead.at(dead.head).action
+    assert dead.store.pop_if_confirmed("ana", "sim").told == WORDS.unknown(plan.preview)
+    assert dead.at(dead.head).state == "unknown"
+    assert run_here(dead.store.settlement.report(HERE, dead.at(dead.head))) == ""
+
+
+def test_effects_of_a_plan_are_those_of_its_steps():
+    """In order, with what their tools returned; what failed has none."""
+    dead = Dead("A", "B")
+    dead.begin(dead.head)
+    dead.begin(dead.steps[0], ended="done")
+    dead.begin(dead.steps[1], ended="failed")
+    found = run_here(dead.store.settlement.effects(HERE, dead.at(dead.head)))
+    assert [(effect.action.args, effect.result) for effect in found] == [({"name": "A"}, "apagado")]
+
+
+def test_plan_without_a_lane_runs_its_steps_and_has_their_effects():
+    """The seed's doors know plans too."""
+    dead = Dead("A", "B", executor=lambda: "apagado")
+    outcome = dead.store.pop_if_confirmed("ana", "sim")
+    assert [(effect.action.args["name"], effect.result) for effect in outcome.effects] == [
+        ("A", "apagado"),
+        ("B", "apagado"),
+    ]
+    assert (outcome.executed, dead.states()) == (True, ["done", "done"])
