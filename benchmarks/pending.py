@@ -26,8 +26,8 @@ from config.embedded import EmbeddedRedis
 from pending import PendingActionStore, RedisPendingStore
 from workers.redis import connect, shard_of
 
-ROUNDS = 15
-CALLS = 200
+ROUNDS = 7
+CALLS = 100
 ARMED = (0, 20_000)
 
 ARGS = {"invoice_id": "INV-42", "reason": "paid twice", "cents": 12_000}
