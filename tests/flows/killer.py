@@ -35,6 +35,9 @@ KILLS: dict[Moment, tuple[float, float]] = {
 ALL_AT_ONCE = 0.08
 #: How probable it is during a payment that its worker is not killed but stopped, until another one has spoken for it.
 FREEZE = 0.015
+#: Tools whose worker is not stopped. What is asked of the world is certain of the dead; a sleeper may still act on it,
+#: and can tell nobody if it is killed right after that.
+NOT_FROZEN = frozenset({"refund"})
 #: Seconds after which a stopped worker goes on in any case.
 FROZEN_SECONDS = 30.0
 
@@ -71,6 +74,7 @@ class Killer:
         self._system, self._ledger, self._channel, self._chance = system, ledger, channel, chance
         self._redis = Redis.from_url(system.redis.url, decode_responses=True)
         self._places: dict[str, str] = {}
+        self._spared: set[str] = set()
         self._latest: dict[str, tuple[str, str]] = {}
         self._states: dict[str, str] = {}
         self._frozen: dict[subprocess.Popen[bytes], tuple[str, float]] = {}
@@ -157,6 +161,8 @@ class Killer:
         place = Conversation(self._channel, action["conversation_id"]).id
         self._places[key] = place
         self._latest[place] = (key, action["args"]["bill"])
+        if action["kind"] in NOT_FROZEN:
+            self._spared.add(action["args"]["bill"])
 
     def _read_ledger(self) -> None:
         for entry in self._note_steps():
@@ -175,7 +181,7 @@ class Killer:
         victims = [worker for worker in awake if worker.pid in pids]
         if not victims or not self._is_complete():
             return
-        if bill and not self._frozen and self._chance.random() < FREEZE:
+        if bill and bill not in self._spared and not self._frozen and self._chance.random() < FREEZE:
             self._freeze(victims[0])
         elif self._chance.random() < probability:
             time.sleep(self._chance.random() * delay)
