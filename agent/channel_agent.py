@@ -24,7 +24,7 @@ from pending.language import choose
 from pending.parser import ConfirmParser
 from pending.plan import Effect, Proposal, propose, undo_of
 from pending.proposals import ChannelRun, channel_run
-from pending.records import OPEN_STATES, Claim, Decision, StoredAction
+from pending.records import CHANGED, OPEN_STATES, Claim, Decision, StoredAction
 from pending.store import BasePendingStore, InMemoryPendingStore, scope_of
 from pending.texts import Texts, speak
 from workers.lane import Change, Lease, Move, QueuedTurn
@@ -162,7 +162,7 @@ class ChannelAgent:
         live = await offload(self.store.records.look, conversation, queued.user)
         pids = tuple(pid for pid in (queued.tapped.get("pid", ""), live.pid if live else "") if pid)
         for stored in await offload(self.store.records.read, conversation, pids):
-            if stored and stored.by == event and stored.state in (*OPEN_STATES, "done", "failed", "unknown"):
+            if stored and stored.by == event and stored.state in ("claimed", "started", "done", "failed", "unknown"):
                 return await self._owned_up(queued, stored)
         if live and live.state in _WAITING and not queued.turn.tap:
             told = f"{speak(live.action.language).dropped(live.action.preview)}\n\n{words}"
@@ -171,9 +171,9 @@ class ChannelAgent:
 
     async def _owned_up(self, queued: QueuedTurn, stored: StoredAction) -> Change:
         """The turn claimed this, and perhaps began it, before it broke: the commit ends what is still open."""
-        words, preview = speak(stored.action.language), stored.action.preview
-        if stored.state in _WAITING:
-            return Change(replies=((Reply(words.early(preview)), ""),))
+        genuine = stored.is_genuine(self.store.seal, queued.turn.scope)
+        words = speak(stored.action.language if genuine else "")
+        preview = stored.action.preview if genuine else CHANGED  # its words are not ours to repeat
         if stored.state == "claimed":  # it has certainly not begun
             return Change(replies=((Reply(words.unsafe(preview)), ""),))
         if stored.state == "started":

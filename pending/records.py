@@ -25,6 +25,9 @@ StartVerdict = Literal["go", "no", "lost", "tampered", "worn"]
 #: States in which an action still occupies its scope.
 OPEN_STATES: tuple[State, ...] = ("armed", "shown", "claimed", "started")
 
+#: What stands for the preview of a record that was changed.
+CHANGED = "an action that was changed"
+
 #: Seconds after which what was begun without a lane is in nobody's hands any more. The scripts know it too.
 STALE_SECONDS = 120.0
 
@@ -117,7 +120,7 @@ class StoredAction:
             )  # fmt: skip
         except (ValueError, TypeError, KeyError, AttributeError):
             return PendingAction(
-                user_id="", kind="", preview="an action that was changed", state=self.state,
+                user_id="", kind="", preview=CHANGED, state=self.state,
                 expires_at=self.expires_at, pending_action_id=self.pid,
             )  # fmt: skip
 

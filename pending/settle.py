@@ -14,7 +14,7 @@ from pending.action import Executor, PendingAction, State
 from pending.executors import Executors, performing
 from pending.outcome import ConfirmOutcome, EndState, early, ended, expired, state_of_plan, told_of
 from pending.plan import PLAN_KIND, Effect, is_step, is_undo, step_names
-from pending.records import OPEN_STATES, Claim, Decision, Ending, Records, StoredAction
+from pending.records import CHANGED, OPEN_STATES, Claim, Decision, Ending, Records, StoredAction
 from pending.results import ToolResult
 from pending.seal import Seal
 from pending.texts import speak
@@ -296,7 +296,7 @@ class Settlement:
     async def _lost_track(self, claim: Claim, stored: StoredAction) -> ConfirmOutcome:
         """It was started and its record was changed since: its words are not ours to repeat."""
         log.error("pending.tampered", extra={"pending": claim.pending_action_id})
-        return await self._close(claim, stored.action, "unknown", speak().unknown("an action that was changed"))
+        return await self._close(claim, stored.action, "unknown", speak().unknown(CHANGED))
 
     async def _close(self, claim: Claim, action: PendingAction, state: EndState, told: str) -> ConfirmOutcome:
         # Where "unknown" was said meanwhile it stays: only who knows better may correct it, and says so.
