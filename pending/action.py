@@ -125,11 +125,13 @@ spell = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=Tru
 
 def readable(text: str) -> str:
     """The text as it reads: one kind of line end, no controls, no marks that turn the rest of it around."""
+    if text.isascii() and text.isprintable():
+        return text
     return _DECEIVING.sub("", _LINES.sub("\n", storable(text)))
 
 
-def exact_copy(args: Mapping[str, Any] | None) -> dict[str, Any]:
-    """The arguments as they are now, whatever their owner does to them later.
+def exact(args: Mapping[str, Any] | None) -> dict[str, Any]:
+    """The fields `args` and `args_digest`: the arguments as they are now, whatever their owner does to them later.
 
     Raises TypeError when they are not exact JSON, ValueError when they are more than MAX_ARGS_CHARS.
     """
@@ -138,8 +140,7 @@ def exact_copy(args: Mapping[str, Any] | None) -> dict[str, Any]:
         raise ValueError(
             f"the arguments are {len(text):,} characters as JSON: at most {MAX_ARGS_CHARS:,} can be proposed"
         )
-    copy: dict[str, Any] = json.loads(text)
-    return copy
+    return {"args": json.loads(text), "args_digest": _digest(text)}
 
 
 def check_proposal(action: PendingAction) -> None:
@@ -165,7 +166,11 @@ def canonical_json(value: Any) -> str:
 
 def compute_args_digest(args: Mapping[str, Any] | None) -> str:
     """The SHA-256 of the canonical arguments, in hex. Raises TypeError when they are not exact JSON."""
-    return hashlib.sha256(canonical_json(args or {}).encode()).hexdigest()
+    return _digest(canonical_json(args or {}))
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _refuse_inexact(value: Any) -> None:

@@ -48,7 +48,9 @@ class RegexConfirmParser:
     def is_confirm(self, msg: str) -> bool:
         """Whether the whole message, give or take politeness and punctuation, is a yes."""
         words = self._read(msg)
-        return words in _EMOJI_YES or not self._book.confirm.isdisjoint({words, *self._without_thanks(words)})
+        if words in self._book.confirm or words in _EMOJI_YES:
+            return True
+        return not self._book.confirm.isdisjoint(self._without_thanks(words))
 
     def is_cancel(self, msg: str) -> bool:
         """Whether the whole message is a no. Unlike a yes, it may trail off or begin with a "please"."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from secrets import randbelow
 from typing import Any, TypeVar
 
-from pending.action import Executor, PendingAction, PendingActionExistsError, check_proposal, exact_copy
+from pending.action import Executor, PendingAction, PendingActionExistsError, check_proposal, exact
 
 #: Rebuilds what a confirmed action runs, from its record alone; None when it must not run any more.
 ExecutorFactory = Callable[[PendingAction], Executor | None]
@@ -110,7 +110,7 @@ def stash_pending(
         user_id=run.user_id,
         kind=kind,
         preview=preview,
-        args=exact_copy(args),
+        **exact(args),
         channel_id=run.channel_id,
         conversation_id=run.conversation_id,
         ttl_seconds=run.ttl_seconds if ttl_seconds is None else ttl_seconds,

@@ -108,41 +108,41 @@ class StoredAction:
         words = {"by": self.by, "attempt": self.attempt, "told": self.told, "result": self.result}
         return {**record, **words, "seen": str(self.seen), "begun": str(round(self.begun_at * 1000))}
 
-    @cached_property
+    @property
     def action(self) -> PendingAction:
         """The action: what was sealed, in its present state. A record that is no longer one has no kind to run."""
-        try:
-            sealed = dict(self._sealed)
-            del sealed["pid"]
-            return PendingAction(
-                **sealed, pending_action_id=self.pid, state=self.state, expires_at=self.expires_at,
-                outcome=self.told or None,
-            )  # fmt: skip
-        except (ValueError, TypeError, KeyError, AttributeError):
-            return PendingAction(
-                user_id="", kind="", preview=CHANGED, state=self.state,
-                expires_at=self.expires_at, pending_action_id=self.pid,
-            )  # fmt: skip
+        return self._opened[1]
 
     def is_genuine(self, seal: Seal, scope: Scope) -> bool:
         """Whether the record is exactly what we sealed, under this name and for this scope."""
         if not seal.verify(self.record, self.mac):
             return False
-        action = self.action
+        name, action = self._opened
         whose = (action.user_id, action.channel_id or "direct", action.conversation_id or action.user_id)
         place = scope.conversation
-        return self._sealed["pid"] == self.pid and whose == (scope.user_id, place.channel, place.address)
+        return name == self.pid and whose == (scope.user_id, place.channel, place.address)
 
     @cached_property
-    def _sealed(self) -> dict[str, Any]:
-        sealed: dict[str, Any] = json.loads(self.record)
-        return sealed
+    def _opened(self) -> tuple[str, PendingAction]:
+        """The name under which it was sealed, and what was sealed."""
+        try:
+            sealed = json.loads(self.record)
+            name = sealed.pop("pid")
+            action = PendingAction(
+                **sealed, pending_action_id=self.pid, state=self.state, expires_at=self.expires_at,
+                outcome=self.told or None,
+            )  # fmt: skip
+        except (ValueError, TypeError, KeyError, AttributeError):
+            return "", PendingAction(
+                user_id="", kind="", preview=CHANGED, state=self.state,
+                expires_at=self.expires_at, pending_action_id=self.pid,
+            )  # fmt: skip
+        return name, action
 
 
 def seal_action(action: PendingAction, seal: Seal, *, user: str, live: bool = True, steps: tuple[str, ...] = ()) -> Arm:
     """The action as it is stored: everything that was shown and will run, under one MAC."""
-    values = {name: getattr(action, name) for name in _SEALED}
-    said = {name: value for name, value in values.items() if value != _SEALED[name]}
+    said = {name: value for name, default in _SEALED.items() if (value := getattr(action, name)) != default}
     record = spell({**said, "pid": action.pending_action_id})  # exact: its arguments have a digest
     return Arm(
         pending_action_id=action.pending_action_id,
@@ -196,10 +196,9 @@ class Decision:
     code: str = ""
     ignore_seconds: float = 0.0
 
-    @property
-    def claim(self) -> Claim:
-        """The decision as the claim it made."""
-        return Claim(self.scope, self.expected_id, self.by)
+    def claim(self, pid: str) -> Claim:
+        """The decision as the claim on what it found."""
+        return Claim(self.scope, pid, self.by)
 
 
 @dataclass(frozen=True, slots=True)

@@ -77,7 +77,7 @@ class Settlement:
         verdict, stored = await offload(self._records.decide, decision)
         if stored is None:
             return None
-        claim, action = replace(decision.claim, pending_action_id=stored.pid), stored.action
+        claim, action = decision.claim(stored.pid), stored.action
         genuine = stored.is_genuine(self._seal, claim.scope) and _may_reach(claim, action)
         if not genuine or not _is_expected(decision, verdict, action):
             begun_before = verdict == "stale" and stored.state == "started"

@@ -21,7 +21,7 @@ from pending.action import (
     PendingAction,
     PendingActionExistsError,
     check_proposal,
-    exact_copy,
+    exact,
 )
 from pending.executors import Executors, Reconciler
 from pending.intent import read_words
@@ -150,7 +150,7 @@ class BasePendingStore:
             user_id=user_id,
             kind=kind,
             preview=preview,
-            args=exact_copy(args),
+            **exact(args),
             channel_id=channel_id,
             conversation_id=conversation_id,
             ttl_seconds=self.default_ttl_seconds if ttl_seconds is None else ttl_seconds,

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 from zlib import crc32
@@ -11,8 +13,10 @@ from zlib import crc32
 from redis import Redis
 from redis.backoff import ExponentialWithJitterBackoff, NoBackoff
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import RedisError
+from redis.exceptions import NoScriptError, RedisError
 from redis.retry import Retry
+
+from workers.connections import Connections
 
 #: Conversations are spread over this many shards, so that a shard can later move to a Redis of its own.
 SHARDS = 64
@@ -73,8 +77,21 @@ def shard_of(conversation: str) -> int:
     return crc32(conversation.encode()) % SHARDS
 
 
+@dataclass(frozen=True, slots=True)
+class Script:
+    """A Lua script and the name that Redis has for it."""
+
+    text: str
+    sha: str
+
+    @classmethod
+    def of(cls, text: str) -> Script:
+        """The script of a text."""
+        return cls(text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
+
+
 class Scripts:
-    """Lua scripts of one folder, each run in one round trip and reloaded by itself after SCRIPT FLUSH.
+    """Lua scripts of one folder, each run in one round trip and loaded by itself where it is not known.
 
     Every script gives the same answer when it is sent again, because redis-py resends when a reply was lost.
     """
@@ -82,8 +99,9 @@ class Scripts:
     def __init__(self, client: Redis, folder: Path, *, prefix: str = PREFIX) -> None:
         prelude = _definitions(_PRELUDE.read_text())
         self._prefix = prefix
+        self._connections = Connections(client)
         self._scripts = {
-            path.stem: client.register_script(_with_definitions(path.read_text(), prelude))
+            path.stem: Script.of(_with_definitions(path.read_text(), prelude))
             for path in sorted(folder.glob("*.lua"))
             if path != _PRELUDE
         }
@@ -101,8 +119,11 @@ class Scripts:
         return [self.on_shard(name, shard, *args) for shard in range(SHARDS)]
 
     def _on_shard(self, name: str, shard: int, conversation: str, args: Sequence[Any]) -> Any:
-        key = f"{self._prefix}{{{shard}}}"
-        return self._scripts[name](keys=[key], args=[conversation, *args])
+        script, key = self._scripts[name], f"{self._prefix}{{{shard}}}"
+        try:
+            return self._connections.ask("EVALSHA", script.sha, 1, key, conversation, *args)
+        except NoScriptError:
+            return self._connections.ask("EVAL", script.text, 1, key, conversation, *args)
 
 
 def _definitions(prelude: str) -> list[tuple[set[str], str]]:

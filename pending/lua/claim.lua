@@ -10,10 +10,15 @@ if state == 'expired' and by == act then return {'expired', state} end
 if state ~= 'shown' and by == act then return {'moved', state} end  -- it ended since this worker looked
 if state ~= 'shown' then return {'other', state} end
 if rec ~= ARGV[7] or mac ~= ARGV[8] then return {'tampered', state} end
+local function take()
+  redis.call('HSET', record(pid), 'state', 'claimed', 'by', act, 'begun', now())
+  entered(pid, {'claimed'}, act, mac)
+end
+
 if plan then  -- the yes was to the plan, whose window was judged: its steps run only while it does
   local running, decided = unpack(redis.call('HMGET', record(plan), 'state', 'by'))
   if running ~= 'started' or decided ~= act then return {'other', state} end
-  enter(pid, {'claimed'}, 'by', act, 'begun', now())
+  take()
   redis.call('HSET', record(plan), 'begun', now())  -- the plan is still being worked on
   return {'mine', 'claimed'}
 end
@@ -30,5 +35,5 @@ end
 if fenced and ARGV[6] == 'text' and tonumber(ARGV[9]) <= (tonumber(seen) or 0) then
   return {'early', state}  -- it was said before the preview was delivered: it answers something else
 end
-enter(pid, {'claimed'}, 'by', act, 'begun', now())
+take()
 return {'mine', 'claimed'}

@@ -4,47 +4,58 @@
 -- caller verifies what is returned before it runs it.
 local intent, act = ARGV[3], ARGV[4]
 local decided = shard .. ':decided:' .. act
+local before, pid = unpack(redis.call('MGET', decided, live(ARGV[2])))
+if before then
+  local verdict, decided_on = string.match(before, '^(%S+) (.*)$')
+  return {verdict, decided_on ~= '' and snapshot(decided_on) or {}}
+end
+
+local STATE, EXPIRES, BY, ATTEMPT, BEGUN = 3, 4, 5, 6, 10
+local fields = pid and fields_of(pid, 'kind', 'digest', 'code', 'steps') or {}
 
 -- The answer is remembered for as long as it may be asked for again: by then another action may wait here.
-local function say_of(verdict, pid)
-  redis.call('SET', decided, verdict .. ' ' .. (pid or ''), 'PX', ASKED_AGAIN)
-  return {verdict, pid and snapshot(pid) or {}}
+local function gone()
+  redis.call('SET', decided, 'gone ', 'PX', ASKED_AGAIN)
+  return {'gone', {}}
 end
 
-local before = redis.call('GET', decided)
-if before then
-  local verdict, pid = string.match(before, '^(%S+) (.*)$')
-  return {verdict, pid ~= '' and snapshot(pid) or {}}
+local function answer(verdict)
+  redis.call('SET', decided, verdict .. ' ' .. pid, 'PX', ASKED_AGAIN)
+  return {verdict, {pid, now(), {unpack(fields, 1, BEGUN)}}}
 end
-local pid = redis.call('GET', live(ARGV[2]))
-if not pid then return say_of('gone') end
-local key = record(pid)
-local state, expires, begun, kind, digest, code =
-  unpack(redis.call('HMGET', key, 'state', 'expires', 'begun', 'kind', 'digest', 'code'))
+
+local mac, kind, digest, code, steps = fields[2], unpack(fields, BEGUN + 1, BEGUN + 4)
+local state, expires, begun = fields[STATE], tonumber(fields[EXPIRES] or 0), tonumber(fields[BEGUN] or 0)
 
 local function end_as(end_state, verdict)
-  enter(pid, {end_state}, 'by', act)
-  return say_of(verdict, pid)
+  redis.call('HSET', record(pid), 'state', end_state, 'by', act)
+  fields[STATE], fields[BY] = end_state, act
+  entered(pid, {end_state}, act, mac, steps)
+  return answer(verdict)
 end
 
 local another = (ARGV[5] ~= '' and ARGV[5] ~= kind) or (ARGV[6] ~= '' and ARGV[6] ~= pid)
 local changed = ARGV[7] ~= '' and ARGV[7] ~= digest
 local uncoded = intent == 'confirm' and ARGV[9] ~= (code or '')
 if state == 'claimed' or state == 'started' then
-  if now() - (tonumber(begun) or 0) <= STALE then return say_of('gone') end
-  if another or changed or uncoded then return say_of('mismatch', pid) end
-  return say_of('stale', pid)  -- whoever began it died: this decision's caller owns up to it
+  if now() - (begun or 0) <= STALE then return gone() end
+  return answer((another or changed or uncoded) and 'mismatch' or 'stale')  -- whoever began a stale one died at it
 end
-if state ~= 'shown' and state ~= 'armed' then return say_of('gone') end
-if state == 'shown' and now() >= (tonumber(expires) or 0) then return end_as('expired', 'expired') end
-if another or uncoded then return say_of('mismatch', pid) end
-if state == 'armed' and intent == 'confirm' then return say_of('early', pid) end
+if state ~= 'shown' and state ~= 'armed' then return gone() end
+if state == 'shown' and now() >= (expires or 0) then return end_as('expired', 'expired') end
+if another or uncoded then return answer('mismatch') end
+if state == 'armed' and intent == 'confirm' then return answer('early') end
 if changed then return end_as('cancelled', 'changed') end
 if intent == 'cancel' then return end_as('cancelled', 'cancelled') end
 if intent == 'ignore' then
   local sooner = now() + ARGV[8]
-  if state == 'shown' and sooner < tonumber(expires) then redis.call('HSET', key, 'expires', sooner) end  -- never later
-  return say_of('ignored', pid)
+  if state == 'shown' and sooner < expires then  -- never later
+    redis.call('HSET', record(pid), 'expires', sooner)
+    fields[EXPIRES] = sooner
+  end
+  return answer('ignored')
 end
-enter(pid, {'claimed', 'started'}, 'by', act, 'attempt', act, 'tries', 1, 'begun', now())
-return say_of('mine', pid)
+redis.call('HSET', record(pid), 'state', 'started', 'by', act, 'attempt', act, 'tries', 1, 'begun', now())
+fields[STATE], fields[BY], fields[ATTEMPT], fields[BEGUN] = 'started', act, act, now()
+entered(pid, {'claimed', 'started'}, act, mac, steps)
+return answer('mine')

@@ -2,13 +2,15 @@
 -- ARGV: conversation, action, attempt, state, what the user is told, the tool's result, the correction to send if it
 -- comes too late, number of the deciding turn.
 local key = record(ARGV[2])
-local state, attempt, plan = unpack(redis.call('HMGET', key, 'state', 'attempt', 'plan'))
+local state, attempt, plan, by, mac, steps =
+  unpack(redis.call('HMGET', key, 'state', 'attempt', 'plan', 'by', 'mac', 'steps'))
 if attempt ~= ARGV[3] then return 'other' end
 if state == ARGV[4] then return 'ok' end
 -- "Failed" is corrected too: somebody may have asked the world too early and been told that nothing had happened.
 local late = (state == 'unknown' and ARGV[4] == 'failed') or ((state == 'unknown' or state == 'failed') and ARGV[4] == 'done')
 if state ~= 'started' and not late then return 'other' end
-enter(ARGV[2], {ARGV[4]}, 'told', ARGV[5], 'result', ARGV[6])
+redis.call('HSET', key, 'state', ARGV[4], 'told', ARGV[5], 'result', ARGV[6])
+entered(ARGV[2], {ARGV[4]}, by, mac, steps)
 if not late then return 'ok' end
 if string.match(redis.call('LINDEX', inbox, 0) or '', '^%d+') == ARGV[8] then
   -- Its user was told nothing yet: whoever works on that turn must find that his words are not true any more.

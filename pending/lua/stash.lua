@@ -5,5 +5,4 @@ local arm = {
   digest = ARGV[8], live = true, more = {unpack(ARGV, 9)},
 }
 if occupied(arm) then return 'exists' end
-arm_action(arm, true)
-return redis.call('HGET', record(arm.pid), 'expires')
+return arm_action(arm, true)

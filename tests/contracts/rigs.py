@@ -111,13 +111,18 @@ class RedisRig(Rig):
         return ()
 
 
+def client_of(store: RedisPendingStore) -> Redis:
+    """A client to look and write behind a store's back."""
+    return Redis(connection_pool=store.records._scripts._connections._pool)
+
+
 def time_passes(store, seconds: float = 150, conversation: str = Conversation("direct", "ana").id) -> None:
     """All that was begun in the store was begun so much earlier."""
     if isinstance(store, InMemoryPendingStore):
         for pid, (stored, arm) in list(store.records._actions.items()):
             store.records._actions[pid] = (replace(stored, begun_at=stored.begun_at - seconds), arm)
         return
-    client = store.records._scripts._scripts["look"].registered_client
+    client = client_of(store)
     for key in client.scan_iter(f"sayso:{{{shard_of(conversation)}}}:pending:*"):
         if client.hexists(key, "begun"):
             client.hincrby(key, "begun", -round(seconds * 1000))

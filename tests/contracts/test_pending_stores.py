@@ -15,7 +15,7 @@ from pending import InMemoryPendingStore, PendingActionExistsError, RedisPending
 from pending.action import PendingAction
 from pending.records import Decision
 from pending.seal import Seal
-from tests.contracts.rigs import time_passes
+from tests.contracts.rigs import client_of, time_passes
 from workers.redis import Scripts, shard_of
 
 PLACE = Conversation("direct", "ana").id
@@ -54,9 +54,7 @@ def close_window(store, action: PendingAction) -> None:
 
 def tamper(store: RedisPendingStore, action: PendingAction, **fields) -> None:
     """Write to the record behind the store's back."""
-    store.records._scripts._scripts["look"].registered_client.hset(
-        f"{SHARD}:pending:{action.pending_action_id}", mapping=fields
-    )
+    client_of(store).hset(f"{SHARD}:pending:{action.pending_action_id}", mapping=fields)
 
 
 def test_late_yes_executes_nothing(store, ran):
@@ -488,7 +486,7 @@ def test_each_operation_is_one_round_trip(redis_store, ran, monkeypatch, name):
     """And a confirmation is two: the decision before the effect, the truth about it after."""
     operation, expected = OPERATIONS[name]
     for script in redis_store.records._scripts._scripts.values():
-        script.registered_client.script_load(script.script)
+        client_of(redis_store).script_load(script.text)
     stash(redis_store, ran)
     sent = []
     send = AbstractConnection.send_packed_command

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from redis import Redis
 
-from workers.redis import PREFIX, Scripts, shard_of
+from workers.redis import PREFIX, Script, Scripts, shard_of
 
 #: Where the scripts read the time, in Unix milliseconds.
 CLOCK = "model:clock"
@@ -20,12 +20,22 @@ end)()"""
 #: By script, or "*" for what several share: the text to replace and what replaces it.
 Patches = Mapping[str, Sequence[tuple[str, str]]]
 
-#: All that is stored, in one word.
+#: All that is stored, in one word. A hash is dumped in the order of its table, which reading alone may change.
 _DIGEST = """
 local all = {}
 local keys = redis.call('KEYS', '*')
 table.sort(keys)
-for _, key in ipairs(keys) do table.insert(all, key .. redis.sha1hex(redis.call('DUMP', key))) end
+for _, key in ipairs(keys) do
+  local value
+  if redis.call('TYPE', key).ok == 'hash' then
+    local names = redis.call('HKEYS', key)
+    table.sort(names)
+    value = cjson.encode({names, redis.call('HMGET', key, unpack(names))})
+  else
+    value = redis.call('DUMP', key)
+  end
+  table.insert(all, key .. redis.sha1hex(value))
+end
 return redis.sha1hex(table.concat(all))
 """
 
@@ -37,7 +47,7 @@ class Wire(Scripts):
         super().__init__(client, folder)
         self.applied: set[str] = set()
         self._scripts = {
-            name: client.register_script(self._patched(script.script, [*patches.get("*", ()), *patches.get(name, ())]))
+            name: Script.of(self._patched(script.text, [*patches.get("*", ()), *patches.get(name, ())]))
             for name, script in self._scripts.items()
         }
 

@@ -108,10 +108,15 @@ local function view()
   }
 end
 
--- An action as the pending room reads it: its name, this server's time, and its fields in this order.
+-- An action as the pending room reads it: its name, this server's time, and its fields in this order. What follows
+-- them is for scripts that must know more of it.
+local function fields_of(pid, ...)
+  return redis.call('HMGET', record(pid), 'rec', 'mac', 'state', 'expires', 'by', 'attempt', 'told', 'result', 'seen',
+    'begun', ...)
+end
+
 local function snapshot(pid)
-  local fields = redis.call('HMGET', record(pid), 'rec', 'mac', 'state', 'expires', 'by', 'attempt', 'told', 'result',
-    'seen', 'begun')
+  local fields = fields_of(pid)
   return fields[1] and {pid, now(), fields} or {}
 end
 
@@ -142,18 +147,24 @@ local function end_of_step(step_state, plan_state)
   return STEP_END[plan_state] or 'cancelled'
 end
 
--- Enter these states one after the other. ...: other fields that change with them.
-local function enter(pid, states, ...)
-  local key, state = record(pid), states[#states]
-  redis.call('HSET', key, 'state', state, ...)
-  local mac, by, steps = unpack(redis.call('HMGET', key, 'mac', 'by', 'steps'))
+-- Enter these states one after the other. ...: other fields that change with them. `entered` is the second half of it,
+-- for who has changed the fields and knows the rest.
+local enter, entered
+function entered(pid, states, by, mac, steps)
+  local state = states[#states]
   audit(pid, states, by or '', mac or '')
   if OPEN[state] then return end
-  redis.call('PEXPIRE', key, KEEP_RECORD)
+  redis.call('PEXPIRE', record(pid), KEEP_RECORD)
   for step in string.gmatch(steps or '', '%S+') do
     local step_state = redis.call('HGET', record(step), 'state') or ''
     if OPEN[step_state] then enter(step, {end_of_step(step_state, state)}, 'by', by or '') end
   end
+end
+
+function enter(pid, states, ...)
+  local key = record(pid)
+  redis.call('HSET', key, 'state', states[#states], ...)
+  entered(pid, states, unpack(redis.call('HMGET', key, 'by', 'mac', 'steps')))
 end
 
 -- An action that is over stays the scope's own until the deciding turn is committed: a turn that is worked on again
@@ -217,10 +228,11 @@ local function obstacle(change)
   end
 end
 
--- Store an action: armed until its preview was delivered, or, where nobody delivers, shown at once.
+-- Store an action: armed until its preview was delivered, or, where nobody delivers, shown at once. Returns when its
+-- window closes.
 local function arm_action(arm, at_once)
   local key = record(arm.pid)
-  if redis.call('EXISTS', key) == 1 then return end
+  if redis.call('EXISTS', key) == 1 then return redis.call('HGET', key, 'expires') end  -- asked again
   local state, expires, events = 'armed', 0, {'armed'}
   if at_once then state, expires, events = 'shown', now() + arm.ttl, {'armed', 'shown'} end
   redis.call('HSET', key, 'rec', arm.rec, 'mac', arm.mac, 'kind', arm.kind, 'digest', arm.digest, 'ttl', arm.ttl,
@@ -228,6 +240,7 @@ local function arm_action(arm, at_once)
   redis.call('PEXPIRE', key, KEEP_RECORD)
   audit(arm.pid, events, '', arm.mac)
   if arm.live then redis.call('SET', live(arm.user), arm.pid, 'PX', KEEP_RECORD) end
+  return expires
 end
 
 local function apply(change, at_once)
