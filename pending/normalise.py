@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from functools import lru_cache
 
 _SPACES = r" \t\r\n\u00a0\u202f"
 _PUNCTUATION = r".,!\u2026"
@@ -24,6 +25,7 @@ _STOPS = re.compile(r"[.,!\u00a1\u060c\u0964\u3001\u3002]")
 _EMOJI = re.compile(r"\s*(?:(?P<thumb>[👍👎])[\U0001f3fb-\U0001f3ff]?|(?P<mark>[✅❌]))\ufe0f?\s*")
 
 
+@lru_cache(maxsize=1024)  # a message is read for a yes, a no and a code, in one language and in all
 def words_of(text: str) -> str:
     """The words in small letters, accents kept and composed; "" for what is not plainly a phrase in one script.
 

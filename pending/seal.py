@@ -40,7 +40,11 @@ class Seal:
 
     def verify(self, text: str, mac: str) -> bool:
         """Whether `mac` is one of ours over exactly `text`."""
-        return any(hmac.compare_digest(_mac(key, text).hex().encode(), mac.encode()) for key in self._keys)
+        given = mac.encode()
+        for key in self._keys:  # noqa: SIM110  # a generator costs as much as the MAC
+            if hmac.compare_digest(_mac(key, text).hex().encode(), given):
+                return True
+        return False
 
     def mint(self, pending_action_id: str, intent: Intent, scope: Scope) -> str:
         """A button's payload, at most 64 bytes: it works for one action, one intent and one person in one place."""

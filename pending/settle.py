@@ -82,23 +82,12 @@ class Settlement:
         if not genuine or not _is_expected(decision, verdict, action):
             begun_before = verdict == "stale" and stored.state == "started"
             return await (self._lost_track if begun_before else self._disarm)(claim, stored)
-        words = speak(action.language)
         match verdict:
-            case "stale":
-                return await self.recover(claim, stored)
             case "mine":
                 return await self._begun(claim, action, self._executors.take(action), decision.by, None)
-            case "expired":
-                return expired(action)
-            case "early":
-                return early(action)
-            case "changed":
-                return ConfirmOutcome("digest_mismatch", action, told=words.unsafe(action.preview))
-            case "cancelled":
-                return ConfirmOutcome("cancelled", action, told=words.cancelled(action.preview))
-            case "ignored":
-                return ConfirmOutcome("ignored", action, told=words.ignored(action.preview))
-        return ConfirmOutcome("kind_mismatch", action, told=words.stale())
+            case "stale":
+                return await self.recover(claim, stored)
+        return _not_run(verdict, action)
 
     async def recover(self, claim: Claim, stored: StoredAction) -> ConfirmOutcome:
         """End, with an honest word, what somebody began without a lane and died at. Nothing is run."""
@@ -335,6 +324,23 @@ def _is_expected(decision: Decision, verdict: str, action: PendingAction) -> boo
         and decision.expected_digest in ("", action.args_digest)
         and (decision.intent != "confirm" or decision.code == action.code)
     )
+
+
+def _not_run(verdict: str, action: PendingAction) -> ConfirmOutcome:
+    """What a decision came to that runs nothing."""
+    words = speak(action.language)
+    match verdict:
+        case "expired":
+            return expired(action)
+        case "early":
+            return early(action)
+        case "changed":
+            return ConfirmOutcome("digest_mismatch", action, told=words.unsafe(action.preview))
+        case "cancelled":
+            return ConfirmOutcome("cancelled", action, told=words.cancelled(action.preview))
+        case "ignored":
+            return ConfirmOutcome("ignored", action, told=words.ignored(action.preview))
+    return ConfirmOutcome("kind_mismatch", action, told=words.stale())
 
 
 def _report(plan: PendingAction, steps: list[StoredAction]) -> str:

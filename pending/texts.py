@@ -6,17 +6,20 @@ import re
 import tomllib
 from collections import Counter
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
 #: One TOML file per language, named by its BCP 47 primary subtag.
 CATALOGUES = Path(__file__).parent / "catalogues"
 
+_PLACEHOLDER = re.compile(r"\{(\w+)\}")
+
 #: Spoken where no catalogue matches.
 FALLBACK = "en"
 
 
+@lru_cache(maxsize=256)
 def speak(language: str = "") -> Texts:
     """The words of a BCP 47 tag: "pt-BR" speaks pt, an unknown tag or none speaks English."""
     return _texts(shipped(language) or FALLBACK)
@@ -180,7 +183,7 @@ def _on_one_line(preview: str) -> str:
 
 def _filled(template: str, values: dict[str, str]) -> str:
     """The template with its placeholders filled in one pass: braces inside a value stay as they are."""
-    return re.sub(r"\{(\w+)\}", lambda found: values[found[1]], template)
+    return _PLACEHOLDER.sub(lambda found: values[found[1]], template)
 
 
 def _largest_unit(seconds: float) -> tuple[int, str]:

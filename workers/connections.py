@@ -6,6 +6,7 @@ import os
 from collections import deque
 from typing import Any
 
+from hiredis import pack_command
 from redis import Redis
 from redis.connection import AbstractConnection
 from redis.exceptions import ResponseError
@@ -47,7 +48,8 @@ class Connections:
 
 
 def _ask(connection: AbstractConnection, command: tuple[str | int | float, ...]) -> Any:
-    connection.send_command(*command)  # type: ignore[no-untyped-call]  # redis-py's own
+    packed = pack_command(command)  # type: ignore[arg-type]  # its stub names a tuple of one
+    connection.send_packed_command([packed])  # type: ignore[no-untyped-call]  # redis-py's own
     return connection.read_response()
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -108,22 +107,22 @@ class Scripts:
 
     def run(self, name: str, conversation: str, *args: Any) -> Any:
         """Run a script for one conversation. Raises redis.RedisError."""
-        return self._on_shard(name, shard_of(conversation), conversation, args)
+        return self._on_shard(name, shard_of(conversation), conversation, *args)
 
     def on_shard(self, name: str, shard: int, *args: Any) -> Any:
         """Run a script for a shard as a whole. Raises redis.RedisError."""
-        return self._on_shard(name, shard, "-", args)
+        return self._on_shard(name, shard, "-", *args)
 
     def on_every_shard(self, name: str, *args: Any) -> list[Any]:
         """Run a script once per shard, in order of the shards."""
         return [self.on_shard(name, shard, *args) for shard in range(SHARDS)]
 
-    def _on_shard(self, name: str, shard: int, conversation: str, args: Sequence[Any]) -> Any:
+    def _on_shard(self, name: str, shard: int, *args: Any) -> Any:
         script, key = self._scripts[name], f"{self._prefix}{{{shard}}}"
         try:
-            return self._connections.ask("EVALSHA", script.sha, 1, key, conversation, *args)
+            return self._connections.ask("EVALSHA", script.sha, 1, key, *args)
         except NoScriptError:
-            return self._connections.ask("EVAL", script.text, 1, key, conversation, *args)
+            return self._connections.ask("EVAL", script.text, 1, key, *args)
 
 
 def _definitions(prelude: str) -> list[tuple[set[str], str]]:
