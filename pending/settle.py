@@ -211,7 +211,7 @@ class Settlement:
             effects += outcome.effects if outcome else ()
             if outcome is None or not outcome.executed:
                 break
-        ended_steps = await self._steps(claim.scope, plan) or steps
+        ended_steps = await self._became(claim.scope, steps)
         told, state = _report(plan, ended_steps), state_of_plan([step.state for step in ended_steps])
         await offload(self._records.finish, claim, attempt, Ending(state, told))
         return ended(plan, state, told, told, effects)
@@ -225,6 +225,14 @@ class Settlement:
             if step and step.is_genuine(self._seal, scope) and is_step(plan, number, step)
         ]
         return steps if len(steps) == len(found) else None
+
+    async def _became(self, scope: Scope, steps: list[StoredAction]) -> list[StoredAction]:
+        """Steps that were genuine when their plan began, as they ended, whatever was done to their records since."""
+        found = await offload(self._records.read, scope.conversation.id, tuple(step.pid for step in steps))
+        return [
+            replace(step, state=now.state, told=now.told, result=now.result) if now else replace(step, state="unknown")
+            for step, now in zip(steps, found, strict=True)
+        ]
 
     async def _step(
         self, claim: Claim, stored: StoredAction, plan: PendingAction, deadline: float

@@ -8,7 +8,7 @@ import pytest
 from redis import Redis
 
 from tests.model.bot import Bot
-from tests.model.scenes import TakenOver
+from tests.model.scenes import Interrupted, TakenOver
 from tests.model.stage import LEASE, Person, Stage
 from tests.model.world import HALL, ROOM
 
@@ -65,6 +65,18 @@ def test_record_changed_after_the_effect_is_not_offered_as_an_undo(
     for proposal in stage.world.proposals.values():
         stage.tamper(proposal, how)
     stage.settle_down(ROOM)
+    assert broken(stage) == []
+
+
+def test_step_that_is_changed_during_the_one_before_it_takes_back_no_word(stage: Stage) -> None:
+    """The first undo was done when the record of the second was changed: nobody says that nothing was done."""
+    Interrupted(
+        ANA, ("delete", "checked", "archive"), "undo tap", waits=0.0, times=1, extra="", stop=("finish", "before"),
+        loses=False, tampers="", end="pause",
+    ).play(stage)  # fmt: skip
+    second = [each for each in stage.world.proposals.values() if each.undoes][-1]
+    stage.tamper(second, "args")
+    stage.steps(stage.aside.pop())
     assert broken(stage) == []
 
 

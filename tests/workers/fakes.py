@@ -86,6 +86,19 @@ class Dying:
         return die
 
 
+class Overtaken:
+    """Records to which something happens right before the first of these steps."""
+
+    def __init__(self, records, step: str, happens: Callable[[], None]) -> None:
+        self._records, self._step, self._happens = records, step, happens
+
+    def __getattr__(self, name: str):
+        if name == self._step:
+            self._step = ""
+            self._happens()
+        return getattr(self._records, name)
+
+
 class Bot:
     """A whole bot that can delete things, on a scripted model."""
 
@@ -138,6 +151,10 @@ class Bot:
             raise AssertionError(f"nobody came to {step!r}")
         settlement._records = self.rig.store.records
         self.rig.end_lease()
+
+    def before(self, step: str, happens: Callable[[], None]) -> None:
+        """From now on, right before the next such step of a pending action, this happens."""
+        self.rig.store.settlement._records = Overtaken(self.rig.store.records, step, happens)
 
     @property
     def buttons(self) -> tuple[Button, ...]:

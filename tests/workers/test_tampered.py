@@ -73,6 +73,28 @@ def test_plan_with_a_step_that_was_changed_runs_nothing(make_bot, number):
     assert [found(bot, name).state for name in names] == ["cancelled"] * 3
 
 
+@pytest.mark.parametrize(
+    ("number", "damage", "deleted", "states"),
+    [
+        (1, change, ["A"], ("done", "cancelled")),
+        (0, change, ["A", "B"], ("done", "done")),
+        (0, lose, ["A", "B"], ("unknown", "done")),
+    ],
+)
+def test_record_that_is_damaged_during_the_first_step_takes_back_no_word(make_bot, number, damage, deleted, states):
+    """What was done before, and what is done nevertheless, is told as it ended, in the words that were shown."""
+    bot = make_bot("A B")
+    bot.say("delete them")
+    name = steps(bot)[number]
+    bot.before("finish", lambda: damage(bot, name))
+    told = bot.say("yes")
+    assert bot.deleted == deleted
+    shown = zip(states, ("Delete A", "Delete B"), ("deleted A", "deleted B"), strict=True)
+    assert told == WORDS.plan_report(
+        [(state, preview, said if state == "done" else "") for state, preview, said in shown]
+    )
+
+
 def test_plan_that_was_begun_before_a_step_vanished_is_unknown(make_bot):
     """What an earlier worker did may have taken effect: nobody says that nothing was done."""
     bot = make_bot("A B")

@@ -1,0 +1,102 @@
+"""Connections: each caller gets the answer to his own command, whatever happens to the connection."""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from redis import Redis
+from redis.connection import AbstractConnection
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import ResponseError
+
+from workers.connections import Connections
+from workers.redis import Script, Scripts, connect
+
+
+@pytest.fixture
+def connections(redis_url):
+    """Connections to the server, none open yet."""
+    with connect(redis_url) as client:
+        yield Connections(client)
+
+
+def opened(redis_client: Redis) -> set[str]:
+    """The connections the server knows, less the one that asks."""
+    mine = str(redis_client.client_id())
+    return {client["id"] for client in redis_client.client_list()} - {mine}
+
+
+def test_interrupted_answer_is_nobody_elses(redis_client, connections, monkeypatch):
+    """Whoever was stopped while he waited leaves an answer behind: the next caller must not read it as his."""
+    read = AbstractConnection.read_response
+
+    def interrupted(*_args, **_kwargs):
+        monkeypatch.setattr(AbstractConnection, "read_response", read)
+        raise KeyboardInterrupt
+
+    connections.ask("PING")
+    monkeypatch.setattr(AbstractConnection, "read_response", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        connections.ask("ECHO", "first")
+    assert connections.ask("ECHO", "second") == "second"
+
+
+def test_forked_child_has_connections_of_its_own(connections):
+    """RQ's own worker forks: two processes on one socket would read each other's answers."""
+    connections.ask("PING")
+    child = os.fork()
+    if child == 0:
+        answers = {connections.ask("ECHO", f"child {number}") == f"child {number}" for number in range(50)}
+        os._exit(0 if answers == {True} else 1)
+    answers = [connections.ask("ECHO", f"parent {number}") for number in range(50)]
+    assert answers == [f"parent {number}" for number in range(50)]
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_closed_connection_is_opened_again(redis_client, connections):
+    """A server that closes idle connections, or restarts, costs a caller nothing."""
+    connections.ask("PING")
+    for client in opened(redis_client):
+        redis_client.client_kill_filter(_id=client)
+    assert connections.ask("PING") == "PONG"
+
+
+def test_callers_at_once_have_a_connection_each(redis_client, connections):
+    """As many as there are callers, kept for the next ones."""
+    before = opened(redis_client)
+    with ThreadPoolExecutor(8) as pool:
+        numbers = list(pool.map(lambda number: connections.ask("ECHO", str(number)), range(400)))
+    assert numbers == [str(number) for number in range(400)]
+    assert len(opened(redis_client) - before) <= 8
+
+
+def test_refused_command_keeps_its_connection(redis_client, connections):
+    """An error is an answer too."""
+    connections.ask("PING")
+    before = opened(redis_client)
+    with pytest.raises(ResponseError, match="unknown command"):
+        connections.ask("NOSUCHCOMMAND")
+    assert connections.ask("PING") == "PONG"
+    assert opened(redis_client) == before
+
+
+def test_away_is_told_at_once_and_back_is_noticed(tmp_path, redis_url):
+    """With nobody there the caller hears so; nothing that was tried then stands in the way later."""
+    connections = Connections(connect(f"unix://{tmp_path}/redis.sock"))
+    for _ in range(2):
+        with pytest.raises(RedisConnectionError):
+            connections.ask("PING")
+    (tmp_path / "redis.sock").symlink_to(redis_url.partition("unix://")[2].partition("?")[0])
+    assert connections.ask("PING") == "PONG"
+
+
+def test_script_the_server_forgot_is_sent_again(redis_client, tmp_path):
+    """After SCRIPT FLUSH, a restart, or on another server."""
+    (tmp_path / "echo.lua").write_text("return {KEYS[1], ARGV[1], ARGV[2]}")
+    scripts = Scripts(redis_client, tmp_path, prefix="p:")
+    assert scripts.run("echo", "room", "one")[1:] == ["room", "one"]
+    redis_client.script_flush()
+    assert scripts.on_shard("echo", 3, 2.5) == ["p:{3}", "-", "2.5"]
+    assert redis_client.script_exists(Script.of("return {KEYS[1], ARGV[1], ARGV[2]}").sha) == [True]
