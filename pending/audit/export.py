@@ -19,14 +19,12 @@ def to_lines(kept: Iterable[Kept]) -> Iterator[str]:
 def read_export(path: Path) -> list[Kept]:
     """The entries of an exported file, as they stand there. Raises LedgerUnusable."""
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        text = path.read_text(encoding="utf-8")
     except (OSError, ValueError) as exc:
         raise LedgerUnusable(f"{path} cannot be read: {exc}") from exc
-    found: list[Kept] = []
+    lines = text.removesuffix("\n").split("\n") if text else []  # JSON writes other ends of line as they are
     last: dict[int, int] = {}
-    for number, line in enumerate(lines, start=1):
-        found.append(_kept(path, number, line, last))
-    return found
+    return [_kept(path, number, line, last) for number, line in enumerate(lines, start=1)]
 
 
 def _kept(path: Path, number: int, line: str, last: dict[int, int]) -> Kept:
@@ -34,7 +32,8 @@ def _kept(path: Path, number: int, line: str, last: dict[int, int]) -> Kept:
     try:
         fields = json.loads(line)
         shard, text, sig = int(fields["shard"]), str(fields["text"]), str(fields.get("sig") or "")
-    except (ValueError, TypeError, KeyError, RecursionError):
+        f"{text}{sig}".encode()  # half a character has no head
+    except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
         raise LedgerUnusable(f"{path}:{number}: not a line that `sayso audit export` wrote") from None
     entry = Entry.parse(text)
     last[shard] = entry.n if entry else last.get(shard, 0) + 1

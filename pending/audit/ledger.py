@@ -92,12 +92,13 @@ class Ledger:
         with self._read() as connection:
             rows = connection.execute("SELECT shard, n, text, sig, head FROM entries ORDER BY shard, n").fetchall()
             rows += connection.execute("SELECT shard, n, text, sig, head FROM rivals ORDER BY shard, n, text")
-        return [Kept(*row) for row in rows]
+        return [self._kept(*row) for row in rows]
 
     def bodies(self) -> dict[str, Body]:
         """The bodies by action. Raises LedgerUnusable."""
         with self._read() as connection:
-            return {row[0]: _body(row) for row in connection.execute("SELECT * FROM bodies")}
+            bodies = [_body(row) for row in connection.execute("SELECT * FROM bodies")]
+        return {body.pid: body for body in bodies}
 
     def erase(self, user: str, *, at: int) -> int:
         """Remove everything personal of a user's actions from the file. Returns how many. Raises LedgerUnusable."""
@@ -110,6 +111,13 @@ class Ledger:
         with self._open() as connection:  # what was overwritten must not live on in the log of writes
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
         return len(rows)
+
+    def _kept(self, shard: object, n: object, *texts: object) -> Kept:
+        if not isinstance(shard, int) or not isinstance(n, int):
+            raise LedgerUnusable(
+                f"{self.path} has an entry {n!r} of shard {shard!r}: somebody put it there, look at it"
+            )
+        return Kept(shard, n, *(str(_legible(text)) for text in texts))
 
     def _append(self, connection: sqlite3.Connection, kept: Kept) -> bool:
         """Whether this is a rival: no entry, or one whose number another has. It is kept, but not in its place."""
@@ -162,6 +170,7 @@ class Ledger:
         with _clear(self.path):
             self.path.touch(mode=0o600)  # before SQLite would make it readable for others
             with closing(sqlite3.connect(self.path, timeout=PATIENCE, isolation_level=None)) as connection:
+                connection.text_factory = _legible
                 connection.execute("PRAGMA synchronous = FULL")  # Redis drops what is stored here
                 connection.execute("PRAGMA secure_delete = ON")
                 yield connection
@@ -173,6 +182,7 @@ class Ledger:
         with _clear(self.path):
             uri = f"{self.path.resolve().as_uri()}?mode=ro"
             with closing(sqlite3.connect(uri, uri=True, timeout=PATIENCE)) as connection:
+                connection.text_factory = _legible
                 yield connection
 
 
@@ -188,6 +198,11 @@ def _missing(path: Path) -> str:
     return f"no ledger at {path}: a worker writes it; name its folder with --data"
 
 
+def _legible(value: object) -> object:
+    """What somebody put into a column, as text where it is none: no signature fits it, and its place can be named."""
+    return value.decode(errors="backslashreplace") if isinstance(value, bytes) else value
+
+
 def _body(row: Sequence[object]) -> Body:
-    body = Body(*row)  # type: ignore[arg-type]  # the columns are declared in the order of the fields
+    body = Body(*map(_legible, row))  # type: ignore[arg-type]  # the columns are declared in the order of the fields
     return replace(body, repeatable=None if body.repeatable is None else bool(body.repeatable))

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from typing import Any
 
 from redis import Redis
 from redis.client import Pipeline
+from redis.exceptions import ResponseError
 
 from pending.audit.entry import NO_HEAD, Entry, Kept, Tip
 from workers.redis import PREFIX, SHARDS
@@ -14,7 +16,8 @@ from workers.redis import PREFIX, SHARDS
 #: Entries of one shard that are read at once; the rest is there in the next round. -1 for all.
 BATCH = 500
 
-_TIP = re.compile(r"(\d{1,15}) ([0-9a-f]{40})")
+_NUMBER = re.compile(r"[0-9]{1,15}")
+_TIP = re.compile(r"([0-9]{1,15}) ([0-9a-f]{40})")
 
 
 class Tail:
@@ -29,7 +32,7 @@ class Tail:
         pipe = self._client.pipeline(transaction=False)
         for shard in range(SHARDS):
             self._ask(pipe, "LRANGE", f"{self._key(shard)}:audit", 0, most - 1)
-        return list(pipe.execute())
+        return [texts or [] for texts in _answers(pipe)]
 
     def kept(self) -> list[Kept]:
         """Everything that waits, not signed by anybody yet."""
@@ -41,7 +44,7 @@ class Tail:
 
     def drained(self) -> list[int]:
         """The number of the last entry of each shard that went into a ledger, on whatever machine."""
-        return [int(value) if value.isdigit() else 0 for value in self._strings("audit:drained")]
+        return [int(value) if _NUMBER.fullmatch(value) else 0 for value in self._strings("audit:drained")]
 
     def records(self, places: Sequence[tuple[int, str]]) -> list[list[str]]:
         """Record, MAC and what was told of some actions; "" for what is not there."""
@@ -49,17 +52,32 @@ class Tail:
         for shard, pid in places:
             key = f"{self._key(shard)}:pending:{pid}"
             self._ask(pipe, "HMGET", key, "rec", "mac", "told")
-        return [[_text(value or b"") for value in values] for values in pipe.execute()]
+        return [[_text(value or b"") for value in values or [b""] * 3] for values in _answers(pipe)]
 
     def _strings(self, name: str) -> list[str]:
-        values = self._client.mget([f"{self._key(shard)}:{name}" for shard in range(SHARDS)])
-        return [str(value or "") for value in values]
+        pipe = self._client.pipeline(transaction=False)
+        for shard in range(SHARDS):
+            self._ask(pipe, "GET", f"{self._key(shard)}:{name}")
+        return [_text(value or b"") for value in _answers(pipe)]
 
     def _ask(self, pipe: Pipeline, *command: str | int) -> None:
         pipe.execute_command(*command, NEVER_DECODE=True)  # type: ignore[no-untyped-call]  # redis-py's own
 
     def _key(self, shard: int) -> str:
         return f"{self._prefix}{{{shard}}}"
+
+
+def _answers(pipe: Pipeline) -> list[Any]:
+    """What was asked for; None for a key of another type: one that somebody put in a shard must not hide the others."""
+    found = pipe.execute(raise_on_error=False)
+    for answer in found:
+        if isinstance(answer, Exception) and not _is_other_type(answer):
+            raise answer
+    return [None if isinstance(answer, Exception) else answer for answer in found]
+
+
+def _is_other_type(error: Exception) -> bool:
+    return isinstance(error, ResponseError) and str(error).startswith("WRONGTYPE")
 
 
 def waiting(shard: int, texts: Sequence[bytes]) -> list[Kept]:

@@ -92,6 +92,22 @@ def test_edited_entry_in_redis_is_named(index, field):
     assert first(as_list(0, texts), UNSIGNED) == (index + 1, "edited")
 
 
+def test_edited_entry_in_redis_is_named_where_it_is_the_only_one():
+    """No neighbour tells of it, only the head."""
+    log = StateLog()
+    log.add("a", "armed")
+    terms = Terms(whole=True, tips={0: log.tip})
+    assert first(as_list(0, log.texts), terms) is None
+    assert first(as_list(0, [flipped(log.texts[0], "by")]), terms) == (1, "edited")
+
+
+def test_last_entry_under_an_earlier_number_is_edited_and_not_removed():
+    """Nothing comes after it; what it names as its predecessor tells where it was."""
+    texts = [*LOG.texts[:-1], flipped(LOG.texts[-1], "n", 30)]
+    faults = check([as_list(0, texts)], UNSIGNED).faults
+    assert [(fault.n, fault.reason) for fault in faults] == [(30, "forked"), (SIZE, "edited")]
+
+
 @pytest.mark.parametrize("by", [-1, 1])
 @pytest.mark.parametrize("index", EVERY)
 def test_entry_with_its_neighbours_number_is_noticed(index, by):
@@ -116,6 +132,13 @@ def test_removed_entry_is_named(index, terms):
     assert first(rows[:index] + rows[index + 1 :], terms) == (index + 1, "removed")
 
 
+def test_entry_that_only_a_forged_row_still_has_is_removed():
+    """Under another number and unsigned: two places are named, the empty one and the forged one."""
+    rows = [*ROWS[:16], *ROWS[17:], replace(ROWS[16], n=SIZE + 1, sig="")]
+    faults = check([rows], SIGNED).faults
+    assert [(fault.n, fault.reason) for fault in faults] == [(17, "removed"), (SIZE + 1, "edited")]
+
+
 @pytest.mark.parametrize("left", EVERY)
 def test_cut_off_tail_is_noticed(left):
     """With the head that Redis has, nobody can end the log early."""
@@ -135,6 +158,12 @@ def test_swapped_neighbours_are_named(index):
     texts = list(LOG.texts)
     texts[index], texts[index + 1] = texts[index + 1], texts[index]
     assert first(as_list(0, texts), UNSIGNED) == (index + 1, "reordered")
+
+
+def test_entry_that_was_moved_ahead_is_one_fault():
+    """The first place out of order, not all that now come too late."""
+    faults = check([[ROWS[3], *ROWS[:3], *ROWS[4:]]], SIGNED).faults
+    assert [(fault.n, fault.reason) for fault in faults] == [(1, "reordered")]
 
 
 @pytest.mark.parametrize("index", EVERY)
@@ -204,7 +233,8 @@ def test_log_that_begins_late_is_a_note():
 
 def test_redis_from_an_old_file_is_noticed():
     """Its head is behind the log; as soon as it goes on, two entries have one number."""
-    assert first(ROWS, Terms(SIGNER, tips={0: Tip(0, NO_HEAD)})) == (1, "rolled back")
+    for head in (NO_HEAD, "1" * 40):
+        assert first(ROWS, Terms(SIGNER, tips={0: Tip(0, head)})) == (1, "rolled back")
     other = StateLog()
     other.live("other")
     faults = check([ROWS, other.ledger], Terms(SIGNER)).faults
@@ -225,6 +255,14 @@ def test_faults_of_several_shards_come_in_order():
     assert [str(fault) for fault in report.faults] == ["shard 3, entry 5: edited", "shard 9, entry 5: edited"]
 
 
+def test_only_shards_that_have_entries_are_counted():
+    """One is enough; where Redis knows of none, there is none."""
+    log = StateLog(3)
+    log.add("a", "armed")
+    report = check([log.ledger], Terms(SIGNER, tips={3: log.tip, 4: Tip(0, NO_HEAD)}))
+    assert (report.entries, report.shards, report.faults) == (1, 1, ())
+
+
 @pytest.mark.parametrize("before", [event for event in LAWFUL if event])
 @pytest.mark.parametrize("after", [*(event for event in LAWFUL if event), "paid"])
 def test_impossible_moves_are_faults(before, after):
@@ -238,6 +276,19 @@ def test_impossible_moves_are_faults(before, after):
     faults = check([log.ledger], Terms(SIGNER, whole=True)).faults
     expected = [] if after in LAWFUL[before] else [(log.tip.n, "impossible")]
     assert [(fault.n, fault.reason) for fault in faults] == expected
+
+
+def test_every_impossible_move_is_named():
+    """Also several of one log, and one after an event that nobody knows."""
+    log = StateLog()
+    log.live("a")
+    log.live("a", "shown")
+    log.live("b", "armed", "paid", "done")
+    assert [str(fault) for fault in check([log.ledger], Terms(SIGNER)).faults] == [
+        "shard 0, entry 6: impossible (done -> shown)",
+        "shard 0, entry 8: impossible ('paid' is no event)",
+        "shard 0, entry 9: impossible (paid -> done)",
+    ]
 
 
 LIFE_AFTER_SHOWN = ("claimed", "started", "done")
@@ -267,7 +318,8 @@ def test_entry_about_another_record_is_a_fault():
     log = StateLog()
     log.add("a", "armed")
     log.add("a", "shown", body="f" * 64)
-    assert [fault.reason for fault in check([log.ledger], Terms(SIGNER)).faults] == ["impossible"]
+    faults = check([log.ledger], Terms(SIGNER)).faults
+    assert [str(fault) for fault in faults] == ["shard 0, entry 2: impossible (another record)"]
 
 
 def test_only_the_scripts_spelling_is_an_entry():

@@ -8,7 +8,9 @@ import logging
 import threading
 
 import pytest
+from redis import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import NoPermissionError
 
 from channels.types import Conversation
 from pending import RedisPendingStore
@@ -16,7 +18,7 @@ from pending.audit.auditor import Auditor
 from pending.audit.entry import NO_HEAD, Tip
 from pending.audit.evidence import verify
 from pending.audit.ledger import FILE, Ledger, LedgerUnusable
-from pending.audit.tail import Tail, waiting
+from pending.audit.tail import BATCH, Tail, waiting
 from tests.config.processes import free_port
 from tests.pending.state_log import KEY, SIGNER, StateLog
 from workers.redis import connect, shard_of
@@ -75,6 +77,14 @@ def test_ledger_that_refuses_keeps_everything_in_redis(redis_client, tmp_path, l
     with pytest.raises(LedgerUnusable):
         Auditor(redis_client, Ledger(tmp_path / FILE, SIGNER)).round()
     assert redis_client.lrange("sayso:{17}:audit", 0, -1) == log.texts
+
+
+def test_entry_behind_a_round_of_garbage_is_not_dropped_unread(redis_client, ledger, auditor, log):
+    """A round that reads nothing but garbage drops that only, and has moved no entry."""
+    redis_client.rpush("sayso:{17}:audit", *["garbage"] * BATCH)
+    log.live("a")
+    assert [auditor.drain() for _ in range(3)] == [0, 5, 0]
+    assert [kept.text for kept in ledger.entries()[:5]] == log.texts
 
 
 def test_redis_away_is_tried_again_and_the_worker_lives_on(ledger, caplog):
@@ -297,6 +307,38 @@ def test_redis_that_knows_of_no_entry_is_at_its_beginning(redis_client):
     assert set(tail.drained()) == {0}
 
 
+@pytest.mark.parametrize("garbage", ["²", "9" * 5000, b"\xff", ""])
+def test_garbage_in_one_shard_stops_no_other(redis_client, ledger, auditor, log, garbage):
+    """Somebody wrote into the numbers that the scripts keep."""
+    log.live("a")
+    redis_client.set("sayso:{5}:audit:drained", garbage)
+    redis_client.set("sayso:{5}:audit:head", garbage)
+    assert auditor.drain() == 5
+    assert faults(redis_client, ledger) == []
+
+
+def test_key_of_another_type_stops_no_other(redis_client, ledger, auditor, log):
+    """A list and a record that are none: the entries of the other shards are moved, and what is missing is named."""
+    log.live("a")
+    other = StateLog(5, redis_client)
+    other.live("b")
+    for key in ("sayso:{5}:audit", "sayso:{17}:pending:a"):
+        redis_client.delete(key)
+        redis_client.set(key, "x")
+    assert auditor.drain() == 5
+    assert faults(redis_client, ledger) == ["shard 5, entry 1: removed (Redis is at 5)"]
+
+
+def test_redis_that_refuses_is_no_empty_log(redis_url, redis_client):
+    """Only a key of another type is passed over; a Redis that lets nobody in has not said that nothing is there."""
+    redis_client.acl_setuser("blind", enabled=True, nopass=True, categories=["+@connection"], keys=["*"])
+    try:
+        with Redis.from_url(redis_url, username="blind", password="any") as blind, pytest.raises(NoPermissionError):
+            Tail(blind).read()
+    finally:
+        redis_client.acl_deluser("blind")
+
+
 def test_garbage_stands_where_the_next_entry_would():
     """Also at the beginning of a list."""
     log = StateLog(3)
@@ -310,8 +352,9 @@ def test_garbage_stands_where_the_next_entry_would():
 def test_auditor_of_another_bot_drains_that_ones_log_only(redis_client, ledger):
     """Two deployments may share a Redis."""
     for prefix in ("sayso:", "bot:"):
-        RedisPendingStore(prefix=prefix, client=redis_client, secret_keys=[KEY]).stash("ana", kind="k", preview="p")
+        RedisPendingStore(prefix=prefix, client=redis_client, secret_keys=[KEY]).stash("ana", kind="k", preview=prefix)
     assert Auditor(redis_client, ledger, prefix="bot:").round() == 2
+    assert [body.preview for body in ledger.bodies().values()] == ["bot:"]
     shard = shard_of(Conversation("direct", "ana").id)
     assert redis_client.exists(f"sayso:{{{shard}}}:audit") == 1
     assert redis_client.exists(f"bot:{{{shard}}}:audit") == 0

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 
 import pytest
 
@@ -33,6 +36,33 @@ def test_letters_of_any_script_stay_readable():
     log = StateLog()
     log.texts.append('{"garbage":"日本"}')
     assert "日本" in next(to_lines(log.ledger))
+
+
+def test_marks_that_end_a_line_elsewhere_end_none_here(tmp_path):
+    """Unicode has other ends of line, and JSON writes them as they are."""
+    log = StateLog()
+    for end in "\u2028\u2029\x85\x0b\r":
+        log.texts.append(f"garbage{end}here")
+    assert [kept.text for kept in read_export(written(tmp_path / "x", to_lines(log.ledger)))] == log.texts
+
+
+READ = """
+import sys
+from pathlib import Path
+from pending.audit.export import read_export
+print(ascii(read_export(Path(sys.argv[1]))[0].text))
+"""
+
+
+def test_lines_are_read_on_a_machine_with_another_encoding(tmp_path):
+    """The file may be checked far from where it was written."""
+    log = StateLog()
+    log.texts.append('{"garbage":"日本"}')
+    file = written(tmp_path / "x", to_lines(log.ledger))
+    plain = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    done = subprocess.run([sys.executable, "-c", READ, file], env=plain, capture_output=True, text=True, check=False)
+    (here,) = read_export(file)
+    assert (done.returncode, done.stdout.strip()) == (0, ascii(here.text))
 
 
 def test_text_that_is_no_entry_stands_where_the_next_one_of_its_shard_would(tmp_path):
@@ -67,7 +97,23 @@ def test_file_that_cannot_be_read_is_named(tmp_path):
     (tmp_path / "bytes").write_bytes(b"\xff")
     with pytest.raises(LedgerUnusable, match="bytes cannot be read: "):
         read_export(tmp_path / "bytes")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "", "{}", "7", "[" * 5000, '{"shard": 1e999, "text": "", "sig": ""}', '{"shard": "x", "text": "", "sig": ""}',
+        r'{"shard": 0, "text": "\ud800", "sig": ""}', r'{"shard": 0, "text": "", "sig": "\ud800"}',
+    ],
+)  # fmt: skip
+def test_line_that_is_none_is_named(tmp_path, line):
+    """With its number, whatever it is."""
     log = StateLog()
     log.add("a", "armed")
     with pytest.raises(LedgerUnusable, match="x:2: not a line that `sayso audit export` wrote"):
-        read_export(written(tmp_path / "x", [*to_lines(log.ledger), "{}"]))
+        read_export(written(tmp_path / "x", [*to_lines(log.ledger), line]))
+
+
+def test_empty_export_has_no_entries(tmp_path):
+    """A log that has just begun."""
+    assert read_export(written(tmp_path / "x", [])) == []

@@ -101,6 +101,13 @@ def test_insert_over_an_entry_changes_nothing(filled, how):
             "entry 5: body edited (bad signature)",
         ),
         ("DELETE FROM bodies WHERE pid = 'action-4'", "entry 5: body removed"),
+        ("UPDATE entries SET text = x'ff' WHERE n = 17", "entry 17: edited"),
+        ("UPDATE entries SET text = CAST(x'ff' AS TEXT) WHERE n = 17", "entry 17: edited"),
+        ("UPDATE entries SET sig = x'00' WHERE n = 17", "entry 17: bad signature"),
+        ("UPDATE bodies SET record = x'00' WHERE pid = 'action-4'", "entry 5: body edited (bad signature)"),
+        ("UPDATE bodies SET mac = x'00' WHERE pid = 'action-4'", "entry 5: body edited (bad signature)"),
+        ("UPDATE bodies SET sig = x'00' WHERE pid = 'action-4'", "entry 5: body edited (bad signature)"),
+        ("UPDATE bodies SET at = x'00' WHERE pid = 'action-4'", "entry 5: body edited (bad signature)"),
     ],
 )
 def test_hand_in_the_file_is_named(filled, statement, fault):
@@ -108,6 +115,14 @@ def test_hand_in_the_file_is_named(filled, statement, fault):
     assert faults(filled.path) == []
     hack(filled.path, statement)
     assert faults(filled.path) == [f"shard 0, {fault}"]
+
+
+@pytest.mark.parametrize("change", ["shard = 'y'", "n = x'11'"])
+def test_entry_without_a_place_is_told(filled, change):
+    """A number that is none cannot be put in order: the file is refused, with what stands there."""
+    hack(filled.path, f"UPDATE entries SET {change} WHERE n = 17")
+    with pytest.raises(LedgerUnusable, match=r"has an entry .* of shard .*: somebody put it there"):
+        filled.entries()
 
 
 def test_body_of_another_action_is_a_fault(filled):
@@ -143,6 +158,14 @@ def test_body_that_its_entries_do_not_name_is_a_fault(ledger):
     ]
 
 
+def test_emptied_file_is_no_empty_log(filled):
+    """Whoever empties the ledger does not make it hold."""
+    for file in filled.path.parent.iterdir():
+        file.write_bytes(b"")
+    with pytest.raises(LedgerUnusable, match="cannot be used as a ledger"):
+        verify([filled.path], [KEY])
+
+
 def test_storing_again_changes_nothing(filled):
     """Killed before Redis dropped what was stored, the next round brings it again."""
     before, bodies = filled.entries(), filled.bodies()
@@ -155,7 +178,7 @@ def test_another_entry_under_the_same_number_is_kept_and_reported(filled):
     other = StateLog()
     other.live("other")
     stored = filled.store(other.waiting, [body("other")])
-    assert [rival.n for rival in stored.rivals] == [1, 2, 3, 4, 5]
+    assert (stored.entries, [rival.n for rival in stored.rivals]) == (0, [1, 2, 3, 4, 5])
     assert filled.store(other.waiting).rivals == stored.rivals
     assert len(filled.entries()) == 65
     assert faults(filled.path) == [f"shard 0, entry {n}: forked (2 different entries)" for n in range(1, 6)]
@@ -233,6 +256,12 @@ def test_record_that_was_gone_already_is_no_fault(ledger):
     assert ledger.bodies()["a"].preview == "(not kept)"
 
 
+def test_record_that_was_gone_already_is_nobodys(ledger):
+    """No user is made up for it, by whose name it would be listed and erased."""
+    ledger.store([], [Body.of("a", None, "", "", at=AT)])
+    assert ledger.bodies()["a"].user is None
+
+
 @pytest.mark.parametrize("record", ["", "{", "[1]", "null", '{"user_id": "\\ud800", "pid": 1}', "[" * 100_000])
 def test_unreadable_record_is_stored(ledger, record):
     """Whatever somebody wrote into Redis, draining goes on and verify tells."""
@@ -249,6 +278,15 @@ def test_second_start_of_what_runs_once_is_found_by_its_body(ledger):
     ledger.store(log.waiting, [body("a")])
     ledger.erase("ana", at=5)
     assert faults(ledger.path) == ["shard 0, entry 5: impossible (started twice)"]
+
+
+def test_second_start_of_what_nobody_knows_any_more_is_no_fault(ledger):
+    """Its record was gone before it was drained: it may have been repeatable."""
+    log = StateLog()
+    log.live("a", "armed", "shown", "claimed", "started", "started")
+    ledger.store(log.waiting, [Body.of("a", None, "", "", at=AT)])
+    assert ledger.bodies()["a"].repeatable is None
+    assert faults(ledger.path) == []
 
 
 def test_repeatable_actions_and_plans_may_start_again(ledger):
@@ -275,6 +313,14 @@ def test_stretches_of_several_machines_make_one_log(tmp_path):
     assert faults(paths[0], paths[2], whole=True) == ["shard 0, entry 26: removed (up to 40)"]
     report = verify(paths, [KEY])
     assert (report.entries, report.shards) == (60, 1)
+
+
+def test_ledger_that_begins_late_is_a_fault_only_where_all_is_expected(ledger):
+    """A machine that joined later has no older entries; who says that it is the whole log is told."""
+    ledger.store(busy_log().waiting[10:], [body(f"action-{number}") for number in range(12)])
+    report = verify([ledger.path], [KEY])
+    assert (report.faults, report.notes) == ((), ("shard 0 begins with entry 11: older ones are not here",))
+    assert faults(ledger.path, whole=True) == ["shard 0, entry 1: removed (up to 10)"]
 
 
 def test_export_verifies_without_the_ledger(filled, tmp_path):
