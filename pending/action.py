@@ -140,7 +140,10 @@ def exact(args: Mapping[str, Any] | None) -> dict[str, Any]:
         raise ValueError(
             f"the arguments are {len(text):,} characters as JSON: at most {MAX_ARGS_CHARS:,} can be proposed"
         )
-    return {"args": json.loads(text), "args_digest": _digest(text)}
+    copy = json.loads(text)
+    if "\\ud" in text:  # two halves of a character that stood side by side are one now
+        text = spell(copy)
+    return {"args": copy, "args_digest": _digest(text)}
 
 
 def check_proposal(action: PendingAction) -> None:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import Any, Literal, Protocol
-
-from pydantic_core import from_json
 
 from channels.types import Intent, Scope
 from pending.action import PendingAction, State, spell
@@ -127,7 +126,7 @@ class StoredAction:
     def _opened(self) -> tuple[str, PendingAction]:
         """The name under which it was sealed, and what was sealed."""
         try:
-            sealed = from_json(self.record)
+            sealed = json.loads(self.record)
             name = sealed.pop("pid")
             action = PendingAction(
                 **sealed, pending_action_id=self.pid, state=self.state, expires_at=self.expires_at,

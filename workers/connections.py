@@ -7,38 +7,50 @@ from collections import deque
 from typing import Any
 
 from hiredis import pack_command
-from redis import Redis
-from redis.connection import AbstractConnection
-from redis.exceptions import ResponseError
+from redis import ConnectionPool, Redis
+from redis.connection import Connection
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import DataError, ResponseError
 
 
 class Connections:
-    """Open connections of one client, as many as there are calls at once. They live as long as this does.
+    """Open connections of one pool, at most half of it, as many as there are calls at once. They live as long as it.
 
     A client takes a connection from its pool for each command, looks whether its socket is still good, and keeps
     count for its metrics: about as much work as a script. Here a connection that has gone stale shows when it is
-    used, and the client's own retry opens it again: what is sent must bear being sent twice, as our scripts do.
+    used. What is sent must bear being sent twice, as our scripts do.
     """
 
-    def __init__(self, client: Redis) -> None:
-        self._pool = client.connection_pool
-        self._idle: deque[AbstractConnection] = deque()
+    def __init__(self, pool: ConnectionPool) -> None:
+        self._pool = pool
+        self._most = pool.max_connections // 2
+        self._idle: deque[Connection] = deque()
         self._pid = os.getpid()
 
+    @classmethod
+    def of(cls, client: Redis) -> Connections:
+        """The connections of a client, the same ones for everybody who asks: its pool is one, too."""
+        pool = client.connection_pool
+        shared: Connections = vars(pool).setdefault("_sayso_connections", cls(pool))
+        return shared
+
     def ask(self, *command: str | int | float) -> Any:
-        """The server's answer to a command. Raises redis.RedisError."""
+        """The server's answer to a command, with the client's own patience. Raises redis.RedisError."""
+        packed = _packed(command)
         connection = self._take()
         try:
-            return connection.retry.call_with_retry(lambda: _ask(connection, command), lambda _: _close(connection))
+            answer = connection.retry.call_with_retry(lambda: _ask(connection, packed), lambda _: _close(connection))
         except ResponseError:  # an answer, read to its end
+            self._keep(connection)
             raise
         except BaseException:  # nobody may read the rest of this answer as his own
             _close(connection)
+            self._pool.release(connection)
             raise
-        finally:
-            self._idle.append(connection)
+        self._keep(connection)
+        return answer
 
-    def _take(self) -> AbstractConnection:
+    def _take(self) -> Connection:
         if self._pid != os.getpid():  # forked: these are the parent's
             self._idle, self._pid = deque(), os.getpid()
         try:
@@ -46,12 +58,35 @@ class Connections:
         except IndexError:
             return self._pool.get_connection()
 
+    def _keep(self, connection: Connection) -> None:
+        if len(self._idle) < self._most and not connection.should_reconnect():  # type: ignore[no-untyped-call]
+            self._idle.append(connection)
+        else:
+            self._pool.release(connection)
 
-def _ask(connection: AbstractConnection, command: tuple[str | int | float, ...]) -> Any:
-    packed = pack_command(command)  # type: ignore[arg-type]  # its stub names a tuple of one
+
+def _packed(command: tuple[str | int | float, ...]) -> bytes:
+    try:
+        packed: bytes = pack_command(command)  # type: ignore[arg-type]  # its stub names a tuple of one
+    except TypeError as exc:
+        raise DataError(f"{command[0]}: {exc}") from exc
+    return packed
+
+
+def _ask(connection: Connection, packed: bytes) -> Any:
+    if connection.is_connected:
+        try:
+            return _exchange(connection, packed)
+        except RedisConnectionError:  # stale: no try of the client's is spent on that
+            _close(connection)
+    connection.connect_check_health(check_health=False, retry_socket_connect=False)
+    return _exchange(connection, packed)
+
+
+def _exchange(connection: Connection, packed: bytes) -> Any:
     connection.send_packed_command([packed])  # type: ignore[no-untyped-call]  # redis-py's own
     return connection.read_response()
 
 
-def _close(connection: AbstractConnection) -> None:
+def _close(connection: Connection) -> None:
     connection.disconnect()  # type: ignore[no-untyped-call]  # redis-py's own

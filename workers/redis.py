@@ -92,13 +92,16 @@ class Script:
 class Scripts:
     """Lua scripts of one folder, each run in one round trip and loaded by itself where it is not known.
 
-    Every script gives the same answer when it is sent again, because redis-py resends when a reply was lost.
+    Every script gives the same answer when it is sent again, because we resend when a reply was lost. Raises ValueError
+    for a client that does not decode its answers.
     """
 
     def __init__(self, client: Redis, folder: Path, *, prefix: str = PREFIX) -> None:
+        if not client.connection_pool.connection_kwargs.get("decode_responses"):
+            raise ValueError("this Redis client answers in bytes: make it with decode_responses=True")
         prelude = _definitions(_PRELUDE.read_text())
         self._prefix = prefix
-        self._connections = Connections(client)
+        self._connections = Connections.of(client)
         self._scripts = {
             path.stem: Script.of(_with_definitions(path.read_text(), prelude))
             for path in sorted(folder.glob("*.lua"))
@@ -122,7 +125,8 @@ class Scripts:
         try:
             return self._connections.ask("EVALSHA", script.sha, 1, key, *args)
         except NoScriptError:
-            return self._connections.ask("EVAL", script.text, 1, key, *args)
+            self._connections.ask("SCRIPT", "LOAD", script.text)
+            return self._connections.ask("EVALSHA", script.sha, 1, key, *args)
 
 
 def _definitions(prelude: str) -> list[tuple[set[str], str]]:

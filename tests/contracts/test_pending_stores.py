@@ -11,7 +11,13 @@ import pytest
 from redis.connection import AbstractConnection
 
 from channels.types import Conversation, Scope
-from pending import InMemoryPendingStore, PendingActionExistsError, RedisPendingStore, idempotency_key
+from pending import (
+    InMemoryPendingStore,
+    PendingActionExistsError,
+    RedisPendingStore,
+    compute_args_digest,
+    idempotency_key,
+)
 from pending.action import PendingAction
 from pending.records import Decision
 from pending.seal import Seal
@@ -379,6 +385,28 @@ def test_arguments_that_are_not_exact_json_are_refused(store, args):
     with pytest.raises(TypeError, match="not exact JSON"):
         stash(store, None, args=args)
     assert store.get("ana") is None
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["half of one: \ud83d", {"\ud83d\ude00": 1, "\uffff": 2}, [[[]]] * 400, 10**4000, 1e300, "\0\u2028\u202e"],
+    ids=["half", "halves", "many", "big", "float", "marks"],
+)
+def test_whatever_was_proposed_can_be_confirmed(store, ran, value):
+    """What is sealed can be opened: odd letters and large numbers are no hand in the record."""
+    action = stash(store, ran, args={"value": value})
+    assert action.args_digest == compute_args_digest(action.args)
+    assert store.get("ana").args == action.args
+    assert store.pop_if_confirmed("ana", "yes", args_digest=compute_args_digest(action.args)).executed
+
+
+def test_arguments_nested_deeply_can_be_confirmed(store, ran):
+    """As deep as JSON goes anywhere."""
+    deep: list = []
+    for _ in range(400):
+        deep = [deep]
+    stash(store, ran, args={"value": deep})
+    assert store.pop_if_confirmed("ana", "yes").record.args == {"value": deep}
 
 
 def test_recorded_arguments_are_no_alias_of_the_callers(store, ran):

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pending import PendingAction, compute_args_digest
-from pending.action import canonical_json
+from pending.action import canonical_json, exact
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
@@ -62,6 +62,17 @@ def test_equal_spelling_means_equal_json(one, two):
 def test_lookalikes_have_different_digests(one, two):
     """What Python may call equal is not the same argument."""
     assert compute_args_digest({"a": one}) != compute_args_digest({"a": two})
+
+
+HALVES = st.text(st.characters() | st.sampled_from("\ud83d\ude00"), max_size=4)
+
+
+@given(st.dictionaries(HALVES, HALVES | st.dictionaries(HALVES, st.integers())))
+def test_digest_is_of_the_arguments_that_are_kept(args):
+    """Two halves of a character that stood side by side are one where they are read again."""
+    kept = exact(args)
+    assert kept["args_digest"] == compute_args_digest(kept["args"])
+    assert exact(kept["args"]) == kept
 
 
 def test_no_arguments_have_one_digest():

@@ -7,9 +7,12 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from redis import Redis
-from redis.connection import AbstractConnection
+from redis.backoff import NoBackoff
+from redis.connection import AbstractConnection, UnixDomainSocketConnection
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import ResponseError
+from redis.exceptions import DataError, ResponseError
+from redis.exceptions import TimeoutError as RedisTimeoutError
+from redis.retry import Retry
 
 from workers.connections import Connections
 from workers.redis import Script, Scripts, connect
@@ -19,7 +22,7 @@ from workers.redis import Script, Scripts, connect
 def connections(redis_url):
     """Connections to the server, none open yet."""
     with connect(redis_url) as client:
-        yield Connections(client)
+        yield Connections.of(client)
 
 
 def opened(redis_client: Redis) -> set[str]:
@@ -55,12 +58,52 @@ def test_forked_child_has_connections_of_its_own(connections):
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
-def test_closed_connection_is_opened_again(redis_client, connections):
-    """A server that closes idle connections, or restarts, costs a caller nothing."""
-    connections.ask("PING")
-    for client in opened(redis_client):
-        redis_client.client_kill_filter(_id=client)
-    assert connections.ask("PING") == "PONG"
+@pytest.mark.parametrize("retries", [0, 1])
+def test_closed_connection_is_opened_again(redis_url, redis_client, retries):
+    """A server that closes idle connections, or restarts, costs a caller nothing, not even one of his tries."""
+    with Redis.from_url(redis_url, decode_responses=True, retry=Retry(NoBackoff(), retries)) as client:
+        connections = Connections.of(client)
+        connections.ask("PING")
+        for each in opened(redis_client):
+            redis_client.client_kill_filter(_id=each)
+        assert connections.ask("PING") == "PONG"
+
+
+def test_server_that_does_not_answer_is_tried_as_often_as_the_client_says(redis_url, redis_client, monkeypatch):
+    """Tries inside of tries would hold up a worker for minutes."""
+    with Redis.from_url(redis_url, decode_responses=True, retry=Retry(NoBackoff(), 3)) as client:
+        connections = Connections.of(client)
+        connections.ask("PING")
+        for each in opened(redis_client):
+            redis_client.client_kill_filter(_id=each)
+        tried = []
+        monkeypatch.setattr(UnixDomainSocketConnection, "_connect", lambda _: tried.append("") or _time_out())
+        monkeypatch.setattr(UnixDomainSocketConnection, "host", "", raising=False)  # redis-py asks for both in a
+        monkeypatch.setattr(UnixDomainSocketConnection, "port", 0, raising=False)  # time-out, and a socket has neither
+        with pytest.raises(RedisTimeoutError):
+            connections.ask("PING")
+    assert len(tried) == 4
+
+
+def _time_out() -> None:
+    raise TimeoutError
+
+
+def test_pool_is_shared_with_its_client(redis_url):
+    """However many ask, they hold one set, and a client of few connections can still use them itself."""
+    for most in (1, 2, 3):
+        with Redis.from_url(redis_url, decode_responses=True, max_connections=most) as client:
+            assert [Connections.of(client).ask("ECHO", str(number)) for number in range(5)] == list("01234")
+            assert client.ping()
+            assert client.connection_pool._created_connections <= most
+
+
+def test_argument_that_redis_cannot_have_is_refused(connections):
+    """As redis-py refuses it, and without harm to a connection."""
+    for wrong in (None, ["a"], {}):
+        with pytest.raises(DataError, match="ECHO"):
+            connections.ask("ECHO", wrong)
+    assert connections.ask("ECHO", "7") == "7"
 
 
 def test_callers_at_once_have_a_connection_each(redis_client, connections):
@@ -84,12 +127,18 @@ def test_refused_command_keeps_its_connection(redis_client, connections):
 
 def test_away_is_told_at_once_and_back_is_noticed(tmp_path, redis_url):
     """With nobody there the caller hears so; nothing that was tried then stands in the way later."""
-    connections = Connections(connect(f"unix://{tmp_path}/redis.sock"))
+    connections = Connections.of(connect(f"unix://{tmp_path}/redis.sock"))
     for _ in range(2):
         with pytest.raises(RedisConnectionError):
             connections.ask("PING")
     (tmp_path / "redis.sock").symlink_to(redis_url.partition("unix://")[2].partition("?")[0])
     assert connections.ask("PING") == "PONG"
+
+
+def test_client_that_answers_in_bytes_is_refused(redis_url, tmp_path):
+    """At start, and not at the first yes."""
+    with Redis.from_url(redis_url) as client, pytest.raises(ValueError, match="decode_responses=True"):
+        Scripts(client, tmp_path)
 
 
 def test_script_the_server_forgot_is_sent_again(redis_client, tmp_path):
