@@ -198,7 +198,7 @@ class ChannelAgent:
     async def _recovered(self, case: _Case) -> str:
         """What must be said of an action that somebody began, without a lane, and died at."""
         live = case.live
-        if live is None or not live.is_stale or not live.is_genuine(self.store.seal, case.turn.scope):
+        if live is None or not live.is_stale:
             return ""
         claim = Claim(case.turn.scope, live.pid, case.turn.event_id)
         return (await self.store.settlement.recover(claim, live)).told

@@ -93,7 +93,7 @@ class Settlement:
         """End, with an honest word, what somebody began without a lane and died at. Nothing is run."""
         action = stored.action
         if not stored.is_genuine(self._seal, claim.scope):
-            return await self._lost_track(claim, stored)
+            return await (self._lost_track if stored.state == "started" else self._disarm)(claim, stored)
         if stored.state == "started" and action.kind == PLAN_KIND:
             return await self._interrupted_plan(claim, action)
         if stored.state == "started":
@@ -123,7 +123,7 @@ class Settlement:
         self, claim: Claim, stored: StoredAction, state: State | str, deadline: float | None
     ) -> ConfirmOutcome:
         action = stored.action
-        executor = None if action.kind == PLAN_KIND else self._executors.take(action)
+        executor = self._executors.take(action)
         if executor is None and action.kind != PLAN_KIND:
             if state == "started":  # by an earlier worker, which could still run it
                 return await self._interrupted(claim, action)
@@ -230,7 +230,7 @@ class Settlement:
         """Steps that were genuine when their plan began, as they ended, whatever was done to their records since."""
         found = await offload(self._records.read, scope.conversation.id, tuple(step.pid for step in steps))
         return [
-            replace(step, state=now.state, told=now.told, result=now.result) if now else replace(step, state="unknown")
+            replace(step, state=now.state, told=now.told) if now else replace(step, state="unknown")
             for step, now in zip(steps, found, strict=True)
         ]
 
@@ -238,8 +238,7 @@ class Settlement:
         self, claim: Claim, stored: StoredAction, plan: PendingAction, deadline: float
     ) -> ConfirmOutcome | None:
         if stored.state == "done":
-            effects = (Effect(stored.action, stored.result),)
-            return ended(stored.action, "done", stored.told, stored.result, effects)
+            return ended(stored.action, "done", stored.told, effects=(Effect(stored.action, stored.result),))
         if stored.state not in OPEN_STATES:
             return None
         return await self.confirm(claim, stored, plan=plan.pending_action_id, deadline=deadline)
@@ -248,7 +247,7 @@ class Settlement:
         """A step is not the one that was shown: nothing more is run."""
         log.error("pending.tampered", extra={"pending": claim.pending_action_id})
         found = await offload(self._records.read, claim.conversation, step_names(plan))
-        begun = any(step and step.state not in ("armed", "shown", "claimed") for step in found)
+        begun = any(step and step.state not in ("shown", "claimed") for step in found)
         words = speak(plan.language)
         state: EndState = "unknown" if begun else "failed"
         told = words.unknown(plan.preview) if begun else words.unsafe(plan.preview)
@@ -303,9 +302,11 @@ class Settlement:
         if word == "ok":
             return ended(action, state, told, told)
         (now,) = await offload(self._records.read, claim.conversation, (claim.pending_action_id,))
-        if claim.lease or now is None or now.state not in ("done", "failed"):
+        if claim.lease:
             raise TurnOvertaken(f"{claim.conversation}: the outcome came in just now")
-        return ended(now.action, now.state, now.told, now.result)
+        if now is None or now.state not in ("done", "failed", "unknown"):
+            return ended(action, state, told, told)
+        return ended(action, now.state, now.told, now.result)
 
     async def _disarm(self, claim: Claim, stored: StoredAction) -> ConfirmOutcome:
         """The record is not what the user saw: it must never run."""

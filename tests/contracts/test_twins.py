@@ -263,6 +263,25 @@ def test_decision_on_what_was_decided(twins, state, intent):
     assert twins.state() == state
 
 
+@pytest.mark.parametrize("state", ["claimed", "started"])
+@pytest.mark.parametrize(
+    ("expected", "verdict"),
+    [
+        ({}, "stale"),
+        ({"expected_kind": "pay"}, "mismatch"),
+        ({"expected_id": B}, "mismatch"),
+        ({"expected_digest": "0" * 64}, "mismatch"),
+        ({"code": "1234"}, "mismatch"),
+    ],
+)
+def test_decision_on_what_was_begun_by_somebody_who_died(twins, state, expected, verdict):
+    """Who means something else decides nothing on it either."""
+    lead_to(twins, state)
+    twins.pass_time(130)
+    assert twins.decide("confirm", **expected) == verdict
+    assert (twins.state(), twins.at().by) == (state, "yes-1")
+
+
 @pytest.mark.parametrize("intent", ["confirm", "cancel", "ignore"])
 def test_decision_where_nothing_ever_waited(twins, intent):
     """Nothing is written either."""

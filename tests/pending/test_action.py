@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from pending import PendingAction, compute_args_digest
 from pending.action import canonical_json, exact
+from pending.records import StoredAction
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
@@ -86,6 +87,15 @@ def test_action_comes_back_from_its_dict():
     data = json.loads(json.dumps(action.to_dict()))
     assert data["status"] == "pending"
     assert PendingAction.from_dict(data) == action
+
+
+def test_stored_action_comes_back_from_its_hash():
+    """With all that is known of it but the time it was looked at."""
+    stored = StoredAction(
+        "A" * 22, "{}", "mac", "started", expires_at=7.125, by="yes-1", attempt="try-1", told="Done.", result="ok",
+        seen=3, begun_at=6.5,
+    )  # fmt: skip
+    assert StoredAction.from_hash(stored.to_hash()) == stored
 
 
 def test_unknown_field_is_refused():

@@ -7,16 +7,18 @@ from dataclasses import replace
 
 import pytest
 
-from pending import InMemoryPendingStore
+from pending import InMemoryPendingStore, RedisPendingStore
 from pending.action import PendingAction
 from pending.executors import Executors
-from pending.records import Claim, seal_action
+from pending.outcome import state_of_plan
+from pending.records import Claim, Ending, seal_action
 from pending.results import NotFound
 from pending.settle import Settlement
 from pending.store import scope_of
 from pending.texts import speak
 from workers.lane import Change, LaneLost, Lease, Move, TurnOvertaken
 from workers.offload import run_here
+from workers.redis import Scripts
 
 WORDS = speak("pt")
 GONE = NotFound("nota", "A")
@@ -145,6 +147,16 @@ def test_button_hears_what_it_did(intent, expected, status, state, told):
     desk.heard(desk.store.pop_if_intent("ana", intent, **expected), status, state, told)
 
 
+def test_ignore_leaves_the_time_it_says():
+    """Also a part of a second: then it is over."""
+    desk = Desk()
+    assert desk.store.pop_if_intent("ana", "ignore", ignore_ttl_seconds=0.4).record.expires_at == 1000.4
+    desk.now = 1000.3
+    assert desk.store.get("ana") is not None
+    desk.now = 1000.4
+    assert desk.store.get("ana") is None
+
+
 def test_changed_arguments_hear_that_nothing_was_done():
     """The caller saw others."""
     desk = Desk()
@@ -164,6 +176,37 @@ def test_changed_record_is_disarmed_without_its_words(door):
     desk.heard(outcome, "digest_mismatch", "cancelled", speak().tampered())
     assert desk.stored.told == speak().tampered()
     assert desk.stored.by == ("yes-1" if door != "store" else desk.stored.by) != ""
+
+
+@pytest.mark.parametrize("intent", ["confirm", "cancel", "ignore"])
+@pytest.mark.parametrize("state", ["armed", "shown"])
+def test_changed_record_is_disarmed_whatever_is_decided_on_it(state, intent):
+    """Before its question was delivered too; whoever asks again hears that it was changed, not just cancelled."""
+    desk = Desk()
+    changed = replace(desk.stored, state=state, record=desk.stored.record.replace("Apagar", "Pagar"))
+    desk.store.records._put(desk.action.pending_action_id, changed)
+    desk.heard(desk.store.pop_if_intent("ana", intent), "digest_mismatch", "cancelled", speak().tampered())
+    assert desk.stored.told == speak().tampered()
+
+
+def test_record_that_is_changed_after_it_was_checked_is_disarmed():
+    """The claim compares what is there with what was checked, letter by letter."""
+    desk = Desk()
+    seen = desk.stored
+    desk.store.records._put(seen.pid, replace(seen, record=seen.record.replace("Apagar", "Pagar")))
+    outcome = run_here(desk.store.settlement.confirm(desk.claim(), seen))
+    desk.heard(outcome, "digest_mismatch", "cancelled", speak().tampered())
+    assert desk.stored.told == speak().tampered()
+
+
+def test_what_was_started_meanwhile_is_not_called_off():
+    """Who saw a changed record runs nothing; of what somebody else began he cannot say that it was cancelled."""
+    desk = Desk()
+    seen = replace(desk.stored, record=desk.stored.record.replace("Apagar", "Pagar"))
+    desk.begin()
+    outcome = run_here(desk.store.settlement.confirm(desk.claim("yes-2"), seen))
+    assert (outcome.executed, outcome.told) == (False, speak().tampered())
+    assert (desk.stored.state, desk.stored.told, desk.stored.by) == ("started", "", "yes-1")
 
 
 @pytest.mark.parametrize(
@@ -191,6 +234,16 @@ def test_interrupted_action_ends_as_the_world_says(answer, state, told):
     other.heard(other.confirm(), "unknown", "unknown", WORDS.unknown("Apagar A"))
 
 
+@pytest.mark.parametrize(("executor", "tries"), [(None, 1), (raises, 3)], ids=["no tool here", "begun too often"])
+def test_repeatable_action_that_cannot_be_begun_again_is_unknown(executor, tries):
+    """An earlier worker may have done it: nobody says that nothing was done."""
+    desk = Desk(executor, idempotent=True)
+    desk.store.records.claim(desk.claim(), desk.stored)
+    for number in range(tries):
+        assert desk.store.records.start(desk.claim(), desk.stored, f"try-{number}") == "go"
+    desk.heard(desk.confirm(), "unknown", "unknown", WORDS.unknown("Apagar A"))
+
+
 def test_outcome_that_comes_in_meanwhile_is_looked_at_again():
     """Two who settle the same interrupted action: the second one's words would be a guess."""
     desk = Desk()
@@ -202,12 +255,102 @@ def test_outcome_that_comes_in_meanwhile_is_looked_at_again():
     assert (desk.stored.state, desk.stored.told) == ("done", "apagado")
 
 
-def test_outcome_that_comes_in_meanwhile_is_told_where_there_is_no_lane():
+@pytest.mark.parametrize(
+    ("state", "status", "told", "result"),
+    [
+        ("done", "executed", "apagado", "1 linha"),
+        ("failed", "failed", WORDS.failed("Apagar A"), None),
+        ("unknown", "unknown", WORDS.unknown("Apagar A"), None),
+    ],
+    ids=["done", "failed", "unknown"],
+)
+def test_outcome_that_comes_in_meanwhile_is_told_where_there_is_no_lane(state, status, told, result):
     """Nobody would look again there."""
     desk = Desk()
     desk.begin()
-    desk.store.register_reconciler("delete", lambda _: desk.move("started", "done", "apagado"))
-    assert (desk.confirm().status, desk.stored.told) == ("executed", "apagado")
+    ending = Ending(state, told, result or "")
+    desk.store.register_reconciler(
+        "delete", lambda _: (desk.store.records.finish(desk.claim(), "try-1", ending), state != "done")[1]
+    )
+    desk.heard(desk.confirm(), status, state, told, result)
+
+
+def test_record_that_vanished_meanwhile_takes_no_outcome_with_it():
+    """Where nobody looks again, what the world said is told."""
+    desk = Desk()
+    desk.begin()
+    stored = desk.stored
+    desk.store.register_reconciler("delete", lambda _: (desk.store.records._actions.clear(), "apagado")[1])
+    outcome = run_here(desk.store.settlement.confirm(desk.claim(), stored))
+    assert (outcome.status, outcome.told) == ("executed", "apagado")
+
+
+@pytest.mark.parametrize("answer", [True, False])
+def test_unknown_that_was_said_meanwhile_is_not_overwritten(answer):
+    """Only who ran it may correct that, and says so; the next look finds what was said."""
+    desk = Desk()
+    desk.begin()
+    desk.store.register_reconciler("delete", lambda _: (desk.move("started", "unknown", "quem sabe"), answer)[1])
+    claim = replace(desk.claim(), lease=Lease(HERE.conversation.id, 1, "w1"))
+    with pytest.raises(TurnOvertaken, match="the outcome came in just now"):
+        run_here(desk.store.settlement.confirm(claim, desk.stored))
+    assert (desk.stored.state, desk.stored.told) == ("unknown", "quem sabe")
+
+
+def test_two_who_both_do_not_know_agree():
+    """The second has nothing to look at again."""
+    desk = Desk()
+    desk.begin()
+    desk.store.register_reconciler("delete", lambda _: desk.move("started", "unknown", "quem sabe"))
+    claim = replace(desk.claim(), lease=Lease(HERE.conversation.id, 1, "w1"))
+    outcome = run_here(desk.store.settlement.confirm(claim, desk.stored))
+    desk.heard(outcome, "unknown", "unknown", WORDS.unknown("Apagar A"))
+
+
+def test_world_that_does_not_answer_is_not_waited_for(monkeypatch):
+    """The turn has a limit of its own: nobody knows."""
+    monkeypatch.setattr("pending.settle.RECONCILE_TIMEOUT", 0.01)
+    desk = Desk()
+    desk.begin()
+    desk.store.register_reconciler("delete", lambda _: asyncio.Event().wait())
+    asked = desk.store.settlement.confirm(desk.claim(), desk.stored)
+    outcome = asyncio.run(asyncio.wait_for(asked, 5))
+    desk.heard(outcome, "unknown", "unknown", WORDS.unknown("Apagar A"))
+
+
+@pytest.mark.parametrize(
+    ("way", "started", "state", "told"),
+    [
+        ("confirm", True, "unknown", WORDS.unknown("Apagar A")),
+        ("confirm", False, "failed", WORDS.unsafe("Apagar A")),
+        ("recover", False, "superseded", WORDS.unsafe("Apagar A")),
+    ],
+    ids=["started", "no tool", "claimed"],
+)
+def test_what_nobody_runs_is_ended_in_redis_though_each_answer_is_lost_once(
+    redis_client, monkeypatch, way, started, state, told
+):
+    """A record is found in the shard of its conversation, and who ended it is asked again without harm."""
+    run = Scripts.run
+    monkeypatch.setattr(Scripts, "run", lambda *call: (run(*call), run(*call))[1])
+    store = RedisPendingStore(client=redis_client, secret_keys=["key"])
+    action = store.arm(PendingAction("ana", "delete", "Apagar A", language="pt", requested_at=1.0), None)
+    claim, pids = Claim(HERE, action.pending_action_id, "yes-1"), (action.pending_action_id,)
+    store.records.claim(claim, store.records.read(HERE.conversation.id, pids)[0])
+    if started:
+        store.records.start(claim, store.records.read(HERE.conversation.id, pids)[0], "try-1")
+    outcome = run_here(getattr(store.settlement, way)(claim, store.records.read(HERE.conversation.id, pids)[0]))
+    (stored,) = store.records.read(HERE.conversation.id, pids)
+    assert (stored.state, stored.told, outcome.told) == (state, told, told)
+
+
+def test_action_that_another_worker_took_up_is_not_called_failed():
+    """A factory that breaks here, and somebody who starts it there: his word counts."""
+    desk = Desk(None)
+    desk.store.register_executor_factory("delete", lambda _: desk.move("claimed", "started", ""))
+    with pytest.raises(TurnOvertaken, match="another worker can run what this one cannot"):
+        desk.confirm()
+    assert desk.stored.state == "started"
 
 
 def test_action_that_moved_before_its_start_is_looked_at_again():
@@ -272,6 +415,29 @@ def test_tool_that_is_cut_off_is_unknown_and_leaves_no_word():
     settlement = Settlement(desk.store.records, desk.store.seal, desk.store.executors, timeout_seconds=0.01)
     outcome = asyncio.run(settlement.confirm(desk.claim(), desk.stored))
     desk.heard(outcome, "unknown", "unknown", WORDS.unknown("Apagar A"))
+    assert desk.stored.result == ""
+
+
+def test_late_failure_is_recorded_as_one_and_leaves_no_word():
+    """Nobody waits for it any more; whoever looks again hears how it ended."""
+    desk = Desk()
+
+    async def too_late():
+        go = asyncio.Event()
+
+        async def breaks():
+            await go.wait()
+            raise RuntimeError("secret")
+
+        desk.store.executors.keep(desk.action.pending_action_id, breaks)
+        settlement = Settlement(desk.store.records, desk.store.seal, desk.store.executors, timeout_seconds=0.01)
+        outcome = await settlement.confirm(desk.claim(), desk.stored)
+        go.set()
+        await asyncio.gather(*asyncio.all_tasks() - {asyncio.current_task()}, return_exceptions=True)
+        return outcome
+
+    assert asyncio.run(too_late()).status == "unknown"
+    assert (desk.stored.state, desk.stored.told, desk.stored.result) == ("failed", WORDS.failed("Apagar A"), "")
 
 
 def test_worker_that_is_stopped_in_the_middle_leaves_unknown_on_record():
@@ -293,7 +459,22 @@ def test_worker_that_is_stopped_in_the_middle_leaves_unknown_on_record():
             await task
 
     asyncio.run(stopped())
-    assert (desk.stored.state, desk.stored.told) == ("unknown", WORDS.unknown("Apagar A"))
+    assert (desk.stored.state, desk.stored.told, desk.stored.result) == ("unknown", WORDS.unknown("Apagar A"), "")
+
+
+@pytest.mark.parametrize(
+    ("states", "end"),
+    [
+        (["done", "started", "shown"], "unknown"),
+        (["done", "unknown", "cancelled"], "unknown"),
+        (["failed", "started"], "unknown"),
+        (["done", "failed", "cancelled"], "failed"),
+        (["done", "done"], "done"),
+    ],
+)
+def test_plan_is_as_unsure_as_its_steps(states, end):
+    """What is left as started may still be at it: a plan with it has not failed."""
+    assert state_of_plan(states) == end
 
 
 def test_sealed_record_leaves_out_what_goes_without_saying():

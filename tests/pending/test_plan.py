@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from pending.action import PendingAction, compute_args_digest
-from pending.executors import undo_kind
+from pending.executors import Executors, undo_kind
 from pending.plan import PLAN_KIND, Effect, is_step, propose, step_names, undo_of
 from pending.records import StoredAction
 from pending.seal import Seal
@@ -97,6 +97,13 @@ def test_step_that_was_changed_is_none(changes):
     proposal = propose([proposed("A"), proposed("B")])
     (arm,) = propose([replace(proposal.steps[0], **changes)]).arms(SEAL, "-")
     assert not is_step(proposal.head, 0, StoredAction(arm.pending_action_id, arm.record, arm.mac, "shown"))
+
+
+def test_only_what_has_an_undo_can_be_undone():
+    """For as long as it says; anything else for no time at all."""
+    executors = Executors()
+    executors.register_undo("delete", lambda _: print, 300.0)
+    assert (executors.undo_seconds("delete"), executors.undo_seconds("pay")) == (300.0, 0.0)
 
 
 def test_undo_asks_for_what_took_effect_to_be_taken_back():

@@ -9,7 +9,7 @@ from contextvars import copy_context
 import pytest
 
 from pending import PendingActionExistsError, executor_factory, stash_pending
-from pending.proposals import MAX_STEPS, ChannelRun, channel_run, in_channel_run, place
+from pending.proposals import MAX_STEPS, ChannelRun, begin_round, channel_run, in_channel_run, place
 
 
 def run_of(user: str = "ana") -> ChannelRun:
@@ -44,6 +44,27 @@ def test_proposals_are_in_the_order_of_the_calls():
                 lambda at=at: (place.set(at), stash_pending(kind="k", preview=f"{at}-{len(run.places)}"))
             )
     assert [action.preview for action in run.proposals] == ["0-1", "0-3", "1-2", "2-0"]
+
+
+def test_proposals_of_a_later_answer_come_after_those_before():
+    """A model that has seen what its first calls came to may propose more: each answer's places begin anew."""
+    begin_round()  # outside a run there is nothing to begin
+    with channel_run(run_of()) as run:
+        for answer, at in ((1, 2), (2, 1), (3, 0)):
+            begin_round()
+            copy_context().run(
+                lambda at=at, answer=answer: (place.set(at), stash_pending(kind="k", preview=f"{answer}"))
+            )
+    assert [action.preview for action in run.proposals] == ["1", "2", "3"]
+
+
+def test_proposal_says_what_its_tool_says_and_no_more():
+    """What a tool does not say of itself is not promised: least of all that it may be repeated."""
+    with channel_run(run_of()):
+        bare = stash_pending(kind="k", preview="p")
+        full = stash_pending(kind="k", preview="q", idempotent=True, reason="a big sum", version="2")
+    assert (bare.idempotent, bare.reason, bare.version) == (False, "", "")
+    assert (full.idempotent, full.reason, full.version) == (True, "a big sum", "2")
 
 
 def test_code_is_four_digits_and_only_where_asked_for():

@@ -89,13 +89,14 @@ def test_claimed_action_was_certainly_not_done(intent):
     ids=["nobody knows", "no", "words"],
 )
 def test_started_action_is_asked_after(answer, status, state, told):
-    """It is never run again."""
+    """It is never run again; whoever asked is on record, so that he hears the same if he must be told again."""
     dead = Dead("A", executor=never)
     dead.store.register_reconciler("delete", lambda _: answer)
     dead.begin(dead.head)
     dead.wait()
     outcome = dead.store.pop_if_confirmed("ana", "sim")
     assert (outcome.status, outcome.told, dead.at(dead.head).state) == (status, told, state)
+    assert dead.at(dead.head).by not in ("", "the dead")
 
 
 def test_begun_action_is_left_alone_while_its_process_may_live():
@@ -118,6 +119,38 @@ def test_changed_record_is_not_spoken_of_in_its_own_words(started):
     told = dead.store.pop_if_confirmed("ana", "sim").told
     assert told == (speak().unknown("an action that was changed") if started else speak().tampered())
     assert dead.at(dead.head).state == ("unknown" if started else "cancelled")
+
+
+def test_forged_kind_beside_a_begun_record_is_found_out():
+    """What is compared stands beside what was sealed, where anybody may have written."""
+    dead = Dead("A", executor=never)
+    dead.begin(dead.head)
+    dead.wait()
+    stored, arm = dead.store.records._actions[dead.head]
+    dead.store.records._actions[dead.head] = (stored, replace(arm, kind="pay"))
+    outcome = dead.store.pop_if_intent("ana", "confirm", expected_kind="pay")
+    assert outcome.told == speak().unknown("an action that was changed")
+    assert dead.at(dead.head).state == "unknown"
+
+
+@pytest.mark.parametrize(
+    ("started", "status", "state", "told"),
+    [
+        (True, "unknown", "unknown", speak().unknown("an action that was changed")),
+        (False, "digest_mismatch", "cancelled", speak().tampered()),
+    ],
+    ids=["started", "claimed"],
+)
+def test_recover_believes_no_record_that_was_changed(started, status, state, told):
+    """The world is not asked about something else, and its words are not repeated."""
+    dead = Dead("A", executor=never)
+    dead.store.register_reconciler("delete", lambda _: never())
+    dead.begin(dead.head, started=started)
+    stored = dead.at(dead.head)
+    changed = replace(stored, record=stored.record.replace("Apagar", "Pagar"))
+    outcome = run_here(dead.store.settlement.recover(Claim(HERE, dead.head, "yes-1"), changed))
+    assert (outcome.status, outcome.told) == (status, told)
+    assert (dead.at(dead.head).state, dead.at(dead.head).told) == (state, told)
 
 
 @pytest.mark.parametrize(
@@ -157,6 +190,16 @@ def test_plan_whose_steps_are_all_done_is_done():
     assert (outcome.status, dead.at(dead.head).state) == ("executed", "done")
 
 
+def test_plan_without_a_lane_that_lost_a_step_runs_nothing():
+    """Not even the steps that are there; its outcome is on record at once, for nobody commits it later."""
+    dead = Dead("A", "B", executor=never)
+    del dead.store.records._actions[dead.steps[1]]
+    outcome = dead.store.pop_if_confirmed("ana", "sim")
+    assert (outcome.record.pending_action_id, outcome.record.state) == (dead.head, "failed")
+    assert (outcome.status, outcome.told) == ("failed", WORDS.unsafe(outcome.record.preview))
+    assert (dead.at(dead.head).state, dead.at(dead.head).told) == ("failed", outcome.told)
+
+
 def test_plan_with_a_missing_step_is_unknown():
     """And has no report."""
     dead = Dead("A", "B", executor=never)
@@ -181,7 +224,7 @@ def test_effects_of_a_plan_are_those_of_its_steps():
 
 
 def test_plan_without_a_lane_runs_its_steps_and_has_their_effects():
-    """The seed's doors know plans too."""
+    """The seed's doors know plans too; what the caller hears is on record."""
     dead = Dead("A", "B", executor=lambda: "apagado")
     outcome = dead.store.pop_if_confirmed("ana", "sim")
     assert [(effect.action.args["name"], effect.result) for effect in outcome.effects] == [
@@ -189,3 +232,5 @@ def test_plan_without_a_lane_runs_its_steps_and_has_their_effects():
         ("B", "apagado"),
     ]
     assert (outcome.executed, dead.states()) == (True, ["done", "done"])
+    assert outcome.told == WORDS.plan_report([("done", "Apagar A", "apagado"), ("done", "Apagar B", "apagado")])
+    assert outcome.told == outcome.result == dead.at(dead.head).told

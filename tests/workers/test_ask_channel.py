@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 
 import pytest
 
 from agent import Agent, AgentConfig, ScriptedProvider, ToolCall, tool
 from agent.channel_agent import ChannelAgent
 from pending import InMemoryPendingStore, RedisPendingStore
-from pending.records import Claim
+from pending.records import Claim, StoredAction
 from pending.store import scope_of
-from tests.contracts.rigs import time_passes
+from pending.texts import speak
+from tests.contracts.rigs import client_of, time_passes
 
 HERE = {"channel_id": "chat", "conversation_id": "room"}
 
@@ -116,16 +118,45 @@ def test_words_alone_offer_no_undo():
     assert bot.ask_channel("ana", "yes").content == "deleted A"
 
 
+def begun_by_the_dead(agent) -> StoredAction:
+    """What ana waits for was started by a process that was killed then."""
+    scope = scope_of("ana", "chat", "room")
+    live = agent.store.records.look(scope.conversation.id, scope.id)
+    claim = Claim(scope, live.pid, "killed")
+    agent.store.records.claim(claim, live)
+    agent.store.records.start(claim, live, "killed")
+    return live
+
+
+def change(store, live: StoredAction) -> None:
+    """Somebody edits the sealed words."""
+    edited = live.record.replace("Delete", "Forget")
+    if isinstance(store, InMemoryPendingStore):
+        store.records._put(live.pid, replace(store.records._get(live.pid), record=edited))
+    else:
+        client = client_of(store)
+        (key,) = client.scan_iter(f"*:pending:{live.pid}")
+        client.hset(key, "rec", edited)
+
+
+def test_killed_process_whose_record_was_changed_is_owned_up_to(make_agent):
+    """The person who confirmed it hears that nobody knows; the changed words are not repeated."""
+    agent = make_agent("A", lines=["sunny"])
+    agent.ask_channel("ana", "delete A", **HERE)
+    live = begun_by_the_dead(agent)
+    change(agent.store, live)
+    time_passes(agent.store, conversation=scope_of("ana", "chat", "room").conversation.id)
+    told = agent.ask_channel("ana", "what is the weather?", **HERE).content
+    assert told == speak().unknown("an action that was changed") + "\n\nsunny"
+    assert agent.deleted == []
+
+
 def test_action_whose_process_was_killed_is_owned_up_to(make_agent):
     """Long after, whatever the person says first: nobody knows, nothing is repeated, the new message is answered."""
     agent = make_agent("A", "B", lines=["sunny"])
     agent.ask_channel("ana", "delete A", **HERE)
     scope = scope_of("ana", "chat", "room")
-    records = agent.store.records
-    live = records.look(scope.conversation.id, scope.id)
-    claim = Claim(scope, live.pid, "killed")
-    records.claim(claim, live)
-    records.start(claim, live, "killed")
+    begun_by_the_dead(agent)
     assert "was quicker" in agent.ask_channel("ana", "delete B", **HERE).content
     time_passes(agent.store, conversation=scope.conversation.id)
     told = agent.ask_channel("ana", "what is the weather?", **HERE).content

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
+from pending.settle import EXECUTOR_TIMEOUT
 from pending.texts import speak
 from tests.contracts.rigs import CHAT
+from workers.offload import perform
 
 WORDS = speak("en")
 
@@ -58,6 +62,29 @@ def test_plan_stops_at_the_first_failure_and_says_so(make_bot):
     assert "secret" not in report
 
 
+@pytest.mark.parametrize(
+    ("took", "limits", "second"),
+    [
+        (30.0, [EXECUTOR_TIMEOUT, EXECUTOR_TIMEOUT - 30.0], ("done", "Delete B", "deleted B")),
+        (EXECUTOR_TIMEOUT, [EXECUTOR_TIMEOUT], ("cancelled", "Delete B", "")),
+    ],
+)
+def test_steps_of_a_plan_have_the_time_of_one_action_together(make_bot, monkeypatch, took, limits, second):
+    """Each has what the ones before it left; when that is nothing it is not begun, and the report says so."""
+    bot, now, given = make_bot("A B"), [1000.0], []
+
+    def timed(function, seconds, late):
+        given.append(seconds)
+        return perform(function, seconds, late)
+
+    monkeypatch.setattr("pending.settle.perform", timed)
+    monkeypatch.setattr("pending.settle.time", SimpleNamespace(monotonic=lambda: now[0]))
+    ask(bot)
+    bot.before("finish", lambda: now.append(now.pop() + took))
+    assert bot.say("yes") == WORDS.plan_report([("done", "Delete A", "deleted A"), second])
+    assert (given, len(bot.deleted)) == (limits, len(limits))
+
+
 def test_one_preview_lists_all_steps_and_one_yes_does_them_in_order(make_bot):
     """The person sees everything before it happens."""
     bot = make_bot("A B C")
@@ -100,6 +127,23 @@ def test_plan_is_taken_up_where_a_killed_worker_left_it(make_bot, step, times, d
     assert report == WORDS.plan_report([("done", "Delete A", "deleted A"), ("done", "Delete B", "deleted B")])
 
 
+def test_plan_that_a_second_worker_ends_can_be_undone_as_a_whole(make_bot):
+    """What the killed one did too, with what its tools returned, the last step first."""
+    undone = []
+
+    def restore(name: str, result: str) -> str:
+        undone.append((name, result))
+        return f"restored {name}"
+
+    bot = make_bot("A B", undo=restore)
+    ask(bot)
+    bot.hear("yes")
+    bot.die_after("finish")
+    bot.work()
+    bot.say(tap=bot.buttons[0].data)
+    assert undone == [("B", "deleted B"), ("A", "deleted A")]
+
+
 @pytest.mark.parametrize("times", [2, 3])
 def test_step_that_was_started_by_a_killed_worker_is_unknown_and_ends_the_plan(make_bot, times):
     """It is not repeated, and nothing is done after it."""
@@ -113,6 +157,18 @@ def test_step_that_was_started_by_a_killed_worker_is_unknown_and_ends_the_plan(m
     assert bot.deleted == ["A", "B", "C"][: begun - 1]
     assert states(bot, steps) == ["done"] * (begun - 1) + ["unknown"] + ["cancelled"] * (3 - begun)
     assert f"cannot tell whether it finished: Delete {'ABC'[begun - 1]}" in report
+
+
+def test_step_that_failed_before_its_worker_was_killed_ends_the_plan(make_bot):
+    """The next one does not try it again, and goes no further."""
+    bot = make_bot("A B")
+    ask(bot)
+    bot.broken = {"A"}
+    bot.hear("yes")
+    bot.die_after("finish")
+    bot.broken = set()
+    assert bot.work() == WORDS.plan_report([("failed", "Delete A", ""), ("cancelled", "Delete B", "")])
+    assert bot.deleted == []
 
 
 def test_unrelated_message_disarms_the_whole_plan(make_bot):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 
 import pytest
 
@@ -47,6 +48,15 @@ def change(bot, pid: str) -> None:
         bot.rig.client.hset(key(bot, pid), "rec", edited)
 
 
+def take_over(bot, pid: str) -> None:
+    """Somebody begins it again: how this attempt ends is not believed any more."""
+    records = bot.rig.store.records
+    if isinstance(bot.rig, MemoryRig):
+        records._put(pid, replace(records._get(pid), attempt="another"))
+    else:
+        bot.rig.client.hset(key(bot, pid), "attempt", "another")
+
+
 @pytest.mark.parametrize("number", [0, 1])
 def test_plan_that_lost_a_step_runs_nothing(make_bot, caplog, number):
     """Not even the steps that are there: the person agreed to all of it. A second tap hears the same."""
@@ -79,6 +89,7 @@ def test_plan_with_a_step_that_was_changed_runs_nothing(make_bot, number):
         (1, change, ["A"], ("done", "cancelled")),
         (0, change, ["A", "B"], ("done", "done")),
         (0, lose, ["A", "B"], ("unknown", "done")),
+        (0, take_over, ["A", "B"], ("unknown", "done")),
     ],
 )
 def test_record_that_is_damaged_during_the_first_step_takes_back_no_word(make_bot, number, damage, deleted, states):
@@ -107,6 +118,19 @@ def test_plan_that_was_begun_before_a_step_vanished_is_unknown(make_bot):
     told = bot.work()
     assert told == WORDS.unknown(question.partition("\n\n")[0])
     assert (bot.deleted, found(bot, plan).state) == (["A"], "unknown")
+
+
+def test_plan_that_was_claimed_no_further_than_a_step_before_another_vanished_did_nothing(make_bot):
+    """Claimed has certainly not begun: the person hears that nothing was done, not that nobody knows."""
+    bot = make_bot("A B")
+    question = bot.say("delete them")
+    names = steps(bot)
+    plan = bot.buttons[0].data[1:23]
+    bot.hear("yes")
+    bot.die_after("claim", 2)  # the plan's own claim is the first
+    lose(bot, names[1])
+    assert bot.work() == WORDS.unsafe(question.partition("\n\n")[0])
+    assert (bot.deleted, found(bot, plan).state) == ([], "failed")
 
 
 def test_started_action_whose_record_was_changed_is_unknown(make_bot, caplog):
