@@ -26,7 +26,7 @@ from config.embedded import EmbeddedRedis
 from pending import PendingActionStore, RedisPendingStore
 from workers.redis import connect, shard_of
 
-ROUNDS = 7
+ROUNDS = 11
 CALLS = 100
 ARMED = (0, 20_000)
 

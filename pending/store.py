@@ -272,7 +272,8 @@ class RedisPendingStore(BasePendingStore):
     """Pending actions in Redis (6.2 or later), for many processes and machines.
 
     Only the record is stored, never a closure: register an executor factory for each kind. `secret_keys` seal the
-    records, by default those of the environment's SAYSO_SECRET_KEYS.
+    records, by default those of the environment's SAYSO_SECRET_KEYS. Raises ValueError for a `client` that does not
+    decode its answers.
     """
 
     def __init__(
