@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import decimal
 import json
+import re
 import time
 
 import pytest
@@ -12,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pending import PendingAction, compute_args_digest
-from pending.action import canonical_json, exact
+from pending.action import canonical_json, check_proposal, exact
 from pending.records import StoredAction
 
 JSON = st.recursive(
@@ -63,6 +64,33 @@ def test_equal_spelling_means_equal_json(one, two):
 def test_lookalikes_have_different_digests(one, two):
     """What Python may call equal is not the same argument."""
     assert compute_args_digest({"a": one}) != compute_args_digest({"a": two})
+
+
+@pytest.mark.parametrize(
+    ("fields", "complaint"),
+    [
+        ({"kind": ""}, "kind '' is not for tools: use a name without 'sayso:'"),
+        ({"kind": "sayso:plan"}, "kind 'sayso:plan' is not for tools"),
+        ({"preview": "x" * 4001}, "the preview has 4,001 characters: at most 4,000 are read"),
+        ({"ttl_seconds": 0.0}, "ttl_seconds is 0.0: it must be more than 0 and at most 86400"),
+        ({"ttl_seconds": 86_400.5}, "ttl_seconds is 86400.5"),
+        ({"ttl_seconds": float("nan")}, "ttl_seconds is nan"),
+    ],
+)
+def test_what_nobody_can_agree_to_is_refused(fields, complaint):
+    """With what was given, and what may be."""
+    with pytest.raises(ValueError, match=f"^{re.escape(complaint)}"):
+        check_proposal(PendingAction(**{"user_id": "ana", "kind": "k", "preview": "p", **fields}))
+
+
+def test_just_as_much_as_is_allowed_can_be_proposed():
+    """A limit is the last that is allowed."""
+    check_proposal(PendingAction("ana", "k", "x" * 4000, ttl_seconds=86_400.0))
+    assert exact({"a": "x" * (65_536 - len('{"a":""}'))})
+    with pytest.raises(
+        ValueError, match=r"^the arguments are 65,537 characters as JSON: at most 65,536 can be proposed$"
+    ):
+        exact({"a": "x" * (65_537 - len('{"a":""}'))})
 
 
 HALVES = st.text(st.characters() | st.sampled_from("\ud83d\ude00"), max_size=4)

@@ -1,0 +1,66 @@
+"""Memory: the records of one process are bounded, and its log holds like the one in Redis."""
+
+from __future__ import annotations
+
+import json
+
+from pending import InMemoryPendingStore
+from pending.action import PendingAction
+from pending.audit.check import check
+from pending.audit.entry import Kept
+from pending.memory_records import MemoryRecords
+from pending.plan import propose
+from pending.records import Claim
+from pending.seal import Seal
+from pending.store import scope_of
+from workers.lane import Change
+
+SEAL = Seal(["key"])
+ANA = scope_of("ana", None, None)
+
+
+def test_what_falls_out_of_memory_leaves_nothing_behind():
+    """What is over goes first; then the oldest, with its place, its tries and its claim on the scope."""
+    store = InMemoryPendingStore(max_entries=3)
+    for number in range(5):
+        store.stash(f"user-{number}", kind="k", preview="p", executor=lambda: "done")
+        if number == 1:
+            store.pop_if_confirmed("user-1", "yes")
+    records = store.records
+    assert [store.get(f"user-{number}") is not None for number in range(5)] == [False, False, True, True, True]
+    assert len(records._actions) == len(records._scopes) == len(records._live) == 3
+    assert records._tries == {}
+
+
+def test_log_of_a_process_holds():
+    """It has the entries that the scripts would write, each naming the one before."""
+    store = InMemoryPendingStore(clock=lambda: 1000.5)
+    for answer in ("yes", "no", "yes"):
+        store.stash("ana", kind="k", preview="p", executor=lambda: "done")
+        store.pop_if_intent("ana", "confirm" if answer == "yes" else "cancel")
+    texts = list(store.records.log.entries)
+    report = check([[Kept(0, json.loads(text)["n"], text) for text in texts]])
+    assert (report.entries, report.faults, report.notes) == (13, (), ())
+    assert {json.loads(text)["at"] for text in texts} == {1_000_500}
+
+
+def test_what_was_begun_counts_from_its_last_step():
+    """Who waits for a stale one must not think that somebody died who has just started, or is at a later step."""
+    now = [1000.0]
+    records = MemoryRecords(clock=lambda: now[0])
+    proposal = propose([PendingAction("ana", "k", preview, ttl_seconds=3600) for preview in "AB"])
+    records.change(ANA.conversation.id, Change(arms=proposal.arms(SEAL, ANA.id)))
+    names = (proposal.head.pending_action_id, proposal.steps[0].pending_action_id)
+
+    def begun() -> list[float]:
+        return [stored.begun_at for stored in records.read(ANA.conversation.id, names)]
+
+    for pid in names:
+        claim = Claim(ANA, pid, "yes-1")
+        now[0] += 100
+        records.claim(claim, records.read(ANA.conversation.id, (pid,))[0])
+        claimed = begun()
+        now[0] += 100
+        records.start(claim, records.read(ANA.conversation.id, (pid,))[0], "try-1")
+    assert claimed == [1300.0, 1300.0]
+    assert begun() == [1300.0, 1400.0]
