@@ -87,7 +87,6 @@ class StoredAction:
             result=given.get("result", ""),
             seen=round(_seconds(given.get("seen")) * 1000),
             begun_at=_seconds(given.get("begun")),
-            looked_at=_seconds(given.get("looked")),
         )
 
     @classmethod

@@ -67,6 +67,19 @@ def test_lookalikes_have_different_digests(one, two):
 
 
 @pytest.mark.parametrize(
+    ("written", "read"),
+    [
+        ("Delete it: 1,200.00 EUR?", "Delete it: 1,200.00 EUR?"), ("a\r\nb\rc\nd", "a\nb\nc\nd"),
+        ("a\tb\x08\x1bc\x7f", "abc"), ("\u202eevil\u200b", "evil"), ("a\u2028b\x85c", "a\nb\nc"), ("\ud83d", "?"),
+        ("Größe 日本 \u0928\u200d", "Größe 日本 \u0928\u200d"),
+    ],
+)  # fmt: skip
+def test_preview_reads_as_it_is_written(written, read):
+    """What would hide or turn around the rest of it is gone."""
+    assert PendingAction("ana", "k", written).preview == read
+
+
+@pytest.mark.parametrize(
     ("fields", "complaint"),
     [
         ({"kind": ""}, "kind '' is not for tools: use a name without 'sayso:'"),
