@@ -56,7 +56,8 @@ class Ledger:
             return [], offset
         with self.file.open("rb") as file:
             file.seek(offset)
-            lines = file.read()
+            read = file.read()
+        lines = read[: read.rfind(b"\n") + 1]  # the last may be on its way into the next page of the file
         return [Entry(**json.loads(line)) for line in lines.splitlines()], offset + len(lines)
 
 

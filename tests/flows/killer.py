@@ -68,9 +68,12 @@ class Blow:
 class Killer:
     """Lives beside a running system, on a thread of its own, from `with` to its end. Every dead worker is replaced."""
 
-    def __init__(self, system: System, ledger: Ledger, channel: str, chance: random.Random) -> None:
+    def __init__(
+        self, system: System, ledger: Ledger, channel: str, chance: random.Random, *, freeze: float = FREEZE
+    ) -> None:
         self.blows: list[Blow] = []
         self.ended = 0
+        self._freeze_chance = freeze
         self._system, self._ledger, self._channel, self._chance = system, ledger, channel, chance
         self._redis = Redis.from_url(system.redis.url, decode_responses=True)
         self._places: dict[str, str] = {}
@@ -117,9 +120,15 @@ class Killer:
         """The conversation that each worker has in hand, by process id; also of the dead, as they left it."""
         for name in set(self._redis.smembers("rq:workers")) - set(self._names):
             self._names[name] = int(self._redis.hget(name, "pid") or 0)
-        jobs = {pid: self._redis.hget(name, "current_job") for name, pid in self._names.items() if self._is_ours(pid)}
+        jobs = {pid: self._job_of(name) for name, pid in self._names.items() if self._is_ours(pid)}
         found = {pid: self._redis.hget(f"rq:job:{job}", "description") for pid, job in jobs.items() if job}
         return {pid: text.removeprefix("drain ") for pid, text in found.items() if text}
+
+    def _job_of(self, worker: str) -> str:
+        """What RQ says a worker runs: a set of executions, or in RQ 2 a field of the worker."""
+        for running in self._redis.smembers(f"{worker}:executions"):
+            return str(running).rpartition(":")[0]
+        return self._redis.hget(worker, "current_job") or ""
 
     def _is_ours(self, pid: int) -> bool:
         return any(worker.pid == pid for worker in self._system.workers)
@@ -181,7 +190,7 @@ class Killer:
         victims = [worker for worker in awake if worker.pid in pids]
         if not victims or not self._is_complete():
             return
-        if bill and bill not in self._spared and not self._frozen and self._chance.random() < FREEZE:
+        if bill and bill not in self._spared and not self._frozen and self._chance.random() < self._freeze_chance:
             self._freeze(victims[0])
         elif self._chance.random() < probability:
             time.sleep(self._chance.random() * delay)
