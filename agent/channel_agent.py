@@ -42,6 +42,7 @@ MAX_KEPT_CHARS = 8000
 TAPPED = "(tapped a button)"
 
 _WAITING = ("armed", "shown")
+_BEGUN_AND_OVER = ("done", "failed", "unknown")
 
 
 class MediaSink(Protocol):
@@ -154,15 +155,18 @@ class ChannelAgent:
         return replace(answer.change, history=json.dumps(_clipped(case.memory.to_dict())))
 
     async def give_up(self, queued: QueuedTurn, lease: Lease, words: str) -> Change:
-        """What a turn changes that could not be answered: what it decided is told all the same, and else `words`.
+        """What a turn changes that could not be answered: what it decided or tapped again is told, and else `words`.
 
         Nothing destructive stays armed behind it.
         """
         conversation, event = queued.turn.conversation.id, queued.turn.event_id
         live = await offload(self.store.records.look, conversation, queued.user)
         pids = tuple(pid for pid in (queued.tapped.get("pid", ""), live.pid if live else "") if pid)
+        press = self.store.seal.read(queued.turn.tap.data, queued.turn.scope) if queued.turn.tap else None
         for stored in await offload(self.store.records.read, conversation, pids):
-            if stored and stored.by == event and stored.state in ("claimed", "started", "done", "failed", "unknown"):
+            if stored and stored.by == event and stored.state in ("claimed", "started", *_BEGUN_AND_OVER):
+                return await self._owned_up(queued, stored)
+            if stored and press and stored.pid == press.pending_action_id and stored.state in _BEGUN_AND_OVER:
                 return await self._owned_up(queued, stored)
         if live and live.state in _WAITING and not queued.turn.tap:
             told = f"{speak(live.action.language).dropped(live.action.preview)}\n\n{words}"
@@ -219,7 +223,7 @@ class ChannelAgent:
         if press is None or target is None or target.pid != press.pending_action_id:
             return _said(case, self._not_for_you(case))
         if target.state not in OPEN_STATES:
-            return _said(case, await self._retold(case.turn.scope, target))
+            return _asserting(case, _said(case, await self._retold(case.turn.scope, target)), target.action)
         match press.intent:
             case "confirm" if not target.action.code:
                 return await self._confirm(case, target)
@@ -267,7 +271,7 @@ class ChannelAgent:
 
     async def _retold(self, scope: Scope, stored: StoredAction) -> str:
         """What became of an action that is over, as far as it is known by now."""
-        begun = stored.state in ("done", "failed", "unknown")
+        begun = stored.state in _BEGUN_AND_OVER
         return (begun and await self.store.settlement.report(scope, stored)) or _told(stored)
 
     def _with_undo(self, case: _Case, answer: _Answer, effects: Sequence[Effect]) -> _Answer:
@@ -410,7 +414,7 @@ def turn_label(turn: Turn) -> str:
 
 def _asserting(case: _Case, answer: _Answer, record: PendingAction) -> _Answer:
     """The answer, which is void if what it says is not true any more when it is committed."""
-    if case.lease is None or record.state not in ("done", "failed", "unknown"):
+    if case.lease is None or record.state not in _BEGUN_AND_OVER:
         return answer
     told = record.outcome or ""
     move = Move(record.pending_action_id, (record.state,), record.state, told, case.turn.event_id)

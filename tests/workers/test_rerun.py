@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from pending.records import Claim, Ending
+from tests.contracts.rigs import CHAT
+
 
 def killed_after_start(make_bot, **options):
     """A bot whose worker was killed right after it had started a deletion."""
@@ -33,6 +36,24 @@ def test_idempotent_tool_is_begun_three_times_at_most(make_bot):
     bot.die_after("start")
     assert "cannot tell" in bot.work()
     assert bot.deleted == []
+
+
+def test_second_tap_that_is_overtaken_by_the_truth_hears_it(make_bot):
+    """It was about to hear again that nobody knows: after a correction that would be the last word, and untrue."""
+    bot = killed_after_start(make_bot)
+    assert "cannot tell" in bot.work()
+    tap = bot.buttons[0].data
+    records, commit = bot.rig.store.records, bot.rig.mailbox.commit
+    (stored,) = records.read(CHAT.id, (tap[1:23],))
+
+    def overtaken(*args, **options):
+        bot.rig.mailbox.commit = commit
+        claim = Claim(bot.turn().scope, stored.pid, stored.by)
+        records.finish(claim, stored.attempt, Ending("done", "deleted A", "deleted A"))
+        return commit(*args, **options)
+
+    bot.rig.mailbox.commit = overtaken
+    assert bot.say(tap=tap) == "deleted A"
 
 
 def test_tool_that_is_not_idempotent_is_never_repeated(make_bot):
