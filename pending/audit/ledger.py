@@ -6,6 +6,7 @@ LedgerUnusable   the file cannot be read or written as a ledger
 from __future__ import annotations
 
 import sqlite3
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import astuple, dataclass, replace
@@ -156,7 +157,7 @@ class Ledger:
     def _write(self) -> Iterator[sqlite3.Connection]:
         """One transaction on a file that is ours alone, on disk when it is over."""
         with self._open() as connection:
-            connection.executescript(_SCHEMA)
+            _prepare(connection)
             connection.execute("BEGIN IMMEDIATE")
             try:
                 yield connection
@@ -184,6 +185,20 @@ class Ledger:
             with closing(sqlite3.connect(uri, uri=True, timeout=PATIENCE)) as connection:
                 connection.text_factory = _legible
                 yield connection
+
+
+def _prepare(connection: sqlite3.Connection) -> None:
+    """Two who turn one new file to WAL at once would wait for each other: SQLite refuses one of them without waiting."""
+    patience_ends = time.monotonic() + PATIENCE
+    while True:
+        try:
+            connection.executescript(_SCHEMA)
+        except sqlite3.OperationalError as exc:
+            if exc.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() > patience_ends:
+                raise
+            time.sleep(0.005)
+        else:
+            return
 
 
 @contextmanager

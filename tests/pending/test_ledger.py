@@ -203,6 +203,24 @@ def test_two_writers_at_once_store_everything_once(ledger):
     assert [kept.text for kept in ledger.entries()] == log.texts
 
 
+def test_writer_waits_for_the_one_who_makes_the_file(ledger, monkeypatch):
+    """SQLite itself refuses at once: both want to turn a new file to WAL."""
+    with closing(sqlite3.connect(ledger.path, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        monkeypatch.setattr("pending.audit.ledger.time.sleep", lambda _: other.execute("COMMIT"))
+        ledger.store(busy_log().waiting)
+    assert [kept.text for kept in ledger.entries()] == busy_log().texts
+
+
+def test_writer_does_not_wait_for_ever(ledger, monkeypatch):
+    """The auditor hears it, says it, and comes again."""
+    with closing(sqlite3.connect(ledger.path, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        monkeypatch.setattr("pending.audit.ledger.PATIENCE", 0.0)
+        with pytest.raises(LedgerUnusable, match="database is locked"):
+            ledger.store(busy_log().waiting)
+
+
 def test_nothing_of_a_failed_store_stays(ledger):
     """All or nothing: what Redis may drop is there as a whole."""
     with pytest.raises(LedgerUnusable):
