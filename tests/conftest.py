@@ -8,10 +8,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 from redis import Redis
 
 from config.embedded import EmbeddedRedis
 from workers.redis import connect
+
+# How fast a machine is decides no test. What was loaded before, as for mutants, stays.
+settings.register_profile("sayso", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("sayso")
 
 
 @pytest.fixture(autouse=True)

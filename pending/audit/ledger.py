@@ -188,7 +188,7 @@ class Ledger:
 
 
 def _prepare(connection: sqlite3.Connection) -> None:
-    """Two who turn one new file to WAL at once would wait for each other: SQLite refuses one of them without waiting."""
+    """Two who turn one new file to WAL at once would wait for each other, so SQLite refuses one of them at once."""
     patience_ends = time.monotonic() + PATIENCE
     while True:
         try:

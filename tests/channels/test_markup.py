@@ -7,7 +7,7 @@ import re
 import unicodedata
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from channels.markup import plain, slack_mrkdwn, split, telegram_html, telegram_length, utf16_len, whatsapp_text
@@ -24,7 +24,6 @@ SYNTAX = (
 MARKDOWN = st.lists(st.sampled_from(SYNTAX), max_size=60).map("".join)
 
 
-@settings(deadline=None)
 @given(MARKDOWN | WORDS)
 def test_slack_text_holds_no_token_but_our_links(md: str):
     """No text of a model or a user can ping a channel: every angle bracket is ours."""
@@ -32,7 +31,6 @@ def test_slack_text_holds_no_token_but_our_links(md: str):
         assert re.match(r"(https?|mailto|tel):", token, re.IGNORECASE)
 
 
-@settings(deadline=None)
 @given(MARKDOWN | WORDS)
 def test_telegram_html_always_parses(md: str):
     """Telegram never has a reason to refuse the formatting."""
@@ -58,7 +56,6 @@ def test_words_are_never_hidden(render, md: str):
     assert [char for char in md if char == "*"] == [char for char in seen if char == "*"]
 
 
-@settings(deadline=None)
 @given(st.lists(st.sampled_from([*SYNTAX, "WORD", "WORD", "WORD"]), max_size=25))
 def test_every_word_is_shown(parts: list[str]):
     """Whatever Markdown surrounds a word, people see it: a preview can hide nothing."""
@@ -136,7 +133,6 @@ def test_deep_nesting_neither_crashes_nor_hangs(md: str):
     assert len(split(md, 4096, telegram_length)) >= 1
 
 
-@settings(deadline=None)
 @given(WORDS, st.integers(1, 50))
 def test_joined_pieces_are_the_text(text: str, limit: int):
     """Without code fences the pieces are the text, cut."""
@@ -146,7 +142,6 @@ def test_joined_pieces_are_the_text(text: str, limit: int):
     assert all(0 < len(piece) <= limit for piece in pieces)
 
 
-@settings(deadline=None)
 @given(MARKDOWN, st.integers(1, 80))
 def test_fences_add_but_never_drop(md: str, limit: int):
     """A closed and reopened fence adds lines; every character of the text is still there, in order."""
@@ -156,7 +151,6 @@ def test_fences_add_but_never_drop(md: str, limit: int):
     assert all(len(piece) <= limit for piece in pieces)
 
 
-@settings(deadline=None)
 @given(st.lists(MARKDOWN | WORDS, max_size=12).map("\n".join), st.integers(60, 300))
 def test_pieces_fit_as_rendered(md: str, limit: int):
     """The measure is of what the platform counts, not of the Markdown."""
@@ -164,7 +158,6 @@ def test_pieces_fit_as_rendered(md: str, limit: int):
         assert all(measure(piece) <= limit for piece in split(md, limit, measure))
 
 
-@settings(deadline=None)
 @given(
     st.lists(st.sampled_from(["e\u0301", "👍🏽", "👨‍👩‍👧", "🇩🇪", "a", "\r\n"]), max_size=60).map("".join)
     | st.just("🇩🇪" * 30),

@@ -189,7 +189,7 @@ operations = st.lists(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(operations)
 def test_whatever_is_done_to_a_log_is_noticed(done):
     """Any few changes, on each other, unless they come to nothing."""
@@ -210,7 +210,7 @@ def test_whatever_is_done_to_a_log_is_noticed(done):
     assert (check([rows], SIGNED).first is None) == (rows == ROWS)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.lists(st.one_of(st.text(), st.sampled_from(LOG.texts)), max_size=6))
 def test_garbage_is_a_fault_and_no_crash(texts):
     """Whatever somebody wrote into the list."""

@@ -43,7 +43,7 @@ def listening_agent() -> tuple[ChannelAgent, Listening]:
 PLACES = st.tuples(st.sampled_from(["ana", "bob", "eve"]), st.sampled_from(["one", "two"]))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(PLACES, min_size=2, max_size=12))
 def test_each_request_speaks_of_one_person_in_one_place(said):
     """Whoever speaks in whatever order."""
