@@ -206,8 +206,13 @@ def test_two_writers_at_once_store_everything_once(ledger):
 def test_writer_waits_for_the_one_who_makes_the_file(ledger, monkeypatch):
     """SQLite itself refuses at once: both want to turn a new file to WAL."""
     with closing(sqlite3.connect(ledger.path, isolation_level=None)) as other:
+
+        def let_go(seconds: float) -> None:
+            assert 0 < seconds < 0.1
+            other.execute("COMMIT")
+
         other.execute("BEGIN IMMEDIATE")
-        monkeypatch.setattr("pending.audit.ledger.time.sleep", lambda _: other.execute("COMMIT"))
+        monkeypatch.setattr("pending.audit.ledger.time.sleep", let_go)
         ledger.store(busy_log().waiting)
     assert [kept.text for kept in ledger.entries()] == busy_log().texts
 
