@@ -34,17 +34,23 @@ WakeUp = Callable[[str], Sequence[str | bytes | int | float]]
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """What became of a turn at the door. Only `full` was not kept: the platform should try again."""
+    """What became of a turn at the door. Only `full` was not kept: the platform should try again.
 
-    outcome: Literal["new", "duplicate", "ignored", "full"]
+    A `spooled` one is on this machine's disk until the mailbox can take it; it has no number yet.
+    """
+
+    outcome: Literal["new", "duplicate", "ignored", "full", "spooled"]
     seq: int
 
 
 class Mailbox(Protocol):
     """Turns in, one lease at a time, commits out. Every call is safe to repeat."""
 
-    def accept(self, turn: Turn, *, tapped: str = "") -> Accepted:
-        """Store a turn once and wake a worker, in one step. `tapped` names the pending action a button is for."""
+    def accept(self, turn: Turn, *, tapped: str = "", waited_seconds: float = 0.0) -> Accepted:
+        """Store a turn once and wake a worker, in one step. `tapped` names the pending action a button is for.
+
+        A turn that waited elsewhere counts as received so much earlier, and nobody is told that its mailbox is full.
+        """
 
     def lease(self, conversation: str, token: str) -> tuple[Lease, Work] | None:
         """Take a lane and see what it holds. None while another worker has it."""
@@ -67,7 +73,7 @@ class RedisMailbox:
         self._wake_up = wake_up
         self._cap = cap
 
-    def accept(self, turn: Turn, *, tapped: str = "") -> Accepted:
+    def accept(self, turn: Turn, *, tapped: str = "", waited_seconds: float = 0.0) -> Accepted:
         """Store a turn once and wake a worker. Raises redis.RedisError when nothing was promised."""
         conversation = turn.conversation.id
         outcome, seq = self._scripts.run(
@@ -81,6 +87,7 @@ class RedisMailbox:
             SEEN_MS,
             "0" if turn.addressed else "1",
             outbox_entry(turn.conversation, Reply(BUSY)),
+            waited_ms(waited_seconds),
             *self._wake_up(conversation),
         )
         return Accepted(outcome, int(seq))
@@ -111,6 +118,15 @@ class RedisMailbox:
         wake_up = self._wake_up(lease.conversation) if hand_over else ()
         answer = self._scripts.run("release", lease.conversation, lease.epoch, lease.token, flag, *wake_up)
         return read_work(answer[1]) if answer[0] == "more" else None
+
+
+def waited_ms(seconds: float) -> int:
+    """How long a turn waited before it came here, as far as we believe it.
+
+    It is a span of the one machine that kept the turn, so that no two clocks are compared. Whatever that clock did
+    meanwhile, a turn was not received in the future, nor before SEEN_MS: no question is open for that long.
+    """
+    return max(0, min(round(seconds * 1000), SEEN_MS))
 
 
 def checked(answer: Sequence[Any], lease: Lease) -> Work:

@@ -11,7 +11,7 @@ from typing import Any, Protocol, TypeVar
 
 from channels.types import Reply, Turn
 from workers.lane import Change, Deciding, LaneLost, Lease, QueuedReply, QueuedTurn, TurnOvertaken, Work, outbox_entry
-from workers.mailbox import BUSY, LEASE_MS, MAILBOX_CAP, SEEN_MS, Accepted
+from workers.mailbox import BUSY, LEASE_MS, MAILBOX_CAP, SEEN_MS, Accepted, waited_ms
 
 V = TypeVar("V")
 
@@ -128,9 +128,9 @@ class MemoryLanes:
         self._max_lanes = max_lanes
         self._lanes: OrderedDict[str, _Lane] = OrderedDict()
 
-    def accept(self, turn: Turn, *, tapped: str = "") -> Accepted:
+    def accept(self, turn: Turn, *, tapped: str = "", waited_seconds: float = 0.0) -> Accepted:
         """Store a turn once."""
-        name, now = turn.conversation.id, self._clock()
+        name, waited, now = turn.conversation.id, waited_ms(waited_seconds) / 1000, self._clock()
         with self._lock:
             lane = self._lanes.get(name)
             first = lane.seen.get(turn.event_id) if lane else None
@@ -139,12 +139,13 @@ class MemoryLanes:
             if lane is None and not turn.addressed:
                 return Accepted("ignored", 0)
             if not self._has_room(lane):
-                self._tell_busy(lane, turn, now)
+                if not waited:  # one that waited elsewhere is kept there
+                    self._tell_busy(lane, turn, now)
                 return Accepted("full", 0)
             lane = self._lanes.setdefault(name, _Lane())
             self._lanes.move_to_end(name)
             lane.received += 1
-            lane.inbox.append(_Letter(lane.received, now, tapped, turn))
+            lane.inbox.append(_Letter(lane.received, now - waited, tapped, turn))
             _remember(lane.seen, turn.event_id, (lane.received, now), MAX_EVENTS)
             lane.due = now + WAKE_GRACE_SECONDS if lane.due is None else lane.due
             return Accepted("new", lane.received)
