@@ -47,6 +47,9 @@ from workers.outbox import Postman, RedisOutbox
 from workers.queue import WakeUps
 from workers.reaper import Reaper
 from workers.redis import RedisUnfit, Scripts, check_fit, connect
+from workers.spool import Spool
+from workers.spool_file import FOLDER as SPOOL
+from workers.spool_file import SpoolFile
 
 log = logging.getLogger(__name__)
 
@@ -72,6 +75,7 @@ class Services:
     drain: Drain
     reaper: Reaper
     auditor: Auditor
+    spool: Spool | None = None
 
 
 def bootstrap(
@@ -106,6 +110,7 @@ def bootstrap(
         ),
         reaper=Reaper(client, scripts, wake_up),
         auditor=Auditor(client, Ledger(data / LEDGER, Signer(keys))),
+        spool=Spool(SpoolFile(data / SPOOL), mailbox) if settings.spool else None,
     )
 
 

@@ -199,6 +199,7 @@ class Settings(Section):
 
     public_url: str = ""
     redis_url: str = Field(default="", repr=False)  # it may hold a password
+    spool: bool = False
     agent: AgentSettings = AgentSettings()
     tools: list[str] = []
     channels: dict[Annotated[str, Field(pattern=CHANNEL_NAME)], AnyChannel] = Field(min_length=1)
