@@ -16,7 +16,7 @@ from channels.base import Channel, FetchError
 from channels.types import Media, Reply
 from workers.lane import Change, LaneLost, LaneParked, Lease, QueuedReply, QueuedTurn, TurnOvertaken, Work
 from workers.mailbox import LEASE_MS, Mailbox
-from workers.offload import offload
+from workers.offload import offload, reach
 from workers.outbox import Postman
 
 log = logging.getLogger(__name__)
@@ -76,7 +76,7 @@ class Drain:
     async def run(self, conversation: str) -> None:
         """Empty a conversation's outbox and mailbox, in order, unless another worker is at it."""
         token, asked = secrets.token_urlsafe(8), self.clock()
-        taken = await offload(self.mailbox.lease, conversation, token)
+        taken = await reach(self.mailbox.lease, conversation, token)
         if taken is None:
             return
         held = _Held(taken[0], asked)
@@ -99,7 +99,7 @@ class Drain:
             await asyncio.sleep(LEASE_MS / 3000)
             asked = self.clock()
             try:
-                await offload(self.mailbox.renew, held.lease)
+                await reach(self.mailbox.renew, held.lease)
             except LaneLost:
                 return
             except RedisError as exc:
@@ -117,13 +117,13 @@ class Drain:
                         raise LaneLost(held.lease.conversation)
                     work = await self.postman.carry(held.lease, work)
                 case QueuedTurn() if turns >= MAX_TURNS or self.clock() > until:
-                    await offload(self.mailbox.release, held.lease, hand_over=True)
+                    await reach(self.mailbox.release, held.lease, hand_over=True)
                     return
                 case QueuedTurn():
                     turns += 1
                     work = await self._turn(held.lease, work)
                 case None:
-                    work = await offload(self.mailbox.release, held.lease)
+                    work = await reach(self.mailbox.release, held.lease)
                     if work is None:
                         return
 
@@ -134,11 +134,11 @@ class Drain:
         if attending:
             await asyncio.wait({attending}, timeout=ATTEND_SECONDS)
         try:
-            return await offload(self.mailbox.commit, lease, queued, _in_pieces(change, channel))
+            return await reach(self.mailbox.commit, lease, queued, _in_pieces(change, channel))
         except TurnOvertaken as exc:
             log.warning("turn.overtaken", extra={"reason": str(exc), "seq": queued.seq})
             broken = await self._give_up(self.agents.get(queued.turn.conversation.channel), lease, queued, BROKEN)
-            return await offload(self.mailbox.commit, lease, queued, _in_pieces(broken, channel))
+            return await reach(self.mailbox.commit, lease, queued, _in_pieces(broken, channel))
 
     async def _answer(self, lease: Lease, queued: QueuedTurn) -> Change:
         agent = self.agents.get(queued.turn.conversation.channel)
