@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from redis.exceptions import RedisError
@@ -72,6 +73,11 @@ class Drain:
     media: MediaSink | None = None
     turn_timeout: float = TURN_TIMEOUT
     clock: Callable[[], float] = time.monotonic
+    _leaving: threading.Event = field(default_factory=threading.Event)
+
+    def hand_over(self) -> None:
+        """From now on each conversation is handed over after the turn it is at: this worker is told to stop."""
+        self._leaving.set()
 
     async def run(self, conversation: str) -> None:
         """Empty a conversation's outbox and mailbox, in order, unless another worker is at it."""
@@ -116,7 +122,7 @@ class Drain:
                     if not held.is_fresh(self.clock()):
                         raise LaneLost(held.lease.conversation)
                     work = await self.postman.carry(held.lease, work)
-                case QueuedTurn() if turns >= MAX_TURNS or self.clock() > until:
+                case QueuedTurn() if turns >= MAX_TURNS or self.clock() > until or self._leaving.is_set():
                     await reach(self.mailbox.release, held.lease, hand_over=True)
                     return
                 case QueuedTurn():
