@@ -130,7 +130,7 @@ def _accept(services: Services, turn: Turn) -> bool:
     door = services.spool or services.mailbox
     accepted = door.accept(turn, tapped=parts[0] if parts else "")
     log.info("turn.accepted", extra={"conversation": turn.conversation.id, "outcome": accepted.outcome})
-    return accepted.outcome != "full"
+    return not accepted.refused
 
 
 def _redis_away(error: RedisError) -> Response:

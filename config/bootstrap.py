@@ -21,6 +21,7 @@ from channels.feed import Feed, RedisFeed
 from channels.media import LocalMediaStore
 from channels.slack import SlackChannel
 from channels.telegram import TelegramChannel
+from channels.types import Turn
 from channels.whatsapp import WhatsAppChannel
 from config.embedded import running_url
 from config.keys import secret_keys
@@ -40,9 +41,10 @@ from pending.audit.ledger import FILE as LEDGER
 from pending.audit.ledger import Ledger
 from pending.audit.signer import Signer
 from pending.store import BasePendingStore
+from pending.texts import speak
 from workers.connections import Connections
 from workers.drain import Drain
-from workers.mailbox import LUA, Mailbox, RedisMailbox
+from workers.mailbox import LUA, Limits, Mailbox, RedisMailbox
 from workers.notebook import RedisNotebook
 from workers.outbox import Postman, RedisOutbox
 from workers.queue import WakeUps
@@ -52,6 +54,7 @@ from workers.spool import Spool
 from workers.spool_file import FOLDER as SPOOL
 from workers.spool_file import SpoolFile
 from workers.wire import Wire
+from workers.words import Voice, Words
 
 log = logging.getLogger(__name__)
 
@@ -100,7 +103,15 @@ def bootstrap(
     feed = RedisFeed(connect(redis_url, answer_seconds=FEED_SECONDS))
     shelf = _Shelf(RedisNotebook(client), feed, media, keys, public_url)
     channels = {name: _sound_channel(name, settings, shelf) for name in settings.channels}
-    mailbox = RedisMailbox(scripts, wake_up)
+    agents = _agents(settings, client, media, keys)
+    voice = _voice(agents)
+    limits = settings.limits
+    mailbox = RedisMailbox(
+        scripts,
+        voice,
+        wake_up,
+        limits=Limits(limits.waiting, limits.per_minute, limits.in_one_go, limits.conversations),
+    )
     return Services(
         settings=settings,
         public_url=public_url,
@@ -111,11 +122,13 @@ def bootstrap(
         media=media,
         drain=Drain(
             mailbox,
-            Postman(RedisOutbox(scripts), channels),
+            Postman(RedisOutbox(scripts), channels, speak),
             channels,
-            _agents(settings, client, media, keys),
+            agents,
+            voice,
             media,
             settings.workers.turn_timeout,
+            settings.workers.join_bursts,
         ),
         reaper=Reaper(client, scripts, wake_up),
         auditor=Auditor(client, Ledger(data / LEDGER, Signer(keys))),
@@ -217,6 +230,16 @@ def _agents(settings: Settings, client: Redis, media: LocalMediaStore, keys: lis
         name: _agent(settings, channel, toolbox, _redis_store(channel, client, keys), media)
         for name, channel in settings.channels.items()
     }
+
+
+def _voice(agents: Mapping[str, ChannelAgent]) -> Voice:
+    """The words for whoever wrote a turn, as its channel's agent finds them."""
+
+    def words(turn: Turn) -> Words:
+        agent = agents.get(turn.conversation.channel)
+        return agent.words(turn) if agent else speak(turn.language)
+
+    return words
 
 
 def _redis_store(channel: AnyChannel, client: Redis, keys: list[str]) -> RedisPendingStore:

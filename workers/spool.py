@@ -133,4 +133,4 @@ class Spool:
             log.warning("spool.refused", extra={"n": kept.n, "reason": type(exc).__name__})
             return False
         log.info("spool.handed_over", extra={"conversation": kept.turn.conversation.id, "outcome": accepted.outcome})
-        return accepted.outcome in ("new", "duplicate", "ignored")
+        return not accepted.refused

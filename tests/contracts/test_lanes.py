@@ -10,9 +10,9 @@ import pytest
 from channels.types import Reply, Turn
 from pending.action import PendingAction
 from pending.records import Claim, Decision, Ending, StoredAction, seal_action
-from tests.contracts.rigs import CHAT, turn
+from tests.contracts.rigs import CHAT, ENGLISH, turn
 from workers.lane import Change, LaneLost, Move, QueuedReply, QueuedTurn, TurnOvertaken
-from workers.mailbox import BUSY, SEEN_MS
+from workers.mailbox import SEEN_MS, Limits
 
 SAID = Change(replies=((Reply("hi"), ""),))
 
@@ -132,7 +132,7 @@ def test_turns_come_in_accepted_order(rig):
 
 def test_full_mailbox_refuses_and_takes_the_same_event_later(make_rig):
     """One turn too many is not stored and not remembered: the platform may send it again."""
-    rig = make_rig(cap=1)
+    rig = make_rig(limits=Limits(waiting=1))
     rig.accept(turn("a"))
     assert rig.accept(turn("b", event="e2")).outcome == "full"
     held, told = lease(rig)
@@ -143,11 +143,11 @@ def test_full_mailbox_refuses_and_takes_the_same_event_later(make_rig):
 
 def test_one_who_writes_too_fast_is_told_once(make_rig):
     """Three messages too many, one polite word; it goes out before the next answer."""
-    rig = make_rig(cap=1)
+    rig = make_rig(limits=Limits(waiting=1))
     rig.accept(turn("a"))
     assert [rig.accept(turn()).outcome for _ in range(3)] == ["full"] * 3
     held, told = lease(rig)
-    assert told.delivery(held).reply == Reply(BUSY)
+    assert told.delivery(held).reply == Reply(ENGLISH.busy())
     assert rig.outbox.settle(held, told, receipt="m").turn.text == "a"
 
 
@@ -495,10 +495,17 @@ def test_turn_was_received_neither_in_the_future_nor_in_another_age(rig, waited,
 
 def test_turn_that_waited_elsewhere_is_refused_without_a_word(make_rig):
     """It is kept where it waited: nobody must be told that it may not have arrived."""
-    rig = make_rig(cap=1)
+    rig = make_rig(limits=Limits(waiting=1))
     rig.accept(turn("a"))
     assert rig.mailbox.accept(turn("b"), waited_seconds=1).outcome == "full"
     assert lease(rig)[1].turn.text == "a"
+
+
+def test_turns_that_waited_elsewhere_were_not_written_all_at_once(make_rig):
+    """They are handed over in one go: nobody is too fast for that, then or for what comes next."""
+    rig = make_rig(limits=Limits(in_one_go=2))
+    assert {rig.mailbox.accept(turn(), waited_seconds=1).outcome for _ in range(5)} == {"new"}
+    assert [rig.accept(turn()).outcome for _ in range(3)] == ["new", "new", "fast"]
 
 
 def begun(rig):

@@ -19,7 +19,7 @@ from tests.flows.system import Person, SlackPerson, System, TelegramPerson, What
 #: Seconds within which everybody must be answered once Redis is back.
 PATIENCE = 300.0
 
-_SAID = re.compile(r"You said: m(\d+)$")
+_SAID = re.compile(r"\bm(\d+)\b")
 _MARK = "(sent again, the first try may have arrived)"
 
 
@@ -126,11 +126,9 @@ class Outage:
         """The numbers of a person's messages that were answered, in order; the yes is number 1."""
         heard = []
         for entry in self.system.ledger(person.chat):
-            found = _SAID.search(entry["text"])
-            if found:
-                heard.append(int(found[1]))
-            elif f"Disk d{person.name} is wiped" in entry["text"]:
+            if f"Disk d{person.name} is wiped" in entry["text"]:
                 heard.append(1)
+            heard += [int(number) for number in _SAID.findall(entry["text"])]  # a burst is answered as one
         return heard
 
     def _tally(self, messages: int, drained: float, answered: float) -> Tally:

@@ -14,6 +14,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from channels.base import BadHook, Forbidden
 from channels.types import HookAnswer, Received, StatusUpdate, Tap
 from channels.web import MAX_BODY
+from tests.contracts.rigs import voice
 from tests.web.services import PUBLIC_URL, TURN, FakeChannel, FakeMailbox, browser
 from workers.mailbox import LUA, RedisMailbox
 from workers.redis import Scripts, connect
@@ -38,7 +39,7 @@ def test_storage_that_is_away_is_tried_twice_and_never_waited_for(tmp_path: Path
     tries = []
     monkeypatch.setattr("time.sleep", lambda seconds: pytest.fail(f"slept {seconds} s"))
     monkeypatch.setattr(UnixDomainSocketConnection, "_connect", lambda _: tries.append("") or away())
-    mailbox = RedisMailbox(Scripts(connect(f"unix://{tmp_path}/redis.sock"), LUA))
+    mailbox = RedisMailbox(Scripts(connect(f"unix://{tmp_path}/redis.sock"), LUA), voice)
     answer = browser(FakeChannel(Received(turns=(TURN,))), mailbox).post("/hooks/shop")
     assert (answer.status_code, len(tries)) == (503, 2)
 

@@ -15,6 +15,7 @@ from tests.contracts.rigs import CHAT, MemoryRig, turn
 from tests.contracts.test_lanes import claim_of, lease, look, shown
 from workers import spool as spool_module
 from workers.lane import Change
+from workers.mailbox import Limits as Door
 from workers.spool import BREATHER, Spool
 from workers.spool_file import Limits, SpoolFile, SpoolFull, SpoolUnusable
 
@@ -43,8 +44,8 @@ class Link:
 class Desk:
     """One machine: a mailbox that can be cut off, the spool's folder, and web processes that share them."""
 
-    def __init__(self, folder: Path, *, limits: Limits | None = None, cap: int = 50) -> None:
-        self.rig = MemoryRig(cap=cap)
+    def __init__(self, folder: Path, *, limits: Limits | None = None, waiting: int = 50) -> None:
+        self.rig = MemoryRig(limits=Door(waiting=waiting))
         self.link = Link(self.rig.mailbox)
         self.file = SpoolFile(folder / "spool", limits)
         self.steady = 0.0
@@ -168,7 +169,7 @@ def test_redis_that_goes_away_again_keeps_what_it_did_not_take(desk: Desk):
 
 def test_full_mailbox_is_waited_for(tmp_path: Path):
     """What it does not take waits, with all that follows in its conversation; others are handed over meanwhile."""
-    desk = Desk(tmp_path, cap=2)
+    desk = Desk(tmp_path, waiting=2)
     desk.cut()
     desk.says("a", "b", "c", "d")
     desk.says("x", chat=ELSEWHERE)
