@@ -8,6 +8,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from redis import Redis
 from redis.exceptions import ResponseError
@@ -19,10 +20,7 @@ from channels.base import Channel, MediaSource, Notebook
 from channels.console import ConsoleChannel
 from channels.feed import Feed, RedisFeed
 from channels.media import LocalMediaStore
-from channels.slack import SlackChannel
-from channels.telegram import TelegramChannel
 from channels.types import Turn
-from channels.whatsapp import WhatsAppChannel
 from config.embedded import running_url
 from config.keys import secret_keys
 from config.loader import ConfigError
@@ -55,6 +53,11 @@ from workers.spool_file import FOLDER as SPOOL
 from workers.spool_file import SpoolFile
 from workers.wire import Wire
 from workers.words import Voice, Words
+
+if TYPE_CHECKING:  # a process loads the adapters of its own platforms only
+    from channels.slack import SlackChannel
+    from channels.telegram import TelegramChannel
+    from channels.whatsapp import WhatsAppChannel
 
 log = logging.getLogger(__name__)
 
@@ -313,6 +316,8 @@ def _channel(name: str, settings: AnyChannel, shelf: _Shelf) -> Channel:
 
 
 def _whatsapp(name: str, settings: WhatsAppSettings, shelf: _Shelf) -> WhatsAppChannel:
+    from channels.whatsapp import WhatsAppChannel
+
     return WhatsAppChannel(
         name,
         account_sid=settings.account_sid,
@@ -326,6 +331,8 @@ def _whatsapp(name: str, settings: WhatsAppSettings, shelf: _Shelf) -> WhatsAppC
 
 
 def _telegram(name: str, settings: TelegramSettings, shelf: _Shelf) -> TelegramChannel:
+    from channels.telegram import TelegramChannel
+
     return TelegramChannel(
         name,
         token=settings.token.get_secret_value(),
@@ -336,6 +343,8 @@ def _telegram(name: str, settings: TelegramSettings, shelf: _Shelf) -> TelegramC
 
 
 def _slack(name: str, settings: SlackSettings, shelf: _Shelf) -> SlackChannel:
+    from channels.slack import SlackChannel
+
     return SlackChannel(
         name,
         bot_token=settings.bot_token.get_secret_value(),
