@@ -16,6 +16,10 @@ from typing import Any
 from channels.types import Conversation, Delivery, Reply, Turn
 
 
+#: Timers that one conversation may have. The scripts know it too.
+MAX_TIMERS = 100
+
+
 class LaneError(Exception):
     """Base of what working on a lane raises."""
 
@@ -106,8 +110,8 @@ class Move:
 class Arm:
     """A pending action to store: its record exactly as sealed, and for how long it may be answered once shown.
 
-    A `live` one is what its scope waits for; others are reached by a button, or as the `steps` of a plan. `notice` is the
-    outbox entry that is said when its window closes unanswered, "" for none.
+    A `live` one is what its scope waits for; others are reached by a button, or as the `steps` of a plan. `notice` is
+    the outbox entry that is said when its window closes unanswered, "" for none.
     """
 
     pending_action_id: str

@@ -20,8 +20,6 @@ from workers.redis import Scripts
 LEASE_MS = 10_000
 #: Turns that may wait in one conversation; one more is refused until some are done.
 MAILBOX_CAP = 50
-#: Timers that one conversation may have. The scripts know it too.
-MAX_TIMERS = 100
 #: What somebody hears whose mailbox is full, once a minute.
 BUSY = "You write faster than I can answer. Please wait for my replies: your last messages may not have reached me."
 #: How long an event's id is remembered. Telegram repeats for 24 h, Slack for as long if asked to.

@@ -12,6 +12,7 @@ from typing import Any, Protocol, TypeVar
 
 from channels.types import Reply, Turn
 from workers.lane import (
+    MAX_TIMERS,
     Arm,
     Change,
     Deciding,
@@ -25,7 +26,7 @@ from workers.lane import (
     in_order,
     outbox_entry,
 )
-from workers.mailbox import BUSY, LEASE_MS, MAILBOX_CAP, MAX_TIMERS, SEEN_MS, Accepted
+from workers.mailbox import BUSY, LEASE_MS, MAILBOX_CAP, SEEN_MS, Accepted
 
 V = TypeVar("V")
 

@@ -12,8 +12,7 @@ from channels.types import Reply
 from pending.records import Claim, Ending
 from tests.contracts.rigs import CHAT, RedisRig, turn
 from tests.contracts.test_lanes import lease, look, propose
-from workers.lane import Change, Move, QueuedReply, QueuedTurn, Timer, TurnOvertaken, outbox_entry
-from workers.mailbox import MAX_TIMERS
+from workers.lane import MAX_TIMERS, Change, Move, QueuedReply, QueuedTurn, Timer, TurnOvertaken, outbox_entry
 
 HOUR, DAY = 3600.0, 86_400.0
 
@@ -290,7 +289,7 @@ def test_next_question_takes_the_notice_over(rig):
     held, first, _ = asked(rig)
     rig.accept(turn("another"))
     work = rig.mailbox.release(held)
-    change, second = propose(rig)
+    change, _ = propose(rig)
     arm = replace(change.arms[0], notice=outbox_entry(CHAT, Reply("Nobody answered the second")))
     drop = Move(first.pending_action_id, ("shown",), "cancelled")
     rig.outbox.settle(held, rig.mailbox.commit(held, work, replace(change, arms=(arm,), move=drop)), receipt="m")
