@@ -13,7 +13,7 @@ from redis.exceptions import RedisError
 from channels.base import Ambiguous, Channel, RateLimited, SendError, Unreachable
 from channels.types import Delivery, Receipt, Reply
 from workers.lane import LaneLost, LaneParked, Lease, QueuedReply, Work, read_work
-from workers.offload import offload
+from workers.offload import reach
 from workers.redis import Scripts
 
 log = logging.getLogger(__name__)
@@ -86,7 +86,7 @@ class Postman:
         except SendError as exc:
             return await self._failed(lease, reply, exc)
         log.info("reply.sent", extra={"delivery": delivery.id, "suspect": reply.suspect})
-        return await offload(self._outbox.settle, lease, reply, receipt=receipt.message_id)
+        return await reach(self._outbox.settle, lease, reply, receipt=receipt.message_id)
 
     async def _failed(self, lease: Lease, reply: QueuedReply, error: SendError) -> Work:
         waits = isinstance(error, RateLimited | Unreachable | Ambiguous)
@@ -95,12 +95,12 @@ class Postman:
         wait = error.retry_after if isinstance(error, RateLimited) else self._backoff(reply.attempt)
         extra = {"conversation": lease.conversation, "reason": str(error), "seconds": wait}
         log.warning("reply.postponed", extra=extra)
-        await offload(self._outbox.postpone, lease, reply, wait, suspect=isinstance(error, Ambiguous))
+        await reach(self._outbox.postpone, lease, reply, wait, suspect=isinstance(error, Ambiguous))
         raise LaneParked(lease.conversation)
 
     async def _bury(self, lease: Lease, reply: QueuedReply, reason: str) -> Work:
         log.error("reply.dead", extra={"conversation": lease.conversation, "reason": reason})
-        return await offload(self._outbox.settle, lease, reply, dead=reason)
+        return await reach(self._outbox.settle, lease, reply, dead=reason)
 
     def _backoff(self, attempt: int) -> float:
         ceiling = min(MAX_BACKOFF_SECONDS, 2.0**attempt)
