@@ -347,7 +347,7 @@ class ChannelAgent:
         proposal = propose([replace(action, requested_at=case.received_at) for action in run.proposals])
         content = words.model_away() if result.stop_reason == "provider_error" else result.content
         change = self._change(case, proposal, _Parts(preface, content, files))
-        if book:
+        if book and result.stop_reason != "provider_error":  # which is told as "nothing was done"
             change = replace(change, timers=tuple(book.added), silenced=tuple(book.silenced))
         return _Answer(change, result)
 

@@ -98,8 +98,9 @@ class _Picker:
         """The first run of words that says when, as long as it goes."""
         count = len(self.left)
         for start, end in ((start, end) for start in range(count) for end in range(count, start, -1)):
-            said = " ".join(token.text for token in self.left[start:end])
-            if _MOMENT.fullmatch(said):
+            run = self.left[start:end]
+            said = " ".join(token.text for token in run)
+            if _MOMENT.fullmatch(said) and not any(token.quoted for token in run):
                 self.args[name] = said
                 del self.left[start:end]
                 return
