@@ -209,7 +209,7 @@ class MemoryRecords:
         self._forget_oldest()
 
     def show(self, pid: str, seen: int = 0) -> tuple[float, Arm | None]:
-        """Open the window of an action whose preview was delivered, and of its steps. Returns when it closes on what."""
+        """The preview was delivered: its window opens, and those of its steps. Returns when it closes, on what."""
         now = self._get(pid)
         if now is None or now.state != "armed":
             return 0.0, None

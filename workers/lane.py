@@ -15,7 +15,6 @@ from typing import Any
 
 from channels.types import Conversation, Delivery, Reply, Turn
 
-
 #: Timers that one conversation may have. The scripts know it too.
 MAX_TIMERS = 100
 

@@ -97,7 +97,7 @@ class _Picker:
     def _take_moment(self, name: str) -> None:
         """The first run of words that says when, as long as it goes."""
         count = len(self.left)
-        for start, end in ((start, end) for start in range(count) for end in range(count, start, -1)):
+        for start, end in ((first, last) for first in range(count) for last in range(count, first, -1)):
             run = self.left[start:end]
             said = " ".join(token.text for token in run)
             if _MOMENT.fullmatch(said) and not any(token.quoted for token in run):

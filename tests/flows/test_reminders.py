@@ -18,7 +18,9 @@ def forgetful() -> Iterator[System]:
     """A system of its own, with reminders and one worker."""
     with tempfile.TemporaryDirectory(prefix="sayso-rem-") as folder:
         system = System(Path(folder), workers=1)
-        system.config.write_text(system.config.read_text().replace("tools: [examples", "tools: [examples.reminders, examples"))
+        system.config.write_text(
+            system.config.read_text().replace("tools: [examples", "tools: [examples.reminders, examples")
+        )
         with system as running:
             yield running
 
