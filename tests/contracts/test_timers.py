@@ -120,6 +120,26 @@ def test_new_message_does_not_hurry_a_parked_lane_with_a_timer(rig):
     assert rig.overdue() == []
 
 
+def test_message_to_a_lane_that_is_held_wakes_nobody(rig):
+    """Its holder looks before it lets go."""
+    held, work = commit(rig, Change())
+    assert work is None
+    rig.accept(turn("hello"))
+    rig.pass_time(6)
+    assert rig.overdue() == []
+    assert rig.mailbox.release(held).turn.text == "hello"
+
+
+def test_messages_do_not_put_a_wake_up_off(rig):
+    """However often somebody writes whose wake-up was lost."""
+    set_timers(rig, timer(DAY))
+    rig.accept(turn("a"))
+    rig.pass_time(4)
+    rig.accept(turn("b"))
+    rig.pass_time(2)
+    assert rig.overdue() == [CHAT.id]
+
+
 def test_timer_is_there_after_other_turns(rig):
     """Every turn that lets the lane go leaves it due for the timer."""
     set_timers(rig, timer(HOUR))
@@ -163,6 +183,21 @@ def test_timers_ring_in_their_order(rig):
     rig.pass_time(HOUR)
     assert rig.overdue() == [CHAT.id]
     assert said(rig) == ["C"]
+
+
+def test_clock_that_is_set_back_rings_nothing_twice(rig):
+    """What rang is gone; what did not waits for its time to come again."""
+    set_timers(rig, timer(HOUR, "1", "A"), timer(2 * HOUR, "2", "B"))
+    rig.pass_time(HOUR + 1)
+    assert rig.overdue() == [CHAT.id]
+    rig.pass_time(-HOUR)
+    assert said(rig) == ["A"]
+    rig.pass_time(HOUR + 30)
+    rig.overdue()
+    assert said(rig, "w3") == []
+    rig.pass_time(HOUR)
+    assert rig.overdue() == [CHAT.id]
+    assert said(rig, "w4") == ["B"]
 
 
 def test_silenced_timer_does_not_ring(rig):
@@ -293,10 +328,14 @@ def test_next_question_takes_the_notice_over(rig):
     arm = replace(change.arms[0], notice=outbox_entry(CHAT, Reply("Nobody answered the second")))
     drop = Move(first.pending_action_id, ("shown",), "cancelled")
     rig.outbox.settle(held, rig.mailbox.commit(held, work, replace(change, arms=(arm,), move=drop)), receipt="m")
-    rig.mailbox.release(held)
+    rig.accept(turn(user="bob"))
+    assert len(rig.mailbox.release(held).timers) == 1
+    rig.mailbox.release(held, hand_over=True)
     rig.pass_time(100)
-    rig.overdue()
-    assert (said(rig), look(rig).state) == (["Nobody answered the second"], "expired")
+    held, work = lease(rig, "w2")
+    rig.mailbox.commit(held, work, Change())
+    rig.mailbox.release(held, hand_over=True)
+    assert (said(rig, "w3"), look(rig).state) == (["Nobody answered the second"], "expired")
 
 
 def test_question_that_was_never_delivered_has_no_notice(rig):
