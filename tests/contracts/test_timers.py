@@ -11,6 +11,7 @@ import pytest
 from channels.types import Reply
 from pending.records import Claim, Ending
 from tests.contracts.rigs import CHAT, RedisRig, turn
+from tests.contracts.test_doors import Crowded
 from tests.contracts.test_lanes import lease, look, propose
 from workers.lane import MAX_TIMERS, Change, Move, QueuedReply, QueuedTurn, Timer, TurnOvertaken, outbox_entry
 
@@ -138,6 +139,15 @@ def test_messages_do_not_put_a_wake_up_off(rig):
     rig.accept(turn("b"))
     rig.pass_time(2)
     assert rig.overdue() == [CHAT.id]
+
+
+def test_conversation_that_only_has_a_timer_is_no_crowd(make_rig):
+    """What waits for tomorrow is no work that keeps others out."""
+    limits = Crowded()
+    object.__setattr__(limits, "conversations", 1)
+    rig = make_rig(limits=limits)
+    set_timers(rig, timer(DAY))
+    assert rig.accept(turn()).outcome == "new"
 
 
 def test_timer_is_there_after_other_turns(rig):

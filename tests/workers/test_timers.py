@@ -9,7 +9,8 @@ import pytest
 from agent import Agent, AgentConfig, OfflineProvider, ScriptedProvider, ToolCall, ToolPolicy, tool
 from agent.channel_agent import MAX_NOTICE_CHARS, ChannelAgent
 from agent.tools.loader import load_tools
-from tests.contracts.rigs import CHAT, MemoryRig, turn
+from pending.texts import speak
+from tests.contracts.rigs import CHAT, MemoryRig, turn, voice
 from tests.workers.fakes import FakeChannel
 from workers.drain import Drain
 from workers.outbox import Postman
@@ -35,7 +36,8 @@ class Room:
         agent = Agent(tools, provider or OfflineProvider(), config)
         self.agent = ChannelAgent(agent, self.rig.store, **options)
         channels = {"chat": self.channel}
-        self.drain = Drain(self.rig.mailbox, Postman(self.rig.outbox, channels), channels, {"chat": self.agent})
+        postman = Postman(self.rig.outbox, channels, speak)
+        self.drain = Drain(self.rig.mailbox, postman, channels, {"chat": self.agent}, voice)
 
     def say(self, text: str, user: str = "ana") -> str:
         """A turn and its answer."""
