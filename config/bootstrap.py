@@ -276,6 +276,7 @@ def _agent(
         media=media,
         language=channel.speaks,
         languages=channel.languages,
+        expiry_notice=channel.expiry_notice,
     )
 
 
