@@ -11,6 +11,7 @@ abandon_own(string.match(head, '^%d+ %d+ %S+ (%S+) '), ARGV[6])
 local refused = obstacle(change)
 if refused then return {refused, view()} end
 redis.call('LPOP', inbox, tonumber(ARGV[8]) - seq + 1)
+redis.call('DEL', journal)
 redis.call('HSET', lane, 'done', ARGV[8])
 apply(change)
 forget_settled(ARGV[5])
