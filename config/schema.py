@@ -223,6 +223,7 @@ class Settings(Section):
 
     public_url: str = ""
     redis_url: str = Field(default="", repr=False)  # it may hold a password
+    spool: bool = False
     agent: AgentSettings = AgentSettings()
     workers: WorkerSettings = WorkerSettings()
     limits: LimitSettings = LimitSettings()

@@ -23,7 +23,7 @@ from workers.lane import (
     outbox_entry,
     stops,
 )
-from workers.mailbox import LEASE_MS, SEEN_MS, Accepted, Limits, Outcome, refusal
+from workers.mailbox import LEASE_MS, SEEN_MS, Accepted, Limits, Outcome, refusal, waited_ms
 from workers.words import Voice
 
 V = TypeVar("V")
@@ -175,9 +175,9 @@ class MemoryLanes:
         self._max_lanes = max_lanes
         self._lanes: OrderedDict[str, _Lane] = OrderedDict()
 
-    def accept(self, turn: Turn, *, tapped: str = "") -> Accepted:
+    def accept(self, turn: Turn, *, tapped: str = "", waited_seconds: float = 0.0) -> Accepted:
         """Store a turn once."""
-        name, now = turn.conversation.id, self._clock()
+        name, waited, now = turn.conversation.id, waited_ms(waited_seconds) / 1000, self._clock()
         with self._lock:
             lane, is_new = self._lanes.get(name, _Lane()), name not in self._lanes
             first = lane.seen.get(turn.event_id)
@@ -185,16 +185,17 @@ class MemoryLanes:
                 return Accepted("duplicate", first[0])
             if is_new and not turn.addressed:
                 return Accepted("ignored", 0)
-            refused = self._refused(lane, turn, now, is_new=is_new)
+            refused = self._refused(lane, turn, now, is_new=is_new, paced=not waited)
             if refused:
-                self._tell(lane, turn, now, refused)
+                if not waited_seconds:
+                    self._tell(lane, turn, now, refused)
                 return Accepted(refused, 0)
             self._lanes[name] = lane
             self._lanes.move_to_end(name)
             lane.received += 1
             if stops(turn) and lane.inbox:
                 lane.stop = lane.received
-            lane.inbox.append(_Letter(lane.received, now, tapped, turn))
+            lane.inbox.append(_Letter(lane.received, now - waited, tapped, turn))
             _remember(lane.seen, turn.event_id, (lane.received, now), MAX_EVENTS)
             lane.due = now + WAKE_GRACE_SECONDS if lane.due is None else lane.due
             return Accepted("new", lane.received)
@@ -318,14 +319,14 @@ class MemoryLanes:
             _say(lane, "", entry)
             lane.due = self._clock() if lane.due is None else lane.due
 
-    def _refused(self, lane: _Lane, turn: Turn, now: float, *, is_new: bool) -> Outcome | None:
+    def _refused(self, lane: _Lane, turn: Turn, now: float, *, is_new: bool, paced: bool) -> Outcome | None:
         """Why the turn cannot be taken now, None when it can."""
         if len(lane.inbox) >= self._limits.waiting or (is_new and not self._has_room()):
             return "full"
         if lane.due is None and self._busy() >= self._limits.conversations:
             return "crowded"
         urgent = turn.tap is not None or stops(turn) or self._waits_for(turn)
-        if not urgent and lane.is_too_fast(turn.scope.id, now, self._limits):
+        if paced and not urgent and lane.is_too_fast(turn.scope.id, now, self._limits):
             return "fast"
         return None
 
