@@ -6,7 +6,7 @@ import json
 import threading
 import time
 from collections import OrderedDict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import Any, Protocol, TypeVar
@@ -120,6 +120,8 @@ class _Lane:
     suspect: int = 0
     told_full: float = 0.0
     stop: int = 0
+    journal: list[str] = field(default_factory=list)
+    begun: tuple[int, int, int] = (0, 0, 0)
     epoch: int = 0
     token: str = ""
     until: float = 0.0
@@ -144,6 +146,15 @@ class _Lane:
         self.sending = (number, self.epoch)
         return self.suspect == number
 
+    def attempt(self, seq: int) -> int:
+        """How many holders of the lane were shown this turn."""
+        last, by, times = self.begun
+        times = times if last == seq else 0
+        if (last, by) != (seq, self.epoch):
+            times += 1
+            self.begun = (seq, self.epoch, times)
+        return times
+
     def burst(self) -> tuple[tuple[int, Turn], ...]:
         """Turns right behind the first, of the same user and without buttons: they may be worked on as one."""
         first, *others = list(self.inbox)[:MAX_BURST]
@@ -165,7 +176,7 @@ class _Lane:
 
 
 class MemoryLanes:
-    """Lives as long as its process, bounded; a Mailbox and an Outbox in one, for tests and for one-process bots.
+    """Lives as long as its process, bounded; Mailbox, Outbox and Journals in one, for tests and for one-process bots.
 
     Nobody is woken: drain what you accepted, and what `overdue` names. `pendings` are the `records` of the agent's
     store; without them nothing can be proposed.
@@ -255,12 +266,25 @@ class MemoryLanes:
             _set_timers(lane, queued, change)
             while lane.inbox and lane.inbox[0].seq <= queued.last:
                 lane.inbox.popleft()
+            lane.journal.clear()
             lane.done = queued.last
             if change.history is not None:
                 _remember(lane.histories, queued.user, change.history, MAX_HISTORIES)
             for reply, pid in change.replies:
                 _say(lane, pid, outbox_entry(queued.turn.conversation, reply))
             return self._view(lease.conversation, lane)
+
+    def journal(self, lease: Lease, seq: int, at: int, entries: Sequence[str]) -> None:
+        """Append to the journal of the turn at the head. Raises LaneLost, TurnOvertaken."""
+        with self._lock:
+            lane = self._held(lease)
+            if not lane.inbox or lane.inbox[0].seq != seq:
+                raise TurnOvertaken(f"{lease.conversation}: moved")
+            if at == 0 and lane.journal[:1] != list(entries[:1]):
+                lane.journal.clear()
+            if at > len(lane.journal):
+                raise TurnOvertaken(f"{lease.conversation}: gap")
+            lane.journal += entries[len(lane.journal) - at :]
 
     def release(self, lease: Lease, *, hand_over: bool = False) -> Work:
         """Let the lane go; what came in meanwhile is returned instead, unless it is to be handed over."""
@@ -272,6 +296,7 @@ class MemoryLanes:
             if lane.busy and not hand_over:
                 return self._view(lease.conversation, lane)
             lane.let_go(self._clock() + WAKE_GRACE_SECONDS if lane.busy else lane.next_ring())
+            lane.begun = (0, 0, 0)
             return None
 
     def settle(self, lease: Lease, reply: QueuedReply, *, receipt: str = "", dead: str = "") -> Work:
@@ -378,9 +403,19 @@ class MemoryLanes:
         history = lane.histories.get(user, "")
         timers = in_order(bell.timer for bell in lane.bells.values())
         return QueuedTurn(
-            letter.seq, letter.received_at, user, letter.turn, live, tapped, history, lane.burst(), lane.stop,
+            seq=letter.seq,
+            received_at=letter.received_at,
+            user=user,
+            turn=letter.turn,
+            live=live,
+            tapped=tapped,
+            history=history,
+            following=lane.burst(),
+            stop=lane.stop,
             timers=timers,
-        )  # fmt: skip
+            journal=tuple(lane.journal),
+            attempt=lane.attempt(letter.seq),
+        )
 
     def _has_room(self) -> bool:
         """Whether one more lane fits; the idle one that was used least recently is forgotten for it."""

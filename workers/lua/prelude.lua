@@ -7,6 +7,7 @@ local outbox = shard .. ':out:' .. conversation
 local due = shard .. ':due'
 local timers = shard .. ':timers:' .. conversation  -- when each timer rings
 local timer = shard .. ':timer:' .. conversation    -- and what it says then
+local journal = shard .. ':journal:' .. conversation
 
 local KEEP = 2592000000        -- a lane nobody uses is forgotten after 30 days
 local KEEP_RECORD = 172800000  -- a pending action is kept for two days, so that twins hear its outcome
@@ -145,6 +146,17 @@ local function suspect(reply)
   return redis.call('HGET', lane, 'suspect') == said and 1 or 0
 end
 
+-- How many holders of the lane were shown this turn: one that was is taken to have begun it, unless it let the lane go.
+local function times_begun(turn)
+  local seq = string.match(turn, '^%d+')
+  local epoch, begun = unpack(redis.call('HMGET', lane, 'epoch', 'begun'))
+  local last, by, times = string.match(begun or '', '^(%d+) (%d+) (%d+)$')
+  if last ~= seq then by, times = '', 0 end
+  if by == epoch then return tonumber(times) end
+  redis.call('HSET', lane, 'begun', seq .. ' ' .. epoch .. ' ' .. times + 1)
+  return times + 1
+end
+
 -- Turns right behind the first, of the same user and without buttons: they may be worked on as one.
 local function burst(user, tapped)
   local found = {}
@@ -167,6 +179,7 @@ local function view()
   return {
     'turn', turn, pending(redis.call('GET', live(user))), pending(tapped),
     redis.call('GET', history(user)) or '', burst(user, tapped), number('stop'), redis.call('HVALS', timer),
+    redis.call('LRANGE', journal, 0, -1), times_begun(turn),
   }
 end
 
