@@ -5,8 +5,8 @@ from __future__ import annotations
 import fnmatch
 import logging
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from redis import Redis
@@ -15,12 +15,13 @@ from redis.exceptions import ResponseError
 from agent import Agent, AgentConfig, ChannelAgent, ConversationMemory, OfflineProvider, Tool, ToolPolicy
 from agent.tools.errors import ToolLoadError
 from agent.tools.loader import LoadedTools, load_all, load_tools
-from channels.base import Channel, MediaSource, Notebook
+from channels.base import Channel, MediaSource, Notebook, Pace
 from channels.console import ConsoleChannel
 from channels.feed import Feed, RedisFeed
 from channels.media import LocalMediaStore
 from channels.slack import SlackChannel
 from channels.telegram import TelegramChannel
+from channels.types import Conversation
 from channels.whatsapp import WhatsAppChannel
 from config.embedded import running_url
 from config.keys import secret_keys
@@ -40,6 +41,7 @@ from pending.audit.ledger import FILE as LEDGER
 from pending.audit.ledger import Ledger
 from pending.audit.signer import Signer
 from pending.store import BasePendingStore
+from workers.deliveries import Deliveries, RedisDeliveries
 from workers.drain import Drain
 from workers.mailbox import LUA, Mailbox, RedisMailbox
 from workers.notebook import RedisNotebook
@@ -72,6 +74,7 @@ class Services:
     drain: Drain
     reaper: Reaper
     auditor: Auditor
+    deliveries: Deliveries
 
 
 def bootstrap(
@@ -93,6 +96,7 @@ def bootstrap(
     shelf = _Shelf(RedisNotebook(client), feed, media, keys, public_url)
     channels = {name: _sound_channel(name, settings, shelf) for name in settings.channels}
     mailbox = RedisMailbox(scripts, wake_up)
+    postman = Postman(RedisOutbox(scripts), channels, _paces(settings, channels))
     return Services(
         settings=settings,
         public_url=public_url,
@@ -101,12 +105,17 @@ def bootstrap(
         mailbox=mailbox,
         channels=channels,
         media=media,
-        drain=Drain(
-            mailbox, Postman(RedisOutbox(scripts), channels), channels, _agents(settings, client, media, keys), media
-        ),
+        drain=Drain(mailbox, postman, channels, _agents(settings, client, media, keys), media),
         reaper=Reaper(client, scripts, wake_up),
         auditor=Auditor(client, Ledger(data / LEDGER, Signer(keys))),
+        deliveries=RedisDeliveries(scripts, wake_up),
     )
+
+
+def open_deliveries(settings: Settings, data: Path) -> Deliveries:
+    """The deliveries alone, for the command line. Raises ConfigError."""
+    client = _connect(find_redis(settings, data), patient=False)
+    return RedisDeliveries(Scripts(client, LUA), WakeUps(client))
 
 
 def find_redis(settings: Settings, data: Path) -> str:
@@ -243,6 +252,17 @@ def _policy(settings: PolicySettings | None) -> ToolPolicy | None:
     if settings is None:
         return None
     return ToolPolicy(settings.allow, settings.review, settings.deny, settings.deny_when)
+
+
+def _paces(settings: Settings, channels: Mapping[str, Channel]) -> dict[str, Callable[[Conversation], Pace]]:
+    return {name: _pace(channel, settings.channels[name].messages_per_second) for name, channel in channels.items()}
+
+
+def _pace(channel: Channel, per_second: float | None) -> Callable[[Conversation], Pace]:
+    """The platform's own pace, unless the configuration knows this account's."""
+    if per_second is None:
+        return channel.pace
+    return lambda conversation: replace(channel.pace(conversation), per_second=per_second)
 
 
 @dataclass(frozen=True, slots=True)

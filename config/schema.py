@@ -125,6 +125,7 @@ class ChannelSettings(Section):
     languages: list[Language] = Field(default=list(SHIPPED_LANGUAGES), min_length=1)
     language: Annotated[Language | None, BeforeValidator(_nothing_if_empty)] = None
     confirm_emoji: bool = False
+    messages_per_second: Annotated[float | None, NotBoolean] = Field(default=None, gt=0, le=10_000)
 
     @model_validator(mode="after")
     def _speaks_what_it_reads(self) -> Self:

@@ -213,6 +213,8 @@ def _in_pieces(change: Change, channel: Channel | None) -> Change:
     pieces: list[tuple[Reply, str]] = []
     for reply, pid in change.replies:
         *firsts, last = _pieces(reply, channel)
+        if reply.collapse and not firsts:  # of several messages, none may take another's place
+            last = replace(last, collapse=reply.collapse)
         pieces += [(piece, "") for piece in firsts] + [(last, pid)]
     return replace(change, replies=tuple(pieces))
 

@@ -11,6 +11,7 @@ from redis import Redis
 from channels.types import Conversation, Tap, Turn
 from pending import InMemoryPendingStore, RedisPendingStore
 from pending.seal import split_button
+from workers.deliveries import RedisDeliveries
 from workers.mailbox import LEASE_MS, LUA, RedisMailbox
 from workers.memory import MemoryLanes
 from workers.outbox import RedisOutbox
@@ -46,7 +47,7 @@ class MemoryRig(Rig):
     def __init__(self, *, cap: int = 50) -> None:
         self.now = time.time()
         self.store = InMemoryPendingStore(clock=lambda: self.now)
-        self.mailbox = self.outbox = MemoryLanes(self.store.records, clock=lambda: self.now, cap=cap)
+        self.mailbox = self.outbox = self.deliveries = MemoryLanes(self.store.records, clock=lambda: self.now, cap=cap)
 
     def pass_time(self, seconds: float) -> None:
         """Move the clock."""
@@ -58,7 +59,7 @@ class MemoryRig(Rig):
 
     def dead(self) -> int:
         """How many replies were given up."""
-        return len(self.mailbox.dead)
+        return len(self.mailbox.aside("dead"))
 
     def audit(self) -> list[dict]:
         """The audit log."""
@@ -74,14 +75,21 @@ class RedisRig(Rig):
         self.shard = f"{PREFIX}{{{shard_of(CHAT.id)}}}"
         self.store = RedisPendingStore(client=client, secret_keys=["key"])
         self.mailbox, self.outbox = RedisMailbox(scripts, cap=cap), RedisOutbox(scripts)
+        self.deliveries = RedisDeliveries(scripts)
         self.woken: list[str] = []
         self.reaper = Reaper(client, scripts, self._wake_up)
 
     def pass_time(self, seconds: float) -> None:
-        """Move back the lease, what is due, when turns were received and when windows close."""
+        """Move back the lease, what is due, when turns were received, when windows close, and the pace."""
         ms = round(seconds * 1000)
         lane, inbox = f"{self.shard}:lane:{CHAT.id}", f"{self.shard}:in:{CHAT.id}"
         self.client.hincrby(lane, "until", -ms)
+        self._hurry(lane, "chat", ms)
+        for name in ("free", "closed"):
+            self._hurry(f"{PREFIX}pace:{CHAT.channel}", name, ms)
+        said, _, slot = (self.client.hget(lane, "slot") or "").partition(":")
+        if slot:
+            self.client.hset(lane, "slot", f"{said}:{int(slot) - ms}")
         if self.client.zscore(f"{self.shard}:due", CHAT.id) is not None:
             self.client.zincrby(f"{self.shard}:due", -ms, CHAT.id)
         for index, entry in enumerate(self.client.lrange(inbox, 0, -1)):
@@ -105,6 +113,10 @@ class RedisRig(Rig):
     def audit(self) -> list[dict]:
         """The audit log of the room's shard."""
         return [json.loads(entry) for entry in self.client.lrange(f"{self.shard}:audit", 0, -1)]
+
+    def _hurry(self, key: str, name: str, ms: int) -> None:
+        if self.client.hexists(key, name):
+            self.client.hincrbyfloat(key, name, -ms)
 
     def _wake_up(self, conversation: str) -> tuple[()]:
         self.woken.append(conversation)

@@ -194,7 +194,7 @@ def test_refused_reply_is_buried_and_the_next_goes_out():
     room = Room()
     room.channel.errors = [Refused("blocked")]
     assert (room.work("a", "b"), room.rig.dead()) == (["B"], 1)
-    assert "Refused" in room.rig.mailbox.dead[0].reason
+    assert "Refused" in room.rig.mailbox.aside("dead")[0].reason
 
 
 def test_adapter_that_crashes_is_a_try():

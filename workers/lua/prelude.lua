@@ -9,7 +9,11 @@ local due = shard .. ':due'
 local KEEP = 2592000000        -- a lane nobody uses is forgotten after 30 days
 local KEEP_RECORD = 172800000  -- a pending action is kept for two days, so that twins hear its outcome
 local WAKE_GRACE = 5000        -- a wake-up not answered within this is repeated by the reaper
-local MAX_DEAD = 1000
+local KEEP_DELIVERY = 604800000  -- what became of a reply can be looked up for a week
+local KEEP_PACE = 86400000     -- how fast a channel sends is forgotten a day after it was said
+local MAX_DELIVERIES = 50      -- of the last so many replies of a conversation
+local MAX_ASIDE = 1000
+local SPREAD = 50              -- milliseconds between those that waited for a channel that names no pace
 local BUSY_NOTICE = 60000      -- one who writes too fast is told so once a minute
 local STALE = 120000           -- what was begun so long ago, without a lane, is in nobody's hands any more
 local ASKED_AGAIN = 60000      -- a client that lost an answer asks for it again within this
@@ -70,9 +74,64 @@ local function wake(at)
   end
 end
 
+-- Only the newest of a kind waits: a waiting reply that begins with the same mark becomes this one, in its place. One
+-- that is being sent, or may have arrived, stays what it was.
+local function collapsed(mark, reply)
+  local sending = string.match(redis.call('HGET', lane, 'sending') or '', '^%d+')
+  for at, waiting in ipairs(redis.call('LRANGE', outbox, 0, -1)) do
+    local said, old = string.match(waiting, '^(%d+) %- (.*)$')
+    local same = said and said ~= sending and string.sub(old, 1, #mark) == mark
+    if same and redis.call('HEXISTS', lane, 'suspect:' .. said) == 0 then
+      redis.call('LSET', outbox, at - 1, said .. ' - ' .. reply)
+      return said
+    end
+  end
+end
+
 local function say(pid, reply)
+  local mark = pid == '-' and string.match(reply, '^{"collapse": "[^"]+"')
+  local taken = mark and collapsed(mark, reply)
+  if taken then return taken end
   local number_of_reply = redis.call('HINCRBY', lane, 'said', 1)
   redis.call('RPUSH', outbox, number_of_reply .. ' ' .. pid .. ' ' .. reply)
+  return tostring(number_of_reply)
+end
+
+-- What became of a reply. A status that the platform reported before us stays.
+local deliveries = shard .. ':delivery:' .. conversation
+local function note(said, state, tries, receipt, reason)
+  local words = table.concat({state, now(), tries, receipt ~= '' and receipt or '-', reason or ''}, ' ')
+  local new = redis.call('HSETNX', deliveries, said, words) == 1
+  redis.call('HDEL', deliveries, said - MAX_DELIVERIES)
+  redis.call('PEXPIRE', deliveries, KEEP_DELIVERY)
+  return new
+end
+
+local function put_aside(list, entry)
+  redis.call('LPUSH', list, cjson.encode(entry))
+  redis.call('LTRIM', list, 0, MAX_ASIDE - 1)
+  redis.call('PEXPIRE', list, KEEP)
+end
+
+-- In how many milliseconds a reply may go out, by the pace of its channel and what the platform asked for; -1 where
+-- nobody said how fast. Each reply has a slot of its own, booked once: those that wait come one by one, not at once.
+local function channel_pace()
+  return string.match(shard, '^(.-){') .. 'pace:' .. string.match(conversation, '^[^:]*')
+end
+
+local function booked(said)
+  local pace = channel_pace()
+  local gap, free, closed = unpack(redis.call('HMGET', pace, 'gap', 'free', 'closed'))
+  closed = tonumber(closed or '0')
+  if not gap and closed <= now() then return -1 end
+  local mine = tonumber(string.match(redis.call('HGET', lane, 'slot') or '', '^' .. said .. ':(%d+)$') or '-1')
+  if mine < closed or mine < 0 then
+    mine = math.ceil(math.max(now(), tonumber(free or '0'), closed))
+    redis.call('HSET', pace, 'free', math.max(now(), tonumber(free or '0'), closed) + tonumber(gap or SPREAD))
+    redis.call('HSET', lane, 'slot', string.format('%s:%d', said, mine))
+    if mine > now() then redis.call('PEXPIRE', pace, mine - now() + KEEP_PACE) end
+  end
+  return math.max(0, mine - now())
 end
 
 local function pending(pid)
@@ -89,16 +148,30 @@ local function suspect(reply)
   local said, epoch = string.match(reply, '^%d+'), redis.call('HGET', lane, 'epoch')
   local sending = redis.call('HGET', lane, 'sending')
   if sending and sending ~= said .. ':' .. epoch and string.match(sending, '^%d+') == said then
-    redis.call('HSET', lane, 'suspect', said)
+    redis.call('HSET', lane, 'suspect:' .. said, 1)
   end
   redis.call('HSET', lane, 'sending', said .. ':' .. epoch)
-  return redis.call('HGET', lane, 'suspect') == said and 1 or 0
+  return redis.call('HEXISTS', lane, 'suspect:' .. said)
+end
+
+-- The platform's id of a reply that may have arrived, if the platform told us by now that it did.
+local function arrived(said)
+  local state, receipt = string.match(redis.call('HGET', deliveries, said) or '', '^(%S+) %d+ %d+ (%S+)')
+  return (state == 'sent' or state == 'delivered' or state == 'read') and receipt or ''
+end
+
+local function to_send(reply)
+  local said, doubtful = string.match(reply, '^%d+'), suspect(reply)
+  local ahead = math.max(0, number('chat') - now())
+  return {
+    'reply', reply, number('attempts') + 1, doubtful, booked(said), ahead, doubtful == 1 and arrived(said) or '',
+  }
 end
 
 -- What the holder has to do next: a reply to send, else a turn to work on with all it needs, else nothing.
 local function view()
   local reply = redis.call('LINDEX', outbox, 0)
-  if reply then return {'reply', reply, number('attempts') + 1, suspect(reply)} end
+  if reply then return to_send(reply) end
   local turn = redis.call('LINDEX', inbox, 0)
   if not turn then return {'idle'} end
   local user, tapped = string.match(turn, '^%d+ %d+ (%S+) (%S+) ')
