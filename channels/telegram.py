@@ -42,8 +42,8 @@ FILE_LIMIT = 20 * 1024 * 1024
 #: Seconds to wait for a connection, and for an answer.
 CONNECT_TIMEOUT, READ_TIMEOUT = 5.0, 15.0
 #: Telegram's words: about 30 messages a second in all, about one in a private chat (bursts are fine), 20 a minute in a
-#: group. Five at once and one each 4 s are 20 in the first minute.
-CHAT_PACE = Pace(per_second=30, chat_gap=1.0, burst=5)
+#: group: five at once and one each 4 s are 20 in the first minute.
+CHAT_PACE = Pace(per_second=30, chat_gap=1.0, burst=10)
 GROUP_PACE = Pace(per_second=30, chat_gap=4.0, burst=5)
 #: Open connections per event loop.
 POOL_SIZE = 32

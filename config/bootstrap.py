@@ -262,6 +262,8 @@ def _pace(channel: Channel, per_second: float | None) -> Callable[[Conversation]
     """The platform's own pace, unless the configuration knows this account's."""
     if per_second is None:
         return channel.pace
+    if per_second == 0:
+        return lambda _: Pace()
     return lambda conversation: replace(channel.pace(conversation), per_second=per_second)
 
 
