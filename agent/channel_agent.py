@@ -28,7 +28,7 @@ from pending.records import CHANGED, OPEN_STATES, Claim, Decision, StoredAction
 from pending.store import BasePendingStore, InMemoryPendingStore, scope_of
 from pending.texts import Texts, speak
 from workers.lane import Change, Lease, Move, QueuedTurn
-from workers.offload import offload, run_sync
+from workers.offload import offload, reach, run_sync
 
 log = logging.getLogger(__name__)
 
@@ -124,7 +124,7 @@ class ChannelAgent:
         """
         scope = scope_of(user_id, channel_id, conversation_id)
         turn = Turn(f"ask-{token_urlsafe(8)}", scope.conversation, user_id, message)
-        live = await offload(self.store.records.look, scope.conversation.id, scope.id)
+        live = await reach(self.store.records.look, scope.conversation.id, scope.id)
         if live and args_digest not in (None, live.action.args_digest) and self.parser.is_confirm(message):
             return _ack(await self._refuse_changed(scope.conversation.id, live))
         memory = self._memory_of(f"{scope.conversation.id}:{scope.id}")
@@ -160,10 +160,10 @@ class ChannelAgent:
         Nothing destructive stays armed behind it.
         """
         conversation, event = queued.turn.conversation.id, queued.turn.event_id
-        live = await offload(self.store.records.look, conversation, queued.user)
+        live = await reach(self.store.records.look, conversation, queued.user)
         pids = tuple(pid for pid in (queued.tapped.get("pid", ""), live.pid if live else "") if pid)
         press = self.store.seal.read(queued.turn.tap.data, queued.turn.scope) if queued.turn.tap else None
-        for stored in await offload(self.store.records.read, conversation, pids):
+        for stored in await reach(self.store.records.read, conversation, pids):
             if stored and stored.by == event and stored.state in ("claimed", "started", *_BEGUN_AND_OVER):
                 return await self._owned_up(queued, stored)
             if stored and press and stored.pid == press.pending_action_id and stored.state in _BEGUN_AND_OVER:
@@ -235,7 +235,7 @@ class ChannelAgent:
             turn.scope, "ignore", turn.event_id, expected_id=target.pid,
             ignore_seconds=self.store.ignore_ttl_seconds,
         )  # fmt: skip
-        verdict, _ = await offload(self.store.records.decide, decision)
+        verdict, _ = await reach(self.store.records.decide, decision)
         words, preview = speak(target.action.language), target.action.preview
         return _said(case, words.expired(preview) if verdict == "expired" else words.ignored(preview))
 
@@ -370,13 +370,13 @@ class ChannelAgent:
         """Make the change. False when another message of the same scope was quicker: this answer is void."""
         if not (change.move or change.arms):
             return True
-        word, _ = await offload(self.store.records.change, conversation, change)
+        word, _ = await reach(self.store.records.change, conversation, change)
         return word == "ok"
 
     async def _refuse_changed(self, conversation: str, live: StoredAction) -> str:
         action = live.action
         move = Move(action.pending_action_id, _WAITING, "cancelled")
-        await offload(self.store.records.change, conversation, Change(move=move))
+        await reach(self.store.records.change, conversation, Change(move=move))
         return speak(action.language).unsafe(action.preview)
 
     def _memory_of(self, scope: str) -> ConversationMemory:

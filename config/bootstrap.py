@@ -41,6 +41,7 @@ from pending.audit.ledger import FILE as LEDGER
 from pending.audit.ledger import Ledger
 from pending.audit.signer import Signer
 from pending.store import BasePendingStore
+from workers.connections import Connections
 from workers.deliveries import Deliveries, RedisDeliveries
 from workers.drain import Drain
 from workers.mailbox import LUA, Mailbox, RedisMailbox
@@ -49,6 +50,7 @@ from workers.outbox import Postman, RedisOutbox
 from workers.queue import WakeUps
 from workers.reaper import Reaper
 from workers.redis import RedisUnfit, Scripts, check_fit, connect
+from workers.wire import Wire
 
 log = logging.getLogger(__name__)
 
@@ -89,6 +91,8 @@ def bootstrap(
     redis_url = redis_url or find_redis(settings, data)
     public_url = settings.public_url or (public_url or os.environ.get("SAYSO_PUBLIC_URL", DEFAULT_URL)).rstrip("/")
     client = _connect(redis_url, patient=patient)
+    if patient:
+        Connections.of(client).wire = Wire(redis_url)
     wake_up = WakeUps(client)
     scripts = Scripts(client, LUA)
     media = LocalMediaStore(data / "media", keys=keys, public_url=public_url)
@@ -105,7 +109,14 @@ def bootstrap(
         mailbox=mailbox,
         channels=channels,
         media=media,
-        drain=Drain(mailbox, postman, channels, _agents(settings, client, media, keys), media),
+        drain=Drain(
+            mailbox,
+            postman,
+            channels,
+            _agents(settings, client, media, keys),
+            media,
+            settings.workers.turn_timeout,
+        ),
         reaper=Reaper(client, scripts, wake_up),
         auditor=Auditor(client, Ledger(data / LEDGER, Signer(keys))),
         deliveries=RedisDeliveries(scripts, wake_up),

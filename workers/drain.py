@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from redis.exceptions import RedisError
@@ -16,7 +17,7 @@ from channels.base import Channel, FetchError
 from channels.types import Media, Reply
 from workers.lane import Change, LaneLost, LaneParked, Lease, QueuedReply, QueuedTurn, TurnOvertaken, Work
 from workers.mailbox import LEASE_MS, Mailbox
-from workers.offload import offload
+from workers.offload import offload, reach
 from workers.outbox import Postman
 
 log = logging.getLogger(__name__)
@@ -72,11 +73,16 @@ class Drain:
     media: MediaSink | None = None
     turn_timeout: float = TURN_TIMEOUT
     clock: Callable[[], float] = time.monotonic
+    _leaving: threading.Event = field(default_factory=threading.Event)
+
+    def hand_over(self) -> None:
+        """From now on each conversation is handed over after the turn it is at: this worker is told to stop."""
+        self._leaving.set()
 
     async def run(self, conversation: str) -> None:
         """Empty a conversation's outbox and mailbox, in order, unless another worker is at it."""
         token, asked = secrets.token_urlsafe(8), self.clock()
-        taken = await offload(self.mailbox.lease, conversation, token)
+        taken = await reach(self.mailbox.lease, conversation, token)
         if taken is None:
             return
         held = _Held(taken[0], asked)
@@ -99,7 +105,7 @@ class Drain:
             await asyncio.sleep(LEASE_MS / 3000)
             asked = self.clock()
             try:
-                await offload(self.mailbox.renew, held.lease)
+                await reach(self.mailbox.renew, held.lease)
             except LaneLost:
                 return
             except RedisError as exc:
@@ -116,14 +122,14 @@ class Drain:
                     if not held.is_fresh(self.clock()):
                         raise LaneLost(held.lease.conversation)
                     work = await self.postman.carry(held.lease, work)
-                case QueuedTurn() if turns >= MAX_TURNS or self.clock() > until:
-                    await offload(self.mailbox.release, held.lease, hand_over=True)
+                case QueuedTurn() if turns >= MAX_TURNS or self.clock() > until or self._leaving.is_set():
+                    await reach(self.mailbox.release, held.lease, hand_over=True)
                     return
                 case QueuedTurn():
                     turns += 1
                     work = await self._turn(held.lease, work)
                 case None:
-                    work = await offload(self.mailbox.release, held.lease)
+                    work = await reach(self.mailbox.release, held.lease)
                     if work is None:
                         return
 
@@ -134,11 +140,11 @@ class Drain:
         if attending:
             await asyncio.wait({attending}, timeout=ATTEND_SECONDS)
         try:
-            return await offload(self.mailbox.commit, lease, queued, _in_pieces(change, channel))
+            return await reach(self.mailbox.commit, lease, queued, _in_pieces(change, channel))
         except TurnOvertaken as exc:
             log.warning("turn.overtaken", extra={"reason": str(exc), "seq": queued.seq})
             broken = await self._give_up(self.agents.get(queued.turn.conversation.channel), lease, queued, BROKEN)
-            return await offload(self.mailbox.commit, lease, queued, _in_pieces(broken, channel))
+            return await reach(self.mailbox.commit, lease, queued, _in_pieces(broken, channel))
 
     async def _answer(self, lease: Lease, queued: QueuedTurn) -> Change:
         agent = self.agents.get(queued.turn.conversation.channel)

@@ -14,7 +14,7 @@ from redis.exceptions import RedisError
 from channels.base import AddressClosed, Ambiguous, Channel, Pace, RateLimited, SendError, Unreachable
 from channels.types import Conversation, Delivery, Receipt, Reply
 from workers.lane import LaneLost, LaneParked, Lease, QueuedReply, Work, read_work
-from workers.offload import offload
+from workers.offload import reach
 from workers.redis import Scripts
 
 log = logging.getLogger(__name__)
@@ -134,7 +134,7 @@ class Postman:
             return await self._bury(lease, reply, "the channel is no longer configured")
         if reply.receipt:
             log.info("reply.had_arrived", extra={"delivery": delivery.id})
-            return await offload(self._outbox.settle, lease, reply, receipt=reply.receipt)
+            return await reach(self._outbox.settle, lease, reply, receipt=reply.receipt)
         pace = self._pace(delivery.conversation)
         await self._wait(lease, reply, delivery.conversation.channel, pace)
         try:
@@ -142,7 +142,7 @@ class Postman:
         except SendError as exc:
             return await self._failed(lease, reply, exc)
         log.info("reply.sent", extra={"delivery": delivery.id, "suspect": reply.suspect})
-        return await offload(self._outbox.settle, lease, reply, receipt=receipt.message_id, gap=pace.chat_gap)
+        return await reach(self._outbox.settle, lease, reply, receipt=receipt.message_id, gap=pace.chat_gap)
 
     def _pace(self, conversation: Conversation) -> Pace:
         pace = self._paces.get(conversation.channel)
@@ -152,12 +152,12 @@ class Postman:
         """Until it is this reply's turn. Raises LaneParked when that takes long."""
         wait = reply.wait
         if pace.per_second and (wait is None or channel not in self._paced):
-            wait = await offload(self._outbox.pace, lease, reply, pace.per_second)
+            wait = await reach(self._outbox.pace, lease, reply, pace.per_second)
             self._paced.add(channel)
         wait = max(wait or 0.0, reply.ahead - (pace.burst - 1) * pace.chat_gap)
         if wait > MAX_HOLD_SECONDS:
             log.info("reply.waits", extra={"conversation": lease.conversation, "seconds": wait})
-            await offload(self._outbox.postpone, lease, reply, wait, "paced")
+            await reach(self._outbox.postpone, lease, reply, wait, "paced")
             raise LaneParked(lease.conversation)
         if wait > 0:
             await self._sleep(wait)
@@ -171,12 +171,12 @@ class Postman:
             wait = max(wait, error.retry_after)
         extra = {"conversation": lease.conversation, "reason": str(error), "seconds": wait}
         log.warning("reply.postponed", extra=extra)
-        await offload(self._outbox.postpone, lease, reply, wait, _why(error))
+        await reach(self._outbox.postpone, lease, reply, wait, _why(error))
         raise LaneParked(lease.conversation)
 
     async def _bury(self, lease: Lease, reply: QueuedReply, reason: str, end: End = "dead") -> Work:
         log.error("reply.dead", extra={"delivery": f"{lease.conversation}#{reply.number}", "reason": reason})
-        return await offload(self._outbox.settle, lease, reply, dead=reason, end=end)
+        return await reach(self._outbox.settle, lease, reply, dead=reason, end=end)
 
     def _backoff(self, attempt: int) -> float:
         ceiling = min(MAX_BACKOFF_SECONDS, 2.0**attempt)

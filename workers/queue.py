@@ -17,6 +17,8 @@ from rq.utils import now
 QUEUE = "sayso"
 #: The one function our workers run.
 DRAIN = "workers.jobs.drain"
+#: What the ids of urgent jobs begin with: they are put at the front of the queue, and may take a worker's last places.
+FIRST = "first-"
 #: Seconds after which RQ gives a drain up; a turn has its own, shorter limit.
 JOB_TIMEOUT = 600
 
@@ -34,13 +36,18 @@ class SaysoJob(Job):
     """
 
     @property
-    def func(self) -> Any:
-        """The drain function. Raises ForbiddenJob for any other name or for arguments that are no ids."""
+    def conversation(self) -> str:
+        """The conversation to drain. Raises ForbiddenJob for any other function or for arguments that are no ids."""
         ours = self.func_name == DRAIN and self.instance is None and not self.kwargs
         args = list(self.args or ())
         if not ours or len(args) != 1 or not _CONVERSATION.fullmatch(str(args[0])):
             raise ForbiddenJob(f"job {self.id!r} is not a wake-up of ours: refused")
-        return super().func
+        return str(args[0])
+
+    @property
+    def func(self) -> Any:
+        """The drain function. Raises ForbiddenJob where `conversation` does."""
+        return super().func if self.conversation else None
 
     @property
     def success_callback(self) -> None:

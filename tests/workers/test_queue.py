@@ -14,6 +14,7 @@ from rq.job import Job
 from rq.serializers import JSONSerializer
 from rq.webhook import Webhook
 
+from config.schema import WorkerSettings
 from tests.contracts.rigs import CHAT, turn
 from workers import jobs
 from workers.lane import Change
@@ -41,6 +42,9 @@ class FakeDrain:
         """Drain nothing."""
         self.drained.append(conversation)
 
+    def hand_over(self) -> None:
+        """Nothing is held."""
+
 
 @pytest.fixture
 def drained():
@@ -66,10 +70,13 @@ def mailbox(redis_client):
 
 
 @pytest.fixture
-def work(redis_url):
+def work(redis_url, drained):
     """Works the queue off, as `sayso worker` does. RQ takes the signals of its process: they are given back."""
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    yield lambda: _new_worker(redis_url).work(burst=True, logging_level="CRITICAL")
+    process = jobs._processes[os.getpid()]
+    services = SimpleNamespace(redis_url=redis_url, settings=SimpleNamespace(workers=WorkerSettings()))
+    services.drain = process.services.drain
+    yield lambda: _new_worker(services, process.loop).work(burst=True, logging_level="CRITICAL")
     for number, handler in handlers.items():
         signal.signal(number, handler)
 
