@@ -135,6 +135,8 @@ class Button:
 class Reply:
     """What the bot says, as one platform message: Markdown text, or one file with the text as its caption.
 
+    `language` is what it is written in (BCP 47), "" when nobody knows: what must be added on the way is said in it.
+
     A reply takes the place of one that still waits and has the same `collapse`, such as an earlier word of progress:
     1 to 64 of `A-Z a-z 0-9 _ . : -`. Raises ValueError for any other.
     """
@@ -142,6 +144,7 @@ class Reply:
     text: str = ""
     buttons: tuple[Button, ...] = ()
     media: Media | None = None
+    language: str = ""
     collapse: str = ""
 
     def __post_init__(self) -> None:

@@ -16,6 +16,7 @@ from channels.types import Conversation, Delivery, Receipt, Reply
 from workers.lane import LaneLost, LaneParked, Lease, QueuedReply, Work, read_work
 from workers.offload import reach
 from workers.redis import Scripts
+from workers.words import Speak
 
 log = logging.getLogger(__name__)
 
@@ -23,18 +24,15 @@ log = logging.getLogger(__name__)
 MAX_ATTEMPTS = 10
 #: The longest pause between two tries, in seconds, unless the platform asks for more.
 MAX_BACKOFF_SECONDS = 60.0
-#: What a text is marked with when it may have arrived before.
-REPEATED = "(sent again, the first try may have arrived)\n\n"
-#: What is said in place of a file that may have arrived before.
-MAYBE_MISSING = "I was interrupted while sending {name}. If it did not arrive, please ask for it again."
 
 
 #: Seconds for which a worker holds a lane while a reply waits for its turn; for longer, the lane is let go. Less than
 #: is left of a lease that was fresh a moment ago.
 MAX_HOLD_SECONDS = 0.5
 
-#: How a reply ended that is given up: with it perhaps its last try, which may have arrived, or its address.
-End = Literal["dead", "doubtful", "closed"]
+#: How a reply ended that is given up: its last try may have arrived, nothing arrives there, or its platform asks all to
+#: wait.
+End = Literal["dead", "doubtful", "closed", "limited"]
 #: Why a reply is postponed: it was tried, it may have arrived, its platform asks to wait, or it was not its turn yet.
 Why = Literal["tried", "suspect", "limited", "paced"]
 
@@ -54,7 +52,8 @@ class Outbox(Protocol):
     ) -> Work:
         """The reply was sent, or is given up for the reason `dead`. What it previewed may be answered now.
 
-        `gap`: seconds by which it brings its chat ahead of its pace. Raises LaneLost.
+        `gap`: seconds by which it brings its chat ahead of its pace; or, at a `limited` end, for which its channel is
+        silent. Raises LaneLost.
         """
 
     def postpone(self, lease: Lease, reply: QueuedReply, seconds: float, why: Why = "tried") -> None:
@@ -113,13 +112,15 @@ class Postman:
         self,
         outbox: Outbox,
         channels: Mapping[str, Channel],
-        paces: Mapping[str, Callable[[Conversation], Pace]] | None = None,
+        speak: Speak,
         *,
+        paces: Mapping[str, Callable[[Conversation], Pace]] | None = None,
         chance: Callable[[], float] = random.random,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self._outbox = outbox
         self._channels = channels
+        self._speak = speak
         self._paces = paces or {}
         self._chance = chance
         self._sleep = sleep
@@ -138,7 +139,7 @@ class Postman:
         pace = self._pace(delivery.conversation)
         await self._wait(lease, reply, delivery.conversation.channel, pace)
         try:
-            receipt = await _send(channel, _repeated(channel, delivery) if reply.suspect else delivery)
+            receipt = await _send(channel, self._repeated(channel, delivery) if reply.suspect else delivery)
         except SendError as exc:
             return await self._failed(lease, reply, exc)
         log.info("reply.sent", extra={"delivery": delivery.id, "suspect": reply.suspect})
@@ -165,18 +166,29 @@ class Postman:
     async def _failed(self, lease: Lease, reply: QueuedReply, error: SendError) -> Work:
         waits = isinstance(error, RateLimited | Unreachable | Ambiguous)
         if not waits or reply.attempt >= MAX_ATTEMPTS:
-            return await self._bury(lease, reply, f"{type(error).__name__}: {error}", _end(error))
-        wait = self._backoff(reply.attempt)
-        if isinstance(error, RateLimited):
-            wait = max(wait, error.retry_after)
+            return await self._give_up(lease, reply, error)
+        wait = max(self._backoff(reply.attempt), _asked(error))
         extra = {"conversation": lease.conversation, "reason": str(error), "seconds": wait}
         log.warning("reply.postponed", extra=extra)
         await reach(self._outbox.postpone, lease, reply, wait, _why(error))
         raise LaneParked(lease.conversation)
 
-    async def _bury(self, lease: Lease, reply: QueuedReply, reason: str, end: End = "dead") -> Work:
+    async def _give_up(self, lease: Lease, reply: QueuedReply, error: SendError) -> Work:
+        return await self._bury(lease, reply, f"{type(error).__name__}: {error}", _end(error), _asked(error))
+
+    async def _bury(self, lease: Lease, reply: QueuedReply, reason: str, end: End = "dead", gap: float = 0.0) -> Work:
         log.error("reply.dead", extra={"delivery": f"{lease.conversation}#{reply.number}", "reason": reason})
-        return await reach(self._outbox.settle, lease, reply, dead=reason, end=end)
+        return await reach(self._outbox.settle, lease, reply, dead=reason, end=end, gap=gap)
+
+    def _repeated(self, channel: Channel, delivery: Delivery) -> Delivery:
+        """What is said when it may have arrived before: words again, marked; a file is asked for, not sent twice."""
+        reply = delivery.reply
+        words = self._speak(reply.language)
+        if reply.media is not None:
+            return replace(delivery, reply=Reply(words.maybe_missing(reply.media.filename), language=reply.language))
+        marked = replace(reply, text=words.repeated(reply.text))
+        # A message that is full already goes out as it was: the mark must not get it refused.
+        return delivery if len(channel.pieces(marked)) > 1 else replace(delivery, reply=marked)
 
     def _backoff(self, attempt: int) -> float:
         ceiling = min(MAX_BACKOFF_SECONDS, 2.0**attempt)
@@ -189,20 +201,17 @@ def _why(error: SendError) -> Why:
     return "suspect" if isinstance(error, Ambiguous) else "tried"
 
 
+def _asked(error: SendError) -> float:
+    """Seconds for which the platform asks to wait."""
+    return error.retry_after if isinstance(error, RateLimited) else 0.0
+
+
 def _end(error: SendError) -> End:
     if isinstance(error, AddressClosed):
         return "closed"
+    if isinstance(error, RateLimited):
+        return "limited"
     return "doubtful" if isinstance(error, Ambiguous) else "dead"
-
-
-def _repeated(channel: Channel, delivery: Delivery) -> Delivery:
-    """What is said when it may have arrived before: words again, marked; a file is asked for, not sent twice."""
-    reply = delivery.reply
-    if reply.media is not None:
-        return replace(delivery, reply=Reply(MAYBE_MISSING.format(name=reply.media.filename or "a file")))
-    marked = replace(reply, text=REPEATED + reply.text)
-    # A message that is full already goes out as it was: the mark must not get it refused.
-    return delivery if len(channel.pieces(marked)) > 1 else replace(delivery, reply=marked)
 
 
 async def _send(channel: Channel, delivery: Delivery) -> Receipt:

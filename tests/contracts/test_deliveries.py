@@ -223,6 +223,13 @@ def test_platform_that_asks_to_wait_silences_its_whole_channel(rig):
     assert lease(rig, "w2")[1].wait in (0, None)
 
 
+def test_dead_reply_may_silence_its_channel_too(rig):
+    """Its last try heard that the platform wants a pause: the next reply waits."""
+    held, reply = said(rig, Reply("1"), Reply("2"))
+    following = rig.outbox.settle(held, reply, dead="RateLimited: 30 s", end="limited", gap=30)
+    assert 29 < following.wait <= 30.1
+
+
 def test_shorter_wait_does_not_cut_a_longer_one(rig):
     """Two answers of a platform that crossed."""
     (held, reply), (hall, other) = said(rig), said_in_hall(rig)

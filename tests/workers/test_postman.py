@@ -13,11 +13,14 @@ from hypothesis import strategies as st
 
 from channels.base import AddressClosed, Ambiguous, Pace, RateLimited, Refused, Unreachable
 from channels.types import Conversation, Delivery, Receipt, Reply
+from pending.texts import speak
 from tests.contracts.rigs import MemoryRig, turn
 from workers import outbox
 from workers.lane import Change, LaneParked, QueuedReply
-from workers.outbox import REPEATED, Postman
+from workers.outbox import Postman
 
+#: What a reply is marked with that may have arrived before.
+MARK = speak("").repeated("x")[:-1]
 #: What a try comes to: its error, and whether the message arrived all the same.
 FAULTS = {
     "fine": (None, True),
@@ -46,7 +49,7 @@ class Platform:
         self.broken_silences += self.rig.now < self.silent_until
         error, arrives = FAULTS[next(self.faults, "fine")]
         if arrives:
-            self.arrived.append((delivery.conversation.chat, delivery.reply.text.removeprefix(REPEATED)))
+            self.arrived.append((delivery.conversation.chat, delivery.reply.text.removeprefix(MARK)))
         if isinstance(error, RateLimited):
             self.silent_until = self.rig.now + error.retry_after
         if error:
@@ -66,11 +69,13 @@ class Post:
     """Conversations with so many replies each, and workers that carry them."""
 
     def __init__(self, faults, *, chats: int = 1, replies: int = 1, pace: Pace | None = None) -> None:
-        self.rig = MemoryRig(cap=replies)
+        self.rig = MemoryRig()
         self.platform = Platform(self.rig, faults)
         self.slept: list[float] = []
         paces = {"chat": lambda _: pace} if pace else {}
-        self.postman = Postman(self.rig.outbox, {"chat": self.platform}, paces, chance=lambda: 1.0, sleep=self._sleep)
+        self.postman = Postman(
+            self.rig.outbox, {"chat": self.platform}, speak, paces=paces, chance=lambda: 1.0, sleep=self._sleep
+        )
         self.rooms = {room.id: room for room in (Conversation("chat", f"c{number}") for number in range(chats))}
         for room in self.rooms.values():
             self._say(room, [f"{room.chat} {number}" for number in range(replies)])
@@ -161,7 +166,7 @@ def test_reply_that_is_put_back_arrives_marked():
     sent, post.platform.send = [], lambda delivery: _take(sent, delivery)
     post.rig.deliveries.retry(fate.id)
     post.run()
-    assert sent == [REPEATED + "c0 0"]
+    assert sent == [speak("").repeated("c0 0")]
 
 
 async def _take(sent: list[str], delivery: Delivery) -> Receipt:
@@ -188,6 +193,14 @@ def test_one_wait_holds_for_all_conversations():
     first, *others = post.platform.tries
     assert len(post.platform.arrived) == 10
     assert min(others) >= first + 7
+
+
+def test_last_try_of_a_dead_reply_may_silence_the_channel_too():
+    """The reply is given up, the platform's wish is not."""
+    post = Post(["timeout"] * (outbox.MAX_ATTEMPTS - 1) + ["429"], replies=2)
+    post.run()
+    check(post, 2)
+    assert post.platform.tries[-1] >= post.platform.tries[-2] + 7
 
 
 def test_channel_is_not_sent_to_faster_than_it_takes():

@@ -12,13 +12,8 @@ if ARGV[6] ~= 'paced' then
 end
 if ARGV[6] == 'suspect' then redis.call('HSET', lane, 'suspect:' .. ARGV[4], 1) end
 if ARGV[6] == 'limited' then
-  local pace = channel_pace()
-  local closed, free, gap = unpack(redis.call('HMGET', pace, 'closed', 'free', 'gap'))
-  local until_then = math.max(later, tonumber(closed or '0'))
-  redis.call('HSET', pace, 'closed', until_then, 'free', math.max(until_then, tonumber(free or '0')) + tonumber(gap or SPREAD))
-  redis.call('PEXPIRE', pace, until_then - now() + KEEP_PACE)
   -- It was first in line: its next slot is the first after the wait.
-  redis.call('HSET', lane, 'slot', string.format('%s:%d', ARGV[4], until_then))
+  redis.call('HSET', lane, 'slot', string.format('%s:%d', ARGV[4], silence(later)))
 end
 -- Nobody holds it, and nobody can take it sooner: a wake-up still in the queue must not cut the wait short.
 redis.call('HSET', lane, 'token', 'parked', 'until', later)

@@ -1,6 +1,7 @@
 -- The first reply is sent, or never will be. ARGV: conversation, epoch, token, reply number, outcome, detail, by how many
 -- milliseconds it brings its chat ahead of its pace. Outcomes: 'sent' (detail: receipt); 'dead', 'doubtful' (the last
--- try may have arrived), 'closed' (so is the address), each with the reason.
+-- try may have arrived), 'closed' (so is the address), 'limited' (its channel is silent for those milliseconds), each with
+-- the reason.
 if not holds(ARGV[2], ARGV[3]) then return {'lost'} end
 local head = redis.call('LINDEX', outbox, 0)
 local said, pid, entry = string.match(head or '', '^(%d+) (%S+) (.*)$')
@@ -19,6 +20,7 @@ else
   note(said, 'dead', aside.tries, '', ARGV[6])
   aside.reason, aside.asks, aside.doubtful, aside.entry = ARGV[6], pid ~= '-', doubtful, entry
   put_aside(shard .. ':dead', aside)
+  if ARGV[5] == 'limited' then silence(now() + ARGV[7]) end
   if ARGV[5] == 'closed' then redis.call('HSET', lane, 'closed', number('received') .. ' ' .. ARGV[6]) end
   if pid ~= '-' and redis.call('HGET', record(pid), 'state') == 'armed' then enter(pid, {'expired'}) end
 end
