@@ -49,6 +49,9 @@ from workers.outbox import Postman, RedisOutbox
 from workers.queue import WakeUps
 from workers.reaper import Reaper
 from workers.redis import RedisUnfit, Scripts, check_fit, connect
+from workers.spool import Spool
+from workers.spool_file import FOLDER as SPOOL
+from workers.spool_file import SpoolFile
 from workers.wire import Wire
 from workers.words import Voice, Words
 
@@ -82,6 +85,7 @@ class Services:
     reaper: Reaper
     auditor: Auditor
     deliveries: Deliveries
+    spool: Spool | None = None
 
 
 def bootstrap(
@@ -134,6 +138,7 @@ def bootstrap(
         reaper=Reaper(client, scripts, wake_up),
         auditor=Auditor(client, Ledger(data / LEDGER, Signer(keys))),
         deliveries=RedisDeliveries(scripts, wake_up),
+        spool=Spool(SpoolFile(data / SPOOL), mailbox) if settings.spool else None,
     )
 
 
@@ -280,6 +285,7 @@ def _agent(
         media=media,
         language=channel.speaks,
         languages=channel.languages,
+        expiry_notice=channel.expiry_notice,
     )
 
 

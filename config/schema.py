@@ -151,6 +151,7 @@ class ChannelSettings(Section):
     language: Annotated[Language | None, BeforeValidator(_nothing_if_empty)] = None
     confirm_emoji: bool = False
     messages_per_second: Annotated[float | None, NotBoolean] = Field(default=None, ge=0, le=10_000)
+    expiry_notice: bool = False
 
     @model_validator(mode="after")
     def _speaks_what_it_reads(self) -> Self:
@@ -225,6 +226,7 @@ class Settings(Section):
 
     public_url: str = ""
     redis_url: str = Field(default="", repr=False)  # it may hold a password
+    spool: bool = False
     agent: AgentSettings = AgentSettings()
     workers: WorkerSettings = WorkerSettings()
     limits: LimitSettings = LimitSettings()

@@ -6,10 +6,11 @@ if again then return again end
 local late = arrived(ARGV[2]) ~= ''
 if redis.call('LREM', shard .. ':dead', 1, ARGV[3]) == 0 then return late and 'arrived' or '' end
 if late then return 'arrived' end
+local coming = awaited()
 local new = say('-', ARGV[4])
 if ARGV[5] == '1' then redis.call('HSET', lane, 'suspect:' .. new, 1) end
 redis.call('HDEL', deliveries, ARGV[2])
 note(ARGV[2], 'retried', 0, new)
 keep()
-if not redis.call('ZSCORE', due, conversation) then wake(6) end
+if not coming then wake(6) end
 return new
