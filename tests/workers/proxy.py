@@ -47,22 +47,22 @@ class Proxy:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.opened += 1
         redis_reader, redis_writer = await asyncio.open_unix_connection(self._socket)
-        for source, sink, fate in (
-            (reader, redis_writer, lambda data: self.questions(data)),
-            (redis_reader, writer, lambda data: self.answers(data)),
-        ):
-            task = asyncio.create_task(_pump(source, sink, fate, (writer, redis_writer)))
+        for source, sink, side in ((reader, redis_writer, "questions"), (redis_reader, writer, "answers")):
+            task = asyncio.create_task(self._pump(source, sink, side, (writer, redis_writer)))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
-
-async def _pump(
-    source: asyncio.StreamReader, sink: asyncio.StreamWriter, fate: Fate, ends: tuple[asyncio.StreamWriter, ...]
-) -> None:
-    while data := await source.read(1 << 16):
-        passes = fate(data)
-        if passes is None:
-            break
-        sink.write(passes)
-    for end in ends:
-        end.transport.abort()
+    async def _pump(
+        self,
+        source: asyncio.StreamReader,
+        sink: asyncio.StreamWriter,
+        side: str,
+        ends: tuple[asyncio.StreamWriter, ...],
+    ) -> None:
+        while data := await source.read(1 << 16):
+            passes = getattr(self, side)(data)
+            if passes is None:
+                break
+            sink.write(passes)
+        for end in ends:
+            end.transport.abort()

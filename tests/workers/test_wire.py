@@ -338,11 +338,12 @@ def test_answers_in_crumbs_are_put_together():
     """A network may hand over a byte at a time."""
 
     async def story():
-        async with Server() as server:
+        async with Server(b"$5\r\nfirst\r\n") as server:
             wire = Wire(server.url)
+            await wire.ask(asked("ECHO", "first"))
             task = asyncio.create_task(wire.ask(asked("ECHO", "word")))
-            while wire._line is None:
-                await asyncio.sleep(0)
+            await asyncio.sleep(0)  # it asks
+            await asyncio.sleep(0)  # it is sent
             for byte in b"$4\r\nword\r\n":
                 wire._line.data_received(bytes([byte]))
             return await task
@@ -409,8 +410,7 @@ def test_close_while_connecting_tells_all_who_wait(tmp_path):
     async def story():
         wire = Wire(f"unix://{tmp_path}/nobody.sock", rest=lambda _: asyncio.Event().wait())
         task = asyncio.create_task(wire.ask(asked("PING")))
-        while wire._connecting is None:
-            await asyncio.sleep(0)
+        await asyncio.sleep(0)  # it asks
         await wire.close()
         with pytest.raises(RedisConnectionError, match="closed"):
             await task
