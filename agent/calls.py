@@ -17,7 +17,7 @@ from agent.tools.screening import screen
 from agent.tools.tool import Tool, serialise
 from pending.proposals import begin_round, in_channel_run, place
 from pending.results import PendingConfirmation
-from workers.offload import in_thread
+from workers.offload import in_thread, within
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +133,7 @@ async def _ran(call: ToolCall, tool: Tool, config: AgentConfig) -> CallOutcome:
 async def _timed(call: ToolCall, tool: Tool, config: AgentConfig) -> Any:
     seconds = config.tool_timeout_seconds
     try:
-        async with asyncio.timeout(seconds):
+        async with within(seconds):
             return await tool.ainvoke(call.parameters)
     except TimeoutError as exc:
         raise _RefusedError(f"{tool.name!r} gave no result within {seconds} seconds; it may still be running") from exc

@@ -37,7 +37,7 @@ from config.bootstrap import Services
 from workers import jobs
 from workers.books import Books, Stopped
 from workers.loop import LoopThread
-from workers.offload import offload
+from workers.offload import bound_threads, offload
 from workers.queue import FIRST, QUEUE, SaysoJob
 
 log = logging.getLogger(__name__)
@@ -359,6 +359,7 @@ def _on_their_way(queue: Queue) -> str:
 
 def run_worker(services: Services) -> None:
     """Work until SIGTERM or SIGINT; what is in progress is finished first. Rides out restarts of Redis."""
+    bound_threads(services.settings.workers.tool_threads)
     process = jobs.install(services)
     rounds = (services.reaper.forever(), services.auditor.forever(), _sweep_media(services.media))
     background = [process.loop.submit(each) for each in rounds]
