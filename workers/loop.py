@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
@@ -31,6 +31,15 @@ class LoopThread:
         except BaseException:
             future.cancel()
             raise
+
+    @property
+    def thread(self) -> int | None:
+        """The id of its thread."""
+        return self._thread.ident
+
+    def soon(self, callback: Callable[[], object]) -> None:
+        """Call this on the loop. RuntimeError: it is closed."""
+        self._loop.call_soon_threadsafe(callback)
 
     def close(self) -> None:
         """End the loop and its thread. What still runs on it is cancelled."""

@@ -79,7 +79,7 @@ class Threads:
             work.left = True
             self._hung += 1
         log.warning(
-            "tool.left_running", extra={"hung": self._hung, "threads": self._most, "stack": _stack(work.thread)}
+            "tool.left_running", extra={"hung": self._hung, "threads": self._most, "stack": stack_of(work.thread)}
         )
         return False
 
@@ -123,6 +123,7 @@ class Threads:
             log.warning("tool.ended_late", extra={"hung": self._hung})
 
 
-def _stack(thread: int | None) -> str:
+def stack_of(thread: int | None) -> str:
+    """The lines of code that a thread is at; no values."""
     frame = sys._current_frames().get(thread or 0)  # noqa: SLF001  # there is no other way to see another thread
     return "".join(traceback.format_stack(frame)) if frame else "none yet"

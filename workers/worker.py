@@ -39,6 +39,7 @@ from workers.books import Books, Stopped
 from workers.loop import LoopThread
 from workers.offload import bound_threads, offload
 from workers.queue import FIRST, QUEUE, SaysoJob
+from workers.watchdog import Watchdog
 
 log = logging.getLogger(__name__)
 
@@ -361,6 +362,8 @@ def run_worker(services: Services) -> None:
     """Work until SIGTERM or SIGINT; what is in progress is finished first. Rides out restarts of Redis."""
     bound_threads(services.settings.workers.tool_threads)
     process = jobs.install(services)
+    watchdog = Watchdog(process.loop)
+    watchdog.start()
     rounds = (services.reaper.forever(), services.auditor.forever(), _sweep_media(services.media))
     background = [process.loop.submit(each) for each in rounds]
     told_to_stop, heard = threading.Event(), False
@@ -373,6 +376,7 @@ def run_worker(services: Services) -> None:
             log.warning("worker.redis_away", extra={"reason": type(exc).__name__})
         if not told_to_stop.is_set():
             time.sleep(1)
+    watchdog.stop()
     for each in background:
         each.cancel()
     if heard:  # without Redis, silence says the same
