@@ -106,5 +106,5 @@ def work_while(worker: SaysoWorker, story: Callable[[], None]) -> None:
 
 def left_behind(client: Redis) -> set[str]:
     """RQ's keys that should not outlive the jobs."""
-    kept = ("rq:worker:", "rq:queues", "rq:clean_registries", "rq:clean_groups")
+    kept = ("rq:worker", "rq:queues", "rq:clean_registries", "rq:clean_groups")
     return {key.decode() for key in client.scan_iter("rq:*") if not key.decode().startswith(kept)}
