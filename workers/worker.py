@@ -52,7 +52,7 @@ MAINTENANCE_INTERVAL = 60
 #: Seconds that the main thread waits for a job before it looks up: how long a signal may go unheard.
 WAIT_SECONDS = 1
 #: Seconds after which a Redis that says nothing counts as away; RQ's own, 55, is longer than most graces.
-SILENT_SECONDS = 5
+SILENT_SECONDS = 3
 #: Seconds between two looks for urgent jobs while only their places are free.
 FULL_SECONDS = 0.05
 #: Jobs taken from the queue in one go at most.
