@@ -68,7 +68,7 @@ def up(config: Path | None, data: Path, host: str, port: int, workers: int) -> N
 @click.option("--threads", default=32, show_default=True, type=click.IntRange(4, 512))
 def web(config: Path | None, data: Path, host: str, port: int, threads: int) -> None:
     """Run the web process: webhooks in, media out, the console. For many processes, use the Procfile's gunicorn."""
-    from channels.web import create_app
+    from channels.web import begin, check_redis_if_there, create_app
     from config.address import check_free, local_url
     from config.bootstrap import bootstrap, check_redis
     from config.gunicorn import serve
@@ -80,8 +80,8 @@ def web(config: Path | None, data: Path, host: str, port: int, threads: int) -> 
     with clear_errors():
         check_free(host, port)
         services = bootstrap(settings, data=data, public_url=url)
-        check_redis(services)
-    serve(create_app(services), host=host, port=port, threads=threads)
+        (check_redis_if_there if services.spool else check_redis)(services)
+    serve(create_app(services), lambda: begin(services), host=host, port=port, threads=threads)
 
 
 @main.command()
@@ -89,6 +89,7 @@ def web(config: Path | None, data: Path, host: str, port: int, threads: int) -> 
 @_data
 def worker(config: Path | None, data: Path) -> None:
     """Run a worker process: it answers turns and sends replies."""
+    from channels.sdks import load_sdks
     from config.bootstrap import bootstrap, check_redis
     from config.logs import set_up_logs
     from workers.worker import run_worker
@@ -98,6 +99,7 @@ def worker(config: Path | None, data: Path) -> None:
     with clear_errors():
         services = bootstrap(settings, data=data, patient=True)
         check_redis(services)
+    load_sdks(channel.platform for channel in settings.channels.values())
     run_worker(services)
 
 

@@ -266,7 +266,7 @@ class MemoryRecords:
         if at >= now.expires_at:
             self._set(now.pid, "expired", by=claim.by)
             return "expired", "expired"
-        if fence and claim.kind == "text" and seq <= now.seen:
+        if fence and claim.kind == "text" and (seq <= now.seen or round(at, 3) < self._shown_at(now)):
             return "early", now.state
         self._set(now.pid, "claimed", by=claim.by)
         return "mine", "claimed"
@@ -293,7 +293,14 @@ class MemoryRecords:
         sooner = round(self._clock() + seconds, 3)
         if now.state != "shown" or sooner >= now.expires_at:
             return now
+        arm = self._actions[now.pid][1]
+        cut = round((now.expires_at - sooner) * 1000)  # a shorter window, not an earlier one
+        self._actions[now.pid] = (now, replace(arm, ttl_ms=arm.ttl_ms - cut))
         return self._put(now.pid, replace(now, expires_at=sooner))
+
+    def _shown_at(self, now: StoredAction) -> float:
+        """When the window opened. A turn that waited elsewhere has a later number, not a later time."""
+        return round(now.expires_at - self._actions[now.pid][1].ttl_ms / 1000, 3)
 
     def _occupied(self, conversation: str, arm: Arm, move: Move | None) -> bool:
         other = self._live.get((conversation, arm.user), "")

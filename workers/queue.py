@@ -76,7 +76,7 @@ class WakeUps:
         self._queue_key = Queue(QUEUE, connection=connection).key
 
     def __call__(self, conversation: str) -> Sequence[str | bytes | int | float]:
-        """Job key, queue key, key of RQ's set of queues, job id, then the job's hash as field, value, field, value."""
+        """What job keys begin with, queue key, key of RQ's set of queues, job id, then the job's hash by fields."""
         job: Job = SaysoJob.create(
             DRAIN,
             args=(conversation,),
@@ -92,4 +92,4 @@ class WakeUps:
         )
         job.enqueued_at = now()
         fields = [part for pair in job.to_dict(include_meta=False).items() for part in pair]
-        return [job.key, self._queue_key, Queue.redis_queues_keys, job.id, *fields]
+        return [Job.redis_job_namespace_prefix, self._queue_key, Queue.redis_queues_keys, job.id, *fields]

@@ -40,6 +40,7 @@ from workers.loop import LoopThread
 from workers.offload import bound_threads, offload
 from workers.queue import FIRST, QUEUE, SaysoJob
 from workers.watchdog import Watchdog
+from workers.whisper import listen
 
 log = logging.getLogger(__name__)
 
@@ -364,8 +365,9 @@ def run_worker(services: Services) -> None:
     process = jobs.install(services)
     watchdog = Watchdog(process.loop)
     watchdog.start()
-    rounds = (services.reaper.forever(), services.auditor.forever(), _sweep_media(services.media))
-    background = [process.loop.submit(each) for each in rounds]
+    background = [process.loop.submit(each) for each in _rounds(services)]
+    for each in background:
+        each.add_done_callback(_report_end)
     told_to_stop, heard = threading.Event(), False
     while not told_to_stop.is_set():
         try:
@@ -381,6 +383,18 @@ def run_worker(services: Services) -> None:
         each.cancel()
     if heard:  # without Redis, silence says the same
         _leave(services)
+
+
+def _rounds(services: Services) -> list[Coroutine[Any, Any, None]]:
+    """What goes on beside the jobs for as long as the process lives."""
+    stops = listen(services.redis_url, services.drain.look_up)
+    return [services.reaper.forever(), services.auditor.forever(), _sweep_media(services.media), stops]
+
+
+def _report_end(future: Future[None]) -> None:
+    """Each of them handles its errors by itself; should one end all the same, nobody would know."""
+    if not future.cancelled() and (error := future.exception()):
+        log.error("worker.half_dead", exc_info=error)
 
 
 def _leave(services: Services) -> None:

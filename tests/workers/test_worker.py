@@ -537,7 +537,7 @@ class Rounds:
 def process_of(redis_url: str, perform) -> SimpleNamespace:
     """Services of a worker process."""
     rounds = Rounds()
-    drain = SimpleNamespace(run=perform, hand_over=lambda: None)
+    drain = SimpleNamespace(run=perform, hand_over=lambda: None, look_up=lambda _: None)
     settings = SimpleNamespace(workers=WorkerSettings())
     return SimpleNamespace(
         redis_url=redis_url, settings=settings, drain=drain, reaper=rounds, auditor=Rounds(), media=rounds
