@@ -21,6 +21,7 @@ from typing import Any, cast
 
 from redis import Redis
 from redis.backoff import ConstantBackoff
+from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError
 from redis.retry import Retry
 from rq.command import handle_command, parse_payload
@@ -424,10 +425,15 @@ def _new_worker(services: Services, loop: LoopThread, told_to_stop: threading.Ev
         capacity=Capacity(limits.concurrency, max(1, limits.concurrency // 10), limits.grace_seconds),
         on_stop=services.drain.hand_over,
         told_to_stop=told_to_stop,
-        # Few retries of its own: RQ's loop and ours try again anyway, and a signal is heard in between.
-        connection=Redis.from_url(services.redis_url, socket_connect_timeout=2, retry=Retry(ConstantBackoff(0.1), 2)),
+        connection=_connect(services.redis_url),
         serializer=JSONSerializer,
         worker_ttl=WORKER_TTL,
         maintenance_interval=MAINTENANCE_INTERVAL,
         log_job_description=False,
     )
+
+
+def _connect(url: str) -> Redis:
+    """RQ's client. It tries a lost connection again and no silence: our loop does, and hears signals in between."""
+    retry = Retry(ConstantBackoff(0.1), 2, supported_errors=(RedisConnectionError,))
+    return Redis.from_url(url, socket_connect_timeout=2, retry=retry)
