@@ -46,11 +46,15 @@ async def reach(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> 
 
 
 async def offload(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Call one of our own short blocking functions, such as a write to disk, without holding up the event loop."""
+    """Call one of our own short blocking functions, such as a write to disk, without holding up the event loop.
+
+    Not in the loop's pool: Python waits for its threads at exit, for most of a minute when Redis is silent.
+    """
+    call = functools.partial(function, *args, **kwargs)
     cross = crossing.get()
     if cross is None:
-        return await asyncio.to_thread(function, *args, **kwargs)
-    result: T = await cross(functools.partial(function, *args, **kwargs))
+        return await _Errand(call, _pool(_own_threads, "own", OWN_THREADS))()
+    result: T = await cross(call)
     return result
 
 
@@ -126,7 +130,7 @@ async def in_thread(function: Callable[[], T]) -> T:
 
 def bound_threads(most: int) -> None:
     """From now on `in_thread` runs so many functions of this process at a time. Call it before the first."""
-    _threads[os.getpid()] = Threads(most)
+    _threads[os.getpid()] = Threads("tool", most)
 
 
 def run_here(coroutine: Coroutine[Any, Any, T]) -> T:
@@ -175,10 +179,11 @@ async def _awaited(value: Awaitable[T]) -> T:
         crossing.reset(token)
 
 
-#: The threads of this process: a forked one has none of its parent's.
+#: The threads of this process for tools and for our own functions: a forked one has none of its parent's.
 _threads: dict[int, Threads] = {}
-#: Functions at a time where nobody said otherwise.
-MOST_THREADS = 32
+_own_threads: dict[int, Threads] = {}
+#: Tools at a time where nobody said otherwise, and functions of our own.
+MOST_THREADS, OWN_THREADS = 32, 16
 
 #: The time limit that waiting for a thread does not use up.
 _limit: ContextVar[asyncio.Timeout | None] = ContextVar("sayso_limit", default=None)
@@ -187,17 +192,21 @@ _limit: ContextVar[asyncio.Timeout | None] = ContextVar("sayso_limit", default=N
 _inside: ContextVar[bool] = ContextVar("sayso_inside", default=False)
 
 
+def _pool(pools: dict[int, Threads], name: str, most: int) -> Threads:
+    return pools.get(os.getpid()) or pools.setdefault(os.getpid(), Threads(name, most))
+
+
 class _Errand(Generic[T]):
     """One function on its way to a thread and back, in a copy of its caller's context."""
 
-    def __init__(self, function: Callable[[], T]) -> None:
+    def __init__(self, function: Callable[[], T], pool: Threads | None = None) -> None:
         self._function = function
         self._context = contextvars.copy_context()
         self._loop = asyncio.get_running_loop()
         self._outcome: asyncio.Future[tuple[T | None, BaseException | None]] = self._loop.create_future()
         self._limit, self._left = _limit.get(), 0.0
         self._work = Work(self._run, self._begins)
-        self._pool = _threads.setdefault(os.getpid(), Threads(MOST_THREADS))
+        self._pool = pool or _pool(_threads, "tool", MOST_THREADS)
 
     async def __call__(self) -> T:
         self._stop_the_clock()

@@ -1,4 +1,4 @@
-"""Threads: a bounded number of daemon threads for somebody else's blocking functions, such as tools."""
+"""Threads: a bounded number of daemon threads for blocking functions, such as tools."""
 
 from __future__ import annotations
 
@@ -40,7 +40,8 @@ class Threads:
     No ThreadPoolExecutor: Python waits for its threads at exit, so one hung tool would hold the process for ever.
     """
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, name: str, most: int) -> None:
+        self._name = name
         self._most = most
         self._changed = threading.Condition()
         self._waiting: deque[Work] = deque()
@@ -55,7 +56,7 @@ class Threads:
         """Run this as soon as a thread is free; `beyond` the bound at once. RuntimeError: no thread can be had."""
         if beyond:
             work.thread = 0
-            threading.Thread(target=self._run, args=(work,), name="sayso-tool", daemon=True).start()
+            threading.Thread(target=self._run, args=(work,), name=f"sayso-{self._name}", daemon=True).start()
             return
         with self._changed:
             self._waiting.append(work)
@@ -79,13 +80,15 @@ class Threads:
             work.left = True
             self._hung += 1
         log.warning(
-            "tool.left_running", extra={"hung": self._hung, "threads": self._most, "stack": stack_of(work.thread)}
+            "%s.left_running",
+            self._name,
+            extra={"hung": self._hung, "threads": self._most, "stack": stack_of(work.thread)},
         )
         return False
 
     def _one_more(self, work: Work) -> None:
         try:
-            threading.Thread(target=self._serve, name="sayso-tool", daemon=True).start()
+            threading.Thread(target=self._serve, name=f"sayso-{self._name}", daemon=True).start()
         except RuntimeError:
             with self._changed:
                 self._threads -= 1
@@ -120,7 +123,7 @@ class Threads:
             if work.left:
                 self._hung -= 1
         if work.left:
-            log.warning("tool.ended_late", extra={"hung": self._hung})
+            log.warning("%s.ended_late", self._name, extra={"hung": self._hung})
 
 
 def stack_of(thread: int | None) -> str:

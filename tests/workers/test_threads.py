@@ -138,7 +138,7 @@ def test_performed_call_that_left_before_it_had_a_thread_never_runs_and_says_so(
 
 def test_work_that_was_left_before_it_was_started_is_not_counted():
     """Its caller was cancelled before its first step."""
-    pool = Threads(1)
+    pool = Threads("tool", 1)
     assert pool.leave(crossings.Work(lambda: None))
     assert pool.hung == 0
 
@@ -247,7 +247,7 @@ def test_result_for_a_loop_that_is_gone_harms_no_thread(one, hanging):
 
 def test_machine_without_threads_is_told_and_forgotten(monkeypatch):
     """No call waits for a thread that will never come."""
-    pool = Threads(2)
+    pool = Threads("tool", 2)
 
     def refuse(_) -> None:
         raise RuntimeError("can't start new thread")
@@ -262,7 +262,7 @@ def test_machine_without_threads_is_told_and_forgotten(monkeypatch):
 def test_threads_that_nobody_needs_end(monkeypatch):
     """A burst of tools leaves no crowd of threads."""
     monkeypatch.setattr("workers.threads.IDLE_SECONDS", 0.01)
-    pool, done = Threads(8), threading.Event()
+    pool, done = Threads("tool", 8), threading.Event()
     pool.start(crossings.Work(done.set))
     assert done.wait(30)
     until(lambda: pool._threads == 0)
@@ -291,6 +291,22 @@ async def main():
     except CutOff:
         print("left")
 asyncio.run(main())
+"""
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
+    assert ended.stdout == "left\n"
+
+
+def test_our_own_functions_hold_no_process_either():
+    """A round of the reaper that waits for a silent Redis is left behind at exit."""
+    script = """
+import asyncio, threading
+from workers.offload import offload
+async def main():
+    task = asyncio.create_task(offload(threading.Event().wait))
+    await asyncio.sleep(0)
+    task.cancel()
+asyncio.run(main())
+print("left")
 """
     ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
     assert ended.stdout == "left\n"
