@@ -42,6 +42,7 @@ from pending.store import BasePendingStore
 from pending.texts import speak
 from workers.connections import Connections
 from workers.drain import Drain
+from workers.journals import Journals, RedisJournals
 from workers.mailbox import LUA, Limits, Mailbox, RedisMailbox
 from workers.notebook import RedisNotebook
 from workers.outbox import Postman, RedisOutbox
@@ -106,7 +107,7 @@ def bootstrap(
     feed = RedisFeed(connect(redis_url, answer_seconds=FEED_SECONDS))
     shelf = _Shelf(RedisNotebook(client), feed, media, keys, public_url)
     channels = {name: _sound_channel(name, settings, shelf) for name in settings.channels}
-    agents = _agents(settings, client, media, keys)
+    agents = _agents(settings, client, media, keys, RedisJournals(scripts))
     voice = _voice(agents)
     limits = settings.limits
     mailbox = RedisMailbox(
@@ -227,10 +228,12 @@ def _select(toolbox: LoadedTools, patterns: Sequence[str] | None) -> list[Tool]:
     return [tool for tool in toolbox.tools if any(fnmatch.fnmatchcase(tool.name, pattern) for pattern in patterns)]
 
 
-def _agents(settings: Settings, client: Redis, media: LocalMediaStore, keys: list[str]) -> dict[str, ChannelAgent]:
+def _agents(
+    settings: Settings, client: Redis, media: LocalMediaStore, keys: list[str], journals: Journals
+) -> dict[str, ChannelAgent]:
     toolbox = load_toolbox(settings)
     return {
-        name: _agent(settings, channel, toolbox, _redis_store(channel, client, keys), media)
+        name: _agent(settings, channel, toolbox, _redis_store(channel, client, keys), media, journals)
         for name, channel in settings.channels.items()
     }
 
@@ -259,6 +262,7 @@ def _agent(
     toolbox: LoadedTools,
     store: BasePendingStore,
     media: LocalMediaStore | None,
+    journals: Journals | None = None,
 ) -> ChannelAgent:
     for kind, factory in toolbox.executor_factories.items():
         store.register_executor_factory(kind, factory)
@@ -274,8 +278,10 @@ def _agent(
         store,
         confirm_ttl=channel.confirm_ttl,
         media=media,
+        journals=journals,
         language=channel.speaks,
         languages=channel.languages,
+        expiry_notice=channel.expiry_notice,
     )
 
 

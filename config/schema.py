@@ -149,6 +149,7 @@ class ChannelSettings(Section):
     languages: list[Language] = Field(default=list(SHIPPED_LANGUAGES), min_length=1)
     language: Annotated[Language | None, BeforeValidator(_nothing_if_empty)] = None
     confirm_emoji: bool = False
+    expiry_notice: bool = False
 
     @model_validator(mode="after")
     def _speaks_what_it_reads(self) -> Self:

@@ -208,17 +208,26 @@ class MemoryRecords:
                     self._live[conversation, arm.user] = pid
         self._forget_oldest()
 
-    def show(self, pid: str, seen: int = 0) -> None:
-        """Open the window of an action whose preview was delivered, and of its steps."""
+    def show(self, pid: str, seen: int = 0) -> tuple[float, Arm | None]:
+        """The preview was delivered: its window opens, and those of its steps. Returns when it closes, on what."""
         now = self._get(pid)
         if now is None or now.state != "armed":
-            return
+            return 0.0, None
         arm = self._actions[pid][1]
         expires_at = round(self._clock() + arm.ttl_ms / 1000, 3)
         self._put(pid, replace(now, expires_at=expires_at, seen=seen))
         self._set(pid, "shown")
         for step in arm.steps:
             self.show(step, seen)
+        return expires_at, arm
+
+    def run_out(self, pid: str) -> bool:
+        """Whether the window closed on what nobody answered: it ends here."""
+        now = self._get(pid)
+        if now is None or now.state != "shown" or self._clock() < now.expires_at:
+            return False
+        self._set(pid, "expired")
+        return True
 
     def bury(self, pid: str) -> None:
         """End an action whose preview can never be delivered."""

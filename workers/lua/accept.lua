@@ -10,8 +10,8 @@ if flag('a') and redis.call('EXISTS', lane) == 0 then return {'ignored', '0'} en
 
 local waiting = redis.call('LLEN', inbox)
 if waiting >= tonumber(ARGV[6]) then return {'full', '0'} end
-local coming = redis.call('ZSCORE', due, conversation)
-if not coming and redis.call('ZCARD', due) >= tonumber(ARGV[10]) then return {'crowded', '0'} end
+local coming = awaited()
+if not coming and redis.call('ZCOUNT', due, '-inf', now() + SOON) >= tonumber(ARGV[10]) then return {'crowded', '0'} end
 -- Whoever decides about what waits for a yes, or wants to stop, is not kept waiting and not counted; what waited
 -- elsewhere was not written all at once.
 local urgent = flag('u') or redis.call('EXISTS', live(ARGV[3])) == 1
@@ -26,6 +26,5 @@ if flag('s') and waiting > 0 then
   redis.call('HSET', lane, 'stop', seq)
   redis.call('PUBLISH', shard .. ':stop', conversation)
 end
--- Somebody indexed is coming anyway: a queued job, a holder, or a retry that is due.
 if not coming or (urgent and number('until') <= now()) then wake(13, urgent) end
 return {'new', tostring(seq)}
