@@ -6,6 +6,7 @@ import logging
 import os
 import sys
 import time
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -101,9 +102,14 @@ def _hook_of(services: Services, path: str) -> Hook:
 
 def _headers_of(environ: WSGIEnvironment) -> dict[str, str]:
     """The headers under lower-case names. Flask's own view of them costs as much as a signature."""
-    named = {key[5:]: value for key, value in environ.items() if key.startswith("HTTP_")}
-    plain = {key: environ[key] for key in ("CONTENT_TYPE", "CONTENT_LENGTH") if environ.get(key)}
-    return {key.lower().replace("_", "-"): value for key, value in (named | plain).items()}
+    return {name: value for key, value in environ.items() if (name := _header_name(key)) and value}
+
+
+@lru_cache(maxsize=256)
+def _header_name(key: str) -> str:
+    """What WSGI calls HTTP_X_NAME; "" for what is no header."""
+    name = key if key in ("CONTENT_TYPE", "CONTENT_LENGTH") else key[5:] if key.startswith("HTTP_") else ""
+    return name.lower().replace("_", "-")
 
 
 def _receive(channel: Channel, hook: Hook) -> Received:

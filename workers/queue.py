@@ -84,9 +84,10 @@ class WakeUps:
     def __call__(self, conversation: str) -> Sequence[str | bytes | int | float]:
         """Job key, queue key, key of RQ's set of queues, job id, then the job's hash as field, value, field, value."""
         job_id, at = f"drain-{secrets.token_hex(8)}", utcformat(now())
+        call = JSONSerializer.dumps((DRAIN, None, (conversation,), {}))  # type: ignore[no-untyped-call]  # RQ's own
         fields = self._pattern | {
             "created_at": at,
-            "data": zlib.compress(JSONSerializer.dumps((DRAIN, None, (conversation,), {}))),
+            "data": zlib.compress(call),
             "description": f"drain {conversation}",
             "enqueued_at": at,
         }
