@@ -114,9 +114,9 @@ class Stack:
 
     def peer_worker(self, kind: str) -> subprocess.Popen[bytes]:
         """One of RQ's own workers, `fork` or `simple`, ready."""
-        before = int(cast(int, self.client.scard("rq:workers")))
+        before = int(cast("int", self.client.scard("rq:workers")))
         process = self._start("benchmarks.peers", kind)
-        _await(lambda: int(cast(int, self.client.scard("rq:workers"))) > before)
+        _await(lambda: int(cast("int", self.client.scard("rq:workers"))) > before)
         return process
 
     def end(self, process: subprocess.Popen[bytes]) -> None:
@@ -130,7 +130,7 @@ class Stack:
         return ["--config", str(self.config), "--data", str(self.folder)]
 
     def _workers(self) -> int:
-        return int(cast(int, self.client.zcard("sayso:workers")))
+        return int(cast("int", self.client.zcard("sayso:workers")))
 
     def _start(self, module: str, *args: str) -> subprocess.Popen[bytes]:
         environ = {**os.environ, **ENVIRON, "REDIS_URL": self.redis.url, "BENCH_PLATFORM": self.platform}

@@ -7,8 +7,9 @@ import itertools
 import json
 import time
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Self
+from typing import Self, cast
 
 from tests.fakes.platforms import SLACK_SIGNING_SECRET
 from tests.fakes.signing import slack_hook, slack_text
@@ -31,7 +32,7 @@ class Street:
     #: What each chat was told, and when, in order.
     heard: dict[str, list[tuple[float, str]]] = field(default_factory=lambda: defaultdict(list))
     _waiting: dict[str, asyncio.Future[float]] = field(default_factory=dict)
-    _doors: dict[tuple[int, str], Door] = field(default_factory=dict)
+    _doors: dict[tuple[int, int], Door] = field(default_factory=dict)
     _numbers: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
     _server: asyncio.Server | None = None
 
@@ -47,12 +48,18 @@ class Street:
         if self._server:
             self._server.close()
 
-    async def say(self, port: int, chat: str, text: str) -> float:
-        """Send a message to the web at a port, wait for the answer. Returns the seconds between."""
+    async def say(self, port: int, text: str, *, line: int = 0) -> float:
+        """Send a message to the web at a port, wait for the answer. Returns the seconds between.
+
+        Each message is from another chat: platforms let nobody be answered as fast as we ask. `line` is the kept-alive
+        connection to send on, for those who speak at once.
+        """
+        number = next(self._numbers)
+        chat = f"D{number:07}"
         waiting = self._waiting[chat] = asyncio.get_running_loop().create_future()
-        door = await self._door(port, chat)
+        door = await self._door(port, line)
         started = time.perf_counter()
-        await door.post(request(port, chat, text, next(self._numbers)))
+        await door.post(request(port, chat, text, number))
         async with asyncio.timeout(PATIENCE):
             return await waiting - started
 
@@ -65,10 +72,10 @@ class Street:
             await asyncio.sleep(0.005)
         return max(answers[-1][0] for answers in self.heard.values())
 
-    async def _door(self, port: int, chat: str) -> Door:
-        if (port, chat) not in self._doors:
-            self._doors[port, chat] = Door(*await asyncio.open_connection("127.0.0.1", port))
-        return self._doors[port, chat]
+    async def _door(self, port: int, line: int) -> Door:
+        if (port, line) not in self._doors:
+            self._doors[port, line] = Door(*await asyncio.open_connection("127.0.0.1", port))
+        return self._doors[port, line]
 
     def _hear(self, chat: str, text: str) -> None:
         at = time.perf_counter()
@@ -101,12 +108,14 @@ class Door:
 class _Platform(asyncio.Protocol):
     """Slack as far as a message needs it: one connection, one answer to each request."""
 
-    def __init__(self, hear) -> None:  # type: ignore[no-untyped-def]
+    _transport: asyncio.Transport
+
+    def __init__(self, hear: Callable[[str, str], None]) -> None:
         self._hear = hear
         self._read = b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = transport
+        self._transport = cast("asyncio.Transport", transport)
 
     def data_received(self, data: bytes) -> None:
         self._read += data
@@ -117,7 +126,7 @@ class _Platform(asyncio.Protocol):
         self._read = rest[length:]
         message = json.loads(rest[:length])
         closing = b"connection: close" in lowered
-        self._transport.write(_ANSWER + (b"Connection: close\r\n\r\n" if closing else b"\r\n") + _HEARD)  # type: ignore[attr-defined]
+        self._transport.write(_ANSWER + (b"Connection: close\r\n\r\n" if closing else b"\r\n") + _HEARD)
         if closing:
             self._transport.close()
         self._hear(message["channel"], message["text"])
@@ -133,4 +142,6 @@ def request(port: int, chat: str, text: str, number: int) -> bytes:
 
 def event(chat: str, text: str, number: int) -> bytes:
     """The body of a message, different for each number."""
-    return slack_text(f"{1795204800 + number // 1_000_000}.{number % 1_000_000:06}", text, user=f"U{chat}", channel=chat)
+    return slack_text(
+        f"{1795204800 + number // 1_000_000}.{number % 1_000_000:06}", text, user=f"U{chat}", channel=chat
+    )

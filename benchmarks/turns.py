@@ -62,6 +62,7 @@ async def live(stack: Stack, street: Street) -> list[Row]:
     crowds: dict[str, tuple[float, list[float]]] = {}
     for kind in ("simple", "fork"):
         peer = await asyncio.to_thread(stack.peer_worker, kind)
+        await asyncio.gather(*(street.say(port, "hello", line=9) for port in (stack.port, stack.peer_port)))
         for _ in range(ROUNDS):
             costs["ours"] += await _one_by_one(street, stack.port)
             costs[kind] += await _one_by_one(street, stack.peer_port)
@@ -96,7 +97,7 @@ def _crowd_rows(crowds: dict[str, tuple[float, list[float]]]) -> list[Row]:
 
 
 async def _one_by_one(street: Street, port: int) -> list[float]:
-    return [await street.say(port, "D000001", "hello there") for _ in range(TURNS)]
+    return [await street.say(port, "hello there") for _ in range(TURNS)]
 
 
 async def _crowd(street: Street, port: int) -> tuple[float, list[float]]:
@@ -104,9 +105,9 @@ async def _crowd(street: Street, port: int) -> tuple[float, list[float]]:
     seconds: list[float] = []
 
     async def person(number: int) -> None:
-        await street.say(port, f"D1{number:05}", "/think 0")
+        await street.say(port, "/think 0", line=number)
         while time.perf_counter() < until:
-            seconds.append(await street.say(port, f"D1{number:05}", f"/think {MODEL_SECONDS}"))
+            seconds.append(await street.say(port, f"/think {MODEL_SECONDS}", line=number))
 
     started = time.perf_counter()
     until = started + CROWD_SECONDS
@@ -120,8 +121,8 @@ async def parked(stack: Stack, street: Street) -> list[Row]:
     mailbox = RedisMailbox(Scripts(stack.client, LUA), WakeUps(stack.client))
     makespans, per_ten = [], []
     for number in range(PARKED_ROUNDS):
-        chats = [f"D{number + 2}{index:05}" for index in range(PARKED)]
-        accept(mailbox, [(f"D9{number:05}", "hello")])
+        chats = [f"DP{number}{index:05}" for index in range(PARKED)]
+        accept(mailbox, [(f"DW{number:05}", "hello")])
         await street.until_heard(1)
         street.heard.clear()
         seconds, megabytes = await _park(stack, street, worker, mailbox, chats)

@@ -46,7 +46,9 @@ def _signature(token: str, words: str, name: str) -> bytes:
 
 def _algorithm(settings: str) -> str:
     named = (part.partition("=") for part in settings.split(","))
-    return next((value.strip() for name, _, value in named if name.strip() == "algorithm" and value.strip()), "HMAC_SHA1")
+    return next(
+        (value.strip() for name, _, value in named if name.strip() == "algorithm" and value.strip()), "HMAC_SHA1"
+    )
 
 
 @lru_cache(maxsize=64)

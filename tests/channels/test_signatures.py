@@ -33,7 +33,13 @@ URLS = [
     "https://bots.example.com/hooks/wa?bodySHA256=00",
     "/hooks/wa",
 ]
-SETTINGS = ["", "key=k1,algorithm=HMAC_SHA256", "key=k1, algorithm = hmac_sha1", "algorithm=", "key=k1,algorithm=HMAC_MD5"]
+SETTINGS = [
+    "",
+    "key=k1,algorithm=HMAC_SHA256",
+    "key=k1, algorithm = hmac_sha1",
+    "algorithm=",
+    "key=k1,algorithm=HMAC_MD5",
+]
 FORMS = [
     {},
     {"Body": ["hello"], "From": ["whatsapp:+4915100000042"]},
@@ -68,7 +74,9 @@ def test_twilio_verdict_is_the_sdks(url, form, settings):
     """Each signature for each spelling of the URL, with either hash, and each of them bent."""
     signed_urls = {url, url.replace(":8443", ""), url.replace("example.com/", "example.com:443/"), url.rstrip("?")}
     good = {signature_of(signed, form, name) for signed in signed_urls for name in ("sha1", "sha256")}
-    bent = {words for signature in good for words in (signature.lower(), signature[:-1], signature + "=", " " + signature)}
+    bent = {
+        words for signature in good for words in (signature.lower(), signature[:-1], signature + "=", " " + signature)
+    }
     for signature in [*good, *bent, "", "ü", "A" * 28]:
         assert twilio_signed(TOKEN, url, form, signature, settings) == sdk_says(url, form, signature, settings)
 
@@ -87,7 +95,7 @@ def test_any_form_twilio_signs_is_good_and_one_more_field_is_not(form):
 
 def test_url_that_is_none_cannot_be_checked():
     """A forged port is an error to the caller, which refuses."""
-    with pytest.raises(ValueError, match="[Pp]ort"):
+    with pytest.raises(ValueError, match="Port"):
         twilio_signed(TOKEN, "https://bots.example.com:99999/hooks/wa", {}, "x")
 
 

@@ -1,4 +1,4 @@
-"""Round trips: how often a turn goes to Redis, counted at the server; a time would say something else on every machine."""
+"""Round trips: how often a turn goes to Redis, counted at the server: a time would say something else each day."""
 
 from __future__ import annotations
 
