@@ -152,7 +152,16 @@ class ChannelAgent:
             seq=queued.seq,
         )
         answer = await self._answer(case)
-        return replace(answer.change, history=json.dumps(_clipped(case.memory.to_dict())))
+        change = _in_language(answer.change, self._words(case))
+        return replace(change, history=json.dumps(_clipped(case.memory.to_dict())))
+
+    def is_answer(self, text: str) -> bool:
+        """Whether these words would be a yes or a no, if something waited for one."""
+        return read_answer(self.parser, text, "").says in ("confirm", "cancel")
+
+    def words(self, turn: Turn) -> Texts:
+        """How to speak to whoever wrote this: as it is written, else as their app is set, else as the channel does."""
+        return self._speak([turn.text], turn)
 
     async def give_up(self, queued: QueuedTurn, lease: Lease, words: str) -> Change:
         """What a turn changes that could not be answered: what it decided or tapped again is told, and else `words`.
@@ -169,7 +178,7 @@ class ChannelAgent:
             if stored and press and stored.pid == press.pending_action_id and stored.state in _BEGUN_AND_OVER:
                 return await self._owned_up(queued, stored)
         if live and live.state in _WAITING and not queued.turn.tap:
-            told = f"{speak(live.action.language).dropped(live.action.preview)}\n\n{words}"
+            told = "\n\n".join(filter(None, (speak(live.action.language).dropped(live.action.preview), words)))
             return Change(replies=((Reply(told), ""),), move=_dropped(live, queued.turn))
         return Change(replies=((Reply(words), ""),))
 
@@ -296,7 +305,10 @@ class ChannelAgent:
             case.turn.text,
             *(message.content for message in reversed(case.memory.get_history()) if _typed(message)),
         ]
-        language = choose(said, case.turn.language, self._language)
+        return self._speak(said, case.turn)
+
+    def _speak(self, said: Sequence[str], turn: Turn) -> Texts:
+        language = choose(said, turn.language, self._language)
         return speak(language if not self._languages or language in self._languages else self._language)
 
     async def _move_on(self, case: _Case, live: StoredAction) -> _Answer:
@@ -410,6 +422,12 @@ class _Parts:
 def turn_label(turn: Turn) -> str:
     """What the history says of a turn without words."""
     return "" if turn.media else f"({'a tap' if turn.tap else 'nothing'})"
+
+
+def _in_language(change: Change, words: Texts) -> Change:
+    """The change whose replies say what they are written in."""
+    replies = tuple((replace(reply, language=words.language), pid) for reply, pid in change.replies)
+    return replace(change, replies=replies)
 
 
 def _asserting(case: _Case, answer: _Answer, record: PendingAction) -> _Answer:

@@ -30,9 +30,8 @@ from benchmarks.street import Street
 from benchmarks.turns import accept
 from channels.types import Conversation, Reply, Turn
 from workers.lane import Change, QueuedReply, QueuedTurn
-from workers.mailbox import LUA, RedisMailbox
+from workers.mailbox import LUA
 from workers.outbox import RedisOutbox
-from workers.queue import WakeUps
 from workers.redis import Scripts, shard_of
 
 #: Redis servers that conversations are spread over.
@@ -99,7 +98,7 @@ async def _backlogs(stack: Stack, street: Street, workers: list[subprocess.Popen
 
 async def _backlog(stack: Stack, street: Street, workers: list[subprocess.Popen[bytes]], text: str) -> float:
     """Turns per second, from the moment the workers go on to the last reply."""
-    mailbox = RedisMailbox(Scripts(stack.client, LUA), WakeUps(stack.client))
+    mailbox = stack.mailbox()
     chats = [f"DB{next(_NUMBERS):07}" for _ in range(TURNS)]
     for worker in workers:
         worker.send_signal(signal.SIGSTOP)
@@ -148,7 +147,7 @@ async def _say(street: Street, stack: Stack, turns: int) -> None:
 
 def memory(stack: Stack) -> None:
     """Redis memory of a conversation with nothing to do, as one turn left it, and of turns that wait."""
-    client, mailbox = stack.client, RedisMailbox(Scripts(stack.client, LUA))
+    client, mailbox = stack.client, stack.mailbox(wakes=False)
     client.config_set("appendonly", "no")
     idle = _bytes_each(client, lambda: preload(stack, range(SAMPLE)))
     seen = list(client.scan_iter("sayso:*:seen:*", count=1000))
@@ -186,8 +185,8 @@ def preload(stack: Stack, numbers: range) -> None:
 
 def _lived(stack: Stack) -> Conversation:
     """A conversation with one turn that was answered, and nothing left to do."""
-    scripts = Scripts(stack.client, LUA)
-    mailbox, outbox, turn = RedisMailbox(scripts), RedisOutbox(scripts), _turn(-1 - next(_NUMBERS), 0)
+    mailbox, outbox = stack.mailbox(wakes=False), RedisOutbox(Scripts(stack.client, LUA))
+    turn = _turn(-1 - next(_NUMBERS), 0)
     mailbox.accept(turn)
     lease, queued = mailbox.lease(turn.conversation.id, "bench") or (None, None)
     assert lease

@@ -17,8 +17,11 @@ import httpx
 from redis import Redis
 
 from config.embedded import EmbeddedRedis
+from pending.texts import speak
 from tests.fakes import platforms as fakes
-from workers.redis import connect
+from workers.mailbox import LUA, RedisMailbox
+from workers.queue import WakeUps
+from workers.redis import Scripts, connect
 
 #: Seconds to wait for processes to be up.
 PATIENCE = 30.0
@@ -28,7 +31,7 @@ public_url: {public_url}
 redis_url: ${{REDIS_URL}}
 agent: {{model: offline}}
 tools: [benchmarks.thinking]
-workers: {{concurrency: {concurrency}}}
+workers: {{concurrency: {concurrency}, join_bursts: false}}
 channels:
   desk:
     {{platform: slack, bot_token: "${{SLACK_BOT_TOKEN}}", signing_secret: "${{SLACK_SIGNING_SECRET}}",
@@ -92,6 +95,12 @@ class Stack:
     def client(self) -> Redis:
         """A client of the stack's Redis."""
         return connect(self.redis.url, patient=True)
+
+    def mailbox(self, *, wakes: bool = True) -> RedisMailbox:
+        """The door of the stack's Redis; with `wakes`, workers hear of what comes in."""
+        client = self.client
+        wake_up = WakeUps(client) if wakes else lambda _: ()
+        return RedisMailbox(Scripts(client, LUA), lambda turn: speak(turn.language), wake_up)
 
     def web(self) -> subprocess.Popen[bytes]:
         """Our web process, answering."""

@@ -22,9 +22,8 @@ from benchmarks.stack import Stack, rss_mb
 from benchmarks.street import Street
 from benchmarks.table import Row, table
 from channels.types import Conversation, Turn
-from workers.mailbox import LUA, RedisMailbox
-from workers.queue import QUEUE, WakeUps
-from workers.redis import Scripts
+from workers.mailbox import RedisMailbox
+from workers.queue import QUEUE
 
 #: Rounds of turns one after the other, and turns in each.
 ROUNDS, TURNS = 5, 40
@@ -118,7 +117,7 @@ async def _crowd(street: Street, port: int) -> tuple[float, list[float]]:
 async def parked(stack: Stack, street: Street) -> list[Row]:
     """A thousand turns that wait at once in one process; the median of the rounds, and the most memory."""
     worker = await asyncio.to_thread(stack.worker)
-    mailbox = RedisMailbox(Scripts(stack.client, LUA), WakeUps(stack.client))
+    mailbox = stack.mailbox()
     makespans, per_ten = [], []
     for number in range(PARKED_ROUNDS):
         chats = [f"DP{number}{index:05}" for index in range(PARKED)]

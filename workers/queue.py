@@ -82,7 +82,7 @@ class WakeUps:
         self._pattern: dict[str, Any] = job.to_dict(include_meta=False)
 
     def __call__(self, conversation: str) -> Sequence[str | bytes | int | float]:
-        """Job key, queue key, key of RQ's set of queues, job id, then the job's hash as field, value, field, value."""
+        """What job keys begin with, queue key, key of RQ's set of queues, job id, then the job's hash by fields."""
         job_id, at = f"drain-{secrets.token_hex(8)}", utcformat(now())
         call = JSONSerializer.dumps((DRAIN, None, (conversation,), {}))  # type: ignore[no-untyped-call]  # RQ's own
         fields = self._pattern | {
@@ -92,7 +92,7 @@ class WakeUps:
             "enqueued_at": at,
         }
         flat = [part for pair in fields.items() for part in pair]
-        return [SaysoJob.key_for(job_id), self._queue_key, Queue.redis_queues_keys, job_id, *flat]
+        return [Job.redis_job_namespace_prefix, self._queue_key, Queue.redis_queues_keys, job_id, *flat]
 
 
 def make_job(connection: Redis, job_id: str, conversation: str) -> Job:

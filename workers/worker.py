@@ -37,6 +37,7 @@ from workers.books import Books
 from workers.loop import LoopThread
 from workers.offload import offload
 from workers.queue import FIRST, QUEUE, ForbiddenJob, SaysoJob
+from workers.whisper import listen
 
 log = logging.getLogger(__name__)
 
@@ -283,6 +284,7 @@ def run_worker(services: Services) -> None:
     process.loop.submit(services.reaper.forever())
     process.loop.submit(services.auditor.forever())
     process.loop.submit(_sweep_media(services.media))
+    process.loop.submit(listen(services.redis_url, services.drain.look_up))
     worker = None
     while True:
         try:

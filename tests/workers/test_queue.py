@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -15,12 +16,13 @@ from rq.serializers import JSONSerializer
 from rq.utils import utcparse
 from rq.webhook import Webhook
 
+from channels.types import Conversation
 from config.schema import WorkerSettings
-from tests.contracts.rigs import CHAT, turn
+from tests.contracts.rigs import CHAT, turn, voice
 from workers import jobs
 from workers.lane import Change
-from workers.mailbox import LUA, RedisMailbox
-from workers.queue import QUEUE, ForbiddenJob, SaysoJob, WakeUps, make_job
+from workers.mailbox import LUA, Limits, RedisMailbox
+from workers.queue import FIRST, QUEUE, ForbiddenJob, SaysoJob, WakeUps, make_job
 from workers.reaper import Reaper
 from workers.redis import Scripts
 from workers.worker import _new_worker
@@ -67,19 +69,23 @@ def bare(redis_url, redis_client):
 @pytest.fixture
 def mailbox(redis_client):
     """A mailbox that wakes workers."""
-    return RedisMailbox(Scripts(redis_client, LUA), WakeUps(redis_client))
+    return RedisMailbox(Scripts(redis_client, LUA), voice, WakeUps(redis_client))
 
 
 @pytest.mark.parametrize("conversation", [CHAT.id, "shop-wa.2_x:" + "0f" * 10])
 def test_wake_up_is_the_job_rq_would_write(redis_client, conversation):
     """Field for field, in RQ's order and types; only its times are its own."""
-    key, queue_key, queues_key, job_id, *flat = WakeUps(redis_client)(conversation)
+    prefix, queue_key, queues_key, job_id, *flat = WakeUps(redis_client)(conversation)
     job = make_job(redis_client, job_id, conversation)
     written, ours = job.to_dict(include_meta=False), dict(zip(flat[::2], flat[1::2], strict=True))
     job.created_at, job.enqueued_at = (utcparse(ours[name]) for name in ("created_at", "enqueued_at"))
     assert list(ours.items()) == list(job.to_dict(include_meta=False).items())
     assert [type(value) for value in ours.values()] == [type(value) for value in written.values()]
-    assert (key, queue_key, queues_key) == (job.key, Queue(QUEUE, connection=redis_client).key, Queue.redis_queues_keys)
+    assert (prefix, queue_key, queues_key) == (
+        Job.redis_job_namespace_prefix,
+        Queue(QUEUE, connection=redis_client).key,
+        Queue.redis_queues_keys,
+    )
 
 
 def test_each_wake_up_has_an_id_of_its_own(redis_client):
@@ -222,17 +228,31 @@ def test_handed_over_lane_goes_to_the_end_of_the_queue(bare, mailbox):
 
 def test_wake_up_that_is_still_queued_is_not_repeated(bare, mailbox, redis_client):
     """A long queue must not grow by itself, round after round of the reaper."""
+    reaper = Reaper(redis_client, Scripts(redis_client, LUA), WakeUps(redis_client))
     mailbox.accept(turn())
-    held, _ = mailbox.lease(CHAT.id, "w1")
     for _ in range(3):
-        mailbox.release(held, hand_over=True)
-        held, _ = mailbox.lease(CHAT.id, "w1")
+        redis_client.delete("sayso:reaper")
+        for key in redis_client.scan_iter("sayso:{*}:due"):
+            redis_client.zadd(key, {CHAT.id: 0})
+        assert reaper.round() == 1
     assert bare.llen(f"rq:queue:{QUEUE}") == 1
+
+
+def test_tap_overtakes_other_conversations_in_the_queue(bare, mailbox):
+    """Whoever decides about something waits for nobody who only chats; twice urgent is urgent once."""
+    mailbox.accept(replace(turn(), conversation=Conversation("chat", "other")))
+    mailbox.accept(turn())
+    first, second = bare.lrange(f"rq:queue:{QUEUE}", 0, -1)
+    mailbox.accept(turn(tap="1x"))
+    mailbox.accept(turn(tap="1x"))
+    urgent, *others = bare.lrange(f"rq:queue:{QUEUE}", 0, -1)
+    assert (urgent.startswith(FIRST.encode()), others) == (True, [first, second])
+    assert SaysoJob.fetch(urgent.decode(), connection=bare, serializer=JSONSerializer).conversation == CHAT.id
 
 
 def test_refused_turns_wake_nobody(bare, redis_client):
     """Chatter costs no job, and a full mailbox none beside the one that is on its way."""
-    mailbox = RedisMailbox(Scripts(redis_client, LUA), WakeUps(redis_client), cap=1)
+    mailbox = RedisMailbox(Scripts(redis_client, LUA), voice, WakeUps(redis_client), limits=Limits(waiting=1))
     assert mailbox.accept(turn(addressed=False)).outcome == "ignored"
     assert bare.llen(f"rq:queue:{QUEUE}") == 0
     assert [mailbox.accept(turn()).outcome for _ in range(3)] == ["new", "full", "full"]

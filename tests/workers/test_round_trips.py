@@ -9,7 +9,7 @@ from redis import Redis
 
 from channels.types import Conversation, Received, Turn
 from config.schema import WorkerSettings
-from tests.contracts.rigs import RedisRig, turn
+from tests.contracts.rigs import RedisRig, turn, voice
 from tests.web.services import FakeChannel, browser
 from tests.workers.fakes import Bot
 from workers.books import Books
@@ -51,7 +51,7 @@ def asked(redis_url, redis_client):
 @pytest.fixture
 def mailbox(redis_client):
     """A mailbox that wakes workers; its connection is open and its scripts are known."""
-    kept = RedisMailbox(Scripts(redis_client, LUA), WakeUps(redis_client))
+    kept = RedisMailbox(Scripts(redis_client, LUA), voice, WakeUps(redis_client))
     kept.accept(turn())
     return kept
 
