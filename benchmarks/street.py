@@ -73,7 +73,8 @@ class Street:
         return max(answers[-1][0] for answers in self.heard.values())
 
     async def _door(self, port: int, line: int) -> Door:
-        if (port, line) not in self._doors:
+        door = self._doors.get((port, line))
+        if door is None or door.reader.at_eof():  # a web hangs up on who was silent for long
             self._doors[port, line] = Door(*await asyncio.open_connection("127.0.0.1", port))
         return self._doors[port, line]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 
@@ -26,7 +27,10 @@ class Row:
         return f"| {self.what} | {self.ours} | {self.beside} | {self.ratio:.2f} | {goal} | {verdict} |"
 
 
-def table(rows: list[Row]) -> str:
-    """All rows under one head."""
-    head = "| what | ours | beside it | ratio | goal | met |\n|---|---|---|---|---|---|"
-    return "\n".join([head, *map(str, rows)])
+HEAD = "| what | ours | beside it | ratio | goal | met |\n|---|---|---|---|---|---|"
+
+
+def show(rows: Iterable[Row]) -> None:
+    """Print rows, one below the other."""
+    for row in rows:
+        print(row, flush=True)

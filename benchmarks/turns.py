@@ -20,7 +20,7 @@ from pathlib import Path
 from benchmarks.ingest import ingest
 from benchmarks.stack import Stack, rss_mb
 from benchmarks.street import Street
-from benchmarks.table import Row, table
+from benchmarks.table import HEAD, Row, show
 from channels.types import Conversation, Turn
 from workers.mailbox import RedisMailbox
 from workers.queue import QUEUE
@@ -36,25 +36,25 @@ LATER = "and then"
 
 
 def main() -> None:
-    """Print the table."""
-    print(table(asyncio.run(measure())), flush=True)
+    """Print the table, as it grows."""
+    print(HEAD, flush=True)
+    asyncio.run(measure())
 
 
-async def measure() -> list[Row]:
+async def measure() -> None:
     """All of it."""
     async with Street() as street:
         with tempfile.TemporaryDirectory(prefix="sayso-bench-") as folder, Stack(Path(folder), street.url) as stack:
-            rows = await asyncio.to_thread(ingest, stack)
+            show(await asyncio.to_thread(ingest, stack))
             stack.client.flushall()
-            rows += await live(stack, street)
+            await live(stack, street)
         with tempfile.TemporaryDirectory(prefix="sayso-bench-") as folder, Stack(
             Path(folder), street.url, concurrency=PARKED
         ) as stack:  # fmt: skip
-            rows += await parked(stack, street)
-    return rows
+            show(await parked(stack, street))
 
 
-async def live(stack: Stack, street: Street) -> list[Row]:
+async def live(stack: Stack, street: Street) -> None:
     """One turn at a time with a model of no latency, then a crowd with a slow one."""
     await asyncio.gather(*map(asyncio.to_thread, (stack.web, stack.worker, stack.peer_web)))
     costs: dict[str, list[float]] = {"ours": [], "fork": [], "simple": []}
@@ -69,7 +69,7 @@ async def live(stack: Stack, street: Street) -> list[Row]:
             crowds["ours"] = await _crowd(street, stack.port)
             crowds["fork"] = await _crowd(street, stack.peer_port)
         await asyncio.to_thread(stack.end, peer)
-    return _latency_rows(costs) + _crowd_rows(crowds)
+    show(_latency_rows(costs) + _crowd_rows(crowds))
 
 
 def _latency_rows(costs: dict[str, list[float]]) -> list[Row]:
@@ -121,6 +121,7 @@ async def parked(stack: Stack, street: Street) -> list[Row]:
     makespans, per_ten = [], []
     for number in range(PARKED_ROUNDS):
         chats = [f"DP{number}{index:05}" for index in range(PARKED)]
+        street.heard.clear()
         accept(mailbox, [(f"DW{number:05}", "hello")])
         await street.until_heard(1)
         street.heard.clear()
@@ -169,10 +170,11 @@ async def _most_mb(worker: subprocess.Popen[bytes], street: Street, count: int) 
 
 
 def _check_order(street: Street, chats: list[str]) -> None:
-    for number, chat in enumerate(chats):
-        said = [text for _, text in street.heard[chat]]
-        expected = ["thought", f"You said: {LATER}"] if number < FOLLOWED else ["thought"]
-        assert said == expected, (chat, said)
+    first, then = ["thought"], ["thought", f"You said: {LATER}"]
+    expected = {chat: then if number < FOLLOWED else first for number, chat in enumerate(chats)}
+    heard = {chat: [text for _, text in answers] for chat, answers in street.heard.items()}
+    wrong = {chat: heard.get(chat) for chat in {**expected, **heard} if heard.get(chat) != expected.get(chat)}
+    assert not wrong, wrong
 
 
 if __name__ == "__main__":
