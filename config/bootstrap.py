@@ -42,12 +42,16 @@ from pending.store import BasePendingStore
 from pending.texts import speak
 from workers.connections import Connections
 from workers.drain import Drain
+from workers.journals import Journals, RedisJournals
 from workers.mailbox import LUA, Limits, Mailbox, RedisMailbox
 from workers.notebook import RedisNotebook
 from workers.outbox import Postman, RedisOutbox
 from workers.queue import WakeUps
 from workers.reaper import Reaper
 from workers.redis import RedisUnfit, Scripts, check_fit, connect
+from workers.spool import Spool
+from workers.spool_file import FOLDER as SPOOL
+from workers.spool_file import SpoolFile
 from workers.wire import Wire
 from workers.words import Voice, Words
 
@@ -80,6 +84,7 @@ class Services:
     drain: Drain
     reaper: Reaper
     auditor: Auditor
+    spool: Spool | None = None
 
 
 def bootstrap(
@@ -102,7 +107,7 @@ def bootstrap(
     feed = RedisFeed(connect(redis_url, answer_seconds=FEED_SECONDS))
     shelf = _Shelf(RedisNotebook(client), feed, media, keys, public_url)
     channels = {name: _sound_channel(name, settings, shelf) for name in settings.channels}
-    agents = _agents(settings, client, media, keys)
+    agents = _agents(settings, client, media, keys, RedisJournals(scripts))
     voice = _voice(agents)
     limits = settings.limits
     mailbox = RedisMailbox(
@@ -131,6 +136,7 @@ def bootstrap(
         ),
         reaper=Reaper(client, scripts, wake_up),
         auditor=Auditor(client, Ledger(data / LEDGER, Signer(keys))),
+        spool=Spool(SpoolFile(data / SPOOL), mailbox) if settings.spool else None,
     )
 
 
@@ -222,10 +228,12 @@ def _select(toolbox: LoadedTools, patterns: Sequence[str] | None) -> list[Tool]:
     return [tool for tool in toolbox.tools if any(fnmatch.fnmatchcase(tool.name, pattern) for pattern in patterns)]
 
 
-def _agents(settings: Settings, client: Redis, media: LocalMediaStore, keys: list[str]) -> dict[str, ChannelAgent]:
+def _agents(
+    settings: Settings, client: Redis, media: LocalMediaStore, keys: list[str], journals: Journals
+) -> dict[str, ChannelAgent]:
     toolbox = load_toolbox(settings)
     return {
-        name: _agent(settings, channel, toolbox, _redis_store(channel, client, keys), media)
+        name: _agent(settings, channel, toolbox, _redis_store(channel, client, keys), media, journals)
         for name, channel in settings.channels.items()
     }
 
@@ -254,6 +262,7 @@ def _agent(
     toolbox: LoadedTools,
     store: BasePendingStore,
     media: LocalMediaStore | None,
+    journals: Journals | None = None,
 ) -> ChannelAgent:
     for kind, factory in toolbox.executor_factories.items():
         store.register_executor_factory(kind, factory)
@@ -269,8 +278,10 @@ def _agent(
         store,
         confirm_ttl=channel.confirm_ttl,
         media=media,
+        journals=journals,
         language=channel.speaks,
         languages=channel.languages,
+        expiry_notice=channel.expiry_notice,
     )
 
 
