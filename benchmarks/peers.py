@@ -116,7 +116,7 @@ def main(command: str, *args: str) -> None:
     if command == "web":
         from config.gunicorn import serve
 
-        serve(peer_app(with_enqueue(client)), host="127.0.0.1", port=int(args[0]), threads=32)
+        serve(peer_app(with_enqueue(client)), host="127.0.0.1", port=int(args[0]), threads=32, begin=lambda: None)
     else:
         worker = {"fork": Worker, "simple": SimpleWorker}[command]
         queues = [Queue(QUEUE, connection=client, serializer=JSONSerializer)]

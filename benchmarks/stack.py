@@ -24,7 +24,7 @@ from workers.queue import WakeUps
 from workers.redis import Scripts, connect
 
 #: Seconds to wait for processes to be up.
-PATIENCE = 30.0
+PATIENCE = 90.0
 
 YAML = """
 public_url: {public_url}
