@@ -22,7 +22,7 @@ from agent.tools.tool import Tool, serialise
 from pending.executors import keyed
 from pending.proposals import begin_round, collect_proposals, in_channel_run, place, restore
 from pending.results import PendingConfirmation
-from workers.offload import in_thread
+from workers.offload import in_thread, within
 
 
 async def run_calls(
@@ -196,7 +196,7 @@ async def _ran(call: ToolCall, tool: Tool, config: AgentConfig) -> CallOutcome:
 async def _timed(call: ToolCall, tool: Tool, config: AgentConfig) -> Any:
     seconds = config.tool_timeout_seconds
     try:
-        async with asyncio.timeout(seconds):
+        async with within(seconds):
             return await tool.ainvoke(call.parameters)
     except TimeoutError as exc:
         raise _RefusedError(f"{tool.name!r} gave no result within {seconds} seconds; it may still be running") from exc

@@ -5,8 +5,8 @@ from __future__ import annotations
 import fnmatch
 import logging
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,11 +16,11 @@ from redis.exceptions import ResponseError
 from agent import Agent, AgentConfig, ChannelAgent, ConversationMemory, OfflineProvider, Tool, ToolPolicy
 from agent.tools.errors import ToolLoadError
 from agent.tools.loader import LoadedTools, load_all, load_tools
-from channels.base import Channel, MediaSource, Notebook
+from channels.base import Channel, MediaSource, Notebook, Pace
 from channels.console import ConsoleChannel
 from channels.feed import Feed, RedisFeed
 from channels.media import LocalMediaStore
-from channels.types import Turn
+from channels.types import Conversation, Turn
 from config.embedded import running_url
 from config.keys import secret_keys
 from config.loader import ConfigError
@@ -41,6 +41,7 @@ from pending.audit.signer import Signer
 from pending.store import BasePendingStore
 from pending.texts import speak
 from workers.connections import Connections
+from workers.deliveries import Deliveries, RedisDeliveries
 from workers.drain import Drain
 from workers.journals import Journals, RedisJournals
 from workers.mailbox import LUA, Limits, Mailbox, RedisMailbox
@@ -84,6 +85,7 @@ class Services:
     drain: Drain
     reaper: Reaper
     auditor: Auditor
+    deliveries: Deliveries
     spool: Spool | None = None
 
 
@@ -126,7 +128,7 @@ def bootstrap(
         media=media,
         drain=Drain(
             mailbox,
-            Postman(RedisOutbox(scripts), channels, speak),
+            Postman(RedisOutbox(scripts), channels, speak, paces=_paces(settings, channels)),
             channels,
             agents,
             voice,
@@ -136,8 +138,15 @@ def bootstrap(
         ),
         reaper=Reaper(client, scripts, wake_up),
         auditor=Auditor(client, Ledger(data / LEDGER, Signer(keys))),
+        deliveries=RedisDeliveries(scripts, wake_up),
         spool=Spool(SpoolFile(data / SPOOL), mailbox) if settings.spool else None,
     )
+
+
+def open_deliveries(settings: Settings, data: Path) -> Deliveries:
+    """The deliveries alone, for the command line. Raises ConfigError."""
+    client = _connect(find_redis(settings, data), patient=False)
+    return RedisDeliveries(Scripts(client, LUA), WakeUps(client))
 
 
 def find_redis(settings: Settings, data: Path) -> str:
@@ -289,6 +298,19 @@ def _policy(settings: PolicySettings | None) -> ToolPolicy | None:
     if settings is None:
         return None
     return ToolPolicy(settings.allow, settings.review, settings.deny, settings.deny_when)
+
+
+def _paces(settings: Settings, channels: Mapping[str, Channel]) -> dict[str, Callable[[Conversation], Pace]]:
+    return {name: _pace(channel, settings.channels[name].messages_per_second) for name, channel in channels.items()}
+
+
+def _pace(channel: Channel, per_second: float | None) -> Callable[[Conversation], Pace]:
+    """The platform's own pace, unless the configuration knows this account's."""
+    if per_second is None:
+        return channel.pace
+    if per_second == 0:
+        return lambda _: Pace()
+    return lambda conversation: replace(channel.pace(conversation), per_second=per_second)
 
 
 @dataclass(frozen=True, slots=True)

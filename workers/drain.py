@@ -301,6 +301,8 @@ def _in_pieces(change: Change, channel: Channel | None) -> Change:
         if not (reply.text or reply.media):
             continue
         *firsts, last = _pieces(reply, channel) if channel else [reply]
+        if reply.collapse and not firsts:  # of several messages, none may take another's place
+            last = replace(last, collapse=reply.collapse)
         pieces += [(piece, "") for piece in firsts] + [(last, pid)]
     return replace(change, replies=tuple(pieces))
 

@@ -126,12 +126,19 @@ def journalled_upto(journal: Sequence[str]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class QueuedReply:
-    """The next reply to send, before any further turn. A `suspect` one may have arrived already."""
+    """The next reply to send, before any further turn. A `suspect` one may have arrived already.
+
+    `wait`: seconds until its channel's pace lets it go out, None where nobody said how fast that is. `ahead`: seconds
+    by which its chat is ahead of its own pace. `receipt`: a suspect one did arrive, the platform said so meanwhile.
+    """
 
     number: int
     text: str
     attempt: int
     suspect: bool = False
+    wait: float | None = None
+    ahead: float = 0.0
+    receipt: str = ""
 
     def delivery(self, lease: Lease) -> Delivery:
         """The reply with its address, as adapters take it."""
@@ -270,16 +277,18 @@ class Change:
 
 
 def outbox_entry(to: Conversation, reply: Reply) -> str:
-    """A reply and its address, as the outbox keeps them."""
-    return json.dumps({"to": [to.channel, to.chat, to.thread], "reply": reply.to_json()})
+    """A reply and its address, as the outbox keeps them. What it collapses with comes first: scripts look for it."""
+    first = {"collapse": reply.collapse} if reply.collapse else {}
+    return json.dumps({**first, "to": [to.channel, to.chat, to.thread], "reply": reply.to_json()})
 
 
 def read_work(view: Sequence[Any]) -> Work:
     """What a script's view of the lane says there is to do."""
     match list(view):
-        case ["reply", entry, attempt, suspect]:
+        case ["reply", entry, attempt, suspect, wait, ahead, receipt]:
             number, _, text = str(entry).split(" ", 2)
-            return QueuedReply(int(number), text, int(attempt), bool(suspect))
+            slot = None if wait < 0 else wait / 1000
+            return QueuedReply(int(number), text, int(attempt), bool(suspect), slot, ahead / 1000, str(receipt))
         case ["turn", entry, live, tapped, history, burst, stop, timers, journal, attempt]:
             seq, at, user, _, turn = str(entry).split(" ", 4)
             return QueuedTurn(
