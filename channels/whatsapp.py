@@ -32,6 +32,7 @@ from channels.base import (
 from channels.fetch import Download
 from channels.markup import split, whatsapp_text
 from channels.media import MAX_BYTES
+from channels.signatures import TWILIO_SETTINGS, twilio_signed
 from channels.types import (
     Button,
     Conversation,
@@ -75,24 +76,15 @@ _BEFORE_SENDING = ("NewConnectionError", "NameResolutionError", "ConnectTimeoutE
 
 
 class _Form:
-    """A decoded form that keeps repeated and empty fields, as the signature needs them."""
+    """A decoded form that keeps repeated and empty fields, as the signature needs them. Raises ValueError."""
 
     def __init__(self, body: bytes) -> None:
-        self._values: dict[str, list[str]] = {}
+        self.values: dict[str, list[str]] = {}
         for key, value in parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=MAX_FIELDS):
-            self._values.setdefault(key, []).append(value)
-
-    def __iter__(self) -> Any:
-        return iter(self._values)
-
-    def __len__(self) -> int:
-        return len(self._values)
-
-    def getlist(self, name: str) -> list[str]:
-        return self._values[name]
+            self.values.setdefault(key, []).append(value)
 
     def get(self, name: str) -> str:
-        return self._values.get(name, [""])[0]
+        return self.values.get(name, [""])[0]
 
 
 class WhatsAppChannel:
@@ -152,19 +144,13 @@ class WhatsAppChannel:
         return Received(turns=(turn,), answer=_ANSWER)
 
     def _verified(self, hook: Hook) -> _Form:
-        from twilio.request_validator import (  # type: ignore[import-untyped]  # twilio ships no types
-            SIGNATURE_SETTINGS_HEADER,
-            RequestValidator,
-            get_signature_algorithm,
-        )
-
-        settings = hook.header(SIGNATURE_SETTINGS_HEADER)
-        validator = RequestValidator(self._shared_key if settings and self._shared_key else self._auth_token)
+        settings = hook.header(TWILIO_SETTINGS)
+        secret = self._shared_key if settings and self._shared_key else self._auth_token
+        url, signature = hook.url.partition("#")[0], hook.header("x-twilio-signature")
         try:
             form = _Form(hook.body)
-            url, signature = hook.url.partition("#")[0], hook.header("x-twilio-signature")
-            valid = validator.validate(url, form, signature, get_signature_algorithm(settings))
-        except Exception as exc:  # the validator raises all sorts on forged input
+            valid = twilio_signed(secret, url, form.values, signature, settings)
+        except ValueError as exc:
             raise Forbidden("the signature cannot be checked") from exc
         if not valid or form.get("AccountSid") != self._account_sid:
             raise Forbidden("the signature or the account is wrong")
