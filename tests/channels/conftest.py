@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.channels.harness import MemoryMedia
-from tests.fakes.platforms import FakePlatforms
+from channels.fakes.platforms import FakePlatforms
 
 
 @pytest.fixture(scope="session")

@@ -18,8 +18,8 @@ from channels.slack import SlackChannel
 from channels.telegram import TelegramChannel
 from channels.types import Conversation, Hook, Media
 from channels.whatsapp import WhatsAppChannel
-from tests.fakes import platforms as fakes
-from tests.fakes import signing
+from channels.fakes import platforms as fakes
+from channels.fakes import signing
 
 NOW = 1795204800.0
 WHATSAPP_URL = "https://bots.example.com/hooks/whatsapp?tenant=a%20b"

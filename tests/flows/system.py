@@ -19,9 +19,9 @@ from redis import Redis
 from redis.exceptions import RedisError
 
 from config.embedded import EmbeddedRedis
-from tests.fakes import platforms as fakes
-from tests.fakes import signing
-from tests.fakes.platforms import FakePlatforms
+from channels.fakes import platforms as fakes
+from channels.fakes import signing
+from channels.fakes.platforms import FakePlatforms
 from workers.redis import PREFIX
 
 #: Seconds to wait for something that should happen at once.

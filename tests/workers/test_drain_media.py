@@ -14,7 +14,7 @@ from channels.base import Channel, FetchError, Unreachable
 from channels.media import LocalMediaStore, TooLarge
 from channels.types import Media, Reply
 from tests.contracts.rigs import CHAT, MemoryRig, turn
-from tests.fakes.signing import JPEG
+from channels.fakes.signing import JPEG
 from tests.workers.fakes import Bot, FakeChannel
 from workers import drain
 from workers.drain import TOO_LONG, Drain
