@@ -1,4 +1,4 @@
-"""The `sayso` command: up, web, worker, chat, check, audit."""
+"""The `sayso` command: up, web, worker, chat, check, audit, simulate."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ import click
 # Each command loads only what it needs, and `up` hears signals before it loads anything.
 from config.audit_cli import audit
 from config.refusals import clear_errors, fail, load
+from config.simulate_cli import simulate
 
 _config = click.option(
     "--config", "config", type=click.Path(path_type=Path), help="The YAML file.  [default: SAYSO_CONFIG, or the demo]"
@@ -34,6 +35,7 @@ def main() -> None:
 
 
 main.add_command(audit)
+main.add_command(simulate)
 
 
 @main.command()
