@@ -73,17 +73,12 @@ class Courier:
         return status
 
     def _posted(self, url: str, hook: Hook) -> int:
-        headers, body = hook()
         place = urlsplit(url)
         connection = self._connection(place.netloc)
-        try:
-            connection.request("POST", place.path, body, headers)
-            answer = connection.getresponse()
-            answer.read()
-        except (OSError, http.client.HTTPException):  # the web was killed, or has not come back yet
-            connection.close()
-            return 0
-        return answer.status
+        kept = connection.sock is not None
+        status = _posted(connection, place.path, hook)
+        # The web may have closed a connection that nobody used for a while: that is no failure of a delivery.
+        return status or (_posted(connection, place.path, hook) if kept else 0)
 
     def _connection(self, address: str) -> http.client.HTTPConnection:
         """This thread's connection, kept between deliveries."""
@@ -92,3 +87,16 @@ class Courier:
             kept[address] = http.client.HTTPConnection(address, timeout=TIMEOUT)
         connection: http.client.HTTPConnection = kept[address]
         return connection
+
+
+def _posted(connection: http.client.HTTPConnection, path: str, hook: Hook) -> int:
+    """The status; 0 when there was no answer: the web was killed, or has not come back yet."""
+    headers, body = hook()
+    try:
+        connection.request("POST", path, body, headers)
+        answer = connection.getresponse()
+        answer.read()
+    except (OSError, http.client.HTTPException):
+        connection.close()
+        return 0
+    return answer.status

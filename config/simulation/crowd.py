@@ -35,6 +35,8 @@ class Crowd:
         self._done, self._over = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._live()), name="crowd", daemon=True)
         self._error: BaseException | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._playing: asyncio.Task[None] | None = None
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -42,6 +44,8 @@ class Crowd:
 
     def __exit__(self, *_: object) -> None:
         self._over.set()
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._cancel)
         self._thread.join()
         self._courier.close()
 
@@ -70,13 +74,19 @@ class Crowd:
     async def _live(self) -> None:
         inboxes = {person.phone.chat: person.inbox for person in self.people}
         following = asyncio.create_task(follow(lambda: self._platforms.sent, inboxes))
-        try:
-            async with asyncio.TaskGroup() as group:
-                for person in self.people:
-                    group.create_task(person.live(self._stories))
-            await self._courier.drained()
-        except BaseException as exc:  # noqa: BLE001  # told to whoever waits for us
-            self._error = exc
+        self._loop, self._playing = asyncio.get_running_loop(), asyncio.create_task(self._play())
+        await asyncio.wait({self._playing})
+        self._error = None if self._playing.cancelled() else self._playing.exception()
         self._done.set()
         await asyncio.to_thread(self._over.wait)
         following.cancel()
+
+    async def _play(self) -> None:
+        async with asyncio.TaskGroup() as group:
+            for person in self.people:
+                group.create_task(person.live(self._stories))
+        await self._courier.drained()
+
+    def _cancel(self) -> None:
+        if self._playing is not None:
+            self._playing.cancel()

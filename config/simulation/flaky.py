@@ -14,8 +14,8 @@ from channels.fakes.base import Call, Failure
 CHANCES = {"drop": 0.15, "lost": 0.15, "429": 0.10, "503": 0.05}
 #: Seconds that the fakes ask to wait for, where they say it: Telegram and Slack.
 RETRY_AFTER = 7.0
-#: Failures in a row in one chat at most: a reply is given up after ten tries, and that is another story.
-MOST_IN_A_ROW = 8
+#: Failures in a row in one chat at most. The pauses between tries double, and after ten a reply is given up.
+MOST_IN_A_ROW = 4
 #: Who names a chat how.
 _CHAT_FIELDS = {"twilio": "To", "telegram": "chat_id", "slack": "channel"}
 
@@ -41,8 +41,10 @@ class Flaky:
             self._row[chat] = self._row[chat] + 1 if error else 0
             if error == "429" and platform != "twilio":
                 self._closed_until[chat] = self._clock() + RETRY_AFTER
-            self.failures[error] += bool(error)
-        return Failure(error) if error else None
+            if not error:
+                return None
+            self.failures[error] += 1
+            return Failure(error)
 
     def _error(self) -> str:
         drawn = self._chance.random()

@@ -148,6 +148,6 @@ def _has_outcome(heard: Sequence[Heard]) -> bool:
 
 
 def _is_told(heard: Sequence[Heard], acts: int) -> bool:
-    """Whether the outcome is there, or every act so far was too early."""
-    early = sum(each.telling.kind == "early" and not each.telling.marked for each in heard)
+    """Whether the outcome is there, or every act so far was too early, as far as a person can tell."""
+    early = sum(each.telling.kind == "early" for each in heard)
     return _has_outcome(heard) or early >= acts

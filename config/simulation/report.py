@@ -42,13 +42,18 @@ class Report:
         return self.review.endings["unknown"]
 
     @property
+    def _cut_sends(self) -> int:
+        """Sends that may have arrived: only the platform knows."""
+        return sum(self.failed_sends[error] for error in ("drop", "lost", "503"))
+
+    @property
     def broken(self) -> list[str]:
         """Every promise that was not held, in words."""
         words = [f"{name}: {count}" for name in PROMISES if (count := self.review.count(name))]
         repeated, replies = self.review.repeated, self.review.replies
         if self.unknown > self.hits:
             words.append(f"unknown: {self.unknown}, and only {self.hits} hits")
-        if repeated > self.hits + self.lost_replies + sum(self.failed_sends.values()):
+        if repeated > self.hits + self.lost_replies + self._cut_sends:
             words.append(f"repeated: {repeated}, more than there were reasons to")
         if replies >= MANY_REPLIES and not self.failed_sends and repeated > REPEATED_SHARE * replies:
             words.append(f"repeated: {repeated} of {replies} replies, above {REPEATED_SHARE:.1%}")

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.channels.harness import MemoryMedia
 from channels.fakes.platforms import FakePlatforms
+from tests.channels.harness import MemoryMedia
 
 
 @pytest.fixture(scope="session")

@@ -19,8 +19,8 @@ import httpx
 import pytest
 from redis import Redis
 
-from channels.types import Conversation
 from channels.fakes import signing
+from channels.types import Conversation
 from config.simulation.effects import Effects, Entry
 from config.simulation.verdict import Telling, Verdict, judge, tellings
 from tests.flows.killer import FREEZE, Killer

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from channels.base import Channel, FetchError, Unreachable
+from channels.fakes.signing import JPEG
 from channels.media import LocalMediaStore, TooLarge
 from channels.types import Media, Reply
 from tests.contracts.rigs import CHAT, MemoryRig, turn
-from channels.fakes.signing import JPEG
 from tests.workers.fakes import Bot, FakeChannel
 from workers import drain
 from workers.drain import TOO_LONG, Drain
