@@ -28,7 +28,7 @@ from pending.records import CHANGED, OPEN_STATES, Claim, Decision, StoredAction
 from pending.store import BasePendingStore, InMemoryPendingStore, scope_of
 from pending.texts import Texts, speak
 from workers.lane import Change, Lease, Move, QueuedTurn
-from workers.offload import offload, run_sync
+from workers.offload import offload, reach, run_sync
 
 log = logging.getLogger(__name__)
 
@@ -124,7 +124,7 @@ class ChannelAgent:
         """
         scope = scope_of(user_id, channel_id, conversation_id)
         turn = Turn(f"ask-{token_urlsafe(8)}", scope.conversation, user_id, message)
-        live = await offload(self.store.records.look, scope.conversation.id, scope.id)
+        live = await reach(self.store.records.look, scope.conversation.id, scope.id)
         if live and args_digest not in (None, live.action.args_digest) and self.parser.is_confirm(message):
             return _ack(await self._refuse_changed(scope.conversation.id, live))
         memory = self._memory_of(f"{scope.conversation.id}:{scope.id}")
@@ -152,7 +152,16 @@ class ChannelAgent:
             seq=queued.seq,
         )
         answer = await self._answer(case)
-        return replace(answer.change, history=json.dumps(_clipped(case.memory.to_dict())))
+        change = _in_language(answer.change, self._words(case))
+        return replace(change, history=json.dumps(_clipped(case.memory.to_dict())))
+
+    def is_answer(self, text: str) -> bool:
+        """Whether these words would be a yes or a no, if something waited for one."""
+        return read_answer(self.parser, text, "").says in ("confirm", "cancel")
+
+    def words(self, turn: Turn) -> Texts:
+        """How to speak to whoever wrote this: as it is written, else as their app is set, else as the channel does."""
+        return self._speak([turn.text], turn)
 
     async def give_up(self, queued: QueuedTurn, lease: Lease, words: str) -> Change:
         """What a turn changes that could not be answered: what it decided or tapped again is told, and else `words`.
@@ -160,16 +169,16 @@ class ChannelAgent:
         Nothing destructive stays armed behind it.
         """
         conversation, event = queued.turn.conversation.id, queued.turn.event_id
-        live = await offload(self.store.records.look, conversation, queued.user)
+        live = await reach(self.store.records.look, conversation, queued.user)
         pids = tuple(pid for pid in (queued.tapped.get("pid", ""), live.pid if live else "") if pid)
         press = self.store.seal.read(queued.turn.tap.data, queued.turn.scope) if queued.turn.tap else None
-        for stored in await offload(self.store.records.read, conversation, pids):
+        for stored in await reach(self.store.records.read, conversation, pids):
             if stored and stored.by == event and stored.state in ("claimed", "started", *_BEGUN_AND_OVER):
                 return await self._owned_up(queued, stored)
             if stored and press and stored.pid == press.pending_action_id and stored.state in _BEGUN_AND_OVER:
                 return await self._owned_up(queued, stored)
         if live and live.state in _WAITING and not queued.turn.tap:
-            told = f"{speak(live.action.language).dropped(live.action.preview)}\n\n{words}"
+            told = "\n\n".join(filter(None, (speak(live.action.language).dropped(live.action.preview), words)))
             return Change(replies=((Reply(told), ""),), move=_dropped(live, queued.turn))
         return Change(replies=((Reply(words), ""),))
 
@@ -235,7 +244,7 @@ class ChannelAgent:
             turn.scope, "ignore", turn.event_id, expected_id=target.pid,
             ignore_seconds=self.store.ignore_ttl_seconds,
         )  # fmt: skip
-        verdict, _ = await offload(self.store.records.decide, decision)
+        verdict, _ = await reach(self.store.records.decide, decision)
         words, preview = speak(target.action.language), target.action.preview
         return _said(case, words.expired(preview) if verdict == "expired" else words.ignored(preview))
 
@@ -296,7 +305,10 @@ class ChannelAgent:
             case.turn.text,
             *(message.content for message in reversed(case.memory.get_history()) if _typed(message)),
         ]
-        language = choose(said, case.turn.language, self._language)
+        return self._speak(said, case.turn)
+
+    def _speak(self, said: Sequence[str], turn: Turn) -> Texts:
+        language = choose(said, turn.language, self._language)
         return speak(language if not self._languages or language in self._languages else self._language)
 
     async def _move_on(self, case: _Case, live: StoredAction) -> _Answer:
@@ -370,13 +382,13 @@ class ChannelAgent:
         """Make the change. False when another message of the same scope was quicker: this answer is void."""
         if not (change.move or change.arms):
             return True
-        word, _ = await offload(self.store.records.change, conversation, change)
+        word, _ = await reach(self.store.records.change, conversation, change)
         return word == "ok"
 
     async def _refuse_changed(self, conversation: str, live: StoredAction) -> str:
         action = live.action
         move = Move(action.pending_action_id, _WAITING, "cancelled")
-        await offload(self.store.records.change, conversation, Change(move=move))
+        await reach(self.store.records.change, conversation, Change(move=move))
         return speak(action.language).unsafe(action.preview)
 
     def _memory_of(self, scope: str) -> ConversationMemory:
@@ -410,6 +422,12 @@ class _Parts:
 def turn_label(turn: Turn) -> str:
     """What the history says of a turn without words."""
     return "" if turn.media else f"({'a tap' if turn.tap else 'nothing'})"
+
+
+def _in_language(change: Change, words: Texts) -> Change:
+    """The change whose replies say what they are written in."""
+    replies = tuple((replace(reply, language=words.language), pid) for reply, pid in change.replies)
+    return replace(change, replies=replies)
 
 
 def _asserting(case: _Case, answer: _Answer, record: PendingAction) -> _Answer:

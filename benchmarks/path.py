@@ -20,6 +20,7 @@ from rq.serializers import JSONSerializer
 
 from channels.types import Conversation, Turn
 from config.embedded import EmbeddedRedis
+from pending.texts import speak
 from workers.mailbox import LUA, RedisMailbox
 from workers.queue import DRAIN, WakeUps
 from workers.redis import Scripts, connect
@@ -33,7 +34,7 @@ Case = Callable[[int], object]
 def cases(url: str) -> dict[str, Case]:
     """Each takes the number of the message and keeps it durably, once."""
     client = connect(url)
-    mailbox = RedisMailbox(Scripts(client, LUA), WakeUps(client))
+    mailbox = RedisMailbox(Scripts(client, LUA), lambda turn: speak(turn.language), WakeUps(client))
     bytes_client = Redis.from_url(url)
     queue = Queue("bench", connection=bytes_client, serializer=JSONSerializer)
     push = client.register_script(

@@ -17,7 +17,6 @@ from urllib.parse import urlsplit
 from itsdangerous import BadData, URLSafeSerializer
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
-from werkzeug.http import parse_cookie
 
 from channels.base import BadHook, FetchError, Forbidden, MediaSource, Unreachable
 from channels.feed import Entry, Feed, FeedError
@@ -84,6 +83,8 @@ class ConsoleChannel:
 
     def receive(self, hook: Hook) -> Received:
         """Verify what the page posted, then read it. Raises Forbidden or BadHook."""
+        from werkzeug.http import parse_cookie  # only the web hears hooks, and Flask has loaded it there
+
         if not hook.header(PAGE_HEADER):
             raise Forbidden(f"header {PAGE_HEADER!r} is missing: only the console page may post here")
         if not _same_origin(hook):

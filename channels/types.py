@@ -132,11 +132,15 @@ class Button:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What the bot says, as one platform message: Markdown text, or one file with the text as its caption."""
+    """What the bot says, as one platform message: Markdown text, or one file with the text as its caption.
+
+    `language` is what it is written in (BCP 47), "" when nobody knows: what must be added on the way is said in it.
+    """
 
     text: str = ""
     buttons: tuple[Button, ...] = ()
     media: Media | None = None
+    language: str = ""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "text", storable(self.text))

@@ -120,7 +120,7 @@ def _accept(services: Services, turn: Turn) -> bool:
     parts = split_button(turn.tap.data) if turn.tap else None
     accepted = services.mailbox.accept(turn, tapped=parts[0] if parts else "")
     log.info("turn.accepted", extra={"conversation": turn.conversation.id, "outcome": accepted.outcome})
-    return accepted.outcome != "full"
+    return not accepted.refused
 
 
 def _redis_away(error: RedisError) -> Response:

@@ -8,6 +8,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from redis import Redis
 from redis.exceptions import ResponseError
@@ -19,9 +20,7 @@ from channels.base import Channel, MediaSource, Notebook
 from channels.console import ConsoleChannel
 from channels.feed import Feed, RedisFeed
 from channels.media import LocalMediaStore
-from channels.slack import SlackChannel
-from channels.telegram import TelegramChannel
-from channels.whatsapp import WhatsAppChannel
+from channels.types import Turn
 from config.embedded import running_url
 from config.keys import secret_keys
 from config.loader import ConfigError
@@ -40,13 +39,22 @@ from pending.audit.ledger import FILE as LEDGER
 from pending.audit.ledger import Ledger
 from pending.audit.signer import Signer
 from pending.store import BasePendingStore
+from pending.texts import speak
+from workers.connections import Connections
 from workers.drain import Drain
-from workers.mailbox import LUA, Mailbox, RedisMailbox
+from workers.mailbox import LUA, Limits, Mailbox, RedisMailbox
 from workers.notebook import RedisNotebook
 from workers.outbox import Postman, RedisOutbox
 from workers.queue import WakeUps
 from workers.reaper import Reaper
 from workers.redis import RedisUnfit, Scripts, check_fit, connect
+from workers.wire import Wire
+from workers.words import Voice, Words
+
+if TYPE_CHECKING:  # a process loads the adapters of its own platforms only
+    from channels.slack import SlackChannel
+    from channels.telegram import TelegramChannel
+    from channels.whatsapp import WhatsAppChannel
 
 log = logging.getLogger(__name__)
 
@@ -86,13 +94,23 @@ def bootstrap(
     redis_url = redis_url or find_redis(settings, data)
     public_url = settings.public_url or (public_url or os.environ.get("SAYSO_PUBLIC_URL", DEFAULT_URL)).rstrip("/")
     client = _connect(redis_url, patient=patient)
+    if patient:
+        Connections.of(client).wire = Wire(redis_url)
     wake_up = WakeUps(client)
     scripts = Scripts(client, LUA)
     media = LocalMediaStore(data / "media", keys=keys, public_url=public_url)
     feed = RedisFeed(connect(redis_url, answer_seconds=FEED_SECONDS))
     shelf = _Shelf(RedisNotebook(client), feed, media, keys, public_url)
     channels = {name: _sound_channel(name, settings, shelf) for name in settings.channels}
-    mailbox = RedisMailbox(scripts, wake_up)
+    agents = _agents(settings, client, media, keys)
+    voice = _voice(agents)
+    limits = settings.limits
+    mailbox = RedisMailbox(
+        scripts,
+        voice,
+        wake_up,
+        limits=Limits(limits.waiting, limits.per_minute, limits.in_one_go, limits.conversations),
+    )
     return Services(
         settings=settings,
         public_url=public_url,
@@ -102,7 +120,14 @@ def bootstrap(
         channels=channels,
         media=media,
         drain=Drain(
-            mailbox, Postman(RedisOutbox(scripts), channels), channels, _agents(settings, client, media, keys), media
+            mailbox,
+            Postman(RedisOutbox(scripts), channels, speak),
+            channels,
+            agents,
+            voice,
+            media,
+            settings.workers.turn_timeout,
+            settings.workers.join_bursts,
         ),
         reaper=Reaper(client, scripts, wake_up),
         auditor=Auditor(client, Ledger(data / LEDGER, Signer(keys))),
@@ -205,6 +230,16 @@ def _agents(settings: Settings, client: Redis, media: LocalMediaStore, keys: lis
     }
 
 
+def _voice(agents: Mapping[str, ChannelAgent]) -> Voice:
+    """The words for whoever wrote a turn, as its channel's agent finds them."""
+
+    def words(turn: Turn) -> Words:
+        agent = agents.get(turn.conversation.channel)
+        return agent.words(turn) if agent else speak(turn.language)
+
+    return words
+
+
 def _redis_store(channel: AnyChannel, client: Redis, keys: list[str]) -> RedisPendingStore:
     return RedisPendingStore(parser=_parser(channel), client=client, secret_keys=keys)
 
@@ -276,6 +311,8 @@ def _channel(name: str, settings: AnyChannel, shelf: _Shelf) -> Channel:
 
 
 def _whatsapp(name: str, settings: WhatsAppSettings, shelf: _Shelf) -> WhatsAppChannel:
+    from channels.whatsapp import WhatsAppChannel
+
     return WhatsAppChannel(
         name,
         account_sid=settings.account_sid,
@@ -289,6 +326,8 @@ def _whatsapp(name: str, settings: WhatsAppSettings, shelf: _Shelf) -> WhatsAppC
 
 
 def _telegram(name: str, settings: TelegramSettings, shelf: _Shelf) -> TelegramChannel:
+    from channels.telegram import TelegramChannel
+
     return TelegramChannel(
         name,
         token=settings.token.get_secret_value(),
@@ -299,6 +338,8 @@ def _telegram(name: str, settings: TelegramSettings, shelf: _Shelf) -> TelegramC
 
 
 def _slack(name: str, settings: SlackSettings, shelf: _Shelf) -> SlackChannel:
+    from channels.slack import SlackChannel
+
     return SlackChannel(
         name,
         bot_token=settings.bot_token.get_secret_value(),

@@ -91,6 +91,7 @@ def web(config: Path | None, data: Path, host: str, port: int, threads: int) -> 
 @_data
 def worker(config: Path | None, data: Path) -> None:
     """Run a worker process: it answers turns and sends replies."""
+    from channels.sdks import load_sdks
     from config.bootstrap import bootstrap, check_redis
     from config.logs import set_up_logs
     from workers.worker import run_worker
@@ -100,6 +101,7 @@ def worker(config: Path | None, data: Path) -> None:
     with clear_errors():
         services = bootstrap(settings, data=data, patient=True)
         check_redis(services)
+    load_sdks(channel.platform for channel in settings.channels.values())
     run_worker(services)
 
 

@@ -104,6 +104,30 @@ class AgentSettings(Section):
         return model
 
 
+class WorkerSettings(Section):
+    """What one worker process holds.
+
+    `concurrency`: conversations at once. `tool_threads`: sync tools at once. `grace_seconds`: how long a worker that is
+    told to stop may go on with what it has begun. `turn_timeout`: seconds one turn may take. `join_bursts`: whether
+    several messages in a row, nothing but words, are answered as one.
+    """
+
+    concurrency: Annotated[int, NotBoolean] = Field(default=100, ge=1, le=10_000)
+    tool_threads: Annotated[int, NotBoolean] = Field(default=32, ge=1, le=1000)
+    grace_seconds: Annotated[float, NotBoolean] = Field(default=20.0, ge=0, le=3600)
+    turn_timeout: Annotated[float, NotBoolean] = Field(default=120.0, gt=0, le=600)
+    join_bursts: bool = True
+
+
+class LimitSettings(Section):
+    """What is refused at the door, as `workers.mailbox.Limits` explains."""
+
+    waiting: Annotated[int, NotBoolean] = Field(default=50, ge=1, le=1000)
+    per_minute: Annotated[int, NotBoolean] = Field(default=60, ge=1, le=60_000)
+    in_one_go: Annotated[int, NotBoolean] = Field(default=40, ge=1, le=60_000)
+    conversations: Annotated[int, NotBoolean] = Field(default=100_000, ge=1)
+
+
 class PolicySettings(Section):
     """Which tools run at once, which need a yes, which never run. Patterns as in file names."""
 
@@ -200,6 +224,8 @@ class Settings(Section):
     public_url: str = ""
     redis_url: str = Field(default="", repr=False)  # it may hold a password
     agent: AgentSettings = AgentSettings()
+    workers: WorkerSettings = WorkerSettings()
+    limits: LimitSettings = LimitSettings()
     tools: list[str] = []
     channels: dict[Annotated[str, Field(pattern=CHANNEL_NAME)], AnyChannel] = Field(min_length=1)
     _origin: Origin = PrivateAttr(default_factory=Origin)

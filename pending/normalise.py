@@ -47,6 +47,8 @@ def emoji_of(text: str) -> str:
 
 def spellings(words: str, keep: frozenset[str]) -> list[str]:
     """The words with accents and apostrophes typed or left out, word by word; the words in `keep` need theirs."""
+    if words.isascii() and "'" not in words:  # most phrases, and a start reads them all
+        return [words]
     spelt = [""]
     for word in words.split():
         choices = {word} if word in keep else {word, _plain(word)}
@@ -58,6 +60,7 @@ def _narrow(wide: re.Match[str]) -> str:
     return unicodedata.normalize("NFKC", wide[0])
 
 
+@lru_cache(maxsize=4096)  # the same few words make up thousands of phrases
 def _plain(word: str) -> str:
     """Without Latin accents and apostrophes. The marks of other scripts are parts of their letters."""
     bare = re.sub(r"['\u0300-\u036f]", "", unicodedata.normalize("NFD", word))

@@ -19,7 +19,7 @@ from pending.results import ToolResult
 from pending.seal import Seal
 from pending.texts import speak
 from workers.lane import Change, LaneLost, Move, TurnOvertaken, outbox_entry
-from workers.offload import CutOff, LateOutcome, offload, perform
+from workers.offload import CutOff, LateOutcome, perform, reach
 
 log = logging.getLogger(__name__)
 
@@ -53,7 +53,7 @@ class Settlement:
             return await (self._lost_track if stored.state == "started" else self._disarm)(claim, stored)
         if not _may_reach(claim, stored.action, plan):
             return None
-        verdict, state = await offload(self._records.claim, claim, stored)
+        verdict, state = await reach(self._records.claim, claim, stored)
         action = stored.action
         match verdict:
             case "mine" if state == "started" and not (action.idempotent or action.kind == PLAN_KIND):
@@ -74,7 +74,7 @@ class Settlement:
 
     async def decide(self, decision: Decision) -> ConfirmOutcome | None:
         """Settle, without a lane, what the decision's scope waits for. None: nothing does, execute nothing."""
-        verdict, stored = await offload(self._records.decide, decision)
+        verdict, stored = await reach(self._records.decide, decision)
         if stored is None:
             return None
         claim, action = decision.claim(stored.pid), stored.action
@@ -100,7 +100,7 @@ class Settlement:
             return await self._interrupted(claim, action)
         told = speak(action.language).unsafe(action.preview)  # claimed: it has certainly not begun
         move = Move(stored.pid, ("claimed",), "superseded", told, claim.by)
-        await offload(self._records.change, claim.conversation, Change(move=move))
+        await reach(self._records.change, claim.conversation, Change(move=move))
         return ConfirmOutcome("cancelled", replace(action, state="superseded"), told=told)
 
     async def effects(self, scope: Scope, stored: StoredAction) -> tuple[Effect, ...]:
@@ -131,7 +131,7 @@ class Settlement:
             move = Move(claim.pending_action_id, ("claimed",), "failed", told, claim.by)
             return await self._without_executor(claim, action, move)
         attempt = secrets.token_urlsafe(8)
-        match await offload(self._records.start, claim, stored, attempt):
+        match await reach(self._records.start, claim, stored, attempt):
             case "go":
                 return await self._begun(claim, action, executor, attempt, deadline)
             case "worn":
@@ -139,7 +139,7 @@ class Settlement:
         raise TurnOvertaken(f"{claim.conversation}: the action moved before it was started")
 
     async def _without_executor(self, claim: Claim, action: PendingAction, move: Move) -> ConfirmOutcome:
-        word, _ = await offload(self._records.change, claim.conversation, Change(move=move))
+        word, _ = await reach(self._records.change, claim.conversation, Change(move=move))
         if word != "ok":
             raise TurnOvertaken(f"{claim.conversation}: another worker can run what this one cannot")
         return ConfirmOutcome("no_executor", replace(action, state="failed", outcome=move.told), told=move.told)
@@ -151,7 +151,7 @@ class Settlement:
             return await self._run_plan(claim, action, attempt)
         if executor is None:
             told = speak(action.language).unsafe(action.preview)
-            await offload(self._records.finish, claim, attempt, Ending("failed", told))
+            await reach(self._records.finish, claim, attempt, Ending("failed", told))
             return ConfirmOutcome("no_executor", replace(action, state="failed", outcome=told), told=told)
         seconds = self._timeout_seconds if deadline is None else max(0.0, deadline - time.monotonic())
         state, result = await self._run(claim, action, executor, attempt, seconds)
@@ -193,7 +193,7 @@ class Settlement:
         if state == "done" and claim.lease:
             words = speak(action.language)
             correction = outbox_entry(claim.scope.conversation, Reply(words.correction(action.preview, result)))
-        await offload(self._records.finish, claim, attempt, Ending(state, told, result, correction))
+        await reach(self._records.finish, claim, attempt, Ending(state, told, result, correction))
         effects = (Effect(action, result),) if state == "done" else ()
         return ended(action, state, told, result, effects)
 
@@ -213,12 +213,12 @@ class Settlement:
                 break
         ended_steps = await self._became(claim.scope, steps)
         told, state = _report(plan, ended_steps), state_of_plan([step.state for step in ended_steps])
-        await offload(self._records.finish, claim, attempt, Ending(state, told))
+        await reach(self._records.finish, claim, attempt, Ending(state, told))
         return ended(plan, state, told, told, effects)
 
     async def _steps(self, scope: Scope, plan: PendingAction) -> list[StoredAction] | None:
         """The steps of a plan, None when one of them is not what was shown."""
-        found = await offload(self._records.read, scope.conversation.id, step_names(plan))
+        found = await reach(self._records.read, scope.conversation.id, step_names(plan))
         steps = [
             step
             for number, step in enumerate(found)
@@ -228,7 +228,7 @@ class Settlement:
 
     async def _became(self, scope: Scope, steps: list[StoredAction]) -> list[StoredAction]:
         """Steps that were genuine when their plan began, as they ended, whatever was done to their records since."""
-        found = await offload(self._records.read, scope.conversation.id, tuple(step.pid for step in steps))
+        found = await reach(self._records.read, scope.conversation.id, tuple(step.pid for step in steps))
         return [
             replace(step, state=now.state, told=now.told) if now else replace(step, state="unknown")
             for step, now in zip(steps, found, strict=True)
@@ -246,12 +246,12 @@ class Settlement:
     async def _broken_plan(self, claim: Claim, plan: PendingAction, attempt: str) -> ConfirmOutcome:
         """A step is not the one that was shown: nothing more is run."""
         log.error("pending.tampered", extra={"pending": claim.pending_action_id})
-        found = await offload(self._records.read, claim.conversation, step_names(plan))
+        found = await reach(self._records.read, claim.conversation, step_names(plan))
         begun = any(step and step.state not in ("shown", "claimed") for step in found)
         words = speak(plan.language)
         state: EndState = "unknown" if begun else "failed"
         told = words.unknown(plan.preview) if begun else words.unsafe(plan.preview)
-        await offload(self._records.finish, claim, attempt, Ending(state, told))
+        await reach(self._records.finish, claim, attempt, Ending(state, told))
         return ended(plan, state, told)
 
     async def _interrupted_plan(self, claim: Claim, plan: PendingAction) -> ConfirmOutcome:
@@ -298,10 +298,10 @@ class Settlement:
         # Where "unknown" was said meanwhile it stays: only who knows better may correct it, and says so.
         before = ("started", "unknown") if state == "unknown" else ("started",)
         move = Move(claim.pending_action_id, before, state, told, claim.by)
-        word, _ = await offload(self._records.change, claim.conversation, Change(move=move))
+        word, _ = await reach(self._records.change, claim.conversation, Change(move=move))
         if word == "ok":
             return ended(action, state, told, told)
-        (now,) = await offload(self._records.read, claim.conversation, (claim.pending_action_id,))
+        (now,) = await reach(self._records.read, claim.conversation, (claim.pending_action_id,))
         if claim.lease:
             raise TurnOvertaken(f"{claim.conversation}: the outcome came in just now")
         if now is None or now.state not in ("done", "failed", "unknown"):
@@ -315,7 +315,7 @@ class Settlement:
         begun = ("started",) if stored.state == "started" else ()  # by the decision at hand, which stops here
         before = ("armed", "shown", "claimed", *begun, "cancelled")
         move = Move(claim.pending_action_id, before, "cancelled", told, claim.by)
-        await offload(self._records.change, claim.conversation, Change(move=move))
+        await reach(self._records.change, claim.conversation, Change(move=move))
         return ConfirmOutcome("digest_mismatch", replace(stored.action, state="cancelled"), told=told)
 
 

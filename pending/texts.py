@@ -1,4 +1,4 @@
-"""Texts: what people are told about a pending action, in their language: what happened to what, and what to do next."""
+"""Texts: what people are told in our own words, in their language: what happened to what, and what to do next."""
 
 from __future__ import annotations
 
@@ -152,6 +152,70 @@ class Texts:
     def undo_offer(self, seconds: float) -> str:
         """How long an action can be taken back."""
         return self._say("undo_offer", duration=self._duration(seconds))
+
+    def busy(self) -> str:
+        """The mailbox of this conversation is full."""
+        return self._say("busy")
+
+    def too_fast(self) -> str:
+        """This person writes more per minute than is answered: the last message was not taken."""
+        return self._say("too_fast")
+
+    def crowded(self) -> str:
+        """So many people write that no new conversation can begin."""
+        return self._say("crowded")
+
+    def too_long(self) -> str:
+        """The turn was ended because it took too long."""
+        return self._say("too_long")
+
+    def broken(self) -> str:
+        """The turn was ended by an error of ours."""
+        return self._say("broken")
+
+    def channel_gone(self) -> str:
+        """The channel was taken out of the configuration."""
+        return self._say("channel_gone")
+
+    def interrupted_before(self) -> str:
+        """Each worker that tried this turn died, so it is not tried again; nobody knows how far it came."""
+        return self._say("interrupted_before")
+
+    def stopped(self) -> str:
+        """The running work and the messages waiting behind it were let go."""
+        return self._say("stopped")
+
+    def nothing_to_stop(self) -> str:
+        """Nothing was running and nothing waited."""
+        return self._say("nothing_to_stop")
+
+    def repeated(self, text: str) -> str:
+        """A text that may have arrived before, below its mark."""
+        return self._say("repeated", text=text)
+
+    def maybe_missing(self, name: str) -> str:
+        """Said in place of a file that may have arrived before. Without a name it is `a_file()`."""
+        return self._say("maybe_missing", name=name or self.a_file())
+
+    def a_file(self) -> str:
+        """What a file without a name is called inside `maybe_missing`."""
+        return self._say("a_file")
+
+    def not_delivered(self, preview: str) -> str:
+        """A message could not be delivered; told later, or elsewhere."""
+        return self._say("not_delivered", preview=preview)
+
+    def reminder(self, text: str) -> str:
+        """A reminder that is due."""
+        return self._say("reminder", text=text)
+
+    def reminder_set(self, text: str, when: str) -> str:
+        """A reminder was taken on. `when` is the time in words or figures, as people are to read it."""
+        return self._say("reminder_set", text=text, when=when)
+
+    def expired_unanswered(self, preview: str) -> str:
+        """Nobody answered the question in time."""
+        return self._say("expired_unanswered", preview=preview)
 
     def _step(self, state: str, preview: str, told: str) -> str:
         if state == "done":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections import deque
 from typing import Any
@@ -12,6 +13,9 @@ from redis.connection import Connection
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import DataError, ResponseError
 
+from workers.ferry import aboard, wait_for
+from workers.wire import Wire
+
 
 class Connections:
     """Open connections of one pool, at most half of it, as many as there are calls at once. They live as long as it.
@@ -19,9 +23,12 @@ class Connections:
     A client takes a connection from its pool for each command, looks whether its socket is still good, and keeps
     count for its metrics: about as much work as a script. Here a connection that has gone stale shows when it is
     used. What is sent must bear being sent twice, as our scripts do.
+
+    Calls from an event loop (`offload.reach`) go over the `wire`, if there is one; else each waits in a thread.
     """
 
     def __init__(self, pool: ConnectionPool) -> None:
+        self.wire: Wire | None = None
         self._pool = pool
         self._most = pool.max_connections // 2
         self._idle: deque[Connection] = deque()
@@ -37,9 +44,14 @@ class Connections:
     def ask(self, *command: str | int | float) -> Any:
         """The server's answer to a command, with the client's own patience. Raises redis.RedisError."""
         packed = _packed(command)
+        if not aboard():
+            return self._ask(packed)
+        return wait_for(self.wire.ask(packed) if self.wire else asyncio.to_thread(self._ask, packed))
+
+    def _ask(self, packed: bytes) -> Any:
         connection = self._take()
         try:
-            answer = connection.retry.call_with_retry(lambda: _ask(connection, packed), lambda _: _close(connection))
+            answer = connection.retry.call_with_retry(lambda: _asked(connection, packed), lambda _: _close(connection))
         except ResponseError:  # an answer, read to its end
             self._keep(connection)
             raise
@@ -73,7 +85,7 @@ def _packed(command: tuple[str | int | float, ...]) -> bytes:
     return packed
 
 
-def _ask(connection: Connection, packed: bytes) -> Any:
+def _asked(connection: Connection, packed: bytes) -> Any:
     if connection.is_connected:
         try:
             return _exchange(connection, packed)

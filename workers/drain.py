@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import secrets
+import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from redis.exceptions import RedisError
 
 from channels.base import Channel, FetchError
 from channels.types import Media, Reply
-from workers.lane import Change, LaneLost, LaneParked, Lease, QueuedReply, QueuedTurn, TurnOvertaken, Work
+from workers.lane import Change, LaneLost, LaneParked, Lease, QueuedReply, QueuedTurn, TurnOvertaken, Work, stops
 from workers.mailbox import LEASE_MS, Mailbox
-from workers.offload import offload
+from workers.offload import offload, reach
 from workers.outbox import Postman
+from workers.words import Voice
 
 log = logging.getLogger(__name__)
 
@@ -36,10 +40,6 @@ MAX_FETCHES = 4
 #: Seconds to wait for "typing" to be shown before the answer goes out anyway.
 ATTEND_SECONDS = 3.0
 
-TOO_LONG = "This took too long and I stopped it. Please try again, or ask for less at once."
-BROKEN = "Something went wrong on my side and I could not answer that. Nothing was confirmed. Please try again."
-GONE = "This channel is not configured here any more."
-
 
 class Answers(Protocol):
     """Answers turns: the channel agent."""
@@ -49,6 +49,9 @@ class Answers(Protocol):
 
     async def give_up(self, queued: QueuedTurn, lease: Lease, words: str) -> Change:
         """All that a turn changes that took too long or broke: what it decided is told, else `words`."""
+
+    def is_answer(self, text: str) -> bool:
+        """Whether these words would be a yes or a no, if something waited for one."""
 
 
 class MediaSink(Protocol):
@@ -62,24 +65,38 @@ class MediaSink(Protocol):
 class Drain:
     """Works through conversations. One instance serves a worker's whole event loop.
 
-    Without `media` the agent sees inbound files as the platform's handles.
+    Without `media` the agent sees inbound files as the platform's handles. With `joins`, a burst of plain messages is
+    answered as one.
     """
 
     mailbox: Mailbox
     postman: Postman
     channels: Mapping[str, Channel]
     agents: Mapping[str, Answers]
+    voice: Voice
     media: MediaSink | None = None
     turn_timeout: float = TURN_TIMEOUT
+    joins: bool = False
     clock: Callable[[], float] = time.monotonic
+    _leaving: threading.Event = field(default_factory=threading.Event)
+    _at_work: dict[str, _Held] = field(default_factory=dict)
+
+    def hand_over(self) -> None:
+        """From now on each conversation is handed over after the turn it is at: this worker is told to stop."""
+        self._leaving.set()
+
+    def look_up(self, conversation: str) -> None:
+        """Somebody said stop there: whoever works on it looks now, not when the lease is renewed."""
+        if conversation in self._at_work:
+            self._at_work[conversation].nudge.set()
 
     async def run(self, conversation: str) -> None:
         """Empty a conversation's outbox and mailbox, in order, unless another worker is at it."""
         token, asked = secrets.token_urlsafe(8), self.clock()
-        taken = await offload(self.mailbox.lease, conversation, token)
+        taken = await reach(self.mailbox.lease, conversation, token)
         if taken is None:
             return
-        held = _Held(taken[0], asked)
+        held = self._at_work[conversation] = _Held(taken[0], asked)
         working = asyncio.create_task(self._work(held, taken[1]))
         keeping = asyncio.create_task(self._keep(held))
         try:
@@ -91,15 +108,20 @@ class Drain:
             # A lane that is still held is worked on again when its lease ends.
             log.info("lane.left", extra={"conversation": conversation, "reason": type(exc).__name__})
         finally:
+            if self._at_work.get(conversation) is held:
+                del self._at_work[conversation]
             await _end(working, keeping)
 
     async def _keep(self, held: _Held) -> None:
         """Renew the lease; end when it is certainly or possibly lost."""
         while held.is_fresh(self.clock()):
-            await asyncio.sleep(LEASE_MS / 3000)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(LEASE_MS / 3000):
+                    await held.nudge.wait()
+            held.nudge.clear()
             asked = self.clock()
             try:
-                await offload(self.mailbox.renew, held.lease)
+                held.stop(await reach(self.mailbox.renew, held.lease))
             except LaneLost:
                 return
             except RedisError as exc:
@@ -116,49 +138,60 @@ class Drain:
                     if not held.is_fresh(self.clock()):
                         raise LaneLost(held.lease.conversation)
                     work = await self.postman.carry(held.lease, work)
-                case QueuedTurn() if turns >= MAX_TURNS or self.clock() > until:
-                    await offload(self.mailbox.release, held.lease, hand_over=True)
+                case QueuedTurn() if turns >= MAX_TURNS or self.clock() > until or self._leaving.is_set():
+                    await reach(self.mailbox.release, held.lease, hand_over=True)
                     return
                 case QueuedTurn():
                     turns += 1
-                    work = await self._turn(held.lease, work)
+                    work = await self._turn(held, self._joined(work))
                 case None:
-                    work = await offload(self.mailbox.release, held.lease)
+                    work = await reach(self.mailbox.release, held.lease)
                     if work is None:
                         return
 
-    async def _turn(self, lease: Lease, queued: QueuedTurn) -> Work:
-        channel = self.channels.get(queued.turn.conversation.channel)
-        attending = asyncio.create_task(channel.attend(queued.turn)) if channel else None
-        change = await self._answer(lease, queued)
+    def _joined(self, queued: QueuedTurn) -> QueuedTurn:
+        agent = self.agents.get(queued.turn.conversation.channel)
+        return queued.joined(agent.is_answer) if self.joins and agent and not queued.is_stopped else queued
+
+    async def _turn(self, held: _Held, queued: QueuedTurn) -> Work:
+        lease, channel = held.lease, self.channels.get(queued.turn.conversation.channel)
+        attending = asyncio.create_task(channel.attend(queued.turn)) if channel and not queued.is_stopped else None
+        change = await self._answer(held, queued)
         if attending:
             await asyncio.wait({attending}, timeout=ATTEND_SECONDS)
         try:
-            return await offload(self.mailbox.commit, lease, queued, _in_pieces(change, channel))
+            return await reach(self.mailbox.commit, lease, queued, _in_pieces(change, channel))
         except TurnOvertaken as exc:
             log.warning("turn.overtaken", extra={"reason": str(exc), "seq": queued.seq})
-            broken = await self._give_up(self.agents.get(queued.turn.conversation.channel), lease, queued, BROKEN)
-            return await offload(self.mailbox.commit, lease, queued, _in_pieces(broken, channel))
+            broken = await self._give_up(lease, queued, self.voice(queued.turn).broken())
+            return await reach(self.mailbox.commit, lease, queued, _in_pieces(broken, channel))
 
-    async def _answer(self, lease: Lease, queued: QueuedTurn) -> Change:
+    async def _answer(self, held: _Held, queued: QueuedTurn) -> Change:
+        lease, words = held.lease, self.voice(queued.turn)
         agent = self.agents.get(queued.turn.conversation.channel)
         if agent is None:
-            return Change(replies=((Reply(GONE), ""),))
+            return Change(replies=((Reply(words.channel_gone()), ""),))
+        if queued.is_stopped:  # the turn that said so tells it
+            return await self._give_up(lease, queued, "")
+        if stops(queued.turn):
+            told = words.stopped() if queued.stop == queued.seq else words.nothing_to_stop()
+            return await self._give_up(lease, queued, told)
         try:
-            async with asyncio.timeout(self.turn_timeout):
+            async with held.working_on(queued, self.turn_timeout):
                 return await agent.answer(await self._with_files(queued), lease)
         except TimeoutError:
             log.error("turn.timeout", extra={"conversation": lease.conversation, "seq": queued.seq})
-            return await self._give_up(agent, lease, queued, TOO_LONG)
+            return await self._give_up(lease, queued, "" if held.stopped > queued.seq else words.too_long())
         except (LaneLost, TurnOvertaken, RedisError):
             raise  # nothing may be said about a turn whose state is not known: the next holder works on it again
         except Exception:
             # The rim of a turn: whatever a tool or a model broke, the person hears a word and the next turn goes on.
             log.exception("turn.failed", extra={"conversation": lease.conversation, "seq": queued.seq})
-            return await self._give_up(agent, lease, queued, BROKEN)
+            return await self._give_up(lease, queued, words.broken())
 
-    async def _give_up(self, agent: Answers | None, lease: Lease, queued: QueuedTurn, words: str) -> Change:
+    async def _give_up(self, lease: Lease, queued: QueuedTurn, words: str) -> Change:
         """The world may have changed since this turn was looked at: the agent looks again at what it decided."""
+        agent = self.agents.get(queued.turn.conversation.channel)
         if agent is None:
             return Change(replies=((Reply(words), ""),))
         try:
@@ -197,10 +230,33 @@ async def _kept(media: Media, channel: Channel, sink: MediaSink, slots: asyncio.
 
 @dataclass(slots=True)
 class _Held:
-    """A lease and when it was last renewed, by this machine's monotonic clock."""
+    """A lease, when it was last renewed by this machine's monotonic clock, and the turn that is worked on."""
 
     lease: Lease
     renewed_at: float
+    #: Somebody wants the lease to be renewed, and so stops to be heard, at once.
+    nudge: asyncio.Event = field(default_factory=asyncio.Event)
+    #: The number of the last turn that said stop.
+    stopped: int = 0
+    _working: tuple[int, asyncio.Timeout] | None = None
+
+    @asynccontextmanager
+    async def working_on(self, queued: QueuedTurn, seconds: float) -> AsyncIterator[None]:
+        """The time a turn has. Raises TimeoutError when it is over or somebody says stop, except to a turn that decides
+        about an action: what was confirmed goes on.
+        """
+        async with asyncio.timeout(seconds) as limit:
+            self._working = None if queued.live or queued.tapped else (queued.last, limit)
+            try:
+                yield
+            finally:
+                self._working = None
+
+    def stop(self, seq: int) -> None:
+        """The turn of this number said stop, 0 for none."""
+        self.stopped = max(self.stopped, seq)
+        if self._working and self._working[0] < seq:
+            self._working[1].reschedule(asyncio.get_running_loop().time())
 
     def is_fresh(self, now: float) -> bool:
         return now - self.renewed_at < LEASE_MS / 1000 * 0.9
@@ -208,11 +264,11 @@ class _Held:
 
 def _in_pieces(change: Change, channel: Channel | None) -> Change:
     """Each reply as the platform messages it takes; what a reply previews is shown with its last piece."""
-    if channel is None:
-        return change
     pieces: list[tuple[Reply, str]] = []
     for reply, pid in change.replies:
-        *firsts, last = _pieces(reply, channel)
+        if not (reply.text or reply.media):
+            continue
+        *firsts, last = _pieces(reply, channel) if channel else [reply]
         pieces += [(piece, "") for piece in firsts] + [(last, pid)]
     return replace(change, replies=tuple(pieces))
 

@@ -9,8 +9,9 @@ LaneError
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import takewhile
 from typing import Any
 
 from channels.types import Conversation, Delivery, Reply, Turn
@@ -43,7 +44,11 @@ class Lease:
 
 @dataclass(frozen=True, slots=True)
 class QueuedTurn:
-    """The next turn to work on, with what its worker needs to know: `live` and `tapped` are pending records."""
+    """The next turn to work on, with what its worker needs to know: `live` and `tapped` are pending records.
+
+    `following` are turns of the same person right behind it, by number; `upto` is the last of those that are worked on
+    together with it, 0 for none. `stop` is the number of the last turn that said stop, 0 for none.
+    """
 
     seq: int
     received_at: float
@@ -52,6 +57,38 @@ class QueuedTurn:
     live: Mapping[str, str]
     tapped: Mapping[str, str]
     history: str
+    following: tuple[tuple[int, Turn], ...] = ()
+    stop: int = 0
+    upto: int = 0
+
+    @property
+    def last(self) -> int:
+        """The number of the last turn that is finished with this one."""
+        return self.upto or self.seq
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether somebody said stop after this turn."""
+        return self.seq < self.stop
+
+    def joined(self, is_answer: Callable[[str], bool]) -> QueuedTurn:
+        """This turn with the words of those right behind it, as far as all of them are nothing but words.
+
+        Taps, commands and what `is_answer` (a yes, a no) stay by themselves, and while an action waits for an answer
+        nothing is joined.
+        """
+
+        def is_plain(turn: Turn) -> bool:
+            words = turn.text.strip()
+            return bool(words) and not (turn.tap or turn.media or words.startswith("/") or is_answer(words))
+
+        if self.live or not is_plain(self.turn):
+            return self
+        burst = list(takewhile(lambda each: is_plain(each[1]), self.following))
+        if not burst:
+            return self
+        text = "\n".join([self.turn.text, *(turn.text for _, turn in burst)])
+        return replace(self, turn=replace(self.turn, text=text), upto=burst[-1][0])
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,13 +209,31 @@ def read_work(view: Sequence[Any]) -> Work:
         case ["reply", entry, attempt, suspect]:
             number, _, text = str(entry).split(" ", 2)
             return QueuedReply(int(number), text, int(attempt), bool(suspect))
-        case ["turn", entry, live, tapped, history]:
+        case ["turn", entry, live, tapped, history, burst, stop]:
             seq, at, user, _, turn = str(entry).split(" ", 4)
             return QueuedTurn(
-                int(seq), int(at) / 1000, user, Turn.from_json(turn), pairs(live), pairs(tapped), str(history)
+                int(seq),
+                int(at) / 1000,
+                user,
+                Turn.from_json(turn),
+                pairs(live),
+                pairs(tapped),
+                str(history),
+                tuple(_following(each) for each in burst),
+                int(stop),
             )
         case _:
             return None
+
+
+def stops(turn: Turn) -> bool:
+    """Whether the turn says stop: the one command that is heard while another turn is worked on."""
+    return turn.text.strip().partition("@")[0].casefold() == "/stop"
+
+
+def _following(entry: str) -> tuple[int, Turn]:
+    seq, _, _, _, turn = entry.split(" ", 4)
+    return int(seq), Turn.from_json(turn)
 
 
 def pairs(flat: Sequence[str]) -> dict[str, str]:

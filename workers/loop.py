@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Coroutine
+from concurrent.futures import Future
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -20,7 +21,7 @@ class LoopThread:
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine on the loop and wait. Whatever interrupts the wait cancels the coroutine too."""
-        future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        future = self.submit(coroutine)
         try:
             return future.result()
         except BaseException:
@@ -33,6 +34,6 @@ class LoopThread:
         self._thread.join()
         self._loop.close()
 
-    def spawn(self, coroutine: Coroutine[Any, Any, Any]) -> None:
-        """Start a coroutine on the loop and do not wait."""
-        asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+    def submit(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
+        """Start a coroutine on the loop and do not wait; cancelling the future cancels the coroutine."""
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop)

@@ -13,15 +13,12 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from channels.types import Reply, Turn
-from workers.lane import Change, LaneLost, Lease, QueuedTurn, TurnOvertaken, Work, outbox_entry, read_work
-from workers.redis import Scripts
+from workers.lane import Change, LaneLost, Lease, QueuedTurn, TurnOvertaken, Work, outbox_entry, read_work, stops
+from workers.redis import SHARDS, Scripts
+from workers.words import Voice, Words
 
 #: Milliseconds a lane stays with a worker that stopped renewing: how long a killed worker's turn waits at most.
 LEASE_MS = 10_000
-#: Turns that may wait in one conversation; one more is refused until some are done.
-MAILBOX_CAP = 50
-#: What somebody hears whose mailbox is full, once a minute.
-BUSY = "You write faster than I can answer. Please wait for my replies: your last messages may not have reached me."
 #: How long an event's id is remembered. Telegram repeats for 24 h, Slack for as long if asked to.
 SEEN_MS = 72 * 3600 * 1000
 
@@ -32,12 +29,42 @@ LUA = Path(__file__).parent / "lua"
 WakeUp = Callable[[str], Sequence[str | bytes | int | float]]
 
 
+Outcome = Literal["new", "duplicate", "ignored", "full", "fast", "crowded"]
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What is refused at the door.
+
+    `waiting`: turns of one conversation. `per_minute` and `in_one_go`: turns of one person in one conversation, taps
+    and answers to a question excepted. `conversations`: those that may have work at once; one more cannot begin. It is
+    kept shard by shard, so it is met approximately.
+    """
+
+    waiting: int = 50
+    per_minute: int = 60
+    in_one_go: int = 40
+    conversations: int = 100_000
+
+    @property
+    def per_shard(self) -> int:
+        """Conversations of one shard that may have work at once: their share, with room for an uneven spread."""
+        return -(-self.conversations // SHARDS) + 8
+
+
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """What became of a turn at the door. Only `full` was not kept: the platform should try again."""
+    """What became of a turn at the door."""
 
-    outcome: Literal["new", "duplicate", "ignored", "full"]
+    outcome: Outcome
     seq: int
+
+    @property
+    def refused(self) -> bool:
+        """Whether it was not kept, and the platform should try again: the mailbox is full, its sender too fast, or
+        too many people write.
+        """
+        return self.outcome in ("full", "fast", "crowded")
 
 
 class Mailbox(Protocol):
@@ -49,8 +76,8 @@ class Mailbox(Protocol):
     def lease(self, conversation: str, token: str) -> tuple[Lease, Work] | None:
         """Take a lane and see what it holds. None while another worker has it."""
 
-    def renew(self, lease: Lease) -> None:
-        """Keep the lane. Raises LaneLost."""
+    def renew(self, lease: Lease) -> int:
+        """Keep the lane; the number of the last turn that said stop, 0 for none. Raises LaneLost."""
 
     def commit(self, lease: Lease, queued: QueuedTurn, change: Change) -> Work:
         """Finish a turn, all or nothing, and see what is next. Raises LaneLost, TurnOvertaken."""
@@ -62,14 +89,17 @@ class Mailbox(Protocol):
 class RedisMailbox:
     """The mailbox in Redis: each call is one script, one round trip."""
 
-    def __init__(self, scripts: Scripts, wake_up: WakeUp = lambda _: (), *, cap: int = MAILBOX_CAP) -> None:
+    def __init__(
+        self, scripts: Scripts, voice: Voice, wake_up: WakeUp = lambda _: (), *, limits: Limits | None = None
+    ) -> None:
         self._scripts = scripts
+        self._voice = voice
         self._wake_up = wake_up
-        self._cap = cap
+        self._limits = limits or Limits()
 
     def accept(self, turn: Turn, *, tapped: str = "") -> Accepted:
         """Store a turn once and wake a worker. Raises redis.RedisError when nothing was promised."""
-        conversation = turn.conversation.id
+        conversation, limits = turn.conversation.id, self._limits
         outcome, seq = self._scripts.run(
             "accept",
             conversation,
@@ -77,13 +107,23 @@ class RedisMailbox:
             turn.scope.id,
             tapped or "-",
             turn.to_json(),
-            self._cap,
+            limits.waiting,
             SEEN_MS,
-            "0" if turn.addressed else "1",
-            outbox_entry(turn.conversation, Reply(BUSY)),
+            limits.per_minute,
+            limits.in_one_go,
+            limits.per_shard,
+            _flags(turn),
             *self._wake_up(conversation),
         )
-        return Accepted(outcome, int(seq))
+        accepted = Accepted(outcome, int(seq))
+        if accepted.refused:
+            self._tell(turn, outcome)
+        return accepted
+
+    def _tell(self, turn: Turn, outcome: Outcome) -> None:
+        """Say why, once a minute; the platform hears it each time."""
+        entry = outbox_entry(turn.conversation, refusal(self._voice(turn), outcome))
+        self._scripts.run("tell", turn.conversation.id, entry, *self._wake_up(turn.conversation.id))
 
     def lease(self, conversation: str, token: str) -> tuple[Lease, Work] | None:
         """Take a lane if it is free. `token` is the worker's own random word."""
@@ -92,16 +132,26 @@ class RedisMailbox:
             return None
         return Lease(conversation, int(answer[0]), token), read_work(answer[1])
 
-    def renew(self, lease: Lease) -> None:
+    def renew(self, lease: Lease) -> int:
         """Keep the lane for another LEASE_MS. Raises LaneLost."""
-        if self._scripts.run("renew", lease.conversation, lease.epoch, lease.token, LEASE_MS) == "lost":
+        answer = self._scripts.run("renew", lease.conversation, lease.epoch, lease.token, LEASE_MS)
+        if answer == "lost":
             raise LaneLost(lease.conversation)
+        return int(answer)
 
     def commit(self, lease: Lease, queued: QueuedTurn, change: Change) -> Work:
         """Pop the turn, append its replies, save its history, move or arm its action: all or nothing."""
         data = change.to_json(queued.turn.conversation)
         answer = self._scripts.run(
-            "commit", lease.conversation, lease.epoch, lease.token, queued.seq, queued.user, queued.turn.event_id, data
+            "commit",
+            lease.conversation,
+            lease.epoch,
+            lease.token,
+            queued.seq,
+            queued.user,
+            queued.turn.event_id,
+            data,
+            queued.last,
         )
         return checked(answer, lease)
 
@@ -111,6 +161,23 @@ class RedisMailbox:
         wake_up = self._wake_up(lease.conversation) if hand_over else ()
         answer = self._scripts.run("release", lease.conversation, lease.epoch, lease.token, flag, *wake_up)
         return read_work(answer[1]) if answer[0] == "more" else None
+
+
+def refusal(words: Words, outcome: Outcome) -> Reply:
+    """What somebody hears whose turn was refused."""
+    match outcome:
+        case "fast":
+            return Reply(words.too_fast())
+        case "crowded":
+            return Reply(words.crowded())
+    return Reply(words.busy())
+
+
+def _flags(turn: Turn) -> str:
+    """How the turn is to be taken, in letters; "-" for no matter."""
+    stop = stops(turn)
+    letters = {"a": not turn.addressed, "u": turn.tap is not None or stop, "s": stop}
+    return "".join(letter for letter, given in letters.items() if given) or "-"
 
 
 def checked(answer: Sequence[Any], lease: Lease) -> Work:

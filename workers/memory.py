@@ -7,11 +7,24 @@ import time
 from collections import OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import Any, Protocol, TypeVar
 
-from channels.types import Reply, Turn
-from workers.lane import Change, Deciding, LaneLost, Lease, QueuedReply, QueuedTurn, TurnOvertaken, Work, outbox_entry
-from workers.mailbox import BUSY, LEASE_MS, MAILBOX_CAP, SEEN_MS, Accepted
+from channels.types import Turn
+from workers.lane import (
+    Change,
+    Deciding,
+    LaneLost,
+    Lease,
+    QueuedReply,
+    QueuedTurn,
+    TurnOvertaken,
+    Work,
+    outbox_entry,
+    stops,
+)
+from workers.mailbox import LEASE_MS, SEEN_MS, Accepted, Limits, Outcome, refusal
+from workers.words import Voice
 
 V = TypeVar("V")
 
@@ -20,7 +33,9 @@ MAX_LANES = 5000
 #: Event ids and histories remembered in one conversation.
 MAX_EVENTS = 1000
 MAX_HISTORIES = 1000
-#: Seconds between two words to somebody whose mailbox is full.
+#: Turns that may be worked on as one.
+MAX_BURST = 10
+#: Seconds between two words to somebody whose turns are refused.
 BUSY_NOTICE_SECONDS = 60.0
 #: Who holds a lane that waits for its platform: nobody.
 PARKED = "parked"
@@ -77,6 +92,8 @@ class _Lane:
     outbox: deque[tuple[int, str, str]] = field(default_factory=deque)
     seen: OrderedDict[str, tuple[int, float]] = field(default_factory=OrderedDict)
     histories: OrderedDict[str, str] = field(default_factory=OrderedDict)
+    #: By user, when all that may be said in one go is gained back.
+    paces: OrderedDict[str, float] = field(default_factory=OrderedDict)
     received: int = 0
     said: int = 0
     done: int = 0
@@ -84,6 +101,7 @@ class _Lane:
     sending: tuple[int, int] = (0, 0)
     suspect: int = 0
     told_full: float = 0.0
+    stop: int = 0
     epoch: int = 0
     token: str = ""
     until: float = 0.0
@@ -100,6 +118,22 @@ class _Lane:
         self.sending = (number, self.epoch)
         return self.suspect == number
 
+    def burst(self) -> tuple[tuple[int, Turn], ...]:
+        """Turns right behind the first, of the same user and without buttons: they may be worked on as one."""
+        first, *others = list(self.inbox)[:MAX_BURST]
+        same = [each for each in others if not first.tapped]
+        alike = takewhile(lambda each: each.turn.scope.id == first.turn.scope.id and not each.tapped, same)
+        return tuple((each.seq, each.turn) for each in alike)
+
+    def is_too_fast(self, user: str, now: float, limits: Limits) -> bool:
+        """Whether a user has used up what may be said in one go, and what has been gained per minute since."""
+        gain = 60.0 / limits.per_minute
+        whole = max(self.paces.get(user, 0.0), now) + gain
+        if whole - now > gain * limits.in_one_go:
+            return True
+        _remember(self.paces, user, whole, MAX_HISTORIES)
+        return False
+
     def let_go(self, due: float | None) -> None:
         self.token, self.until, self.due = "", 0.0, due
 
@@ -113,10 +147,11 @@ class MemoryLanes:
 
     def __init__(
         self,
+        voice: Voice,
         pendings: Pendings | None = None,
         *,
         clock: Callable[[], float] = time.time,
-        cap: int = MAILBOX_CAP,
+        limits: Limits | None = None,
         max_lanes: int = MAX_LANES,
     ) -> None:
         self.dead: deque[DeadReply] = deque(maxlen=MAX_DEAD)
@@ -124,7 +159,8 @@ class MemoryLanes:
         self._pendings.fence = self
         self._lock = self._pendings.lock
         self._clock = clock
-        self._cap = cap
+        self._voice = voice
+        self._limits = limits or Limits()
         self._max_lanes = max_lanes
         self._lanes: OrderedDict[str, _Lane] = OrderedDict()
 
@@ -132,18 +168,21 @@ class MemoryLanes:
         """Store a turn once."""
         name, now = turn.conversation.id, self._clock()
         with self._lock:
-            lane = self._lanes.get(name)
-            first = lane.seen.get(turn.event_id) if lane else None
+            lane, is_new = self._lanes.get(name, _Lane()), name not in self._lanes
+            first = lane.seen.get(turn.event_id)
             if first and now - first[1] < SEEN_MS / 1000:
                 return Accepted("duplicate", first[0])
-            if lane is None and not turn.addressed:
+            if is_new and not turn.addressed:
                 return Accepted("ignored", 0)
-            if not self._has_room(lane):
-                self._tell_busy(lane, turn, now)
-                return Accepted("full", 0)
-            lane = self._lanes.setdefault(name, _Lane())
+            refused = self._refused(lane, turn, now, is_new=is_new)
+            if refused:
+                self._tell(lane, turn, now, refused)
+                return Accepted(refused, 0)
+            self._lanes[name] = lane
             self._lanes.move_to_end(name)
             lane.received += 1
+            if stops(turn) and lane.inbox:
+                lane.stop = lane.received
             lane.inbox.append(_Letter(lane.received, now, tapped, turn))
             _remember(lane.seen, turn.event_id, (lane.received, now), MAX_EVENTS)
             lane.due = now + WAKE_GRACE_SECONDS if lane.due is None else lane.due
@@ -163,11 +202,12 @@ class MemoryLanes:
             lane.due = lane.until
             return Lease(conversation, lane.epoch, token), self._view(conversation, lane)
 
-    def renew(self, lease: Lease) -> None:
-        """Keep the lane. Raises LaneLost."""
+    def renew(self, lease: Lease) -> int:
+        """Keep the lane; the number of the last turn that said stop, 0 for none. Raises LaneLost."""
         with self._lock:
             lane = self._held(lease)
             lane.until = lane.due = self._clock() + LEASE_MS / 1000
+            return lane.stop
 
     def commit(self, lease: Lease, queued: QueuedTurn, change: Change) -> Work:
         """Finish a turn, all or nothing, and see what is next. Raises LaneLost, TurnOvertaken."""
@@ -182,8 +222,9 @@ class MemoryLanes:
             )
             if refused:
                 raise TurnOvertaken(f"{lease.conversation}: {refused}")
-            lane.inbox.popleft()
-            lane.done = queued.seq
+            while lane.inbox and lane.inbox[0].seq <= queued.last:
+                lane.inbox.popleft()
+            lane.done = queued.last
             if change.history is not None:
                 _remember(lane.histories, queued.user, change.history, MAX_HISTORIES)
             for reply, pid in change.replies:
@@ -252,10 +293,28 @@ class MemoryLanes:
             _say(lane, "", entry)
             lane.due = self._clock() if lane.due is None else lane.due
 
-    def _tell_busy(self, lane: _Lane | None, turn: Turn, now: float) -> None:
-        if lane is not None and now - lane.told_full >= BUSY_NOTICE_SECONDS:
+    def _refused(self, lane: _Lane, turn: Turn, now: float, *, is_new: bool) -> Outcome | None:
+        """Why the turn cannot be taken now, None when it can."""
+        if len(lane.inbox) >= self._limits.waiting or (is_new and not self._has_room()):
+            return "full"
+        if lane.due is None and self._busy() >= self._limits.conversations:
+            return "crowded"
+        urgent = turn.tap is not None or stops(turn) or self._waits_for(turn)
+        if not urgent and lane.is_too_fast(turn.scope.id, now, self._limits):
+            return "fast"
+        return None
+
+    def _busy(self) -> int:
+        return sum(lane.due is not None for lane in self._lanes.values())
+
+    def _waits_for(self, turn: Turn) -> bool:
+        live, _ = self._pendings.view(turn.conversation.id, turn.scope.id, "")
+        return bool(live)
+
+    def _tell(self, lane: _Lane, turn: Turn, now: float, refused: Outcome) -> None:
+        if now - lane.told_full >= BUSY_NOTICE_SECONDS:
             lane.told_full = now
-            _say(lane, "", outbox_entry(turn.conversation, Reply(BUSY)))
+            _say(lane, "", outbox_entry(turn.conversation, refusal(self._voice(turn), refused)))
             lane.due = now + WAKE_GRACE_SECONDS if lane.due is None else lane.due
 
     def _held(self, lease: Lease) -> _Lane:
@@ -273,12 +332,12 @@ class MemoryLanes:
         user = letter.turn.scope.id
         live, tapped = self._pendings.view(conversation, user, letter.tapped)
         history = lane.histories.get(user, "")
-        return QueuedTurn(letter.seq, letter.received_at, user, letter.turn, live, tapped, history)
+        return QueuedTurn(
+            letter.seq, letter.received_at, user, letter.turn, live, tapped, history, lane.burst(), lane.stop
+        )
 
-    def _has_room(self, lane: _Lane | None) -> bool:
-        """Whether one more turn fits; for a new lane, the idle one that was used least recently is forgotten."""
-        if lane is not None:
-            return len(lane.inbox) < self._cap
+    def _has_room(self) -> bool:
+        """Whether one more lane fits; the idle one that was used least recently is forgotten for it."""
         if len(self._lanes) < self._max_lanes:
             return True
         idle = next((name for name, other in self._lanes.items() if other.due is None), None)

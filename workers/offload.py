@@ -13,6 +13,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
 from typing import Any, ParamSpec, TypeVar
 
+from workers.ferry import ferry
+
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -25,13 +27,21 @@ class Quit(Exception):
     """Raised when somebody else's code tried to end this process, or its own task."""
 
 
-#: How `offload` calls a function. None: in the loop's pool of threads.
+#: How `reach` and `offload` call a function. None: as they say themselves.
 Crossing = Callable[[Callable[[], Any]], Awaitable[Any]]
 crossing: ContextVar[Crossing | None] = ContextVar("sayso_crossing", default=None)
 
 
+async def reach(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Call a store: its code runs here and now, and the event loop goes on while it waits for Redis."""
+    call = functools.partial(function, *args, **kwargs)
+    cross = crossing.get() or ferry
+    result: T = await cross(call)
+    return result
+
+
 async def offload(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Call one of our own short blocking functions, such as a store's, without holding up the event loop."""
+    """Call one of our own short blocking functions, such as a write to disk, without holding up the event loop."""
     cross = crossing.get()
     if cross is None:
         return await asyncio.to_thread(function, *args, **kwargs)

@@ -13,8 +13,9 @@ from redis.exceptions import RedisError
 from channels.base import Ambiguous, Channel, RateLimited, SendError, Unreachable
 from channels.types import Delivery, Receipt, Reply
 from workers.lane import LaneLost, LaneParked, Lease, QueuedReply, Work, read_work
-from workers.offload import offload
+from workers.offload import reach
 from workers.redis import Scripts
+from workers.words import Speak
 
 log = logging.getLogger(__name__)
 
@@ -22,10 +23,6 @@ log = logging.getLogger(__name__)
 MAX_ATTEMPTS = 10
 #: The longest pause between two tries, in seconds, unless the platform asks for more.
 MAX_BACKOFF_SECONDS = 60.0
-#: What a text is marked with when it may have arrived before.
-REPEATED = "(sent again, the first try may have arrived)\n\n"
-#: What is said in place of a file that may have arrived before.
-MAYBE_MISSING = "I was interrupted while sending {name}. If it did not arrive, please ask for it again."
 
 
 class Outbox(Protocol):
@@ -69,10 +66,16 @@ class Postman:
     """Carries one reply at a time to its channel and records what became of it."""
 
     def __init__(
-        self, outbox: Outbox, channels: Mapping[str, Channel], *, chance: Callable[[], float] = random.random
+        self,
+        outbox: Outbox,
+        channels: Mapping[str, Channel],
+        speak: Speak,
+        *,
+        chance: Callable[[], float] = random.random,
     ) -> None:
         self._outbox = outbox
         self._channels = channels
+        self._speak = speak
         self._chance = chance
 
     async def carry(self, lease: Lease, reply: QueuedReply) -> Work:
@@ -82,11 +85,11 @@ class Postman:
         if channel is None:
             return await self._bury(lease, reply, "the channel is no longer configured")
         try:
-            receipt = await _send(channel, _repeated(channel, delivery) if reply.suspect else delivery)
+            receipt = await _send(channel, self._repeated(channel, delivery) if reply.suspect else delivery)
         except SendError as exc:
             return await self._failed(lease, reply, exc)
         log.info("reply.sent", extra={"delivery": delivery.id, "suspect": reply.suspect})
-        return await offload(self._outbox.settle, lease, reply, receipt=receipt.message_id)
+        return await reach(self._outbox.settle, lease, reply, receipt=receipt.message_id)
 
     async def _failed(self, lease: Lease, reply: QueuedReply, error: SendError) -> Work:
         waits = isinstance(error, RateLimited | Unreachable | Ambiguous)
@@ -95,26 +98,26 @@ class Postman:
         wait = error.retry_after if isinstance(error, RateLimited) else self._backoff(reply.attempt)
         extra = {"conversation": lease.conversation, "reason": str(error), "seconds": wait}
         log.warning("reply.postponed", extra=extra)
-        await offload(self._outbox.postpone, lease, reply, wait, suspect=isinstance(error, Ambiguous))
+        await reach(self._outbox.postpone, lease, reply, wait, suspect=isinstance(error, Ambiguous))
         raise LaneParked(lease.conversation)
 
     async def _bury(self, lease: Lease, reply: QueuedReply, reason: str) -> Work:
         log.error("reply.dead", extra={"conversation": lease.conversation, "reason": reason})
-        return await offload(self._outbox.settle, lease, reply, dead=reason)
+        return await reach(self._outbox.settle, lease, reply, dead=reason)
+
+    def _repeated(self, channel: Channel, delivery: Delivery) -> Delivery:
+        """What is said when it may have arrived before: words again, marked; a file is asked for, not sent twice."""
+        reply = delivery.reply
+        words = self._speak(reply.language)
+        if reply.media is not None:
+            return replace(delivery, reply=Reply(words.maybe_missing(reply.media.filename), language=reply.language))
+        marked = replace(reply, text=words.repeated(reply.text))
+        # A message that is full already goes out as it was: the mark must not get it refused.
+        return delivery if len(channel.pieces(marked)) > 1 else replace(delivery, reply=marked)
 
     def _backoff(self, attempt: int) -> float:
         ceiling = min(MAX_BACKOFF_SECONDS, 2.0**attempt)
         return ceiling * (0.5 + self._chance() / 2)
-
-
-def _repeated(channel: Channel, delivery: Delivery) -> Delivery:
-    """What is said when it may have arrived before: words again, marked; a file is asked for, not sent twice."""
-    reply = delivery.reply
-    if reply.media is not None:
-        return replace(delivery, reply=Reply(MAYBE_MISSING.format(name=reply.media.filename or "a file")))
-    marked = replace(reply, text=REPEATED + reply.text)
-    # A message that is full already goes out as it was: the mark must not get it refused.
-    return delivery if len(channel.pieces(marked)) > 1 else replace(delivery, reply=marked)
 
 
 async def _send(channel: Channel, delivery: Delivery) -> Receipt:

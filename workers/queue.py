@@ -17,6 +17,8 @@ from rq.utils import now
 QUEUE = "sayso"
 #: The one function our workers run.
 DRAIN = "workers.jobs.drain"
+#: What the ids of urgent jobs begin with: they are put at the front of the queue, and may take a worker's last places.
+FIRST = "first-"
 #: Seconds after which RQ gives a drain up; a turn has its own, shorter limit.
 JOB_TIMEOUT = 600
 
@@ -34,13 +36,18 @@ class SaysoJob(Job):
     """
 
     @property
-    def func(self) -> Any:
-        """The drain function. Raises ForbiddenJob for any other name or for arguments that are no ids."""
+    def conversation(self) -> str:
+        """The conversation to drain. Raises ForbiddenJob for any other function or for arguments that are no ids."""
         ours = self.func_name == DRAIN and self.instance is None and not self.kwargs
         args = list(self.args or ())
         if not ours or len(args) != 1 or not _CONVERSATION.fullmatch(str(args[0])):
             raise ForbiddenJob(f"job {self.id!r} is not a wake-up of ours: refused")
-        return super().func
+        return str(args[0])
+
+    @property
+    def func(self) -> Any:
+        """The drain function. Raises ForbiddenJob where `conversation` does."""
+        return super().func if self.conversation else None
 
     @property
     def success_callback(self) -> None:
@@ -69,7 +76,7 @@ class WakeUps:
         self._queue_key = Queue(QUEUE, connection=connection).key
 
     def __call__(self, conversation: str) -> Sequence[str | bytes | int | float]:
-        """Job key, queue key, key of RQ's set of queues, job id, then the job's hash as field, value, field, value."""
+        """What job keys begin with, queue key, key of RQ's set of queues, job id, then the job's hash by fields."""
         job: Job = SaysoJob.create(
             DRAIN,
             args=(conversation,),
@@ -85,4 +92,4 @@ class WakeUps:
         )
         job.enqueued_at = now()
         fields = [part for pair in job.to_dict(include_meta=False).items() for part in pair]
-        return [job.key, self._queue_key, Queue.redis_queues_keys, job.id, *fields]
+        return [Job.redis_job_namespace_prefix, self._queue_key, Queue.redis_queues_keys, job.id, *fields]

@@ -140,7 +140,13 @@ def _with_definitions(script: str, prelude: list[tuple[set[str], str]]) -> str:
     """A script and what it names of the prelude: Redis runs the text anew at every call, and all of it costs as much as
     four commands.
     """
+    named = _words(script)
     for names, text in reversed(prelude):
-        if names & set(_WORD.findall(_COMMENT.sub("", script))):
+        if names & named:
             script = text + script
+            named |= _words(text)
     return script
+
+
+def _words(script: str) -> set[str]:
+    return set(_WORD.findall(_COMMENT.sub("", script)))

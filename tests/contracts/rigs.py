@@ -11,13 +11,21 @@ from redis import Redis
 from channels.types import Conversation, Tap, Turn
 from pending import InMemoryPendingStore, RedisPendingStore
 from pending.seal import split_button
-from workers.mailbox import LEASE_MS, LUA, RedisMailbox
+from pending.texts import Texts, speak
+from workers.mailbox import LEASE_MS, LUA, Limits, RedisMailbox
 from workers.memory import MemoryLanes
 from workers.outbox import RedisOutbox
 from workers.reaper import Reaper
 from workers.redis import PREFIX, Scripts, shard_of
 
 CHAT = Conversation("chat", "room")
+#: What workers say in these tests.
+ENGLISH = speak("en")
+
+
+def voice(turn: Turn) -> Texts:
+    """Workers speak English here."""
+    return ENGLISH
 
 
 def turn(text: str = "hello", *, user: str = "ana", event: str = "", tap: str = "", addressed: bool = True) -> Turn:
@@ -43,10 +51,10 @@ class Rig:
 class MemoryRig(Rig):
     """Lanes in memory, on a clock of their own."""
 
-    def __init__(self, *, cap: int = 50) -> None:
+    def __init__(self, *, limits: Limits | None = None) -> None:
         self.now = time.time()
         self.store = InMemoryPendingStore(clock=lambda: self.now)
-        self.mailbox = self.outbox = MemoryLanes(self.store.records, clock=lambda: self.now, cap=cap)
+        self.mailbox = self.outbox = MemoryLanes(voice, self.store.records, clock=lambda: self.now, limits=limits)
 
     def pass_time(self, seconds: float) -> None:
         """Move the clock."""
@@ -68,12 +76,12 @@ class MemoryRig(Rig):
 class RedisRig(Rig):
     """Lanes in Redis. Its clock cannot be moved, so all that is written down moves back instead."""
 
-    def __init__(self, client: Redis, *, cap: int = 50) -> None:
+    def __init__(self, client: Redis, *, limits: Limits | None = None) -> None:
         scripts = Scripts(client, LUA)
         self.client = client
         self.shard = f"{PREFIX}{{{shard_of(CHAT.id)}}}"
         self.store = RedisPendingStore(client=client, secret_keys=["key"])
-        self.mailbox, self.outbox = RedisMailbox(scripts, cap=cap), RedisOutbox(scripts)
+        self.mailbox, self.outbox = RedisMailbox(scripts, voice, limits=limits), RedisOutbox(scripts)
         self.woken: list[str] = []
         self.reaper = Reaper(client, scripts, self._wake_up)
 

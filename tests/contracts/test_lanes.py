@@ -10,9 +10,9 @@ import pytest
 from channels.types import Reply, Turn
 from pending.action import PendingAction
 from pending.records import Claim, Ending, StoredAction, seal_action
-from tests.contracts.rigs import CHAT, turn
+from tests.contracts.rigs import CHAT, ENGLISH, turn
 from workers.lane import Change, LaneLost, Move, QueuedReply, QueuedTurn, TurnOvertaken
-from workers.mailbox import BUSY
+from workers.mailbox import Limits
 
 SAID = Change(replies=((Reply("hi"), ""),))
 
@@ -132,7 +132,7 @@ def test_turns_come_in_accepted_order(rig):
 
 def test_full_mailbox_refuses_and_takes_the_same_event_later(make_rig):
     """One turn too many is not stored and not remembered: the platform may send it again."""
-    rig = make_rig(cap=1)
+    rig = make_rig(limits=Limits(waiting=1))
     rig.accept(turn("a"))
     assert rig.accept(turn("b", event="e2")).outcome == "full"
     held, told = lease(rig)
@@ -143,11 +143,11 @@ def test_full_mailbox_refuses_and_takes_the_same_event_later(make_rig):
 
 def test_one_who_writes_too_fast_is_told_once(make_rig):
     """Three messages too many, one polite word; it goes out before the next answer."""
-    rig = make_rig(cap=1)
+    rig = make_rig(limits=Limits(waiting=1))
     rig.accept(turn("a"))
     assert [rig.accept(turn()).outcome for _ in range(3)] == ["full"] * 3
     held, told = lease(rig)
-    assert told.delivery(held).reply == Reply(BUSY)
+    assert told.delivery(held).reply == Reply(ENGLISH.busy())
     assert rig.outbox.settle(held, told, receipt="m").turn.text == "a"
 
 

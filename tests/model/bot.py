@@ -21,14 +21,16 @@ from pending import RedisPendingStore, stash_pending
 from pending.action import PendingAction
 from pending.redis_records import LUA as PENDING_LUA
 from pending.seal import split_button
+from pending.texts import speak
+from tests.contracts.rigs import voice
 from tests.model.judge import Judge
 from tests.model.wire import CLOCK, Patches, Peek, Wire
 from tests.model.world import ROOM, World
-from workers.drain import BROKEN, TOO_LONG, Drain, _Held
-from workers.lane import Change, LaneError, LaneLost, Lease, QueuedTurn
+from workers.drain import Drain, _Held
+from workers.lane import Change, LaneError, LaneLost, QueuedTurn
 from workers.mailbox import LUA as LANE_LUA
-from workers.mailbox import RedisMailbox
-from workers.offload import crossing, offload
+from workers.mailbox import Limits, RedisMailbox
+from workers.offload import crossing, reach
 from workers.outbox import Postman, RedisOutbox
 from workers.redis import PREFIX, shard_of
 
@@ -107,7 +109,10 @@ class Bot:
         missed = {old for each in patches.values() for old, _ in each} - lanes.applied - records.applied
         assert not missed, f"no script has {missed}: this mutant is none"
         self.lanes = lanes
-        self.mailbox, self.outbox = RedisMailbox(lanes, cap=CAP), RedisOutbox(lanes)
+        self.mailbox, self.outbox = (
+            RedisMailbox(lanes, voice, limits=Limits(waiting=CAP, in_one_go=1000)),
+            RedisOutbox(lanes),
+        )
         self.store = RedisPendingStore(client=client, secret_keys=["key"])
         self.store.records._scripts = records
         self._register()
@@ -119,8 +124,10 @@ class Bot:
         self.world = World()
         self.judge = Judge(self.world, self.peek)
         self.agent = ChannelAgent(Proposer(), self.store)
-        postman = Postman(self.outbox, {"chat": Messenger(self)}, chance=lambda: 0.5)
-        self.drain = ModelDrain(self.mailbox, postman, {}, {"chat": self.agent}, clock=lambda: self.world.now / 1000)
+        postman = Postman(self.outbox, {"chat": Messenger(self)}, speak, chance=lambda: 0.5)
+        self.drain = ModelDrain(
+            self.mailbox, postman, {}, {"chat": self.agent}, voice, clock=lambda: self.world.now / 1000
+        )
         self.pass_time(0)
 
     def pass_time(self, seconds: float) -> None:
@@ -171,7 +178,7 @@ class ModelDrain(Drain):
     async def pass_through(self, worker: Worker) -> None:
         """Work as `run` does."""
         asked = self.clock()
-        taken = await offload(self.mailbox.lease, worker.conversation, worker.name)
+        taken = await reach(self.mailbox.lease, worker.conversation, worker.name)
         if taken is None:
             return
         worker.held = _Held(taken[0], asked)
@@ -180,18 +187,18 @@ class ModelDrain(Drain):
         except LaneError:
             return
 
-    async def _answer(self, lease: Lease, queued: QueuedTurn) -> Change:
+    async def _answer(self, held: _Held, queued: QueuedTurn) -> Change:
         worker = Worker.at_work
         worker.answering = True
         try:
-            return await self.agents[queued.turn.conversation.channel].answer(queued, lease)
+            return await self.agents[queued.turn.conversation.channel].answer(queued, held.lease)
         except asyncio.CancelledError:  # what a turn's time limit does to it
-            return Change(replies=((Reply(TOO_LONG), ""),))
+            return Change(replies=((Reply(speak("en").too_long()), ""),))
         except (LaneError, TypeError):  # the second is a mistake of ours
             raise
         except Exception as exc:  # noqa: BLE001  # the rim of a turn: nothing may get this far
             worker.broke("a turn is answered", repr(exc))
-            return Change(replies=((Reply(BROKEN), ""),))
+            return Change(replies=((Reply(speak("en").broken()), ""),))
         finally:
             worker.answering = False
 

@@ -9,12 +9,12 @@ from typing import Any
 from channels.types import Delivery, Reply, Turn
 from pending.action import DEFAULT_IGNORE_TTL_SECONDS, PendingAction
 from pending.records import Claim, Decision, Ending, StoredAction
+from pending.texts import speak
 from tests.model.verdicts import Verdicts
 from tests.model.wire import Peek
 from tests.model.world import Event, Proposal, World, result_of, shown
 from workers.lane import Change, Lease, QueuedReply, QueuedTurn
 from workers.mailbox import LEASE_MS
-from workers.outbox import REPEATED
 
 #: How often an effect may be begun if it may be repeated.
 MOST_STARTS = 3
@@ -61,7 +61,7 @@ class Judge:
         world.last_sent[conversation] = max(at, last)
         if (conversation, at) in world.sent:
             world.counts["repeated replies"] += 1
-            if not reply.text.startswith(REPEATED):
+            if not reply.text.startswith(speak("en").repeated("")):
                 world.broke("a repeated reply is marked", delivery.id)
 
     def said(self, delivery: Delivery, *, arrived: bool) -> None:

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from pending.texts import speak
 from tests.model.wire import Peek
 from tests.model.world import Event, Pressable, Proposal, World
-from workers.drain import BROKEN, TOO_LONG
 
 #: The kinds of state an action can be in after a turn.
 _WAITING = frozenset({"armed", "shown"})
 _OFF = frozenset({"cancelled", "expired", "superseded"})
 _RAN = frozenset({"done", "failed", "unknown"})
+_ENGLISH = speak("en")
 
 
 class Verdicts:
@@ -46,7 +46,7 @@ class Verdicts:
         waiting = world.waiting(conversation)
         watched = [*waiting, target] if target and target not in waiting else waiting
         states = self._peek.states(conversation, [each.pid for each in watched])
-        apology = any(text in (TOO_LONG, BROKEN) for text in replies)
+        apology = any(text in (_ENGLISH.too_long(), _ENGLISH.broken()) for text in replies)
         for proposal, state in zip(watched, states, strict=True):
             if proposal is target:
                 self._decided(event, proposal, state, replies, apology=apology)

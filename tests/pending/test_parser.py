@@ -228,7 +228,7 @@ def test_plain_yes_confirms(words):
         "no", "No.", "nope", "cancel", "cancel it", "never mind", "don't", "don\u2019t", "no, thanks", "no thank you",
         "não", "nao", "NÃO!", "não, obrigado", "cancela", "cancelar", "deixa pra lá", "ainda não", "melhor não",
         "no, gracias", "olvídalo", "déjalo", "mejor no", "todavía no", "cancelar por favor", "por favor, não", "no...",
-        "na\u0303o", "\uff4e\uff4f", "\uff2e\uff2f\uff01",
+        "na\u0303o", "\uff4e\uff4f", "\uff2e\uff2f\uff01", "dont",
     ],
 )  # fmt: skip
 def test_plain_no_cancels(words):

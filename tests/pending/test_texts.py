@@ -17,8 +17,12 @@ HOSTILE = "Delete {preview} {yes} {nope} 100% %s **A** \\1 \\g<0> `x` \u202e"
 OWN = {"marks", "sure", "endings", "letters", "foreign", "duration"}
 SAYS_PREVIEW = (
     "failed", "unknown", "not_done", "cancelled", "expired", "dropped", "early", "ignored", "unsafe", "undo",
+    "maybe_missing", "not_delivered", "reminder", "expired_unanswered",
 )  # fmt: skip
-SAYS_ALONE = ("overtaken", "tampered", "stale", "not_yours", "model_away")
+SAYS_ALONE = (
+    "overtaken", "tampered", "stale", "not_yours", "model_away", "busy", "too_fast", "crowded", "too_long", "broken",
+    "channel_gone", "interrupted_before", "stopped", "nothing_to_stop",
+)  # fmt: skip
 MINUTES = {
     "ar": "5 دقائق", "de": "5 Minuten", "en": "5 minutes", "es": "5 minutos", "fr": "5 minutes", "hi": "5 मिनट",
     "id": "5 menit", "it": "5 minuti", "ja": "5分", "pt": "5 minutos",
@@ -31,7 +35,7 @@ def placeholders(template: str) -> set[str]:
 
 
 def previews(language: str) -> Iterator[str]:
-    """Everything a language says about a preview."""
+    """Everything a language says about a preview, or another text of somebody's."""
     words = speak(language)
     for name in SAYS_PREVIEW:
         yield getattr(words, name)(HOSTILE)
@@ -42,6 +46,9 @@ def previews(language: str) -> Iterator[str]:
     yield words.done("A", HOSTILE)
     yield words.correction("A", HOSTILE)
     yield words.correction(HOSTILE, "")
+    yield words.repeated(HOSTILE)
+    yield words.reminder_set(HOSTILE, "9:00")
+    yield words.reminder_set("A", HOSTILE)
     yield words.plan([HOSTILE, "B"])
     for state in ("done", "failed", "unknown", "cancelled"):
         yield words.plan_report([(state, HOSTILE, "")])
@@ -190,6 +197,34 @@ def test_english_question():
     assert "Reply **yes 4821** to confirm" in speak().question("Delete A", 60, "4821")
 
 
+@pytest.mark.parametrize("language", ALL)
+def test_a_file_without_a_name_is_called_one(language):
+    """Nobody reads a gap where the name would be."""
+    words = speak(language)
+    assert words.maybe_missing("") == words.maybe_missing(words.a_file())
+    assert words.a_file() in words.maybe_missing("")
+
+
+@pytest.mark.parametrize("language", ALL)
+def test_a_repeated_text_stands_below_its_mark(language):
+    """The mark is a paragraph of its own, so the text reads as it did the first time."""
+    mark, blank, text = speak(language).repeated("A\n\nB").partition("\n\n")
+    assert mark
+    assert (blank, text) == ("\n\n", "A\n\nB")
+
+
+def test_nobody_is_told_that_interrupted_work_was_not_done():
+    """Who died in the middle, or was stopped, may have finished: both say so."""
+    assert "Part of it may be done" in speak().interrupted_before()
+    assert "may have finished" in speak().stopped()
+
+
+def test_a_reminder_tells_its_time_and_its_words():
+    """When it is taken on, and when it is due."""
+    assert speak().reminder_set("Call Ana", "tomorrow at 9:00") == "I will remind you tomorrow at 9:00: Call Ana"
+    assert speak().reminder("Call Ana") == "Reminder: Call Ana"
+
+
 def test_a_result_speaks_for_itself():
     """What the tool reported replaces our own words."""
     assert (speak().done("Delete A", "3 deleted"), speak().done("Delete A", "")) == ("3 deleted", "Done: Delete A")
@@ -257,4 +292,5 @@ def test_arabic_isolates_what_may_be_latin():
     """A Latin preview inside an Arabic sentence must not reorder it."""
     isolated = "\u2068Delete A\u2069"
     assert all(isolated in getattr(speak("ar"), name)("Delete A") for name in SAYS_PREVIEW)
+    assert speak("ar").reminder_set("Delete A", "9:00").count("\u2068") == 2
     assert speak("ar").plan(["Delete A", "B"]).splitlines()[1] == f"1. {isolated}"

@@ -12,7 +12,8 @@ from agent import Agent, AgentConfig, ScriptedProvider, ToolCall, tool
 from agent.channel_agent import ChannelAgent
 from channels.types import Button, Delivery, Receipt, Reply, Turn
 from pending import idempotency_key
-from tests.contracts.rigs import CHAT, Rig, turn
+from pending.texts import speak
+from tests.contracts.rigs import CHAT, Rig, turn, voice
 from workers.drain import Drain
 from workers.lane import Change
 from workers.outbox import Postman
@@ -63,6 +64,10 @@ class FakeAgent:
     async def give_up(self, queued, lease, words) -> Change:
         """The words it is given."""
         return Change(replies=((Reply(words), ""),))
+
+    def is_answer(self, text: str) -> bool:
+        """Nothing waits for one."""
+        return False
 
 
 class Dying:
@@ -119,7 +124,7 @@ class Bot:
         self.provider = ScriptedProvider([*(self._calls(each) for each in names), *lines])
         self.agent = ChannelAgent(Agent([delete], self.provider, AgentConfig(max_retries=0)), rig.store)
         channels = {"chat": self.channel}
-        self.drain = Drain(rig.mailbox, Postman(rig.outbox, channels), channels, {"chat": self.agent})
+        self.drain = Drain(rig.mailbox, Postman(rig.outbox, channels, speak), channels, {"chat": self.agent}, voice)
 
     @staticmethod
     def _calls(names: str) -> list[ToolCall]:

@@ -13,7 +13,7 @@ from agent import Agent, AgentConfig, ScriptedProvider, ToolCall, tool
 from agent.channel_agent import ChannelAgent
 from pending import stash_pending
 from pending.results import PendingConfirmation
-from workers.drain import BROKEN, TOO_LONG
+from tests.contracts.rigs import ENGLISH
 
 
 class Breaking(ScriptedProvider):
@@ -40,7 +40,7 @@ def test_unrelated_message_whose_turn_breaks_disarms_all_the_same(make_bot):
     bot.say("delete it")
     told = bot.say("what do I owe?")
     assert told.startswith("Not confirmed, so I dropped this: Delete A.")
-    assert told.endswith(BROKEN)
+    assert told.endswith(ENGLISH.broken())
     bot.say("yes")
     assert bot.deleted == []
 
@@ -74,7 +74,7 @@ def test_turn_that_took_too_long_over_a_confirmed_action_says_what_it_was_doing(
         bot.hear("yes")
         await bot.drain.run(bot.turn().conversation.id)
         assert "cannot tell" in bot.channel.texts[-1]
-        assert TOO_LONG not in bot.channel.texts
+        assert ENGLISH.too_long() not in bot.channel.texts
         go.set()
         while "Correction" not in bot.channel.texts[-1]:
             await asyncio.sleep(0.01)

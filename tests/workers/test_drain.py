@@ -9,12 +9,13 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 
 from channels.base import Ambiguous, RateLimited, Refused, Unreachable
 from channels.types import Media, Reply
-from tests.contracts.rigs import CHAT, MemoryRig, turn
+from pending.texts import speak
+from tests.contracts.rigs import CHAT, ENGLISH, MemoryRig, turn, voice
 from tests.workers.fakes import FakeAgent, FakeChannel
 from workers import drain, outbox
-from workers.drain import BROKEN, GONE, MAX_TURNS, TOO_LONG, Drain
+from workers.drain import MAX_TURNS, Drain
 from workers.lane import Change
-from workers.outbox import MAYBE_MISSING, REPEATED, Postman
+from workers.outbox import Postman
 
 
 class Room:
@@ -24,8 +25,8 @@ class Room:
         self.rig, self.channel = MemoryRig(), FakeChannel()
         channels = {"chat": self.channel}
         agents = {"chat": agent or FakeAgent(answer)}
-        postman = Postman(self.rig.outbox, channels, chance=lambda: 1.0)
-        self.drain = Drain(self.rig.mailbox, postman, channels, agents, **options)
+        postman = Postman(self.rig.outbox, channels, speak, chance=lambda: 1.0)
+        self.drain = Drain(self.rig.mailbox, postman, channels, agents, voice, **options)
 
     def hear(self, *texts: str) -> None:
         """Accept turns."""
@@ -107,7 +108,7 @@ def test_file_whose_answer_was_lost_is_not_sent_twice():
     room.channel.errors = [Ambiguous("lost")]
     assert room.work("a") == []
     room.rig.pass_time(3)
-    assert room.work() == [MAYBE_MISSING.format(name="chart.png"), "done"]
+    assert room.work() == [ENGLISH.maybe_missing("chart.png"), "done"]
     assert [delivery.reply.media for delivery in room.channel.sent] == [None, None]
 
 
@@ -117,7 +118,7 @@ def test_words_whose_answer_was_lost_are_said_again_marked():
     room.channel.errors = [Ambiguous("lost")]
     assert room.work("a") == []
     room.rig.pass_time(3)
-    assert room.work() == [REPEATED + "A"]
+    assert room.work() == [ENGLISH.repeated("A")]
     assert room.channel.sent[0].attempt == 2
 
 
@@ -139,7 +140,7 @@ def test_the_mark_stays_while_the_platform_is_away():
     room.rig.pass_time(3)
     room.work()
     room.rig.pass_time(10)
-    assert room.work() == [REPEATED + "A"]
+    assert room.work() == [ENGLISH.repeated("A")]
 
 
 def test_a_reply_whose_sender_was_killed_is_marked():
@@ -149,7 +150,7 @@ def test_a_reply_whose_sender_was_killed_is_marked():
     with pytest.raises(RedisConnectionError):
         room.work("a")
     room.rig.end_lease()
-    assert room.work() == [REPEATED + "A"]
+    assert room.work() == [ENGLISH.repeated("A")]
 
 
 def test_rate_limited_reply_is_parked_for_as_long_as_asked():
@@ -221,7 +222,7 @@ def test_broken_agent_says_so_and_the_next_turn_goes_on():
             raise ValueError("secret")
         return text
 
-    assert Room(sometimes).work("a", "b") == [BROKEN, "b"]
+    assert Room(sometimes).work("a", "b") == [ENGLISH.broken(), "b"]
 
 
 def test_turn_that_takes_too_long_is_ended_with_a_word():
@@ -231,14 +232,14 @@ def test_turn_that_takes_too_long_is_ended_with_a_word():
         async def answer(self, queued, lease):
             await asyncio.sleep(60)
 
-    assert Room(agent=Stuck(), turn_timeout=0.01).work("a", "b") == [TOO_LONG, TOO_LONG]
+    assert Room(agent=Stuck(), turn_timeout=0.01).work("a", "b") == [ENGLISH.too_long(), ENGLISH.too_long()]
 
 
 def test_turn_of_a_channel_without_agent_hears_so():
     """Nobody waits for an answer that cannot come."""
     room = Room()
     room.drain.agents.clear()
-    assert room.work("a") == [GONE]
+    assert room.work("a") == [ENGLISH.channel_gone()]
 
 
 def test_reply_of_a_removed_channel_is_buried():

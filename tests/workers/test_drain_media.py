@@ -14,10 +14,11 @@ from channels.base import Channel, FetchError, Unreachable
 from channels.fakes.signing import JPEG
 from channels.media import LocalMediaStore, TooLarge
 from channels.types import Media, Reply
-from tests.contracts.rigs import CHAT, MemoryRig, turn
+from pending.texts import speak
+from tests.contracts.rigs import CHAT, ENGLISH, MemoryRig, turn, voice
 from tests.workers.fakes import Bot, FakeChannel
 from workers import drain
-from workers.drain import TOO_LONG, Drain
+from workers.drain import Drain
 from workers.lane import Change, QueuedTurn
 from workers.outbox import Postman
 
@@ -62,7 +63,12 @@ class Room:
         channels: dict[str, Channel] = {"chat": channel}
         settings = {"media": self.store, **options}
         self.drain = Drain(
-            self.rig.mailbox, Postman(self.rig.outbox, channels), channels, {"chat": self.agent}, **settings
+            self.rig.mailbox,
+            Postman(self.rig.outbox, channels, speak),
+            channels,
+            {"chat": self.agent},
+            voice,
+            **settings,
         )
 
     def hear(self, *media: Media) -> tuple[Media, ...]:
@@ -135,7 +141,7 @@ def test_fetching_counts_as_time_of_the_turn(tmp_path: Path):
 
     room = Room(tmp_path, Hanging(), turn_timeout=0.02)
     room.hear(PHOTO)
-    assert room.channel.texts == [TOO_LONG]
+    assert room.channel.texts == [ENGLISH.too_long()]
 
 
 def test_caption_of_a_fetched_photo_confirms_nothing(tmp_path: Path):
@@ -144,7 +150,9 @@ def test_caption_of_a_fetched_photo_confirms_nothing(tmp_path: Path):
     bot.channel = FileChannel(lambda _: JPEG)
     channels: dict[str, Channel] = {"chat": bot.channel}
     store = LocalMediaStore(tmp_path, keys=["k"], public_url="https://bots.example.com")
-    bot.drain = Drain(bot.rig.mailbox, Postman(bot.rig.outbox, channels), channels, {"chat": bot.agent}, store)
+    bot.drain = Drain(
+        bot.rig.mailbox, Postman(bot.rig.outbox, channels, speak), channels, {"chat": bot.agent}, voice, store
+    )
     bot.say("delete the house")
     bot.rig.accept(replace(turn("yes"), media=(PHOTO,)))
     assert "A fine picture." in bot.work()

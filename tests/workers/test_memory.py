@@ -10,7 +10,8 @@ from agent import Agent, ScriptedProvider, ToolCall, tool
 from agent.channel_agent import ChannelAgent
 from channels.types import Conversation, Reply, Turn
 from pending import InMemoryPendingStore
-from tests.contracts.rigs import CHAT, MemoryRig, turn
+from pending.texts import speak
+from tests.contracts.rigs import CHAT, MemoryRig, turn, voice
 from tests.workers.fakes import FakeChannel
 from workers import memory
 from workers.drain import Drain
@@ -33,14 +34,14 @@ def finish(lanes: MemoryLanes, conversation: str) -> None:
 
 def test_newcomer_is_refused_when_every_lane_is_busy():
     """Nothing that was accepted is forgotten to make room."""
-    lanes = MemoryLanes(max_lanes=2)
+    lanes = MemoryLanes(voice, max_lanes=2)
     assert [lanes.accept(elsewhere(number)).outcome for number in range(3)] == ["new", "new", "full"]
     assert lanes.lease(elsewhere(0).conversation.id, "w")[1].turn == elsewhere(0)
 
 
 def test_idle_lane_makes_room():
     """The least recently used of them is forgotten."""
-    lanes = MemoryLanes(max_lanes=2)
+    lanes = MemoryLanes(voice, max_lanes=2)
     for number in range(2):
         lanes.accept(elsewhere(number))
         finish(lanes, elsewhere(number).conversation.id)
@@ -52,7 +53,7 @@ def test_event_ids_and_histories_are_bounded(monkeypatch):
     """A room of thousands costs no more than the caps."""
     monkeypatch.setattr(memory, "MAX_EVENTS", 3)
     monkeypatch.setattr(memory, "MAX_HISTORIES", 3)
-    lanes = MemoryLanes()
+    lanes = MemoryLanes(voice)
     for number in range(9):
         lanes.accept(turn(user=f"user-{number}"))
         lease, work = lanes.lease(CHAT.id, "w")
@@ -74,7 +75,7 @@ def test_event_may_come_again_after_days():
 
 def test_lanes_without_records_refuse_proposals():
     """The mistake is named, not half done."""
-    lanes = MemoryLanes()
+    lanes = MemoryLanes(voice)
     lanes.accept(turn())
     lease, work = lanes.lease(CHAT.id, "w")
     with pytest.raises(ValueError, match="give MemoryLanes the store's `records`"):
@@ -92,8 +93,8 @@ def test_whole_conversation_runs_without_redis():
 
     store, channel = InMemoryPendingStore(), FakeChannel()
     agent = ChannelAgent(Agent([delete], ScriptedProvider([ToolCall("delete", {"name": "A"}, "c")])), store)
-    lanes = MemoryLanes(store.records)
-    drain = Drain(lanes, Postman(lanes, {"chat": channel}), {"chat": channel}, {"chat": agent})
+    lanes = MemoryLanes(voice, store.records)
+    drain = Drain(lanes, Postman(lanes, {"chat": channel}, speak), {"chat": channel}, {"chat": agent}, voice)
     for words in ("delete A", "yes"):
         lanes.accept(turn(words))
         asyncio.run(drain.run(CHAT.id))

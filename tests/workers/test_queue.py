@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -14,11 +15,13 @@ from rq.job import Job
 from rq.serializers import JSONSerializer
 from rq.webhook import Webhook
 
-from tests.contracts.rigs import CHAT, turn
+from channels.types import Conversation
+from config.schema import WorkerSettings
+from tests.contracts.rigs import CHAT, turn, voice
 from workers import jobs
 from workers.lane import Change
-from workers.mailbox import LUA, RedisMailbox
-from workers.queue import QUEUE, ForbiddenJob, SaysoJob, WakeUps
+from workers.mailbox import LUA, Limits, RedisMailbox
+from workers.queue import FIRST, QUEUE, ForbiddenJob, SaysoJob, WakeUps
 from workers.reaper import Reaper
 from workers.redis import Scripts
 from workers.worker import _new_worker
@@ -41,6 +44,9 @@ class FakeDrain:
         """Drain nothing."""
         self.drained.append(conversation)
 
+    def hand_over(self) -> None:
+        """Nothing is held."""
+
 
 @pytest.fixture
 def drained():
@@ -62,14 +68,17 @@ def bare(redis_url, redis_client):
 @pytest.fixture
 def mailbox(redis_client):
     """A mailbox that wakes workers."""
-    return RedisMailbox(Scripts(redis_client, LUA), WakeUps(redis_client))
+    return RedisMailbox(Scripts(redis_client, LUA), voice, WakeUps(redis_client))
 
 
 @pytest.fixture
-def work(redis_url):
+def work(redis_url, drained):
     """Works the queue off, as `sayso worker` does. RQ takes the signals of its process: they are given back."""
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    yield lambda: _new_worker(redis_url).work(burst=True, logging_level="CRITICAL")
+    process = jobs._processes[os.getpid()]
+    services = SimpleNamespace(redis_url=redis_url, settings=SimpleNamespace(workers=WorkerSettings()))
+    services.drain = process.services.drain
+    yield lambda: _new_worker(services, process.loop).work(burst=True, logging_level="CRITICAL")
     for number, handler in handlers.items():
         signal.signal(number, handler)
 
@@ -196,17 +205,31 @@ def test_handed_over_lane_goes_to_the_end_of_the_queue(bare, mailbox):
 
 def test_wake_up_that_is_still_queued_is_not_repeated(bare, mailbox, redis_client):
     """A long queue must not grow by itself, round after round of the reaper."""
+    reaper = Reaper(redis_client, Scripts(redis_client, LUA), WakeUps(redis_client))
     mailbox.accept(turn())
-    held, _ = mailbox.lease(CHAT.id, "w1")
     for _ in range(3):
-        mailbox.release(held, hand_over=True)
-        held, _ = mailbox.lease(CHAT.id, "w1")
+        redis_client.delete("sayso:reaper")
+        for key in redis_client.scan_iter("sayso:{*}:due"):
+            redis_client.zadd(key, {CHAT.id: 0})
+        assert reaper.round() == 1
     assert bare.llen(f"rq:queue:{QUEUE}") == 1
+
+
+def test_tap_overtakes_other_conversations_in_the_queue(bare, mailbox):
+    """Whoever decides about something waits for nobody who only chats; twice urgent is urgent once."""
+    mailbox.accept(replace(turn(), conversation=Conversation("chat", "other")))
+    mailbox.accept(turn())
+    first, second = bare.lrange(f"rq:queue:{QUEUE}", 0, -1)
+    mailbox.accept(turn(tap="1x"))
+    mailbox.accept(turn(tap="1x"))
+    urgent, *others = bare.lrange(f"rq:queue:{QUEUE}", 0, -1)
+    assert (urgent.startswith(FIRST.encode()), others) == (True, [first, second])
+    assert SaysoJob.fetch(urgent.decode(), connection=bare, serializer=JSONSerializer).conversation == CHAT.id
 
 
 def test_refused_turns_wake_nobody(bare, redis_client):
     """Chatter costs no job, and a full mailbox none beside the one that is on its way."""
-    mailbox = RedisMailbox(Scripts(redis_client, LUA), WakeUps(redis_client), cap=1)
+    mailbox = RedisMailbox(Scripts(redis_client, LUA), voice, WakeUps(redis_client), limits=Limits(waiting=1))
     assert mailbox.accept(turn(addressed=False)).outcome == "ignored"
     assert bare.llen(f"rq:queue:{QUEUE}") == 0
     assert [mailbox.accept(turn()).outcome for _ in range(3)] == ["new", "full", "full"]

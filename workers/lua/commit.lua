@@ -1,5 +1,5 @@
--- Finish a turn, all or nothing. ARGV: conversation, epoch, token, seq, user, event, change as JSON
--- {replies: [{pid, reply}], history?, move?, arms: [...]}.
+-- Finish a turn, or several worked on as one, all or nothing. ARGV: conversation, epoch, token, seq, user, event, change
+-- as JSON {replies: [{pid, reply}], history?, move?, arms: [...]}, seq of the last.
 if not holds(ARGV[2], ARGV[3]) then return {'lost'} end
 local seq = tonumber(ARGV[4])
 if number('done') >= seq then return {'ok', view()} end
@@ -10,8 +10,8 @@ abandon_own(redis.call('GET', live(ARGV[5])), ARGV[6])
 abandon_own(string.match(head, '^%d+ %d+ %S+ (%S+) '), ARGV[6])
 local refused = obstacle(change)
 if refused then return {refused, view()} end
-redis.call('LPOP', inbox)
-redis.call('HSET', lane, 'done', seq)
+redis.call('LPOP', inbox, tonumber(ARGV[8]) - seq + 1)
+redis.call('HSET', lane, 'done', ARGV[8])
 apply(change)
 forget_settled(ARGV[5])
 if change.history then redis.call('SET', history(ARGV[5]), change.history, 'PX', KEEP) end

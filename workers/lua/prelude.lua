@@ -10,7 +10,9 @@ local KEEP = 2592000000        -- a lane nobody uses is forgotten after 30 days
 local KEEP_RECORD = 172800000  -- a pending action is kept for two days, so that twins hear its outcome
 local WAKE_GRACE = 5000        -- a wake-up not answered within this is repeated by the reaper
 local MAX_DEAD = 1000
-local BUSY_NOTICE = 60000      -- one who writes too fast is told so once a minute
+local BUSY_NOTICE = 60000      -- one whose turns are refused is told so once a minute
+local MAX_BURST = 10           -- turns that may be worked on as one
+local FIRST = 'first-'         -- what the ids of urgent jobs begin with
 local STALE = 120000           -- what was begun so long ago, without a lane, is in nobody's hands any more
 local ASKED_AGAIN = 60000      -- a client that lost an answer asks for it again within this
 local MAX_UNDRAINED = 5000     -- audit entries that wait for a worker; beyond that the oldest go, and leave a gap
@@ -56,18 +58,30 @@ local function has_work()
   return redis.call('LLEN', inbox) + redis.call('LLEN', outbox) > 0
 end
 
--- Put the RQ job that drains this conversation on its queue. ARGV from `at`: job key, queue key, queues key, job id,
--- then the job's hash as RQ wrote it. Without a job (tests, one process) the index alone says that there is work.
-local function wake(at)
+-- Put the RQ job that drains this conversation on its queue, an urgent one at its front. ARGV from `at`: what job keys
+-- begin with, queue key, queues key, job id, then the job's hash as RQ wrote it. Without a job (tests, one process) the
+-- index alone says that there is work.
+local function wake(at, urgent)
   redis.call('ZADD', due, now() + WAKE_GRACE, conversation)
   if not ARGV[at] then return end
   local queued = redis.call('HGET', lane, 'job')
-  if not (queued and redis.call('LPOS', ARGV[at + 1], queued)) then  -- one that is still in the queue will do
-    redis.call('HSET', lane, 'job', ARGV[at + 3])
-    redis.call('HSET', ARGV[at], unpack(ARGV, at + 4))
-    redis.call('SADD', ARGV[at + 2], ARGV[at + 1])
-    redis.call('RPUSH', ARGV[at + 1], ARGV[at + 3])
-  end
+  local hurries = queued and string.sub(queued, 1, #FIRST) == FIRST
+  if queued and (hurries or not urgent) and redis.call('LPOS', ARGV[at + 1], queued) then return end  -- that will do
+  local id = urgent and FIRST .. ARGV[at + 3] or ARGV[at + 3]
+  redis.call('HSET', lane, 'job', id)
+  redis.call('HSET', ARGV[at] .. id, unpack(ARGV, at + 4))
+  redis.call('SADD', ARGV[at + 2], ARGV[at + 1])
+  redis.call(urgent and 'LPUSH' or 'RPUSH', ARGV[at + 1], id)
+end
+
+-- Whether a user has used up what may be said in one go, and what has been gained per minute since: one key, which holds
+-- when all of it is gained back.
+local function too_fast(user, per_minute, in_one_go)
+  local key, gain = shard .. ':pace:' .. conversation .. ':' .. user, 60000 / per_minute
+  local whole = math.max(tonumber(redis.call('GET', key) or '0'), now()) + gain
+  if whole - now() > gain * in_one_go then return true end
+  redis.call('SET', key, string.format('%d', whole), 'PX', string.format('%d', whole - now() + 1000))
+  return false
 end
 
 local function say(pid, reply)
@@ -95,6 +109,18 @@ local function suspect(reply)
   return redis.call('HGET', lane, 'suspect') == said and 1 or 0
 end
 
+-- Turns right behind the first, of the same user and without buttons: they may be worked on as one.
+local function burst(user, tapped)
+  local found = {}
+  if tapped ~= '-' then return found end
+  for _, entry in ipairs(redis.call('LRANGE', inbox, 1, MAX_BURST - 1)) do
+    local other, button = string.match(entry, '^%d+ %d+ (%S+) (%S+) ')
+    if other ~= user or button ~= '-' then break end
+    found[#found + 1] = entry
+  end
+  return found
+end
+
 -- What the holder has to do next: a reply to send, else a turn to work on with all it needs, else nothing.
 local function view()
   local reply = redis.call('LINDEX', outbox, 0)
@@ -104,7 +130,7 @@ local function view()
   local user, tapped = string.match(turn, '^%d+ %d+ (%S+) (%S+) ')
   return {
     'turn', turn, pending(redis.call('GET', live(user))), pending(tapped),
-    redis.call('GET', history(user)) or '',
+    redis.call('GET', history(user)) or '', burst(user, tapped), number('stop'),
   }
 end
 

@@ -1,0 +1,91 @@
+"""Cold start: a process loads the vendors' libraries of its own platforms, and nothing that only the web needs."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+#: All a worker does before its first turn, and then one message sent to a port where nobody listens.
+WORKER = """
+import asyncio, contextlib, json, sys
+from pathlib import Path
+from channels.base import SendError
+from channels.types import Conversation, Delivery, Reply
+from config import cli
+import workers.worker
+
+def send(services):
+    ready = set(sys.modules)
+    with contextlib.suppress(SendError):
+        asyncio.run(services.channels["bot"].send(Delivery("d", Conversation("bot", "1"), Reply("hello"))))
+    print(json.dumps([sorted(ready), sorted(set(sys.modules) - ready)]))
+
+workers.worker.run_worker = send
+cli.worker.callback(Path(sys.argv[1]), Path(sys.argv[2]))
+"""
+WEB = """
+import json, sys
+from channels.web import app
+app()
+print(json.dumps([sorted(sys.modules), []]))
+"""
+PLATFORMS = {
+    "console": "{platform: console}",
+    "whatsapp": "{platform: whatsapp, account_sid: AC0123, auth_token: '${SECRET}', from: 'whatsapp:+1', api_url: 'http://127.0.0.1:9'}",
+    "telegram": "{platform: telegram, token: '${SECRET}', secret_token: '${SECRET}', api_url: 'http://127.0.0.1:9'}",
+    "slack": "{platform: slack, bot_token: '${SECRET}', signing_secret: '${SECRET}', api_url: 'http://127.0.0.1:9'}",
+}
+SDKS = {"twilio", "telegram", "slack_sdk", "slack_bolt"}
+#: What only the web needs, only an example draws with, only a download or an adapter's own SDK brings.
+FOREIGN = {"flask", "werkzeug", "jinja2", "gunicorn", "matplotlib", "httpx", "requests"}
+
+
+@pytest.fixture
+def loaded(tmp_path: Path, redis_url: str):
+    """The names of the packages, or modules, a fresh process has when it is ready, and those its first send adds."""
+
+    def run(code: str, platform: str) -> tuple[set[str], set[str]]:
+        file = tmp_path / "sayso.yaml"
+        file.write_text(f"tools: [examples.invoices]\nchannels:\n  bot: {PLATFORMS[platform]}\n")
+        places = {"REDIS_URL": redis_url, "SAYSO_CONFIG": str(file), "SAYSO_DATA": str(tmp_path / "data")}
+        done = subprocess.run(
+            [sys.executable, "-c", code, str(file), str(tmp_path / "data")],
+            check=True, capture_output=True, text=True, timeout=60, cwd=ROOT,
+            env={**os.environ, **places, "SECRET": "s3cret"},
+        )  # fmt: skip
+        ready, added = json.loads(done.stdout)
+        return set(ready), set(added)
+
+    return run
+
+
+def test_a_worker_with_a_console_only_loads_no_vendor_and_nothing_of_the_web(loaded):
+    """Who runs the demo pays for no platform, and a worker serves no pages."""
+    ready, added = loaded(WORKER, "console")
+    assert not ready & (SDKS | FOREIGN)
+    assert not added & (SDKS | FOREIGN)
+    assert not ready & {"channels.whatsapp", "channels.telegram", "channels.slack", "channels.web"}
+
+
+@pytest.mark.parametrize(
+    ("platform", "sdk"), [("whatsapp", "twilio"), ("telegram", "telegram"), ("slack", "slack_sdk")]
+)
+def test_a_worker_loads_its_own_platforms_library_before_its_first_turn(loaded, platform: str, sdk: str):
+    """Only its own, and all of it: an import would hold up every other turn on the loop."""
+    ready, added = loaded(WORKER, platform)
+    assert ready & SDKS == {sdk}
+    assert not [name for name in added if name.partition(".")[0] in SDKS]
+    assert not ready & {"flask", "gunicorn", "matplotlib"}
+
+
+@pytest.mark.parametrize("platform", PLATFORMS)
+def test_a_web_process_starts_without_any_vendors_library(loaded, platform: str):
+    """It loads what verifies a platform's webhooks when the first one comes in."""
+    ready, _ = loaded(WEB, platform)
+    assert not ready & (SDKS | {"matplotlib", "httpx", "requests"})

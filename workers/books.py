@@ -1,0 +1,172 @@
+"""Books: what RQ shall know of the jobs that a worker runs, written for many of them at once.
+
+A job that has come and gone between two entries costs three commands; one that takes its time is registered as RQ
+registers its own, so that `rq info`, dashboards and the clean-up of abandoned jobs see it.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from redis.exceptions import RedisError
+from rq.executions import Execution
+from rq.intermediate_queue import IntermediateQueue
+from rq.job import Job
+from rq.worker import BaseWorker, WorkerStatus
+from rq.worker_registration import register
+
+log = logging.getLogger(__name__)
+
+#: Seconds in which jobs gather for one entry.
+GATHER_SECONDS = 0.05
+#: Seconds between two heartbeats of the worker and of what it runs.
+BEAT_SECONDS = 15.0
+#: Jobs that may wait to be written while Redis is away; the worker takes no more than it can run, so this is ample.
+MAX_WAITING = 10_000
+
+
+@dataclass(slots=True, eq=False)
+class _Entry:
+    """A job under way or over, and what has been written of it."""
+
+    job: Job
+    execution: Execution | None = None
+    over: bool = False
+    error: BaseException | None = None
+
+
+class Books:
+    """Lives as long as its worker, on a thread of its own. What cannot be written now is written later."""
+
+    def __init__(self, worker: BaseWorker) -> None:
+        self._worker = worker
+        self._lock = threading.Lock()
+        self._entries: dict[str, _Entry] = {}
+        self._changed = threading.Event()
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._keep, name="sayso-books", daemon=True)
+
+    def open(self) -> None:
+        """Begin to write."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """Write what is left, and end."""
+        self._closing.set()
+        self._changed.set()
+        if self._thread.is_alive():
+            self._thread.join(timeout=5)
+
+    def begun(self, job: Job) -> None:
+        """A job was taken from the queue and is under way."""
+        with self._lock:
+            self._entries[job.id] = _Entry(job)
+        self._changed.set()
+
+    def ended(self, job: Job, error: BaseException | None = None) -> None:
+        """A job is over; with an error, RQ keeps it among the failed ones."""
+        with self._lock:
+            entry = self._entries.setdefault(job.id, _Entry(job))
+            entry.over, entry.error = True, error
+        self._changed.set()
+
+    def _keep(self) -> None:
+        while not self._closing.is_set():
+            heard = self._changed.wait(BEAT_SECONDS)
+            if heard and not self._closing.wait(GATHER_SECONDS):
+                self._changed.clear()
+            self._try(self._write)
+            if not heard:
+                self._try(self._beat)
+        self._try(self._write)
+
+    def _try(self, write: Callable[[], None]) -> None:
+        try:
+            write()
+        except RedisError as exc:
+            log.warning("books.redis_away", extra={"reason": type(exc).__name__})
+            self._closing.wait(1.0)
+            self._changed.set()
+
+    def _write(self) -> None:
+        """Everything since the last entry, in one pipeline."""
+        with self._lock:
+            entries = list(self._entries.values())
+        over = [entry for entry in entries if entry.over]
+        fresh = [entry for entry in entries if not entry.over and entry.execution is None]
+        if not over and not fresh:
+            return
+        with self._worker.connection.pipeline() as pipe:
+            made = [(entry, self._register(entry.job, pipe)) for entry in fresh]
+            for entry in over:
+                self._dismiss(entry, pipe)
+            self._count(sum(entry.error is None for entry in over), len(entries) - len(over), pipe)
+            pipe.execute()
+        for entry, execution in made:
+            entry.execution = self._worker.executions[execution.id] = execution
+        for entry in over:
+            self._forget(entry)
+
+    def _register(self, job: Job, pipe: Any) -> Execution:
+        """As RQ prepares an execution, and takes the job off the list of those on their way."""
+        worker = self._worker
+        execution = Execution.create(job, worker.get_heartbeat_ttl(job), pipeline=pipe, worker_name=worker.name)
+        job.prepare_for_execution(worker.name, pipeline=pipe)
+        pipe.persist(job.key)
+        pipe.lrem(_on_their_way(worker), 1, job.id)
+        return execution
+
+    def _dismiss(self, entry: _Entry, pipe: Any) -> None:
+        """Our jobs leave no result behind: they carry an id, and the conversation has the rest."""
+        if entry.execution is None:
+            pipe.lrem(_on_their_way(self._worker), 1, entry.job.id)
+        if entry.error is None:
+            pipe.delete(entry.job.key)
+            if entry.execution is not None:
+                entry.execution.delete(job=entry.job, pipeline=pipe)
+
+    def _count(self, succeeded: int, running: int, pipe: Any) -> None:
+        if succeeded:
+            pipe.hincrby(self._worker.key, "successful_job_count", succeeded)
+        state = WorkerStatus.BUSY if running else WorkerStatus.IDLE
+        if self._worker.get_state() != state:
+            self._worker.set_state(state, pipeline=pipe)
+
+    def _forget(self, entry: _Entry) -> None:
+        if entry.error is not None:
+            self._fail(entry, entry.error)
+        if entry.execution is not None:
+            self._worker.executions.pop(entry.execution.id, None)
+        with self._lock:
+            self._entries.pop(entry.job.id, None)
+
+    def _fail(self, entry: _Entry, error: BaseException) -> None:
+        """RQ's own way of filing a failure: the failed ones, or, if somebody stopped it, the stopped ones."""
+        words = "".join(traceback.format_exception(error))
+        queue = self._worker.queues[0]
+        self._worker.handle_job_failure(entry.job, queue, exc_string=words, execution=entry.execution)
+
+    def _beat(self) -> None:
+        """Say that the worker lives, and what it runs with it."""
+        worker = self._worker
+        with worker.connection.pipeline() as pipe:
+            worker.heartbeat(pipeline=pipe)
+            for execution in list(worker.executions.values()):
+                job = execution.job
+                execution.heartbeat(job.started_job_registry, worker.get_heartbeat_ttl(job), pipeline=pipe)
+            reborn = pipe.execute()[0] == 1
+            if reborn:  # Redis was away for so long that it forgot us
+                pipe.hset(worker.key, mapping=worker.serialize())
+                pipe.expire(worker.key, worker.worker_ttl + 60)
+                register(worker, pipe)
+                pipe.execute()
+
+
+def _on_their_way(worker: BaseWorker) -> str:
+    """RQ's list of jobs that were taken from the queue and not registered yet."""
+    return str(IntermediateQueue.get_intermediate_queue_key(worker.queues[0].key))

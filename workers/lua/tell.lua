@@ -1,0 +1,8 @@
+-- Tell somebody whose turn was refused, once a minute. ARGV: conversation, what to say, RQ job...
+local told = number('told_full')
+if now() - told < BUSY_NOTICE then return 'told' end
+redis.call('HSET', lane, 'told_full', now())
+say('-', ARGV[2])
+keep()
+if not redis.call('ZSCORE', due, conversation) then wake(3) end
+return 'ok'

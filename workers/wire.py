@@ -1,0 +1,203 @@
+"""Wire: one connection to Redis that carries the commands of a whole event loop at once, in the order they were asked.
+
+What many coroutines ask in one moment travels in one packet and, with a synchronous append-only file, is on disk after
+one fsync.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, cast
+
+from hiredis import Reader
+from redis.asyncio import ConnectionPool
+from redis.asyncio.connection import AbstractConnection
+from redis.connection import DefaultParser
+from redis.exceptions import BusyLoadingError, RedisError
+from redis.exceptions import ConnectionError as RedisConnectionError
+
+log = logging.getLogger(__name__)
+
+#: Tries of one command, and of one connect, before those who wait are told that Redis is away.
+MAX_TRIES = 8
+#: Seconds without any answer after which a connection counts as lost.
+ANSWER_SECONDS = 5.0
+#: The first and the longest pause between two tries to connect, in seconds.
+FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0
+
+_NOT_YET = object()
+
+
+@dataclass(slots=True, eq=False)
+class _Question:
+    """A command that somebody waits for, and how often it was sent."""
+
+    packed: bytes
+    answer: asyncio.Future[Any]
+    tries: int = 0
+
+
+class Wire:
+    """Lives as long as its event loop, and connects when first asked.
+
+    A command whose answer was lost is sent again, so what is sent must bear being sent twice, as our scripts do.
+    """
+
+    def __init__(self, url: str, *, chance: Callable[[], float] = random.random) -> None:
+        self._pool = ConnectionPool.from_url(url, decode_responses=True, socket_connect_timeout=1)
+        self._chance = chance
+        self._unsent: deque[_Question] = deque()
+        self._line: _Line | None = None
+        self._connecting: asyncio.Task[None] | None = None
+        self._flush_due = False
+        #: Connections lost in a row that had answered nothing.
+        self._mute = 0
+
+    async def ask(self, packed: bytes) -> Any:
+        """The server's answer to a packed command. Raises redis.RedisError."""
+        question = _Question(packed, asyncio.get_running_loop().create_future())
+        self._unsent.append(question)
+        self._schedule()
+        return await question.answer
+
+    async def close(self) -> None:
+        """Hang up. Who still waits is told that the connection is gone."""
+        if self._connecting:
+            self._connecting.cancel()
+        if self._line:
+            self._line.hang_up()
+        self._fail(RedisConnectionError("closed"))
+
+    def _schedule(self) -> None:
+        """Send at the end of this round of the loop, together with whatever else is asked until then."""
+        loop = asyncio.get_running_loop()
+        if self._line is None:
+            if self._connecting is None or self._connecting.done():
+                self._connecting = loop.create_task(self._connect())
+        elif not self._flush_due:
+            self._flush_due = True
+            loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._flush_due = False
+        if self._line is None or not self._unsent:
+            return
+        questions, self._unsent = self._unsent, deque()
+        worn = [question for question in questions if question.tries >= MAX_TRIES]
+        for question in worn:
+            _refuse(question, RedisConnectionError(f"no answer in {MAX_TRIES} tries"))
+        self._line.send([question for question in questions if question.tries < MAX_TRIES])
+
+    async def _connect(self) -> None:
+        """Connect, with growing pauses; when that fails for good, tell all who wait."""
+        error: Exception = RedisConnectionError("never tried")
+        for number in range(MAX_TRIES):
+            if number or self._mute:
+                await asyncio.sleep(self._pause(max(number, self._mute)))
+            connection: AbstractConnection = self._pool.make_connection()  # type: ignore[no-untyped-call]  # redis-py's own
+            try:
+                await connection.connect()  # type: ignore[no-untyped-call]  # redis-py's own
+            except (RedisError, OSError) as exc:
+                error = exc
+                continue
+            self._line = _Line(connection, self._lost)
+            self._flush()
+            return
+        self._fail(RedisConnectionError(f"cannot connect: {error}"))
+
+    def _pause(self, failures: int) -> float:
+        return min(LONGEST_PAUSE, FIRST_PAUSE * 2.0 ** (failures - 1)) * (0.5 + self._chance() / 2)
+
+    def _lost(self, unanswered: list[_Question], heard: bool) -> None:
+        """The connection is gone: what it had not answered is asked again, in the same order."""
+        self._line, self._mute = None, 0 if heard else self._mute + 1
+        self._unsent.extendleft(reversed([question for question in unanswered if not question.answer.done()]))
+        if self._unsent:
+            self._schedule()
+
+    def _fail(self, error: RedisError) -> None:
+        while self._unsent:
+            _refuse(self._unsent.popleft(), error)
+
+
+class _Line(asyncio.Protocol):
+    """One open connection: commands out, answers back in the same order."""
+
+    def __init__(self, connection: AbstractConnection, lost: Callable[[list[_Question], bool], None]) -> None:
+        self._connection = connection  # it closes its socket when it is collected
+        self._lost = lost
+        self._reader = Reader(
+            encoding="utf-8", errors="strict", replyError=DefaultParser.parse_error, notEnoughData=_NOT_YET
+        )
+        self._asked: deque[_Question] = deque()
+        # redis-py has no door to its socket.
+        self._transport: Any = cast("asyncio.StreamWriter", connection._writer).transport  # noqa: SLF001
+        self._transport.set_protocol(self)
+        self._heard_at = asyncio.get_running_loop().time()
+        self._heard = False
+        self._watch: asyncio.TimerHandle | None = None
+
+    def send(self, questions: list[_Question]) -> None:
+        """Send these commands in one write."""
+        for question in questions:
+            question.tries += 1
+        if not self._asked:
+            self._heard_at = asyncio.get_running_loop().time()
+        self._asked.extend(questions)
+        self._transport.write(b"".join([question.packed for question in questions]))
+        if self._watch is None and self._asked:
+            self._look_later()
+
+    def hang_up(self) -> None:
+        """Close the connection."""
+        self._transport.abort()
+
+    def data_received(self, data: bytes) -> None:
+        """Hand each answer to who asked."""
+        self._heard_at = asyncio.get_running_loop().time()
+        self._reader.feed(data)
+        while self._asked and (answer := self._reader.gets()) is not _NOT_YET:
+            if isinstance(answer, BusyLoadingError):  # it is starting: as good as away
+                self.hang_up()
+                return
+            self._heard = True
+            _give(self._asked.popleft(), answer)
+
+    def connection_lost(self, _: Exception | None) -> None:
+        """Give back what was not answered."""
+        if self._watch:
+            self._watch.cancel()
+        unanswered, self._asked = list(self._asked), deque()
+        self._lost(unanswered, self._heard)
+
+    def _look_later(self) -> None:
+        self._watch = asyncio.get_running_loop().call_later(ANSWER_SECONDS / 5, self._look)
+
+    def _look(self) -> None:
+        self._watch = None
+        if not self._asked:
+            return
+        if asyncio.get_running_loop().time() - self._heard_at > ANSWER_SECONDS:
+            log.warning("redis.silent", extra={"seconds": ANSWER_SECONDS})
+            self.hang_up()
+            return
+        self._look_later()
+
+
+def _give(question: _Question, answer: Any) -> None:
+    if question.answer.done():  # who asked was cancelled meanwhile
+        return
+    if isinstance(answer, Exception):
+        question.answer.set_exception(answer)
+    else:
+        question.answer.set_result(answer)
+
+
+def _refuse(question: _Question, error: RedisError) -> None:
+    if not question.answer.done():
+        question.answer.set_exception(error)
