@@ -72,7 +72,7 @@ _PARTS = ("worker", "web", "redis")
 def simulate(data: Path | None, markdown: bool, matrix: bool, row: tuple[str, ...], **options: Any) -> None:
     """Break a real Sayso on purpose: people on fake platforms, judged by what they did, heard, and what took effect.
 
-    Exits with 1 when a promise was broken, and keeps the data folder.
+    Exits with 1 when a promise was broken, and keeps the data folder; also when faults cost more than they may.
     """
     from config.simulation.report import table
 
@@ -81,7 +81,7 @@ def simulate(data: Path | None, markdown: bool, matrix: bool, row: tuple[str, ..
     click.echo(f"\n{table(reports, markdown=markdown)}\n")
     for line in (line for report in reports for line in report.details()):
         click.echo(line)
-    sys.exit(1 if any(report.broken for report in reports) else 0)
+    sys.exit(1 if any(report.broken or report.exceeded for report in reports) else 0)
 
 
 def _plan(options: dict[str, Any]) -> Plan:
@@ -150,8 +150,9 @@ def _run(plan: Plan, data: Path | None) -> Report:
             report = Simulation(plan, folder, click.echo).run()
     except (MachineError, StoriesUnusable) as exc:
         fail(str(exc))
-    for line in [*report.broken, *report.evidence()]:
-        click.echo(f"BROKEN  {line}")
+    for word, lines in (("BROKEN", [*report.broken, *report.evidence()]), ("ABOVE ITS BOUND", report.exceeded)):
+        for line in lines:
+            click.echo(f"{word}  {line}")
     if data is None and not report.broken:
         shutil.rmtree(folder, ignore_errors=True)
     return report

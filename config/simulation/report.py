@@ -50,17 +50,21 @@ class Report:
     def broken(self) -> list[str]:
         """Every promise that was not held, in words."""
         words = [f"{name}: {count}" for name in PROMISES if (count := self.review.count(name))]
-        repeated, replies = self.review.repeated, self.review.replies
+        words += [f"sent again before the platform allowed it: {self.impatient}"] if self.impatient else []
+        odd = {status: count for status, count in self.http.items() if status not in (0, 200, 503)}
+        return [*words, *(f"HTTP {status}: {count}" for status, count in odd.items())]
+
+    @property
+    def exceeded(self) -> list[str]:
+        """Every bound on what faults may cost that was passed, in words."""
+        repeated, replies, words = self.review.repeated, self.review.replies, []
         if self.unknown > self.hits:
             words.append(f"unknown: {self.unknown}, and only {self.hits} hits")
         if repeated > self.hits + self.lost_replies + self._cut_sends:
-            words.append(f"repeated: {repeated}, more than there were reasons to")
-        if replies >= MANY_REPLIES and not self.failed_sends and repeated > REPEATED_SHARE * replies:
+            words.append(f"repeated: {repeated}, more than there were faults")
+        if replies >= MANY_REPLIES and not self._cut_sends and repeated > REPEATED_SHARE * replies:
             words.append(f"repeated: {repeated} of {replies} replies, above {REPEATED_SHARE:.1%}")
-        if self.impatient:
-            words.append(f"sent again before the platform allowed it: {self.impatient}")
-        odd = {status: count for status, count in self.http.items() if status not in (0, 200, 503)}
-        return [*words, *(f"HTTP {status}: {count}" for status, count in odd.items())]
+        return words
 
     def row(self) -> list[str]:
         """This simulation as a line of the table."""
