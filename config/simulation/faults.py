@@ -14,6 +14,14 @@ from workers.mailbox import LEASE_MS
 
 #: Seconds that a worker is stopped for: twice as long as it may hold a conversation without a word.
 PAUSED_SECONDS = 2 * LEASE_MS / 1000
+#: How each fault is counted.
+_COUNTED = {
+    "kill worker": "workers killed",
+    "kill web": "web killed",
+    "kill redis": "redis killed",
+    "pause": "pauses",
+    "restart": "workers restarted",
+}
 #: Workers that are left running when others are stopped.
 LEAST_AWAKE = 2
 
@@ -29,7 +37,7 @@ class Faults:
         self._rates: dict[str, float] = {f"kill {part}": seconds for part, seconds in plan.kill.items()}
         self._rates |= {"pause": plan.pause} if plan.pause else {}
         self._rates |= {"restart": plan.restart} if plan.restart else {}
-        self._due = {name: now + self._after(seconds) for name, seconds in self._rates.items()}
+        self._due = {name: now + seconds * chance.random() for name, seconds in self._rates.items()}
         self._acts: dict[str, Callable[[float], None]] = {
             "kill worker": self._kill_worker,
             "kill web": self._kill_web,
@@ -42,6 +50,11 @@ class Faults:
     def hits(self) -> int:
         """How often something was taken out of a worker's hands."""
         return sum(self.counts[name] for name in ("workers killed", "pauses", "redis killed", "workers ended"))
+
+    @property
+    def never_done(self) -> list[str]:
+        """What was planned and did not happen."""
+        return [name for name in self._rates if not self.counts[_COUNTED[name]]]
 
     def strike(self, now: float) -> None:
         """Do what is due."""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from config.simulation.verdict import Reader, Telling
+from config.simulation.verdict import DONE, Reader, Telling
 
 #: Seconds between two looks at the platforms.
 LOOK_SECONDS = 0.01
@@ -45,9 +45,9 @@ class Heard:
 class Inbox:
     """One chat. Written and read on the people's event loop only."""
 
-    def __init__(self) -> None:
+    def __init__(self, done: str = DONE) -> None:
         self.heard: list[Heard] = []
-        self._reader = Reader()
+        self._reader = Reader(done)
         self._new = asyncio.Event()
 
     def add(self, sent: Mapping[str, Any], at: float) -> None:

@@ -36,6 +36,8 @@ CREDENTIALS = {
     "SIMULATED_SLACK_TOKEN": fakes.SLACK_BOT_TOKEN,
     "SIMULATED_SLACK_SECRET": fakes.SLACK_SIGNING_SECRET,
 }
+#: The people of a simulation are quicker than people, and nobody tells them to write slower.
+UNHURRIED = {"per_minute": 60_000, "in_one_go": 60_000}
 #: The configuration when none is given.
 DEFAULT: dict[str, Any] = {
     "agent": {"model": "offline"},
@@ -84,7 +86,15 @@ def simulated(config: Path | None, platforms: FakePlatforms, url: str) -> dict[s
     if not channels:
         raise MachineError(f"{config}: no channel to simulate: add one of {', '.join(credentials)}")
     tools = [_absolute(tool, config) for tool in told.get("tools", [])]
-    return {**told, "public_url": url, "redis_url": "${REDIS_URL}", "tools": tools, "channels": channels}
+    limits = {**told.get("limits", {}), **UNHURRIED}
+    return {
+        **told,
+        "limits": limits,
+        "public_url": url,
+        "redis_url": "${REDIS_URL}",
+        "tools": tools,
+        "channels": channels,
+    }
 
 
 class Machine:

@@ -15,7 +15,7 @@ from config.simulation.phones import Phone
 from config.simulation.stories import Step, Story, Verb
 
 #: Seconds after which somebody stops waiting and does something else. What comes later still counts as told.
-PATIENCE = 150.0
+PATIENCE = 90.0
 #: Times somebody decides again who was told that it was too early.
 MOST_DECISIONS = 6
 

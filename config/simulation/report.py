@@ -35,6 +35,7 @@ class Report:
     impatient: int = 0
     seconds: float = 0.0
     deliveries_repeated: int = 0
+    never_done: Sequence[str] = ()
 
     @property
     def unknown(self) -> int:
@@ -57,7 +58,8 @@ class Report:
     @property
     def exceeded(self) -> list[str]:
         """Every bound on what faults may cost that was passed, in words."""
-        repeated, replies, words = self.review.repeated, self.review.replies, []
+        repeated, replies = self.review.repeated, self.review.replies
+        words = [f"{fault}: never happened, so nothing was shown; run for longer" for fault in self.never_done]
         if self.unknown > self.hits:
             words.append(f"unknown: {self.unknown}, and only {self.hits} hits")
         if repeated > self.hits + self.lost_replies + self._cut_sends:

@@ -53,7 +53,7 @@ class Simulation:
         self._keep(crowd, found)
         return Report(
             plan, found, faults.hits, faults.counts, crowd.answers,
-            machine.lost_replies(), flaky.failures, flaky.impatient, seconds, crowd.repeated,
+            machine.lost_replies(), flaky.failures, flaky.impatient, seconds, crowd.repeated, faults.never_done,
         )  # fmt: skip
 
     def _break(self, crowd: Crowd, faults: Faults, began: float) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 import yaml
+
+from config.simulation.verdict import DONE
 
 #: What one step is; stories.yaml says what each means.
 Verb = Literal["say", "send", "want", "ask", "agree", "refuse"]
@@ -49,7 +52,15 @@ class Story:
     steps: tuple[Step, ...]
 
 
-def load_stories(file: Path, only: tuple[str, ...] = ()) -> tuple[Story, ...]:
+@dataclass(frozen=True, slots=True)
+class Repertoire:
+    """What a file holds: its stories, and a regular expression for what tools say when they are done."""
+
+    stories: tuple[Story, ...]
+    done: str
+
+
+def load_stories(file: Path, only: tuple[str, ...] = ()) -> Repertoire:
     """The stories of a file, all or only those named. Raises StoriesUnusable."""
     try:
         read = yaml.safe_load(file.read_text(encoding="utf-8"))
@@ -61,7 +72,18 @@ def load_stories(file: Path, only: tuple[str, ...] = ()) -> tuple[Story, ...]:
     unknown = sorted(set(only) - set(told))
     if unknown:
         raise StoriesUnusable(f"{file}: no story {unknown[0]!r}; known: {sorted(told)}")
-    return tuple(_story(file, name, told[name]) for name in told if not only or name in only)
+    stories = tuple(_story(file, name, told[name]) for name in told if not only or name in only)
+    return Repertoire(stories, _done(file, read.get("done", DONE)))
+
+
+def _done(file: Path, done: Any) -> str:
+    if not isinstance(done, str) or "{bill}" not in done:
+        raise StoriesUnusable(f"{file}: done is {done!r}: write what your tools say, with {{bill}} in it")
+    try:
+        re.compile(done.replace("{bill}", "b1"))
+    except re.error as exc:
+        raise StoriesUnusable(f"{file}: done is {done!r}, no regular expression: {exc}") from exc
+    return done
 
 
 def _story(file: Path, name: str, told: Any) -> Story:

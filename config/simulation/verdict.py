@@ -20,13 +20,15 @@ Ending = Literal["done", "failed", "unknown", "corrected", "not started", "untol
 _WORDS: tuple[tuple[Kind, re.Pattern[str]], ...] = (
     ("question", re.compile(r"Reply yes to confirm or no to cancel")),
     ("early", re.compile(r"^I had not asked yet when you said that")),
-    ("correction", re.compile(r"^Correction: it had finished after all\. (Paid|Booked|Charged|Refunded) b\d+\.$")),
+    ("correction", re.compile(r"^Correction: it had finished after all\. ")),
     ("unknown", re.compile(r"^I was interrupted [^\0]* cannot tell whether it finished, and I will not repeat it")),
     ("failed", re.compile(r"^Confirmed, but this failed|^I was interrupted, and have checked: this was not done")),
-    ("done", re.compile(r"^(Paid|Booked|Charged|Refunded) b\d+\.$|^Done: Refund b\d+$")),
+    ("done", re.compile(r"^Done: ")),
     ("nothing", re.compile(r"[Nn]othing was (done|confirmed)|I did nothing|^Cancelled: |^Not confirmed, so I dropped")),
     ("aside", re.compile(r"^You said: (yes|no)$")),
 )
+#: What our own tools say when they are done, at a regular expression's words for the bill.
+DONE = r"^(Paid|Booked|Charged|Refunded) {bill}\.$"
 _BILL = re.compile(r"\bb\d+\b")
 _MARK = re.compile(r"^\(sent again, the first try may have arrived\)\s*")
 
@@ -50,14 +52,18 @@ class Verdict:
 
 
 class Reader:
-    """Reads the messages of one chat in order. One that names no bill is about the last that was asked about."""
+    """Reads the messages of one chat in order. One that names no bill is about the last that was asked about.
 
-    def __init__(self) -> None:
+    `done` is a regular expression for what tools say when they are done, with {bill} for the bill.
+    """
+
+    def __init__(self, done: str = DONE) -> None:
         self._asked = ""
+        self._done = re.compile(done.replace("{bill}", r"\bb\d+\b"))
 
     def read(self, text: str) -> tuple[str, Telling]:
         """The bill a message is about, "" for none so far, and what it says of it."""
-        telling = _read(text)
+        telling = _read(text, self._done)
         named = _BILL.search(text)
         bill = named[0] if named else self._asked
         self._asked = bill if telling.kind == "question" else self._asked
@@ -90,11 +96,11 @@ def judge(told: Sequence[Telling], entries: Sequence[Entry], acts: int) -> Verdi
     return Verdict(_ending(kinds), effects, tuple(faults))
 
 
-def _read(text: str) -> Telling:
+def _read(text: str, done: re.Pattern[str]) -> Telling:
     """Platforms show bold words each in their own way; people read over it."""
     plain = text.replace("*", "")
     words = _MARK.sub("", plain)
-    kind: Kind = next((kind for kind, pattern in _WORDS if pattern.search(words)), "odd")
+    kind = next((kind for kind, pattern in _WORDS if pattern.search(words)), "done" if done.search(words) else "odd")
     return Telling(kind, words, marked=words != plain)
 
 
