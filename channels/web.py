@@ -21,6 +21,7 @@ from config.loader import ConfigError, default_config, load_settings
 from config.logs import set_up_logs
 from pending.seal import split_button
 from workers.redis import RedisUnfit
+from workers.spool_file import SpoolUnusable
 
 log = logging.getLogger(__name__)
 
@@ -37,6 +38,7 @@ def create_app(services: Services) -> Flask:
     app = Flask("sayso", static_folder=None)
     app.config["MAX_CONTENT_LENGTH"] = MAX_BODY
     app.register_error_handler(RedisError, _redis_away)
+    app.register_error_handler(SpoolUnusable, _spool_unusable)
     _add_hooks(app, services)
     _add_media(app, services)
     _add_health(app, services)
@@ -50,14 +52,21 @@ def app() -> Flask:
     try:
         settings = load_settings(default_config())
         services = bootstrap(settings, data=Path(os.environ.get("SAYSO_DATA", ".sayso")))
-        _check_redis(services)
+        check_redis_if_there(services)
     except (ConfigError, RedisUnfit) as exc:
         log.error("web.unusable: %s", exc)
         sys.exit(APP_LOAD_ERROR)
+    begin(services)
     return create_app(services)
 
 
-def _check_redis(services: Services) -> None:
+def begin(services: Services) -> None:
+    """What a web process does besides answering, from its fork on: it empties the spool."""
+    if services.spool:
+        services.spool.watch()
+
+
+def check_redis_if_there(services: Services) -> None:
     """Refuse a Redis that would lose what we keep. One that is away is no reason to stop: webhooks hear 503."""
     try:
         check_redis(services)
@@ -118,13 +127,19 @@ def _is_storable(turn: Turn) -> bool:
 
 def _accept(services: Services, turn: Turn) -> bool:
     parts = split_button(turn.tap.data) if turn.tap else None
-    accepted = services.mailbox.accept(turn, tapped=parts[0] if parts else "")
+    door = services.spool or services.mailbox
+    accepted = door.accept(turn, tapped=parts[0] if parts else "")
     log.info("turn.accepted", extra={"conversation": turn.conversation.id, "outcome": accepted.outcome})
     return not accepted.refused
 
 
 def _redis_away(error: RedisError) -> Response:
     log.error("redis.away", extra={"reason": type(error).__name__})
+    return _try_later("storage is away")
+
+
+def _spool_unusable(error: SpoolUnusable) -> Response:
+    log.error("spool.unusable: %s", error)
     return _try_later("storage is away")
 
 
@@ -162,9 +177,12 @@ def _add_health(app: Flask, services: Services) -> None:
         try:
             workers = services.reaper.presence.count()
         except RedisError as exc:
-            return jsonify(status="not ready", redis=type(exc).__name__), 503
-        ready = workers > 0
-        return jsonify(status="ready" if ready else "not ready", redis="ok", workers=workers), 200 if ready else 503
+            return jsonify(status="not ready", redis=type(exc).__name__, **spooled()), 503
+        status = "ready" if workers else "not ready"
+        return jsonify(status=status, redis="ok", workers=workers, **spooled()), 200 if workers else 503
+
+    def spooled() -> dict[str, int]:
+        return {"spooled": services.spool.count()} if services.spool else {}
 
 
 def _add_console(app: Flask, services: Services) -> None:

@@ -48,6 +48,9 @@ from workers.outbox import Postman, RedisOutbox
 from workers.queue import WakeUps
 from workers.reaper import Reaper
 from workers.redis import RedisUnfit, Scripts, check_fit, connect
+from workers.spool import Spool
+from workers.spool_file import FOLDER as SPOOL
+from workers.spool_file import SpoolFile
 from workers.wire import Wire
 from workers.words import Voice, Words
 
@@ -80,6 +83,7 @@ class Services:
     drain: Drain
     reaper: Reaper
     auditor: Auditor
+    spool: Spool | None = None
 
 
 def bootstrap(
@@ -131,6 +135,7 @@ def bootstrap(
         ),
         reaper=Reaper(client, scripts, wake_up),
         auditor=Auditor(client, Ledger(data / LEDGER, Signer(keys))),
+        spool=Spool(SpoolFile(data / SPOOL), mailbox) if settings.spool else None,
     )
 
 
@@ -271,6 +276,7 @@ def _agent(
         media=media,
         language=channel.speaks,
         languages=channel.languages,
+        expiry_notice=channel.expiry_notice,
     )
 
 

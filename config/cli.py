@@ -70,7 +70,7 @@ def up(config: Path | None, data: Path, host: str, port: int, workers: int) -> N
 @click.option("--threads", default=32, show_default=True, type=click.IntRange(4, 512))
 def web(config: Path | None, data: Path, host: str, port: int, threads: int) -> None:
     """Run the web process: webhooks in, media out, the console. For many processes, use the Procfile's gunicorn."""
-    from channels.web import create_app
+    from channels.web import begin, check_redis_if_there, create_app
     from config.address import check_free, local_url
     from config.bootstrap import bootstrap, check_redis
     from config.gunicorn import serve
@@ -82,8 +82,8 @@ def web(config: Path | None, data: Path, host: str, port: int, threads: int) -> 
     with clear_errors():
         check_free(host, port)
         services = bootstrap(settings, data=data, public_url=url)
-        check_redis(services)
-    serve(create_app(services), host=host, port=port, threads=threads)
+        (check_redis_if_there if services.spool else check_redis)(services)
+    serve(create_app(services), lambda: begin(services), host=host, port=port, threads=threads)
 
 
 @main.command()

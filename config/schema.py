@@ -149,6 +149,7 @@ class ChannelSettings(Section):
     languages: list[Language] = Field(default=list(SHIPPED_LANGUAGES), min_length=1)
     language: Annotated[Language | None, BeforeValidator(_nothing_if_empty)] = None
     confirm_emoji: bool = False
+    expiry_notice: bool = False
 
     @model_validator(mode="after")
     def _speaks_what_it_reads(self) -> Self:
@@ -223,6 +224,7 @@ class Settings(Section):
 
     public_url: str = ""
     redis_url: str = Field(default="", repr=False)  # it may hold a password
+    spool: bool = False
     agent: AgentSettings = AgentSettings()
     workers: WorkerSettings = WorkerSettings()
     limits: LimitSettings = LimitSettings()

@@ -9,12 +9,15 @@ LaneError
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import Any
 
 from channels.types import Conversation, Delivery, Reply, Turn
+
+#: Timers that one conversation may have. The scripts know it too.
+MAX_TIMERS = 100
 
 
 class LaneError(Exception):
@@ -44,7 +47,8 @@ class Lease:
 
 @dataclass(frozen=True, slots=True)
 class QueuedTurn:
-    """The next turn to work on, with what its worker needs to know: `live` and `tapped` are pending records.
+    """The next turn to work on, with what its worker needs to know: `live` and `tapped` are pending records, `timers`
+    those of the whole conversation.
 
     `following` are turns of the same person right behind it, by number; `upto` is the last of those that are worked on
     together with it, 0 for none. `stop` is the number of the last turn that said stop, 0 for none.
@@ -60,6 +64,7 @@ class QueuedTurn:
     following: tuple[tuple[int, Turn], ...] = ()
     stop: int = 0
     upto: int = 0
+    timers: tuple[Timer, ...] = ()
 
     @property
     def last(self) -> int:
@@ -140,7 +145,8 @@ class Move:
 class Arm:
     """A pending action to store: its record exactly as sealed, and for how long it may be answered once shown.
 
-    A `live` one is what its scope waits for; others are reached by a button, or as the `steps` of a plan.
+    A `live` one is what its scope waits for; others are reached by a button, or as the `steps` of a plan. `notice` is
+    the outbox entry that is said when its window closes unanswered, "" for none.
     """
 
     pending_action_id: str
@@ -155,12 +161,14 @@ class Arm:
     code: str = ""
     plan: str = ""
     steps: tuple[str, ...] = ()
+    notice: str = ""
 
     @property
     def more(self) -> tuple[str, ...]:
         """Fields that only some actions have, by name and value."""
         fields = {"code": self.code, "plan": self.plan, "steps": " ".join(self.steps)}
-        given = {**fields, "idempotent": "1" if self.idempotent else ""}
+        notice = f"{self.user} {self.notice}" if self.notice else ""
+        given = {**fields, "idempotent": "1" if self.idempotent else "", "notice": notice}
         return tuple(word for name, value in given.items() if value for word in (name, value))
 
     def to_dict(self) -> dict[str, Any]:
@@ -179,18 +187,53 @@ class Arm:
 
 
 @dataclass(frozen=True, slots=True)
+class Timer:
+    """Something to be said later, once, at `at`: Unix seconds by the server's clock.
+
+    `user` is the scope that it belongs to and `note` what it is about, for whoever lists them. Ids are unique in a
+    conversation.
+    """
+
+    id: str
+    at: float
+    text: str
+    user: str = ""
+    note: str = ""
+
+    def to_dict(self, to: Conversation) -> dict[str, Any]:
+        """The timer as the scripts read it: `what` is kept until it rings."""
+        at, reply = round(self.at * 1000), outbox_entry(to, Reply(self.text))
+        what = {"id": self.id, "at": at, "user": self.user, "note": self.note, "reply": reply}
+        return {"id": self.id, "at": at, "what": json.dumps(what)}
+
+    @classmethod
+    def from_json(cls, what: str) -> Timer:
+        """The timer that is kept."""
+        kept = json.loads(what)
+        reply = Reply.from_json(json.loads(kept["reply"])["reply"])
+        return cls(kept["id"], kept["at"] / 1000, reply.text, kept.get("user", ""), kept.get("note", ""))
+
+
+@dataclass(frozen=True, slots=True)
 class Change:
-    """All that a turn changes: replies with the action each previews (or ""), history, pending actions."""
+    """All that a turn changes: replies with the action each previews (or ""), history, pending actions, timers.
+
+    `silenced` are the ids of timers that will not ring.
+    """
 
     replies: tuple[tuple[Reply, str], ...] = ()
     history: str | None = None
     move: Move | None = None
     arms: tuple[Arm, ...] = ()
+    timers: tuple[Timer, ...] = ()
+    silenced: tuple[str, ...] = ()
 
     def to_json(self, to: Conversation | None = None) -> str:
         """The change as the scripts read it. Absent parts are left out: cjson reads null as a value."""
         entries = [{"pid": pid or "-", "reply": outbox_entry(to, reply)} for reply, pid in self.replies if to]
         data: dict[str, Any] = {"replies": entries, "arms": [arm.to_dict() for arm in self.arms]}
+        data["timers"] = [timer.to_dict(to) for timer in self.timers if to]
+        data["silenced"] = self.silenced
         if self.history is not None:
             data["history"] = self.history
         if self.move:
@@ -209,7 +252,7 @@ def read_work(view: Sequence[Any]) -> Work:
         case ["reply", entry, attempt, suspect]:
             number, _, text = str(entry).split(" ", 2)
             return QueuedReply(int(number), text, int(attempt), bool(suspect))
-        case ["turn", entry, live, tapped, history, burst, stop]:
+        case ["turn", entry, live, tapped, history, burst, stop, timers]:
             seq, at, user, _, turn = str(entry).split(" ", 4)
             return QueuedTurn(
                 int(seq),
@@ -221,9 +264,15 @@ def read_work(view: Sequence[Any]) -> Work:
                 str(history),
                 tuple(_following(each) for each in burst),
                 int(stop),
+                timers=in_order(map(Timer.from_json, timers)),
             )
         case _:
             return None
+
+
+def in_order(timers: Iterable[Timer]) -> tuple[Timer, ...]:
+    """Timers, the next one first."""
+    return tuple(sorted(timers, key=lambda timer: (timer.at, timer.id)))
 
 
 def stops(turn: Turn) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections import OrderedDict, deque
@@ -10,20 +11,24 @@ from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import Any, Protocol, TypeVar
 
-from channels.types import Turn
+from channels.types import Reply, Turn
 from workers.lane import (
+    MAX_TIMERS,
+    Arm,
     Change,
     Deciding,
     LaneLost,
     Lease,
     QueuedReply,
     QueuedTurn,
+    Timer,
     TurnOvertaken,
     Work,
+    in_order,
     outbox_entry,
     stops,
 )
-from workers.mailbox import LEASE_MS, SEEN_MS, Accepted, Limits, Outcome, refusal
+from workers.mailbox import LEASE_MS, SEEN_MS, Accepted, Limits, Outcome, refusal, waited_ms
 from workers.words import Voice
 
 V = TypeVar("V")
@@ -60,8 +65,11 @@ class Pendings(Protocol):
     def commit(self, conversation: str, letter: Deciding, change: Change) -> str:
         """Make the change, or say what is in its way."""
 
-    def show(self, pid: str, seen: int = 0) -> None:
-        """The preview was delivered: the window opens."""
+    def show(self, pid: str, seen: int = 0) -> tuple[float, Arm | None]:
+        """The preview was delivered: the window opens. Returns when it closes, and on what."""
+
+    def run_out(self, pid: str) -> bool:
+        """Whether the window closed on what nobody answered: it ends here."""
 
     def bury(self, pid: str) -> None:
         """The preview can never be delivered."""
@@ -84,6 +92,15 @@ class _Letter:
     turn: Turn
 
 
+@dataclass(frozen=True, slots=True)
+class _Bell:
+    """A timer, the outbox entry that it says, and the action whose window it ends, "" for none."""
+
+    timer: Timer
+    entry: str
+    ends: str = ""
+
+
 @dataclass(slots=True)
 class _Lane:
     """One conversation. `due` is when somebody should look after it, None while there is nothing to do."""
@@ -92,6 +109,7 @@ class _Lane:
     outbox: deque[tuple[int, str, str]] = field(default_factory=deque)
     seen: OrderedDict[str, tuple[int, float]] = field(default_factory=OrderedDict)
     histories: OrderedDict[str, str] = field(default_factory=OrderedDict)
+    bells: dict[str, _Bell] = field(default_factory=dict)
     #: By user, when all that may be said in one go is gained back.
     paces: OrderedDict[str, float] = field(default_factory=OrderedDict)
     received: int = 0
@@ -110,6 +128,14 @@ class _Lane:
     @property
     def busy(self) -> bool:
         return bool(self.inbox or self.outbox)
+
+    def awaited(self, now: float) -> bool:
+        """Whether somebody comes anyway. A timer brings nobody before it rings."""
+        return self.due is not None and (self.until > now or self.busy)
+
+    def next_ring(self) -> float | None:
+        """When the next timer rings."""
+        return min((bell.timer.at for bell in self.bells.values()), default=None)
 
     def may_have_arrived(self, number: int) -> bool:
         """Whether an earlier holder was shown this reply too, and neither settled nor postponed it."""
@@ -164,9 +190,9 @@ class MemoryLanes:
         self._max_lanes = max_lanes
         self._lanes: OrderedDict[str, _Lane] = OrderedDict()
 
-    def accept(self, turn: Turn, *, tapped: str = "") -> Accepted:
+    def accept(self, turn: Turn, *, tapped: str = "", waited_seconds: float = 0.0) -> Accepted:
         """Store a turn once."""
-        name, now = turn.conversation.id, self._clock()
+        name, waited, now = turn.conversation.id, waited_ms(waited_seconds) / 1000, self._clock()
         with self._lock:
             lane, is_new = self._lanes.get(name, _Lane()), name not in self._lanes
             first = lane.seen.get(turn.event_id)
@@ -174,18 +200,20 @@ class MemoryLanes:
                 return Accepted("duplicate", first[0])
             if is_new and not turn.addressed:
                 return Accepted("ignored", 0)
-            refused = self._refused(lane, turn, now, is_new=is_new)
+            refused = self._refused(lane, turn, now, is_new=is_new, paced=not waited)
             if refused:
-                self._tell(lane, turn, now, refused)
+                if not waited_seconds:
+                    self._tell(lane, turn, now, refused)
                 return Accepted(refused, 0)
             self._lanes[name] = lane
             self._lanes.move_to_end(name)
+            awaited = lane.awaited(now)
             lane.received += 1
             if stops(turn) and lane.inbox:
                 lane.stop = lane.received
-            lane.inbox.append(_Letter(lane.received, now, tapped, turn))
+            lane.inbox.append(_Letter(lane.received, now - waited, tapped, turn))
             _remember(lane.seen, turn.event_id, (lane.received, now), MAX_EVENTS)
-            lane.due = now + WAKE_GRACE_SECONDS if lane.due is None else lane.due
+            lane.due = lane.due if awaited else now + WAKE_GRACE_SECONDS
             return Accepted("new", lane.received)
 
     def lease(self, conversation: str, token: str) -> tuple[Lease, Work] | None:
@@ -217,11 +245,14 @@ class MemoryLanes:
                 return self._view(lease.conversation, lane)
             if not lane.inbox or lane.inbox[0].seq != queued.seq:
                 raise TurnOvertaken(f"{lease.conversation}: moved")
+            if change.timers and len(lane.bells) + len(change.timers) - len(change.silenced) > MAX_TIMERS:
+                raise TurnOvertaken(f"{lease.conversation}: timers")
             refused = self._pendings.commit(
                 lease.conversation, Deciding(queued.user, queued.turn.event_id, lane.inbox[0].tapped), change
             )
             if refused:
                 raise TurnOvertaken(f"{lease.conversation}: {refused}")
+            _set_timers(lane, queued, change)
             while lane.inbox and lane.inbox[0].seq <= queued.last:
                 lane.inbox.popleft()
             lane.done = queued.last
@@ -237,9 +268,10 @@ class MemoryLanes:
             if not self.holds(lease):
                 return None
             lane = self._lanes[lease.conversation]
+            self._ring(lane)
             if lane.busy and not hand_over:
                 return self._view(lease.conversation, lane)
-            lane.let_go(self._clock() + WAKE_GRACE_SECONDS if lane.busy else None)
+            lane.let_go(self._clock() + WAKE_GRACE_SECONDS if lane.busy else lane.next_ring())
             return None
 
     def settle(self, lease: Lease, reply: QueuedReply, *, receipt: str = "", dead: str = "") -> Work:
@@ -253,7 +285,7 @@ class MemoryLanes:
                     self.dead.append(DeadReply(lease.conversation, dead, text))
                     self._pendings.bury(pid)
                 else:
-                    self._pendings.show(pid, lane.received)
+                    _set_notice(lane, *self._pendings.show(pid, lane.received))
             return self._view(lease.conversation, lane)
 
     def postpone(self, lease: Lease, reply: QueuedReply, seconds: float, *, suspect: bool = False) -> None:
@@ -268,12 +300,13 @@ class MemoryLanes:
                 lane.until = lane.due = self._clock() + seconds
 
     def overdue(self) -> list[str]:
-        """Conversations whose time has come although nobody came; each is named again only after a while."""
+        """Conversations with work whose time has come although nobody came; each is named again only after a while."""
         with self._lock:
             now = self._clock()
             found = [(name, lane) for name, lane in self._lanes.items() if lane.due is not None and lane.due <= now]
             for _, lane in found:
-                lane.due = now + WAKE_GRACE_SECONDS if lane.busy else None
+                self._ring(lane)
+                lane.due = now + WAKE_GRACE_SECONDS if lane.busy else lane.next_ring()
             return [name for name, lane in found if lane.busy]
 
     def holds(self, lease: Lease) -> bool:
@@ -290,22 +323,23 @@ class MemoryLanes:
         """Append a reply that no turn commits: the truth about an effect, told late."""
         lane = self._lanes.get(conversation)
         if lane is not None:
+            now = self._clock()
+            lane.due = lane.due if lane.awaited(now) else now
             _say(lane, "", entry)
-            lane.due = self._clock() if lane.due is None else lane.due
 
-    def _refused(self, lane: _Lane, turn: Turn, now: float, *, is_new: bool) -> Outcome | None:
+    def _refused(self, lane: _Lane, turn: Turn, now: float, *, is_new: bool, paced: bool) -> Outcome | None:
         """Why the turn cannot be taken now, None when it can."""
         if len(lane.inbox) >= self._limits.waiting or (is_new and not self._has_room()):
             return "full"
-        if lane.due is None and self._busy() >= self._limits.conversations:
+        if not lane.awaited(now) and self._busy(now) >= self._limits.conversations:
             return "crowded"
         urgent = turn.tap is not None or stops(turn) or self._waits_for(turn)
-        if not urgent and lane.is_too_fast(turn.scope.id, now, self._limits):
+        if paced and not urgent and lane.is_too_fast(turn.scope.id, now, self._limits):
             return "fast"
         return None
 
-    def _busy(self) -> int:
-        return sum(lane.due is not None for lane in self._lanes.values())
+    def _busy(self, now: float) -> int:
+        return sum(lane.awaited(now) for lane in self._lanes.values())
 
     def _waits_for(self, turn: Turn) -> bool:
         live, _ = self._pendings.view(turn.conversation.id, turn.scope.id, "")
@@ -314,8 +348,18 @@ class MemoryLanes:
     def _tell(self, lane: _Lane, turn: Turn, now: float, refused: Outcome) -> None:
         if now - lane.told_full >= BUSY_NOTICE_SECONDS:
             lane.told_full = now
+            lane.due = lane.due if lane.awaited(now) else now + WAKE_GRACE_SECONDS
             _say(lane, "", outbox_entry(turn.conversation, refusal(self._voice(turn), refused)))
-            lane.due = now + WAKE_GRACE_SECONDS if lane.due is None else lane.due
+
+    def _ring(self, lane: _Lane) -> None:
+        """What is due says what it has to say. The end of a window waits until no turn does: it may be the yes."""
+        now = self._clock()
+        for bell in sorted(lane.bells.values(), key=lambda bell: (bell.timer.at, bell.timer.id)):
+            if bell.timer.at > now or (bell.ends and lane.inbox):
+                continue
+            del lane.bells[bell.timer.id]
+            if not bell.ends or self._pendings.run_out(bell.ends):
+                _say(lane, "", bell.entry)
 
     def _held(self, lease: Lease) -> _Lane:
         if not self.holds(lease):
@@ -332,9 +376,11 @@ class MemoryLanes:
         user = letter.turn.scope.id
         live, tapped = self._pendings.view(conversation, user, letter.tapped)
         history = lane.histories.get(user, "")
+        timers = in_order(bell.timer for bell in lane.bells.values())
         return QueuedTurn(
-            letter.seq, letter.received_at, user, letter.turn, live, tapped, history, lane.burst(), lane.stop
-        )
+            letter.seq, letter.received_at, user, letter.turn, live, tapped, history, lane.burst(), lane.stop,
+            timers=timers,
+        )  # fmt: skip
 
     def _has_room(self) -> bool:
         """Whether one more lane fits; the idle one that was used least recently is forgotten for it."""
@@ -359,8 +405,13 @@ class _NoPendings:
             raise ValueError("these lanes know no pending actions: give MemoryLanes the store's `records`")
         return ""
 
-    def show(self, pid: str, seen: int = 0) -> None:
+    def show(self, pid: str, seen: int = 0) -> tuple[float, Arm | None]:
         """Nothing was previewed."""
+        return 0.0, None
+
+    def run_out(self, pid: str) -> bool:
+        """Nothing was previewed."""
+        return False
 
     def bury(self, pid: str) -> None:
         """Nothing was previewed."""
@@ -369,6 +420,20 @@ class _NoPendings:
 def _say(lane: _Lane, pid: str, entry: str) -> None:
     lane.said += 1
     lane.outbox.append((lane.said, pid, entry))
+
+
+def _set_timers(lane: _Lane, queued: QueuedTurn, change: Change) -> None:
+    for name in change.silenced:
+        lane.bells.pop(name, None)
+    for timer in change.timers:
+        lane.bells[timer.id] = _Bell(timer, outbox_entry(queued.turn.conversation, Reply(timer.text)))
+
+
+def _set_notice(lane: _Lane, at: float, arm: Arm | None) -> None:
+    """A scope waits for one action at a time: the notice of the next takes the place of one that has nothing to say."""
+    if arm and arm.notice and len(lane.bells) < MAX_TIMERS:
+        timer = Timer(f"end:{arm.user}", at, Reply.from_json(json.loads(arm.notice)["reply"]).text)
+        lane.bells[timer.id] = _Bell(timer, arm.notice, ends=arm.pending_action_id)
 
 
 def _remember(notes: OrderedDict[str, V], key: str, value: V, most: int) -> None:

@@ -86,12 +86,14 @@ class RedisRig(Rig):
         self.reaper = Reaper(client, scripts, self._wake_up)
 
     def pass_time(self, seconds: float) -> None:
-        """Move back the lease, what is due, when turns were received and when windows close."""
+        """Move back the lease, what is due, when turns were received, when timers ring and windows close."""
         ms = round(seconds * 1000)
         lane, inbox = f"{self.shard}:lane:{CHAT.id}", f"{self.shard}:in:{CHAT.id}"
         self.client.hincrby(lane, "until", -ms)
         if self.client.zscore(f"{self.shard}:due", CHAT.id) is not None:
             self.client.zincrby(f"{self.shard}:due", -ms, CHAT.id)
+        for name in self.client.zrange(f"{self.shard}:timers:{CHAT.id}", 0, -1):
+            self.client.zincrby(f"{self.shard}:timers:{CHAT.id}", -ms, name)
         for index, entry in enumerate(self.client.lrange(inbox, 0, -1)):
             seq, at, rest = entry.split(" ", 2)
             self.client.lset(inbox, index, f"{seq} {int(at) - ms} {rest}")

@@ -51,7 +51,14 @@ class FakeMailbox:
 
 def browser(channel: Any = None, mailbox: Any = None, **parts: Any) -> FlaskClient:
     """A client of an app with these parts."""
-    parts = {"media": None, "redis_url": "redis://127.0.0.1:1", "public_url": PUBLIC_URL, "channels": {}, **parts}
+    parts = {
+        "media": None,
+        "redis_url": "redis://127.0.0.1:1",
+        "public_url": PUBLIC_URL,
+        "channels": {},
+        "spool": None,
+        **parts,
+    }
     channels = {channel.name: channel} if channel else parts.pop("channels")
     parts.pop("channels", None)
     return create_app(SimpleNamespace(mailbox=mailbox or FakeMailbox(), channels=channels, **parts)).test_client()

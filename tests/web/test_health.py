@@ -30,6 +30,14 @@ def test_bot_without_workers_is_not_ready(redis_client: Redis):
     assert (ready.status_code, ready.json) == (503, {"status": "not ready", "redis": "ok", "workers": 0})
 
 
+def test_turns_that_wait_on_this_disk_are_counted(redis_client: Redis):
+    """With Redis and without it; a bot without a spool does not speak of one."""
+    spool = SimpleNamespace(count=lambda: 7)
+    for client, redis in ((redis_client, "ok"), (connect("redis://127.0.0.1:1"), "ConnectionError")):
+        ready = browser(reaper=SimpleNamespace(presence=Presence(client)), spool=spool).get("/readyz").json
+        assert (ready["redis"], ready["spooled"]) == (redis, 7)
+
+
 def test_a_worker_that_was_killed_does_not_count(redis_client: Redis):
     """It said nothing for longer than a sign of life lasts; the one that did counts."""
     redis_client.zadd("sayso:workers", {"killed": redis_client.time()[0] - 6})

@@ -5,14 +5,21 @@ from __future__ import annotations
 import io
 import logging
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
+from redis.connection import UnixDomainSocketConnection
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from channels.base import BadHook, Forbidden
 from channels.types import HookAnswer, Received, StatusUpdate, Tap
 from channels.web import MAX_BODY
+from tests.contracts.rigs import voice
 from tests.web.services import PUBLIC_URL, TURN, FakeChannel, FakeMailbox, browser
+from workers.mailbox import LUA, RedisMailbox
+from workers.redis import Scripts, connect
+from workers.spool import Spool
+from workers.spool_file import Limits, SpoolFile
 
 
 def away() -> str:
@@ -25,6 +32,39 @@ def test_storage_that_is_away_is_never_acknowledged():
     answer = browser(FakeChannel(Received(turns=(TURN,))), FakeMailbox(away)).post("/hooks/shop")
     assert (answer.status_code, answer.headers["Retry-After"], answer.mimetype) == (503, "5", "text/plain")
     assert "redis" not in answer.text.lower()
+
+
+def test_storage_that_is_away_is_tried_twice_and_never_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """The platform listens for seconds only: one more try, at once, then 503."""
+    tries = []
+    monkeypatch.setattr("time.sleep", lambda seconds: pytest.fail(f"slept {seconds} s"))
+    monkeypatch.setattr(UnixDomainSocketConnection, "_connect", lambda _: tries.append("") or away())
+    mailbox = RedisMailbox(Scripts(connect(f"unix://{tmp_path}/redis.sock"), LUA), voice)
+    answer = browser(FakeChannel(Received(turns=(TURN,))), mailbox).post("/hooks/shop")
+    assert (answer.status_code, len(tries)) == (503, 2)
+
+
+def test_turn_on_the_spool_is_acknowledged(tmp_path: Path):
+    """It is on disk: the platform may forget it."""
+    file, mailbox = SpoolFile(tmp_path), FakeMailbox(away)
+    client = browser(FakeChannel(Received(turns=(TURN,))), mailbox, spool=unwatched(file, mailbox))
+    assert [client.post("/hooks/shop").status_code for _ in range(2)] == [200, 200]
+    assert [kept.turn for kept in SpoolFile(tmp_path).next(0, 10)] == [TURN]
+
+
+def test_turn_that_the_spool_refuses_is_never_acknowledged(tmp_path: Path):
+    """Redis is away and the disk is full: the platform must keep it."""
+    file, mailbox = SpoolFile(tmp_path, Limits(turns=0)), FakeMailbox(away)
+    answer = browser(FakeChannel(Received(turns=(TURN,))), mailbox, spool=unwatched(file, mailbox)).post("/hooks/shop")
+    assert (answer.status_code, answer.headers["Retry-After"], answer.mimetype) == (503, "5", "text/plain")
+    assert str(tmp_path) not in answer.text
+
+
+def unwatched(file: SpoolFile, mailbox: FakeMailbox) -> Spool:
+    """A spool that nobody empties."""
+    spool = Spool(file, mailbox)  # type: ignore[arg-type]
+    spool.watch = lambda: None  # type: ignore[method-assign]
+    return spool
 
 
 def test_full_mailbox_is_never_acknowledged():

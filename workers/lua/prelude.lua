@@ -5,11 +5,15 @@ local lane = shard .. ':lane:' .. conversation
 local inbox = shard .. ':in:' .. conversation
 local outbox = shard .. ':out:' .. conversation
 local due = shard .. ':due'
+local timers = shard .. ':timers:' .. conversation  -- when each timer rings
+local timer = shard .. ':timer:' .. conversation    -- and what it says then
 
 local KEEP = 2592000000        -- a lane nobody uses is forgotten after 30 days
 local KEEP_RECORD = 172800000  -- a pending action is kept for two days, so that twins hear its outcome
 local WAKE_GRACE = 5000        -- a wake-up not answered within this is repeated by the reaper
 local MAX_DEAD = 1000
+local MAX_TIMERS = 100         -- of one conversation
+local SOON = 15000             -- what is due within this has work, or a holder; later ones wait for a platform or a timer
 local BUSY_NOTICE = 60000      -- one whose turns are refused is told so once a minute
 local MAX_BURST = 10           -- turns that may be worked on as one
 local FIRST = 'first-'         -- what the ids of urgent jobs begin with
@@ -58,6 +62,18 @@ local function has_work()
   return redis.call('LLEN', inbox) + redis.call('LLEN', outbox) > 0
 end
 
+-- Whether somebody comes anyway: a holder, or the wake-up or retry of what waits already. A timer brings nobody before
+-- it rings.
+local function awaited()
+  return redis.call('ZSCORE', due, conversation) and (number('until') > now() or has_work())
+end
+
+-- Nothing is left to do now: the next timer, if there is one, is what this conversation is due for.
+local function rest()
+  local rings = redis.call('ZRANGE', timers, 0, 0, 'WITHSCORES')[2]
+  if rings then redis.call('ZADD', due, rings, conversation) else redis.call('ZREM', due, conversation) end
+end
+
 -- Put the RQ job that drains this conversation on its queue, an urgent one at its front. ARGV from `at`: what job keys
 -- begin with, queue key, queues key, job id, then the job's hash as RQ wrote it. Without a job (tests, one process) the
 -- index alone says that there is work.
@@ -87,6 +103,26 @@ end
 local function say(pid, reply)
   local number_of_reply = redis.call('HINCRBY', lane, 'said', 1)
   redis.call('RPUSH', outbox, number_of_reply .. ' ' .. pid .. ' ' .. reply)
+end
+
+-- A timer with this name, or what takes its place. All of a conversation are kept for as long as the last one needs.
+local function set_timer(id, at, what)
+  redis.call('HSET', timer, id, what)
+  redis.call('ZADD', timers, at, id)
+  local last = redis.call('ZRANGE', timers, -1, -1, 'WITHSCORES')[2]
+  for _, key in ipairs({timers, timer}) do
+    redis.call('PEXPIRE', key, math.max(0, last - now()) + KEEP)
+  end
+end
+
+local function drop_timer(id)
+  redis.call('ZREM', timers, id)
+  redis.call('HDEL', timer, id)
+end
+
+-- Whether these are more timers than a conversation may have.
+local function crowded(change)
+  return #change.timers > 0 and redis.call('ZCARD', timers) + #change.timers - #change.silenced > MAX_TIMERS
 end
 
 local function pending(pid)
@@ -130,7 +166,7 @@ local function view()
   local user, tapped = string.match(turn, '^%d+ %d+ (%S+) (%S+) ')
   return {
     'turn', turn, pending(redis.call('GET', live(user))), pending(tapped),
-    redis.call('GET', history(user)) or '', burst(user, tapped), number('stop'),
+    redis.call('GET', history(user)) or '', burst(user, tapped), number('stop'), redis.call('HVALS', timer),
   }
 end
 
@@ -212,12 +248,40 @@ local function abandon_own(pid, event)
   if pid and redis.call('HGET', record(pid), 'by') == event then abandon(pid) end
 end
 
--- The window opens when the user can see the preview: of a plan, that of all its steps.
+-- The window opens when the user can see the preview: of a plan, that of all its steps. Its end is told, if it is to be.
 local function show(pid, seen)
-  local state, ttl, steps = unpack(redis.call('HMGET', record(pid), 'state', 'ttl', 'steps'))
+  local state, ttl, steps, notice = unpack(redis.call('HMGET', record(pid), 'state', 'ttl', 'steps', 'notice'))
   if state ~= 'armed' then return end
   enter(pid, {'shown'}, 'expires', now() + (tonumber(ttl) or 0), 'seen', seen)
+  if notice and redis.call('ZCARD', timers) < MAX_TIMERS then
+    -- A scope waits for one action at a time: the notice of the next takes the place of one that has nothing to say.
+    local user, reply = string.match(notice, '^(%S+) (.*)$')
+    local id, ends = 'end:' .. user, now() + (tonumber(ttl) or 0)
+    set_timer(id, ends, cjson.encode({id = id, at = ends, ends = pid, reply = reply}))
+  end
   for step in string.gmatch(steps or '', '%S+') do show(step, seen) end
+end
+
+-- Whether the window closed on an action that nobody answered: it ends here.
+local function ran_out(pid)
+  local state, expires = unpack(redis.call('HMGET', record(pid), 'state', 'expires'))
+  if state ~= 'shown' or now() < (tonumber(expires) or 0) then return false end
+  enter(pid, {'expired'})
+  return true
+end
+
+-- The timers that are due say what they have to say, in the step that forgets them. The end of a window waits until no
+-- turn does: a yes that was sent in time may be among them.
+local function ring()
+  local rung = redis.call('ZRANGEBYSCORE', timers, '-inf', now())
+  for _, id in ipairs(rung) do
+    local what = cjson.decode(redis.call('HGET', timer, id) or '{}')
+    if not what.ends or redis.call('LLEN', inbox) == 0 then
+      drop_timer(id)
+      if what.reply and (not what.ends or ran_out(what.ends)) then say('-', what.reply) end
+    end
+  end
+  if #rung > 0 then keep() end
 end
 
 -- Whether another action is in the way of this one, which may take the place of the one that is moved.
