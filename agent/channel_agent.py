@@ -18,6 +18,7 @@ from agent.memory import ConversationMemory
 from agent.messages import Message, Role
 from agent.tools.artifacts import Artifact, collect_artifacts
 from agent.tools.timers import TimerBook, timer_book
+from agent.turn_journal import TurnJournal
 from channels.types import Button, Media, Reply, Scope, Turn
 from pending.action import PendingAction
 from pending.intent import Words, read_answer
@@ -28,6 +29,7 @@ from pending.proposals import ChannelRun, channel_run
 from pending.records import CHANGED, OPEN_STATES, Claim, Decision, StoredAction
 from pending.store import BasePendingStore, InMemoryPendingStore, scope_of
 from pending.texts import Texts, speak
+from workers.journals import Journals
 from workers.lane import Arm, Change, Lease, Move, QueuedTurn, Timer, outbox_entry
 from workers.offload import offload, reach, run_sync
 
@@ -68,6 +70,7 @@ class _Case:
     lease: Lease | None = None
     seq: int = 0
     timers: tuple[Timer, ...] = ()
+    journal: TurnJournal | None = None
 
     @property
     def settled(self) -> StoredAction | None:
@@ -82,9 +85,10 @@ class ChannelAgent:
     """One agent behind one channel, for all its people: each scope has its own history and its own pending action.
 
     In a worker, `answer` returns all that a turn changes, for one commit. Alone, as in the seed, `ask_channel` applies
-    it at once, and what is proposed counts as shown. People are answered in the language they write, if it is one of
-    `languages` (none: any that has a catalogue), else in `language`. With `expiry_notice` a worker tells them when a
-    question of theirs ends unanswered.
+    it at once, and what is proposed counts as shown. With `journals` a turn whose worker is killed goes on where it
+    was; without, it starts over. People are answered in the language they write, if it is one of `languages` (none: any
+    that has a catalogue), else in `language`. With `expiry_notice` a worker tells them when a question of theirs ends
+    unanswered.
     """
 
     def __init__(
@@ -95,6 +99,7 @@ class ChannelAgent:
         *,
         confirm_ttl: float | None = None,
         media: MediaSink | None = None,
+        journals: Journals | None = None,
         language: str = "en",
         languages: Collection[str] = (),
         expiry_notice: bool = False,
@@ -104,6 +109,7 @@ class ChannelAgent:
         self.parser = parser or self.store.parser
         self._confirm_ttl = confirm_ttl or self.store.default_ttl_seconds
         self._media = media
+        self._journals = journals
         self._language = language
         self._expiry_notice = expiry_notice
         self._languages = frozenset(languages or getattr(self.parser, "languages", ()))
@@ -149,7 +155,7 @@ class ChannelAgent:
         return replace(answer.result, content=content) if answer.result else _ack(content)
 
     async def answer(self, queued: QueuedTurn, lease: Lease) -> Change:
-        """All that a turn of a mailbox changes. Raises LaneLost and TurnOvertaken."""
+        """All that a turn of a mailbox changes. Raises LaneLost, TurnOvertaken and JournalUnreadable."""
         case = _Case(
             turn=queued.turn,
             live=StoredAction.from_hash(queued.live),
@@ -159,6 +165,7 @@ class ChannelAgent:
             lease=lease,
             seq=queued.seq,
             timers=queued.timers,
+            journal=TurnJournal(self._journals, lease, queued, self._stored) if self._journals else None,
         )
         answer = await self._answer(case)
         change = _in_language(answer.change, self._words(case))
@@ -351,14 +358,18 @@ class ChannelAgent:
         book = TimerBook(case.turn.scope.id, case.received_at, words.language, case.timers) if case.lease else None
         with channel_run(run), timer_book(book):
             result = await self.agent.arun(
-                [Message(Role.USER, turn.text or turn_label(turn), media=turn.media)], memory=case.memory
+                [Message(Role.USER, turn.text or turn_label(turn), media=turn.media)],
+                memory=case.memory,
+                journal=case.journal,
             )
         for pid, executor in run.executors.items():
             self.store.executors.keep(pid, executor)
         files = await self._files(result.artifacts)
         proposal = propose([replace(action, requested_at=case.received_at) for action in run.proposals])
         content = words.model_away() if result.stop_reason == "provider_error" else result.content
-        change = self._change(case, proposal, _Parts(preface, content, files))
+        # Whatever the model makes of it, the person hears of what may have been done.
+        told = "\n\n".join(filter(None, [preface, *(words.unknown(call.tool_name) for call in result.unclear)]))
+        change = self._change(case, proposal, _Parts(told, content, files))
         if book and result.stop_reason != "provider_error":  # which is told as "nothing was done"
             change = replace(change, timers=tuple(book.added), silenced=tuple(book.silenced))
         return _Answer(change, result)
@@ -393,7 +404,8 @@ class ChannelAgent:
         return (cancel,) if head.code else (confirm, cancel)
 
     async def _files(self, artifacts: Sequence[Artifact]) -> list[Media]:
-        return [await self._file(artifact) for artifact in artifacts if artifact.data is not None and self._media]
+        stored = [await self._stored(artifact) for artifact in artifacts]
+        return [artifact.kept for artifact in stored if artifact.kept]
 
     async def _files_of_effect(self, artifacts: list[Artifact]) -> list[Media]:
         """What was done is done: a file that cannot be kept must not turn its outcome into an error."""
@@ -403,10 +415,13 @@ class ChannelAgent:
             log.exception("pending.files_lost")
             return []
 
-    async def _file(self, artifact: Artifact) -> Media:
-        assert self._media is not None and artifact.data is not None  # noqa: S101, PT018  # _files looked
+    async def _stored(self, artifact: Artifact) -> Artifact:
+        """The file in the media store, once; what has no bytes, or no store to go to, stays as it is."""
+        if artifact.kept or artifact.data is None or self._media is None:
+            return artifact
         name = artifact.filename or "file"
-        return await offload(self._media.put, artifact.data, mime_type=artifact.mime_type, filename=name)
+        kept = await offload(self._media.put, artifact.data, mime_type=artifact.mime_type, filename=name)
+        return replace(artifact, data=None, kept=kept)
 
     async def _applied(self, conversation: str, change: Change) -> bool:
         """Make the change. False when another message of the same scope was quicker: this answer is void."""

@@ -14,11 +14,13 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl
 
 from channels.base import (
+    AddressClosed,
     Ambiguous,
     BadHook,
     FetchError,
     Forbidden,
     MediaSource,
+    Pace,
     RateLimited,
     Refused,
     SendError,
@@ -47,6 +49,8 @@ if TYPE_CHECKING:
 
 #: Characters in one section, after escaping; characters on a button.
 SECTION_LIMIT, LABEL_LIMIT = 3000, 75
+#: About one message a second in a Slack channel, with short bursts. Slack names no number for the whole workspace.
+PACE = Pace(chat_gap=1.0, burst=4)
 #: Seconds for one Web API call.
 TIMEOUT = 10
 #: Opens the block id that carries a message's thread back with a tap.
@@ -56,6 +60,11 @@ _SUBTYPES = ("", "file_share", "thread_broadcast", "me_message")
 _RATE_ERRORS = ("ratelimited", "rate_limited", "message_limit_exceeded")
 #: Slack says of these that some part may have succeeded.
 _UNCLEAR_ERRORS = ("internal_error", "fatal_error", "service_unavailable", "request_timeout")
+#: And of these that nothing can be posted there.
+_CLOSED_ERRORS = (
+    "channel_not_found", "is_archived", "messages_tab_disabled", "not_in_channel", "user_not_found",
+    "user_not_in_channel",
+)  # fmt: skip
 _BLOCK_ERRORS = ("invalid_blocks", "invalid_blocks_format", "msg_blocks_too_long")
 _TOKEN = re.compile(r"<([^<>]*)>")
 _FILE = re.compile(r"https://files\.slack\.com(/[^\s\\]+)")
@@ -181,6 +190,10 @@ class SlackChannel:
             user_name=body.get("user_name", ""),
             text=_readable(body.get("text", ""), "") or "/help",
         )
+
+    def pace(self, conversation: Conversation) -> Pace:
+        """Each thread by itself; where several of one Slack channel are busy, Slack asks to wait."""
+        return PACE
 
     def pieces(self, reply: Reply) -> Sequence[Reply]:
         """A file may carry one section of words, but never buttons: those need a message of their own."""
@@ -407,7 +420,7 @@ def _api_error(response: Any) -> SendError:
         return RateLimited(_retry_after(response.headers))
     if status >= 500 or code in _UNCLEAR_ERRORS:
         return Ambiguous(f"Slack answered {code if status < 500 else status}")
-    return Refused(f"Slack error {code}")
+    return (AddressClosed if code in _CLOSED_ERRORS else Refused)(f"Slack error {code}")
 
 
 def _retry_after(headers: Mapping[str, str]) -> float:

@@ -15,7 +15,7 @@ from channels.base import BadHook, Channel, Forbidden
 from channels.console import ConsoleChannel
 from channels.console_pages import console_pages
 from channels.media import BadToken, MediaGone
-from channels.types import Hook, Received, Turn
+from channels.types import Hook, Received, StatusUpdate, Turn
 from config.bootstrap import Services, bootstrap, check_redis
 from config.loader import ConfigError, default_config, load_settings
 from config.logs import set_up_logs
@@ -81,8 +81,7 @@ def _add_hooks(app: Flask, services: Services) -> None:
         channel = services.channels.get(name) or abort(404)
         received = _receive(channel, _hook_of(services, path))
         for status in received.statuses:
-            level = logging.WARNING if status.status in ("failed", "undelivered") else logging.INFO
-            log.log(level, "reply.status", extra={"status": status.status, "code": status.error_code or "-"})
+            _note(services, status)
         if received.ignored:
             log.info("hook.ignored", extra={"channel": name, "reason": received.ignored})
         for turn in filter(_is_storable, received.turns):
@@ -90,6 +89,16 @@ def _add_hooks(app: Flask, services: Services) -> None:
                 return _try_later("this conversation has too many messages waiting")
         answer = received.answer
         return Response(answer.body, answer.status, content_type=answer.content_type)
+
+
+def _note(services: Services, status: StatusUpdate) -> None:
+    """Log what a platform says of a reply, and keep it with the delivery."""
+    kept, code = "", status.error_code or "-"
+    if status.delivery:
+        kept = services.deliveries.report(status.delivery, status.message_id, status.status, f"error {code}")
+    level = logging.WARNING if status.status in ("failed", "undelivered") else logging.INFO
+    extra = {"delivery": status.delivery or "-", "status": status.status, "code": code, "kept": kept or "-"}
+    log.log(level, "reply.status", extra=extra)
 
 
 def _hook_of(services: Services, path: str) -> Hook:

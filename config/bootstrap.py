@@ -5,8 +5,8 @@ from __future__ import annotations
 import fnmatch
 import logging
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,11 +16,11 @@ from redis.exceptions import ResponseError
 from agent import Agent, AgentConfig, ChannelAgent, ConversationMemory, OfflineProvider, Tool, ToolPolicy
 from agent.tools.errors import ToolLoadError
 from agent.tools.loader import LoadedTools, load_all, load_tools
-from channels.base import Channel, MediaSource, Notebook
+from channels.base import Channel, MediaSource, Notebook, Pace
 from channels.console import ConsoleChannel
 from channels.feed import Feed, RedisFeed
 from channels.media import LocalMediaStore
-from channels.types import Turn
+from channels.types import Conversation, Turn
 from config.embedded import running_url
 from config.keys import secret_keys
 from config.loader import ConfigError
@@ -41,7 +41,9 @@ from pending.audit.signer import Signer
 from pending.store import BasePendingStore
 from pending.texts import speak
 from workers.connections import Connections
+from workers.deliveries import Deliveries, RedisDeliveries
 from workers.drain import Drain
+from workers.journals import Journals, RedisJournals
 from workers.mailbox import LUA, Limits, Mailbox, RedisMailbox
 from workers.notebook import RedisNotebook
 from workers.outbox import Postman, RedisOutbox
@@ -83,6 +85,7 @@ class Services:
     drain: Drain
     reaper: Reaper
     auditor: Auditor
+    deliveries: Deliveries
     spool: Spool | None = None
 
 
@@ -106,7 +109,7 @@ def bootstrap(
     feed = RedisFeed(connect(redis_url, answer_seconds=FEED_SECONDS))
     shelf = _Shelf(RedisNotebook(client), feed, media, keys, public_url)
     channels = {name: _sound_channel(name, settings, shelf) for name in settings.channels}
-    agents = _agents(settings, client, media, keys)
+    agents = _agents(settings, client, media, keys, RedisJournals(scripts))
     voice = _voice(agents)
     limits = settings.limits
     mailbox = RedisMailbox(
@@ -125,7 +128,7 @@ def bootstrap(
         media=media,
         drain=Drain(
             mailbox,
-            Postman(RedisOutbox(scripts), channels, speak),
+            Postman(RedisOutbox(scripts), channels, speak, paces=_paces(settings, channels)),
             channels,
             agents,
             voice,
@@ -135,8 +138,15 @@ def bootstrap(
         ),
         reaper=Reaper(client, scripts, wake_up),
         auditor=Auditor(client, Ledger(data / LEDGER, Signer(keys))),
+        deliveries=RedisDeliveries(scripts, wake_up),
         spool=Spool(SpoolFile(data / SPOOL), mailbox) if settings.spool else None,
     )
+
+
+def open_deliveries(settings: Settings, data: Path) -> Deliveries:
+    """The deliveries alone, for the command line. Raises ConfigError."""
+    client = _connect(find_redis(settings, data), patient=False)
+    return RedisDeliveries(Scripts(client, LUA), WakeUps(client))
 
 
 def find_redis(settings: Settings, data: Path) -> str:
@@ -227,10 +237,12 @@ def _select(toolbox: LoadedTools, patterns: Sequence[str] | None) -> list[Tool]:
     return [tool for tool in toolbox.tools if any(fnmatch.fnmatchcase(tool.name, pattern) for pattern in patterns)]
 
 
-def _agents(settings: Settings, client: Redis, media: LocalMediaStore, keys: list[str]) -> dict[str, ChannelAgent]:
+def _agents(
+    settings: Settings, client: Redis, media: LocalMediaStore, keys: list[str], journals: Journals
+) -> dict[str, ChannelAgent]:
     toolbox = load_toolbox(settings)
     return {
-        name: _agent(settings, channel, toolbox, _redis_store(channel, client, keys), media)
+        name: _agent(settings, channel, toolbox, _redis_store(channel, client, keys), media, journals)
         for name, channel in settings.channels.items()
     }
 
@@ -259,6 +271,7 @@ def _agent(
     toolbox: LoadedTools,
     store: BasePendingStore,
     media: LocalMediaStore | None,
+    journals: Journals | None = None,
 ) -> ChannelAgent:
     for kind, factory in toolbox.executor_factories.items():
         store.register_executor_factory(kind, factory)
@@ -274,6 +287,7 @@ def _agent(
         store,
         confirm_ttl=channel.confirm_ttl,
         media=media,
+        journals=journals,
         language=channel.speaks,
         languages=channel.languages,
         expiry_notice=channel.expiry_notice,
@@ -284,6 +298,19 @@ def _policy(settings: PolicySettings | None) -> ToolPolicy | None:
     if settings is None:
         return None
     return ToolPolicy(settings.allow, settings.review, settings.deny, settings.deny_when)
+
+
+def _paces(settings: Settings, channels: Mapping[str, Channel]) -> dict[str, Callable[[Conversation], Pace]]:
+    return {name: _pace(channel, settings.channels[name].messages_per_second) for name, channel in channels.items()}
+
+
+def _pace(channel: Channel, per_second: float | None) -> Callable[[Conversation], Pace]:
+    """The platform's own pace, unless the configuration knows this account's."""
+    if per_second is None:
+        return channel.pace
+    if per_second == 0:
+        return lambda _: Pace()
+    return lambda conversation: replace(channel.pace(conversation), per_second=per_second)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""The `sayso` command: up, web, worker, chat, check, audit, simulate."""
+"""The `sayso` command: up, web, worker, chat, check, audit, deliveries, simulate."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import click
 
 # Each command loads only what it needs, and `up` hears signals before it loads anything.
 from config.audit_cli import audit
+from config.deliveries_cli import deliveries
 from config.refusals import clear_errors, fail, load
 from config.simulate_cli import simulate
 
@@ -35,6 +36,7 @@ def main() -> None:
 
 
 main.add_command(audit)
+main.add_command(deliveries)
 main.add_command(simulate)
 
 

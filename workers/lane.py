@@ -3,7 +3,8 @@
 LaneError
 ├── LaneLost       another worker holds the lane by now
 ├── LaneParked     nothing can be sent now: the lane was let go until a later try
-└── TurnOvertaken  the world changed since this worker looked
+├── TurnOvertaken  the world changed since this worker looked
+└── JournalUnreadable  what an earlier attempt at a turn left behind makes no sense
 """
 
 from __future__ import annotations
@@ -36,6 +37,10 @@ class TurnOvertaken(LaneError):
     """Raised when a commit found the world changed since it looked: look again."""
 
 
+class JournalUnreadable(LaneError):
+    """Raised when nobody can tell what an earlier attempt at a turn has done: it must not be tried again."""
+
+
 @dataclass(frozen=True, slots=True)
 class Lease:
     """The right to work on a conversation, with the fencing token that proves it is still held."""
@@ -51,7 +56,8 @@ class QueuedTurn:
     those of the whole conversation.
 
     `following` are turns of the same person right behind it, by number; `upto` is the last of those that are worked on
-    together with it, 0 for none. `stop` is the number of the last turn that said stop, 0 for none.
+    together with it, 0 for none. `stop` is the number of the last turn that said stop, 0 for none. `journal` is what
+    earlier attempts at it have come to, `attempt` which one this is, from 1.
     """
 
     seq: int
@@ -65,6 +71,8 @@ class QueuedTurn:
     stop: int = 0
     upto: int = 0
     timers: tuple[Timer, ...] = ()
+    journal: tuple[str, ...] = ()
+    attempt: int = 1
 
     @property
     def last(self) -> int:
@@ -89,21 +97,48 @@ class QueuedTurn:
 
         if self.live or not is_plain(self.turn):
             return self
-        burst = list(takewhile(lambda each: is_plain(each[1]), self.following))
+        return self._with(list(takewhile(lambda each: is_plain(each[1]), self.following)))
+
+    def rejoined(self) -> QueuedTurn:
+        """This turn with those it was joined with when its journal was begun, and with no others."""
+        last = journalled_upto(self.journal)
+        return self._with([each for each in self.following if each[0] <= last])
+
+    def _with(self, burst: Sequence[tuple[int, Turn]]) -> QueuedTurn:
         if not burst:
             return self
         text = "\n".join([self.turn.text, *(turn.text for _, turn in burst)])
         return replace(self, turn=replace(self.turn, text=text), upto=burst[-1][0])
 
 
+def journal_head(queued: QueuedTurn) -> str:
+    """The first entry of a journal: which turns it is of."""
+    return json.dumps({"seq": queued.seq, "upto": queued.last})
+
+
+def journalled_upto(journal: Sequence[str]) -> int:
+    """The last of the turns that a journal is of; 0 for none, or where nobody can tell."""
+    try:
+        return int(json.loads(journal[0])["upto"])
+    except (IndexError, ValueError, KeyError, TypeError):
+        return 0
+
+
 @dataclass(frozen=True, slots=True)
 class QueuedReply:
-    """The next reply to send, before any further turn. A `suspect` one may have arrived already."""
+    """The next reply to send, before any further turn. A `suspect` one may have arrived already.
+
+    `wait`: seconds until its channel's pace lets it go out, None where nobody said how fast that is. `ahead`: seconds
+    by which its chat is ahead of its own pace. `receipt`: a suspect one did arrive, the platform said so meanwhile.
+    """
 
     number: int
     text: str
     attempt: int
     suspect: bool = False
+    wait: float | None = None
+    ahead: float = 0.0
+    receipt: str = ""
 
     def delivery(self, lease: Lease) -> Delivery:
         """The reply with its address, as adapters take it."""
@@ -242,29 +277,33 @@ class Change:
 
 
 def outbox_entry(to: Conversation, reply: Reply) -> str:
-    """A reply and its address, as the outbox keeps them."""
-    return json.dumps({"to": [to.channel, to.chat, to.thread], "reply": reply.to_json()})
+    """A reply and its address, as the outbox keeps them. What it collapses with comes first: scripts look for it."""
+    first = {"collapse": reply.collapse} if reply.collapse else {}
+    return json.dumps({**first, "to": [to.channel, to.chat, to.thread], "reply": reply.to_json()})
 
 
 def read_work(view: Sequence[Any]) -> Work:
     """What a script's view of the lane says there is to do."""
     match list(view):
-        case ["reply", entry, attempt, suspect]:
+        case ["reply", entry, attempt, suspect, wait, ahead, receipt]:
             number, _, text = str(entry).split(" ", 2)
-            return QueuedReply(int(number), text, int(attempt), bool(suspect))
-        case ["turn", entry, live, tapped, history, burst, stop, timers]:
+            slot = None if wait < 0 else wait / 1000
+            return QueuedReply(int(number), text, int(attempt), bool(suspect), slot, ahead / 1000, str(receipt))
+        case ["turn", entry, live, tapped, history, burst, stop, timers, journal, attempt]:
             seq, at, user, _, turn = str(entry).split(" ", 4)
             return QueuedTurn(
-                int(seq),
-                int(at) / 1000,
-                user,
-                Turn.from_json(turn),
-                pairs(live),
-                pairs(tapped),
-                str(history),
-                tuple(_following(each) for each in burst),
-                int(stop),
+                seq=int(seq),
+                received_at=int(at) / 1000,
+                user=user,
+                turn=Turn.from_json(turn),
+                live=pairs(live),
+                tapped=pairs(tapped),
+                history=str(history),
+                following=tuple(_following(each) for each in burst),
+                stop=int(stop),
                 timers=in_order(map(Timer.from_json, timers)),
+                journal=tuple(journal),
+                attempt=int(attempt),
             )
         case _:
             return None

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 import time
 from collections import OrderedDict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import Any, Protocol, TypeVar
 
 from channels.types import Reply, Turn
+from workers.deliveries import REPORTS, Aside, Fate, MemoryFates, new_id, repeatable, split_id
 from workers.lane import (
     MAX_TIMERS,
     Arm,
@@ -29,9 +31,12 @@ from workers.lane import (
     stops,
 )
 from workers.mailbox import LEASE_MS, SEEN_MS, Accepted, Limits, Outcome, refusal, waited_ms
+from workers.outbox import End, Why
 from workers.words import Voice
 
 V = TypeVar("V")
+
+_MARK = re.compile(r'\{"collapse": "[^"]+"')
 
 #: Conversations remembered; past it the idle ones are forgotten first, and with none idle the newcomer hears `full`.
 MAX_LANES = 5000
@@ -44,8 +49,8 @@ MAX_BURST = 10
 BUSY_NOTICE_SECONDS = 60.0
 #: Who holds a lane that waits for its platform: nobody.
 PARKED = "parked"
-#: Replies that could not be delivered, kept for the operator.
-MAX_DEAD = 1000
+#: Seconds between those that waited for a channel that names no pace.
+SPREAD_SECONDS = 0.05
 #: Seconds after which a wake-up that nobody answered is repeated.
 WAKE_GRACE_SECONDS = 5.0
 
@@ -73,15 +78,6 @@ class Pendings(Protocol):
 
     def bury(self, pid: str) -> None:
         """The preview can never be delivered."""
-
-
-@dataclass(frozen=True, slots=True)
-class DeadReply:
-    """A reply that was given up, and why."""
-
-    conversation: str
-    reason: str
-    text: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,9 +113,14 @@ class _Lane:
     done: int = 0
     attempts: int = 0
     sending: tuple[int, int] = (0, 0)
-    suspect: int = 0
+    suspect: set[int] = field(default_factory=set)
+    slot: tuple[int, float] = (0, 0.0)
+    chat: float = 0.0
+    closed: tuple[int, str] = (-1, "")
     told_full: float = 0.0
     stop: int = 0
+    journal: list[str] = field(default_factory=list)
+    begun: tuple[int, int, int] = (0, 0, 0)
     epoch: int = 0
     token: str = ""
     until: float = 0.0
@@ -140,9 +141,18 @@ class _Lane:
     def may_have_arrived(self, number: int) -> bool:
         """Whether an earlier holder was shown this reply too, and neither settled nor postponed it."""
         if self.sending[0] == number and self.sending[1] != self.epoch:
-            self.suspect = number
+            self.suspect.add(number)
         self.sending = (number, self.epoch)
-        return self.suspect == number
+        return number in self.suspect
+
+    def attempt(self, seq: int) -> int:
+        """How many holders of the lane were shown this turn."""
+        last, by, times = self.begun
+        times = times if last == seq else 0
+        if (last, by) != (seq, self.epoch):
+            times += 1
+            self.begun = (seq, self.epoch, times)
+        return times
 
     def burst(self) -> tuple[tuple[int, Turn], ...]:
         """Turns right behind the first, of the same user and without buttons: they may be worked on as one."""
@@ -164,8 +174,32 @@ class _Lane:
         self.token, self.until, self.due = "", 0.0, due
 
 
+@dataclass(slots=True)
+class _Channel:
+    """How fast a channel sends: seconds between two messages, when its next slot is free, until when it is silent."""
+
+    gap: float | None = None
+    free: float = 0.0
+    closed: float = 0.0
+
+    def book(self, lane: _Lane, number: int, now: float) -> float | None:
+        """Seconds until a reply's turn; its slot is booked once."""
+        if self.gap is None and self.closed <= now:
+            return None
+        if lane.slot[0] != number or lane.slot[1] < self.closed:
+            lane.slot = (number, max(now, self.free, self.closed))
+            self.free = lane.slot[1] + (SPREAD_SECONDS if self.gap is None else self.gap)
+        return max(0.0, lane.slot[1] - now)
+
+    def silence(self, until: float) -> float:
+        """The platform asks all to wait. Returns until when, with what it asked before."""
+        self.closed = max(self.closed, until)
+        self.free = max(self.free, self.closed) + (SPREAD_SECONDS if self.gap is None else self.gap)
+        return self.closed
+
+
 class MemoryLanes:
-    """Lives as long as its process, bounded; a Mailbox and an Outbox in one, for tests and for one-process bots.
+    """Lives as long as its process, bounded; Mailbox, Outbox, Journals and Deliveries in one, for one-process bots.
 
     Nobody is woken: drain what you accepted, and what `overdue` names. `pendings` are the `records` of the agent's
     store; without them nothing can be proposed.
@@ -180,7 +214,8 @@ class MemoryLanes:
         limits: Limits | None = None,
         max_lanes: int = MAX_LANES,
     ) -> None:
-        self.dead: deque[DeadReply] = deque(maxlen=MAX_DEAD)
+        self._fates = MemoryFates()
+        self._channels: dict[str, _Channel] = {}
         self._pendings: Pendings = pendings or _NoPendings()
         self._pendings.fence = self
         self._lock = self._pendings.lock
@@ -255,12 +290,25 @@ class MemoryLanes:
             _set_timers(lane, queued, change)
             while lane.inbox and lane.inbox[0].seq <= queued.last:
                 lane.inbox.popleft()
+            lane.journal.clear()
             lane.done = queued.last
             if change.history is not None:
                 _remember(lane.histories, queued.user, change.history, MAX_HISTORIES)
             for reply, pid in change.replies:
                 _say(lane, pid, outbox_entry(queued.turn.conversation, reply))
             return self._view(lease.conversation, lane)
+
+    def journal(self, lease: Lease, seq: int, at: int, entries: Sequence[str]) -> None:
+        """Append to the journal of the turn at the head. Raises LaneLost, TurnOvertaken."""
+        with self._lock:
+            lane = self._held(lease)
+            if not lane.inbox or lane.inbox[0].seq != seq:
+                raise TurnOvertaken(f"{lease.conversation}: moved")
+            if at == 0 and lane.journal[:1] != list(entries[:1]):
+                lane.journal.clear()
+            if at > len(lane.journal):
+                raise TurnOvertaken(f"{lease.conversation}: gap")
+            lane.journal += entries[len(lane.journal) - at :]
 
     def release(self, lease: Lease, *, hand_over: bool = False) -> Work:
         """Let the lane go; what came in meanwhile is returned instead, unless it is to be handed over."""
@@ -272,32 +320,89 @@ class MemoryLanes:
             if lane.busy and not hand_over:
                 return self._view(lease.conversation, lane)
             lane.let_go(self._clock() + WAKE_GRACE_SECONDS if lane.busy else lane.next_ring())
+            lane.begun = (0, 0, 0)
             return None
 
-    def settle(self, lease: Lease, reply: QueuedReply, *, receipt: str = "", dead: str = "") -> Work:
+    def settle(
+        self,
+        lease: Lease,
+        reply: QueuedReply,
+        *,
+        receipt: str = "",
+        dead: str = "",
+        end: End = "dead",
+        gap: float = 0.0,
+    ) -> Work:
         """The reply was sent, or is given up for the reason `dead`. Raises LaneLost."""
         with self._lock:
-            lane = self._held(lease)
+            lane, now = self._held(lease), self._clock()
             if lane.outbox and lane.outbox[0][0] == reply.number:
-                _, pid, text = lane.outbox.popleft()
-                lane.attempts = lane.suspect = 0
+                number, pid, text = lane.outbox.popleft()
+                delivery_id, doubtful = f"{lease.conversation}#{number}", number in lane.suspect or end == "doubtful"
+                tries, lane.attempts = lane.attempts + 1, 0
+                lane.suspect.discard(number)
                 if dead:
-                    self.dead.append(DeadReply(lease.conversation, dead, text))
+                    self._fates.end(Fate(delivery_id, "dead", now, tries, "", dead, text, bool(pid), doubtful))
+                    lane.closed = (lane.received, dead) if end == "closed" else lane.closed
+                    if end == "limited":
+                        self._channel(lease.conversation).silence(now + gap)
                     self._pendings.bury(pid)
                 else:
+                    self._fates.end(Fate(delivery_id, "ambiguous" if doubtful else "sent", now, tries, receipt))
+                    lane.chat = max(now, lane.chat) + gap
                     _set_notice(lane, *self._pendings.show(pid, lane.received))
             return self._view(lease.conversation, lane)
 
-    def postpone(self, lease: Lease, reply: QueuedReply, seconds: float, *, suspect: bool = False) -> None:
-        """Try again later: the lane is let go until then. Raises LaneLost."""
+    def postpone(self, lease: Lease, reply: QueuedReply, seconds: float, why: Why = "tried") -> None:
+        """Later: the lane is let go until then. Raises LaneLost."""
         with self._lock:
-            lane = self._held(lease)
+            lane, later = self._held(lease), self._clock() + seconds
             if lane.outbox and lane.outbox[0][0] == reply.number:
-                lane.attempts += 1
                 lane.sending = (0, 0)
-                lane.suspect = reply.number if suspect else lane.suspect
+                if why != "paced":
+                    lane.attempts, lane.slot = lane.attempts + 1, (0, 0.0)
+                if why == "suspect":
+                    lane.suspect.add(reply.number)
+                if why == "limited":
+                    lane.slot = (reply.number, self._channel(lease.conversation).silence(later))
                 lane.token = PARKED
-                lane.until = lane.due = self._clock() + seconds
+                lane.until = lane.due = later
+
+    def pace(self, lease: Lease, reply: QueuedReply, per_second: float) -> float:
+        """Say how fast the reply's channel sends. Returns the seconds until its turn. Raises LaneLost."""
+        with self._lock:
+            lane, channel = self._held(lease), self._channel(lease.conversation)
+            channel.gap = 1 / per_second
+            return channel.book(lane, reply.number, self._clock()) or 0.0
+
+    def report(self, delivery_id: str, message_id: str, status: str, reason: str = "") -> str:
+        """Note what a platform said. Returns the state that is kept, "" for one nobody knows."""
+        news, (conversation, number) = REPORTS.get(status), split_id(delivery_id)
+        if news is None:
+            return ""
+        with self._lock:
+            lane = self._lanes.get(conversation)
+            sending = bool(lane and lane.outbox and lane.outbox[0][0] == number)
+            tries = lane.attempts + 1 if lane else 1
+            fate = Fate(delivery_id, news, self._clock(), tries, message_id, reason)
+            return self._fates.report(fate, sending=sending)
+
+    def fates(self, conversation: str) -> tuple[list[Fate], str]:
+        """The last deliveries of a conversation, oldest first, and why its address takes none now, or ""."""
+        with self._lock:
+            lane = self._lanes.get(conversation)
+            turns, reason = lane.closed if lane else (-1, "")
+            return self._fates.of(conversation), reason if lane and turns == lane.received else ""
+
+    def aside(self, state: Aside, most: int = 1000) -> list[Fate]:
+        """What was put aside, newest first."""
+        with self._lock:
+            return list(self._fates.put_aside[state])[:most]
+
+    def retry(self, delivery_id: str) -> str:
+        """Put a dead reply back at the end of its outbox, once. Returns its new id. Raises NotRepeatable."""
+        with self._lock:
+            return new_id(delivery_id, self._retry(delivery_id))
 
     def overdue(self) -> list[str]:
         """Conversations with work whose time has come although nobody came; each is named again only after a while."""
@@ -318,6 +423,28 @@ class MemoryLanes:
         """Number and time of receipt of the turn to work on; number 0 when there is none."""
         lane = self._lanes.get(conversation)
         return (lane.inbox[0].seq, lane.inbox[0].received_at) if lane and lane.inbox else (0, 0.0)
+
+    def _retry(self, delivery_id: str) -> str:
+        known = self._fates.find(delivery_id)
+        if known and known.state == "retried":
+            return known.receipt
+        found = next((fate for fate in self._fates.put_aside["dead"] if fate.id == delivery_id), None)
+        entry, doubtful = repeatable(found) if found else ("", False)
+        arrived = self._fates.arrived(delivery_id)
+        if found:
+            self._fates.put_aside["dead"].remove(found)
+        if arrived or not found:
+            return "arrived" if arrived else ""
+        lane = self._lanes.setdefault(split_id(delivery_id)[0], _Lane())
+        now = self._clock()
+        lane.due = lane.due if lane.awaited(now) else now + WAKE_GRACE_SECONDS
+        new = _say(lane, "", entry)
+        lane.suspect |= {new} if doubtful else set()
+        self._fates.note(Fate(delivery_id, "retried", now, 0, str(new)), over=True)
+        return str(new)
+
+    def _channel(self, conversation: str) -> _Channel:
+        return self._channels.setdefault(conversation.partition(":")[0], _Channel())
 
     def say(self, conversation: str, entry: str) -> None:
         """Append a reply that no turn commits: the truth about an effect, told late."""
@@ -369,7 +496,11 @@ class MemoryLanes:
     def _view(self, conversation: str, lane: _Lane) -> Work:
         if lane.outbox:
             number, _, text = lane.outbox[0]
-            return QueuedReply(number, text, lane.attempts + 1, lane.may_have_arrived(number))
+            suspect, now = lane.may_have_arrived(number), self._clock()
+            wait = self._channel(conversation).book(lane, number, now)
+            receipt = self._fates.arrived(f"{conversation}#{number}") if suspect else ""
+            ahead = max(0.0, lane.chat - now)
+            return QueuedReply(number, text, lane.attempts + 1, suspect, wait, ahead, receipt)
         if not lane.inbox:
             return None
         letter = lane.inbox[0]
@@ -378,16 +509,29 @@ class MemoryLanes:
         history = lane.histories.get(user, "")
         timers = in_order(bell.timer for bell in lane.bells.values())
         return QueuedTurn(
-            letter.seq, letter.received_at, user, letter.turn, live, tapped, history, lane.burst(), lane.stop,
+            seq=letter.seq,
+            received_at=letter.received_at,
+            user=user,
+            turn=letter.turn,
+            live=live,
+            tapped=tapped,
+            history=history,
+            following=lane.burst(),
+            stop=lane.stop,
             timers=timers,
-        )  # fmt: skip
+            journal=tuple(lane.journal),
+            attempt=lane.attempt(letter.seq),
+        )
 
     def _has_room(self) -> bool:
         """Whether one more lane fits; the idle one that was used least recently is forgotten for it."""
         if len(self._lanes) < self._max_lanes:
             return True
         idle = next((name for name, other in self._lanes.items() if other.due is None), None)
-        return idle is not None and self._lanes.pop(idle) is not None
+        if idle is not None:
+            self._lanes.pop(idle)
+            self._fates.noted.pop(idle, None)
+        return idle is not None
 
 
 class _NoPendings:
@@ -417,9 +561,17 @@ class _NoPendings:
         """Nothing was previewed."""
 
 
-def _say(lane: _Lane, pid: str, entry: str) -> None:
+def _say(lane: _Lane, pid: str, entry: str) -> int:
+    """Append a reply, or put it in the place of a waiting one that it collapses with. Returns its number."""
+    mark = _MARK.match(entry) if not pid else None
+    for at, (number, other, old) in enumerate(lane.outbox if mark else ()):
+        is_free = not other and number != lane.sending[0] and number not in lane.suspect
+        if mark and is_free and old.startswith(mark[0]):
+            lane.outbox[at] = (number, "", entry)
+            return number
     lane.said += 1
     lane.outbox.append((lane.said, pid, entry))
+    return lane.said
 
 
 def _set_timers(lane: _Lane, queued: QueuedTurn, change: Change) -> None:

@@ -39,7 +39,7 @@ class SaysoJob(Job):
     def conversation(self) -> str:
         """The conversation to drain. Raises ForbiddenJob for any other function or for arguments that are no ids."""
         ours = self.func_name == DRAIN and self.instance is None and not self.kwargs
-        args = list(self.args or ())
+        args = self.args if isinstance(self.args, list | tuple) else ()
         if not ours or len(args) != 1 or not _CONVERSATION.fullmatch(str(args[0])):
             raise ForbiddenJob(f"job {self.id!r} is not a wake-up of ours: refused")
         return str(args[0])

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from typing import Any
 
 from agent.tools.errors import ToolError
 from channels.types import storable
@@ -23,6 +24,23 @@ MAX_TIMER_CHARS = 500
 
 class SchedulingError(ToolError):
     """Raised when something cannot be said later; the text says why, in words for the user."""
+
+
+@dataclass(frozen=True, slots=True)
+class TimerChange:
+    """One thing that a call did to the timers: set one, or silenced the one of that id."""
+
+    timer: Timer | None = None
+    silenced: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """The change as JSON-ready data."""
+        return {"timer": asdict(self.timer)} if self.timer else {"silenced": self.silenced}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> TimerChange:
+        """The change that `to_dict` wrote. Raises KeyError or TypeError on anything else."""
+        return cls(Timer(**data["timer"])) if "timer" in data else cls(silenced=str(data["silenced"]))
 
 
 @dataclass(slots=True)
@@ -46,6 +64,7 @@ class TimerBook:
             self._check(text, at)
             timer = Timer(self._next_id(), round(at, 3), storable(text), self.user, storable(note))
             self.added.append(timer)
+            _note(TimerChange(timer))
             return timer
 
     def own(self) -> list[Timer]:
@@ -64,7 +83,15 @@ class TimerBook:
                 self.added.remove(found)
             else:
                 self.silenced.append(timer_id)
+            _note(TimerChange(silenced=timer_id))
         return found
+
+    def restore(self, change: TimerChange) -> None:
+        """Do again what an earlier attempt at this turn did."""
+        if change.timer is None:
+            self.silence(change.silenced)
+        else:
+            self.added.append(change.timer)
 
     def _check(self, text: str, at: float) -> None:
         if at <= self.now:
@@ -82,6 +109,7 @@ class TimerBook:
 
 
 _book: ContextVar[TimerBook | None] = ContextVar("sayso_timers", default=None)
+_made: ContextVar[list[TimerChange] | None] = ContextVar("sayso_timers_made", default=None)
 
 
 @contextmanager
@@ -92,6 +120,24 @@ def timer_book(book: TimerBook | None) -> Iterator[None]:
         yield
     finally:
         _book.reset(token)
+
+
+@contextmanager
+def collect_timers() -> Iterator[list[TimerChange]]:
+    """Collect what is done to the timers in this context, in the tasks and in the threads started from it."""
+    made: list[TimerChange] = []
+    token = _made.set(made)
+    try:
+        yield made
+    finally:
+        _made.reset(token)
+
+
+def restore_timers(changes: Iterable[TimerChange]) -> None:
+    """Do again what an earlier attempt at this turn did. Where nothing can be said later this is a no-op."""
+    book = _book.get()
+    for change in changes if book else ():
+        book.restore(change)  # type: ignore[union-attr]  # there is a book, or nothing to go through
 
 
 def schedule_reply(text: str, at: float, *, note: str = "") -> Timer:
@@ -127,6 +173,12 @@ def time_of_turn() -> float:
 def words_of_turn() -> Texts:
     """How to speak to this user. Raises SchedulingError."""
     return speak(_open_book().language)
+
+
+def _note(change: TimerChange) -> None:
+    made = _made.get()
+    if made is not None:
+        made.append(change)
 
 
 def _open_book() -> TimerBook:

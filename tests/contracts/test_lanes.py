@@ -61,7 +61,7 @@ def test_commit_after_a_takeover_changes_nothing(rig):
     new, again = lease(rig, "w2")
     with pytest.raises(LaneLost):
         rig.mailbox.commit(old, work, SAID)
-    assert (new.epoch, again) == (old.epoch + 1, replace(work, received_at=again.received_at))
+    assert (new.epoch, again) == (old.epoch + 1, replace(work, received_at=again.received_at, attempt=2))
 
 
 def test_every_call_of_a_lost_lease_is_refused(rig):
@@ -280,7 +280,7 @@ def test_postponed_reply_is_suspect_only_when_its_try_was(rig):
     rig.outbox.postpone(held, rig.mailbox.commit(held, work, SAID), 1)
     rig.pass_time(2)
     held, refused = lease(rig, "w2")
-    rig.outbox.postpone(held, refused, 1, suspect=True)
+    rig.outbox.postpone(held, refused, 1, "suspect")
     rig.pass_time(2)
     assert (refused.suspect, lease(rig, "w3")[1].suspect) == (False, True)
 

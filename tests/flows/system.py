@@ -46,13 +46,14 @@ channels:
     policy: {{allow: [find_*, sales_*, export_*], review: [delete_*], deny: []}}
     confirm_ttl: 60
   ops-tg:
-    {{platform: telegram, token: "${{TELEGRAM_TOKEN}}", secret_token: "${{TELEGRAM_SECRET}}", api_url: {url}/telegram}}
+    {{platform: telegram, token: "${{TELEGRAM_TOKEN}}", secret_token: "${{TELEGRAM_SECRET}}", api_url: {url}/telegram,
+     messages_per_second: 0}}
   quick-tg:
     {{platform: telegram, token: "${{TELEGRAM_TOKEN}}", secret_token: "${{TELEGRAM_SECRET}}", api_url: {url}/telegram,
-     confirm_ttl: 0.2}}
+     messages_per_second: 0, confirm_ttl: 0.2}}
   desk:
     {{platform: slack, bot_token: "${{SLACK_BOT_TOKEN}}", signing_secret: "${{SLACK_SIGNING_SECRET}}",
-     api_url: {url}/slack}}
+     api_url: {url}/slack, messages_per_second: 0}}
   web: {{platform: console}}
 """
 

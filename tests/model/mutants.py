@@ -118,7 +118,10 @@ _LANE = (
             ]
         },
     ),
-    _swap("repeated replies are not marked", prelude=("== said and 1 or 0", "== said and 0 or 0")),
+    _swap(
+        "repeated replies are not marked",
+        prelude=("return redis.call('HEXISTS', lane, 'suspect:' .. said)", "return 0"),
+    ),
     _swap("an undeliverable question stays armed", settle=("'state') == 'armed' then", "'state') == 'no' then")),
 )
 _WINDOW = (

@@ -49,6 +49,18 @@ class FakeMailbox:
         return Accepted(self.outcome(), len(self.turns))  # type: ignore[arg-type]
 
 
+class FakeDeliveries:
+    """Keeps what platforms report."""
+
+    def __init__(self) -> None:
+        self.reports: list[tuple[str, ...]] = []
+
+    def report(self, *said: str) -> str:
+        """Keep it."""
+        self.reports.append(said)
+        return said[2]
+
+
 def browser(channel: Any = None, mailbox: Any = None, **parts: Any) -> FlaskClient:
     """A client of an app with these parts."""
     parts = {

@@ -15,7 +15,7 @@ from channels.base import BadHook, Forbidden
 from channels.types import HookAnswer, Received, StatusUpdate, Tap
 from channels.web import MAX_BODY
 from tests.contracts.rigs import voice
-from tests.web.services import PUBLIC_URL, TURN, FakeChannel, FakeMailbox, browser
+from tests.web.services import PUBLIC_URL, TURN, FakeChannel, FakeDeliveries, FakeMailbox, browser
 from workers.mailbox import LUA, RedisMailbox
 from workers.redis import Scripts, connect
 from workers.spool import Spool
@@ -163,6 +163,22 @@ def test_tap_is_accepted_for_the_action_its_button_was_minted_for():
     mailbox = FakeMailbox()
     browser(FakeChannel(Received(turns=(replace(TURN, tap=Tap("foreign")),))), mailbox).post("/hooks/shop")
     assert mailbox.turns[0][1] == ""
+
+
+def test_status_is_kept_with_its_delivery():
+    """What a platform reports later is stored; one that names no delivery is only logged."""
+    kept = FakeDeliveries()
+    statuses = (StatusUpdate("SM1", "failed", "63016", "wa:aa#3"), StatusUpdate("SM2", "read"))
+    assert browser(FakeChannel(Received(statuses=statuses)), deliveries=kept).post("/hooks/shop").status_code == 200
+    assert kept.reports == [("wa:aa#3", "SM1", "failed", "error 63016")]
+
+
+def test_status_that_cannot_be_kept_is_not_acknowledged():
+    """Redis is away: the platform may try again."""
+    kept = FakeDeliveries()
+    kept.report = lambda *_: away()
+    hook = Received(statuses=(StatusUpdate("SM1", "failed", "63016", "wa:aa#3"),))
+    assert browser(FakeChannel(hook), deliveries=kept).post("/hooks/shop").status_code == 503
 
 
 def test_logs_hold_no_numbers_and_no_words(caplog: pytest.LogCaptureFixture):

@@ -85,6 +85,28 @@ def test_worker_killed_before_its_commit_sets_a_reminder_once():
     assert room.later(600) == ["Reminder: x"]
 
 
+def test_reminder_of_a_finished_call_is_not_lost_with_its_worker():
+    """The tool is not run again: what it set, and what it took back, is known from the journal."""
+    room = Room(ScriptedProvider([CALLS, "ok"]))
+    room.say("remind me")
+    cancel = ToolCall("cancel_reminder", {"reminder_id": "1"}, "c2")
+    room.agent.agent.provider = ScriptedProvider([[*CALLS, cancel], "fine"])
+    room.agent._journals = room.rig.mailbox
+    commit = room.rig.mailbox.commit
+
+    def killed(*args):
+        room.rig.mailbox.commit = commit
+        room.agent.agent.provider = ScriptedProvider(["fine"])
+        raise RuntimeError("killed")
+
+    room.rig.mailbox.commit = killed
+    with pytest.raises(RuntimeError):
+        room.say("another, instead")
+    room.rig.end_lease()
+    assert room.later(1) == ["fine"]
+    assert room.later(600) == ["Reminder: x"]
+
+
 def test_people_hear_and_cancel_their_own_reminders():
     """Bob neither sees nor cancels Ana's, in the room they share."""
     room = Room()

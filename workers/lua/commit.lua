@@ -13,6 +13,7 @@ local refused = obstacle(change)
 if refused then return {refused, view()} end
 if crowded(change) then return {'timers', view()} end
 redis.call('LPOP', inbox, tonumber(ARGV[8]) - seq + 1)
+redis.call('DEL', journal)
 redis.call('HSET', lane, 'done', ARGV[8])
 apply(change)
 forget_settled(ARGV[5])

@@ -3,7 +3,7 @@ if not holds(ARGV[2], ARGV[3]) then return {'lost'} end
 ring()
 local busy = has_work()
 if busy and ARGV[4] == '0' then return {'more', view()} end
-redis.call('HSET', lane, 'token', '', 'until', 0)
+redis.call('HSET', lane, 'token', '', 'until', 0, 'begun', '')  -- nobody is at work on a turn that is handed over
 keep()
 if busy then wake(5) else rest() end
 return {'ok'}
