@@ -3,7 +3,7 @@ PYTHON ?= python3.11
 BIN := .venv/bin
 SOURCES := agent channels config examples pending workers tests benchmarks
 
-.PHONY: demo test check format bench model e2e kills mutants screenshot clean
+.PHONY: demo test check format bench model e2e kills failures mutants screenshot clean
 
 demo: .venv/ready  ## the bot in your browser, with nothing else installed
 	$(BIN)/sayso up --config config/demo.yaml
@@ -36,6 +36,9 @@ e2e: .venv/ready-dev  ## web, two workers and Redis as processes; every webhook 
 
 kills: .venv/ready-dev  ## 1,000 confirmations, workers killed by kill -9 between claim and outcome; about 4 minutes
 	SAYSO_KILLS=$${SAYSO_KILLS:-1000} $(BIN)/python -m pytest tests/flows/test_kills.py -s
+
+failures: .venv/ready-dev  ## the matrix of docs/failures.md: every fault by itself, then all at once; hours on two cores
+	$(BIN)/sayso simulate --matrix --markdown --turns 20000 --conversations 500 --workers 4
 
 mutants: .venv/ready-mutation  ## mutation testing of pending/, on a copy of the tree in mutants/; about an hour on two cores
 	rm -rf mutants

@@ -17,12 +17,12 @@ from benchmarks.peers import peer_app, with_enqueue, with_script
 from benchmarks.stack import ENVIRON, Stack
 from benchmarks.street import event
 from benchmarks.table import Row
+from channels.fakes.platforms import SLACK_SIGNING_SECRET, TELEGRAM_SECRET, TWILIO_ACCOUNT_SID, TWILIO_AUTH_TOKEN
+from channels.fakes.signing import Signed, slack_hook, telegram_hook, telegram_text, whatsapp_hook, whatsapp_text
 from channels.web import create_app
 from config.bootstrap import bootstrap
 from config.loader import load_settings
 from config.logs import set_up_logs
-from tests.fakes.platforms import SLACK_SIGNING_SECRET, TELEGRAM_SECRET, TWILIO_ACCOUNT_SID, TWILIO_AUTH_TOKEN
-from tests.fakes.signing import Signed, slack_hook, telegram_hook, telegram_text, whatsapp_hook, whatsapp_text
 
 ROUNDS = 9
 CALLS = 100

@@ -25,7 +25,7 @@ from redis import Redis
 from rq import Queue, SimpleWorker, Worker
 from rq.serializers import JSONSerializer
 
-from tests.fakes.platforms import SLACK_BOT_TOKEN, SLACK_SIGNING_SECRET, TELEGRAM_SECRET, TWILIO_AUTH_TOKEN
+from channels.fakes.platforms import SLACK_BOT_TOKEN, SLACK_SIGNING_SECRET, TELEGRAM_SECRET, TWILIO_AUTH_TOKEN
 
 QUEUE = "bench-peer"
 

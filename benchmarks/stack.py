@@ -16,9 +16,9 @@ from typing import Any, Self, cast
 import httpx
 from redis import Redis
 
+from channels.fakes import platforms as fakes
 from config.embedded import EmbeddedRedis
 from pending.texts import speak
-from tests.fakes import platforms as fakes
 from workers.mailbox import LUA, RedisMailbox
 from workers.queue import WakeUps
 from workers.redis import Scripts, connect

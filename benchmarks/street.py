@@ -11,8 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Self, cast
 
-from tests.fakes.platforms import SLACK_SIGNING_SECRET
-from tests.fakes.signing import slack_hook, slack_text
+from channels.fakes.platforms import SLACK_SIGNING_SECRET
+from channels.fakes.signing import slack_hook, slack_text
 
 #: Seconds to wait for an answer before the run is given up.
 PATIENCE = 60.0

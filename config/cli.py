@@ -1,4 +1,4 @@
-"""The `sayso` command: up, web, worker, chat, check, audit, deliveries."""
+"""The `sayso` command: up, web, worker, chat, check, audit, deliveries, simulate."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ import click
 from config.audit_cli import audit
 from config.deliveries_cli import deliveries
 from config.refusals import clear_errors, fail, load
+from config.simulate_cli import simulate
 
 _config = click.option(
     "--config", "config", type=click.Path(path_type=Path), help="The YAML file.  [default: SAYSO_CONFIG, or the demo]"
@@ -36,6 +37,7 @@ def main() -> None:
 
 main.add_command(audit)
 main.add_command(deliveries)
+main.add_command(simulate)
 
 
 @main.command()

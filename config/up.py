@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
+from typing import IO
 
 from config.address import check_free, local_url
 from config.embedded import EmbeddedRedis, EmbeddedRedisError, die_with_parent
@@ -39,17 +40,19 @@ class UpError(Exception):
 
 @dataclass(slots=True)
 class Child:
-    """One process: its name, its command, and the process while it runs."""
+    """One process: its name, its command, and the process while it runs. It prints where we do, or into `log`."""
 
     name: str
     command: list[str]
     environ: Mapping[str, str]
     process: subprocess.Popen[bytes] | None = None
+    log: IO[bytes] | None = None
 
     def start(self) -> None:
         """Start the process. It dies with us, even by kill -9, and Ctrl-C reaches it only through us."""
         self.process = subprocess.Popen(  # noqa: S603  # our own command line
-            self.command, env=dict(self.environ), stdin=subprocess.DEVNULL, start_new_session=True,
+            self.command, env=dict(self.environ), stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log,
+            start_new_session=True,
             preexec_fn=die_with_parent,  # noqa: PLW1509  # it only makes one system call
         )  # fmt: skip
 
@@ -165,7 +168,7 @@ class Up:
     def _start_children(self, redis_url: str) -> None:
         environ = {
             **os.environ,
-            "PYTHONPATH": _python_path(os.environ.get("PYTHONPATH", "")),
+            "PYTHONPATH": python_path(os.environ.get("PYTHONPATH", "")),
             "REDIS_URL": redis_url,
             "SAYSO_CONFIG": str(self.config.resolve()),
             "SAYSO_DATA": str(self.data.resolve()),
@@ -217,7 +220,7 @@ class Up:
             self._redis.stop()
 
 
-def _python_path(given: str) -> str:
+def python_path(given: str) -> str:
     """Where children look for packages: they run the code we run, also from a checkout that is not installed."""
     ours = str(Path(__file__).parents[1])
     installed = ours in (sysconfig.get_path("purelib"), sysconfig.get_path("platlib"))

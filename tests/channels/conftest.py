@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from channels.fakes.platforms import FakePlatforms
 from tests.channels.harness import MemoryMedia
-from tests.fakes.platforms import FakePlatforms
 
 
 @pytest.fixture(scope="session")

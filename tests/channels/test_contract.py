@@ -21,6 +21,7 @@ from channels.base import (
     SendError,
     Unreachable,
 )
+from channels.fakes.platforms import TWILIO_ACCOUNT_SID, FakePlatforms
 from channels.types import Button, Delivery, Hook, Receipt, Reply, Turn
 from tests.channels.harness import (
     ALL,
@@ -34,7 +35,6 @@ from tests.channels.harness import (
     telegram_hook,
     whatsapp_hook,
 )
-from tests.fakes.platforms import TWILIO_ACCOUNT_SID, FakePlatforms
 
 YES_NO = (Button("Yes", "a:1:yes", "primary"), Button("No", "a:1:no", "danger"))
 LONG = "\n\n".join(f"Paragraph {number} with **bold**, `code`, 5 < 6 & more words. 👍🏽" for number in range(400))

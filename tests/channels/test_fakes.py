@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.fakes.platforms import TELEGRAM_TOKEN, FakePlatforms
+from channels.fakes.platforms import TELEGRAM_TOKEN, FakePlatforms
 
 ROOT = Path(__file__).parents[2]
 
@@ -27,7 +27,7 @@ def call(url: str, body: Any = None) -> Any:
 
 def test_process_prints_its_url_and_keeps_a_ledger():
     """Started as a process it prints where it listens, obeys a script and tells what arrived."""
-    command = [sys.executable, "-m", "tests.fakes.platforms", "--port", "0"]
+    command = [sys.executable, "-m", "channels.fakes.platforms", "--port", "0"]
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     try:

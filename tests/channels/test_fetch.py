@@ -13,13 +13,13 @@ import pytest
 from channels import fetch
 from channels.base import Channel, FetchError
 from channels.console import ConsoleChannel
+from channels.fakes.platforms import SLACK_BOT_TOKEN, TELEGRAM_TOKEN, TWILIO_ACCOUNT_SID, FakePlatforms
+from channels.fakes.signing import JPEG
 from channels.feed import MemoryFeed
 from channels.fetch import Download, is_public
 from channels.telegram import FILE_LIMIT
 from channels.types import Media
 from tests.channels.harness import ALL, SLACK, TELEGRAM, WHATSAPP, MemoryMedia, Platform
-from tests.fakes.platforms import SLACK_BOT_TOKEN, TELEGRAM_TOKEN, TWILIO_ACCOUNT_SID, FakePlatforms
-from tests.fakes.signing import JPEG
 
 MESSAGES = f"https://api.twilio.com/2010-04-01/Accounts/{TWILIO_ACCOUNT_SID}/Messages"
 TWILIO_FILE = f"{MESSAGES}/MM1/Media/ME1"

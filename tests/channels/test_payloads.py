@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from channels.base import Channel
+from channels.fakes.platforms import SLACK_SIGNING_SECRET, TELEGRAM_SECRET, TWILIO_AUTH_TOKEN
 from channels.types import Conversation, Hook, Media, Received, StatusUpdate, Tap, Turn
 from tests.channels.harness import NOW, MemoryMedia, slack, telegram, whatsapp
-from tests.fakes.platforms import SLACK_SIGNING_SECRET, TELEGRAM_SECRET, TWILIO_AUTH_TOKEN
 
 PAYLOADS = Path(__file__).parent.parent / "payloads"
 TWILIO_MEDIA = "https://api.twilio.com/2010-04-01/Accounts/AC0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a/Messages"

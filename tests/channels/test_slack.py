@@ -7,11 +7,11 @@ import asyncio
 import pytest
 
 from channels.base import Ambiguous, Forbidden, Refused
+from channels.fakes import signing
+from channels.fakes.platforms import FakePlatforms
 from channels.slack import SlackChannel
 from channels.types import Button, Conversation, Delivery, Reply, Turn
 from tests.channels.harness import IMAGE, NOW, MemoryMedia, slack, slack_hook
-from tests.fakes import signing
-from tests.fakes.platforms import FakePlatforms
 
 THREAD = Conversation("sl", "C0OPS", "1795204800.000150")
 YES_NO = (Button("Yes", "a:1:yes", "primary"), Button("No", "a:1:no", "danger"))

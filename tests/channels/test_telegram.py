@@ -7,10 +7,10 @@ import asyncio
 import pytest
 
 from channels.base import BadHook, Forbidden, Refused
+from channels.fakes import signing
+from channels.fakes.platforms import TELEGRAM_SECRET, FakePlatforms
 from channels.types import Button, Conversation, Delivery, Reply
 from tests.channels.harness import IMAGE, MemoryMedia, hook, telegram, telegram_hook
-from tests.fakes import signing
-from tests.fakes.platforms import TELEGRAM_SECRET, FakePlatforms
 
 CHAT = Conversation("tg", "5123456789")
 GROUP = -1002000000001

@@ -11,6 +11,8 @@ from dataclasses import replace
 import pytest
 
 from channels.base import Ambiguous, Forbidden, RateLimited, Refused, Unreachable
+from channels.fakes import signing
+from channels.fakes.platforms import TWILIO_ACCOUNT_SID, TWILIO_AUTH_TOKEN, FakePlatforms
 from channels.types import Button, Conversation, Delivery, Reply, Turn
 from tests.channels.harness import (
     IMAGE,
@@ -22,8 +24,6 @@ from tests.channels.harness import (
     whatsapp,
     whatsapp_hook,
 )
-from tests.fakes import signing
-from tests.fakes.platforms import TWILIO_ACCOUNT_SID, TWILIO_AUTH_TOKEN, FakePlatforms
 
 CHAT = Conversation("wa", "whatsapp:+4915100000042")
 YES_NO = (Button("Yes", "a:1:yes"), Button("No", "a:1:no"))

@@ -16,7 +16,7 @@ from typing import Any, Literal, Self
 from redis import Redis
 
 from channels.types import Conversation
-from tests.flows.bills import Entry, Ledger
+from config.simulation.effects import Effects, Entry
 from tests.flows.system import System
 from workers.redis import PREFIX
 
@@ -69,7 +69,7 @@ class Killer:
     """Lives beside a running system, on a thread of its own, from `with` to its end. Every dead worker is replaced."""
 
     def __init__(
-        self, system: System, ledger: Ledger, channel: str, chance: random.Random, *, freeze: float = FREEZE
+        self, system: System, ledger: Effects, channel: str, chance: random.Random, *, freeze: float = FREEZE
     ) -> None:
         self.blows: list[Blow] = []
         self.ended = 0

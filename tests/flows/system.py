@@ -18,10 +18,10 @@ import httpx
 from redis import Redis
 from redis.exceptions import RedisError
 
+from channels.fakes import platforms as fakes
+from channels.fakes import signing
+from channels.fakes.platforms import FakePlatforms
 from config.embedded import EmbeddedRedis
-from tests.fakes import platforms as fakes
-from tests.fakes import signing
-from tests.fakes.platforms import FakePlatforms
 from workers.redis import PREFIX
 
 #: Seconds to wait for something that should happen at once.
@@ -34,7 +34,7 @@ public_url: {public_url}
 redis_url: ${{REDIS_URL}}
 spool: {spool}
 agent: {{model: offline}}
-tools: [examples.invoices, tests.flows.disks]
+tools: [examples.invoices]
 channels:
   shop-wa:
     platform: whatsapp

@@ -8,8 +8,8 @@ import time
 import httpx
 import pytest
 
-from tests.fakes import platforms as fakes
-from tests.fakes import signing
+from channels.fakes import platforms as fakes
+from channels.fakes import signing
 from tests.flows.system import HurriedPerson, Person, SlackPerson, System, TelegramPerson, WhatsAppPerson, until
 
 

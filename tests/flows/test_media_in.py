@@ -6,9 +6,9 @@ import time
 
 import pytest
 
-from tests.fakes import platforms as fakes
-from tests.fakes import signing
-from tests.fakes.signing import JPEG
+from channels.fakes import platforms as fakes
+from channels.fakes import signing
+from channels.fakes.signing import JPEG
 from tests.flows.system import Person, SlackPerson, System, TelegramPerson, WhatsAppPerson
 
 CAPTION = "This is my dog"

@@ -16,11 +16,11 @@ from urllib.parse import parse_qsl, urlencode
 import pytest
 from flask.testing import FlaskClient
 
+from channels.fakes import platforms as fakes
+from channels.fakes import signing
 from channels.slack import SlackChannel
 from channels.telegram import TelegramChannel
 from channels.whatsapp import WhatsAppChannel
-from tests.fakes import platforms as fakes
-from tests.fakes import signing
 from tests.web.services import PUBLIC_URL, FakeMailbox, browser
 
 PAYLOADS = Path(__file__).parents[1] / "payloads"

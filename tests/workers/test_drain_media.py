@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from channels.base import Channel, FetchError, Unreachable
+from channels.fakes.signing import JPEG
 from channels.media import LocalMediaStore, TooLarge
 from channels.types import Media, Reply
 from pending.texts import speak
 from tests.contracts.rigs import CHAT, ENGLISH, MemoryRig, turn, voice
-from tests.fakes.signing import JPEG
 from tests.workers.fakes import Bot, FakeChannel
 from workers import drain
 from workers.drain import Drain

@@ -1,4 +1,4 @@
-"""Judge: what people were told held against what happened, by the ledger and the platform alone."""
+"""Verdict: what a person was told of one bill held against what happened, by the ledger and the platform alone."""
 
 from __future__ import annotations
 
@@ -8,25 +8,29 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from tests.flows.bills import Entry
+from config.simulation.effects import Entry
 
-#: What one message says of a bill. `nothing`: that nothing was done; `odd`: nothing we know.
-Kind = Literal["question", "early", "done", "failed", "unknown", "correction", "nothing", "odd"]
+#: What one message says of a bill. `nothing`: that nothing was done; `aside`: a yes or no that nothing waited for;
+#: `odd`: nothing we know.
+Kind = Literal["question", "early", "done", "failed", "unknown", "correction", "nothing", "aside", "odd"]
 #: What a person knows in the end.
 Ending = Literal["done", "failed", "unknown", "corrected", "not started", "untold"]
 
 #: How people read them, in this order. Written out here: the catalogue is what is judged.
-_WORDS: tuple[tuple[Kind, str], ...] = (
-    ("question", r"Reply yes to confirm or no to cancel"),
-    ("early", r"^I had not asked yet when you said that"),
-    ("correction", r"^Correction: it had finished after all\. (Paid|Booked|Charged|Refunded) b\d+\.$"),
-    ("unknown", r"^I was interrupted [^\0]* cannot tell whether it finished, and I will not repeat it"),
-    ("failed", r"^Confirmed, but this failed|^I was interrupted, and have checked: this was not done"),
-    ("done", r"^(Paid|Booked|Charged|Refunded) b\d+\.$|^Done: Refund b\d+$"),
-    ("nothing", r"[Nn]othing was (done|confirmed)|I did nothing"),
+_WORDS: tuple[tuple[Kind, re.Pattern[str]], ...] = (
+    ("question", re.compile(r"Reply yes to confirm or no to cancel")),
+    ("early", re.compile(r"^I had not asked yet when you said that")),
+    ("correction", re.compile(r"^Correction: it had finished after all\. ")),
+    ("unknown", re.compile(r"^I was interrupted [^\0]* cannot tell whether it finished, and I will not repeat it")),
+    ("failed", re.compile(r"^Confirmed, but this failed|^I was interrupted, and have checked: this was not done")),
+    ("done", re.compile(r"^Done: ")),
+    ("nothing", re.compile(r"[Nn]othing was (done|confirmed)|I did nothing|^Cancelled: |^Not confirmed, so I dropped")),
+    ("aside", re.compile(r"^You said: (yes|no)$")),
 )
+#: What our own tools say when they are done, at a regular expression's words for the bill.
+DONE = r"^(Paid|Booked|Charged|Refunded) {bill}\.$"
 _BILL = re.compile(r"\bb\d+\b")
-_MARK = "(sent again, the first try may have arrived)\n\n"
+_MARK = re.compile(r"^\(sent again, the first try may have arrived\)\s*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,15 +51,30 @@ class Verdict:
     faults: tuple[str, ...]
 
 
-def tellings(texts: Iterable[str]) -> dict[str, list[Telling]]:
-    """The messages of one chat by bill. One that names no bill is about the last that was asked about."""
-    told: dict[str, list[Telling]] = defaultdict(list)
-    asked = ""
-    for text in texts:
-        telling = _read(text)
+class Reader:
+    """Reads the messages of one chat in order. One that names no bill is about the last that was asked about.
+
+    `done` is a regular expression for what tools say when they are done, with {bill} for the bill.
+    """
+
+    def __init__(self, done: str = DONE) -> None:
+        self._asked = ""
+        self._done = re.compile(done.replace("{bill}", r"\bb\d+\b"))
+
+    def read(self, text: str) -> tuple[str, Telling]:
+        """The bill a message is about, "" for none so far, and what it says of it."""
+        telling = _read(text, self._done)
         named = _BILL.search(text)
-        bill = named[0] if named else asked
-        asked = bill if telling.kind == "question" else asked
+        bill = named[0] if named else self._asked
+        self._asked = bill if telling.kind == "question" else self._asked
+        return bill, telling
+
+
+def tellings(texts: Iterable[str]) -> dict[str, list[Telling]]:
+    """The messages of one chat by bill."""
+    reader = Reader()
+    told: dict[str, list[Telling]] = defaultdict(list)
+    for bill, telling in map(reader.read, texts):
         told[bill].append(telling)
     return told
 
@@ -63,7 +82,7 @@ def tellings(texts: Iterable[str]) -> dict[str, list[Telling]]:
 def judge(told: Sequence[Telling], entries: Sequence[Entry], acts: int) -> Verdict:
     """The verdict on one bill. `acts` counts the different taps and words of its person that decided on it."""
     answers = [telling for telling in told if telling.kind != "question"]
-    kinds = [telling.kind for telling in answers if telling.kind != "early"]
+    kinds = [telling.kind for telling in answers if telling.kind not in ("early", "aside")]
     effects = sum(entry.step == "effect" for entry in entries)
     faults = [
         *_wrong_effects(entries, effects),
@@ -77,10 +96,12 @@ def judge(told: Sequence[Telling], entries: Sequence[Entry], acts: int) -> Verdi
     return Verdict(_ending(kinds), effects, tuple(faults))
 
 
-def _read(text: str) -> Telling:
-    words = text.removeprefix(_MARK)
-    kind: Kind = next((kind for kind, pattern in _WORDS if re.search(pattern, words)), "odd")
-    return Telling(kind, words, marked=words != text)
+def _read(text: str, done: re.Pattern[str]) -> Telling:
+    """Platforms show bold words each in their own way; people read over it."""
+    plain = text.replace("*", "")
+    words = _MARK.sub("", plain)
+    kind = next((kind for kind, pattern in _WORDS if pattern.search(words)), "done" if done.search(words) else "odd")
+    return Telling(kind, words, marked=words != plain)
 
 
 def _ending(kinds: Sequence[Kind]) -> Ending:

@@ -10,7 +10,10 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlencode
 
+#: Headers and body of a webhook.
 Signed = tuple[dict[str, str], bytes]
+#: What Telegram sends.
+Update = dict[str, Any]
 
 #: The start of a JPEG, which is enough to tell one.
 JPEG = b"\xff\xd8\xff\xe0\x00\x10JFIF\x00\x01" + bytes(range(256)) * 40 + b"\xff\xd9"
@@ -67,19 +70,21 @@ def telegram_hook(secret: str, update: Mapping[str, Any]) -> Signed:
     return headers, json.dumps(update).encode()
 
 
-def telegram_text(update_id: int, text: str, *, user: int = 5123456789, chat: int | None = None, **extra: Any) -> dict:
+def telegram_text(
+    update_id: int, text: str, *, user: int = 5123456789, chat: int | None = None, **extra: Any
+) -> Update:
     """The update of a typed message; in a private chat unless `chat` is negative."""
     return {"update_id": update_id, "message": {**_telegram_message(update_id, user, chat), "text": text, **extra}}
 
 
-def telegram_photo(update_id: int, file_id: str, caption: str = "", *, user: int = 5123456789, **extra: Any) -> dict:
+def telegram_photo(update_id: int, file_id: str, caption: str = "", *, user: int = 5123456789, **extra: Any) -> Update:
     """The update of a photo in a private chat, in two sizes as Telegram sends it."""
     sizes = [{"file_id": f"small-{file_id}", "width": 90, "height": 90}, {"file_id": file_id, "width": 1, "height": 1}]
     message = {**_telegram_message(update_id, user, None), "photo": sizes, "caption": caption, **extra}
     return {"update_id": update_id, "message": message}
 
 
-def telegram_tap(update_id: int, data: str, *, user: int = 5123456789, chat: int | None = None, **extra: Any) -> dict:
+def telegram_tap(update_id: int, data: str, *, user: int = 5123456789, chat: int | None = None, **extra: Any) -> Update:
     """The update of a tapped inline button; `extra` goes into the message that carried it."""
     message = {**_telegram_message(update_id, 7000000001, chat or user), "text": "?", **extra}
     message["from"] = {"id": 7000000001, "is_bot": True, "first_name": "Acme"}

@@ -7,7 +7,7 @@ import json
 import re
 from typing import Any
 
-from tests.fakes.base import Answer, Call, Ledger, json_answer
+from channels.fakes.base import Answer, Call, Ledger, json_answer
 
 _SENDS = ("sendMessage", "sendPhoto", "sendDocument")
 _TAGS = frozenset(

@@ -8,7 +8,7 @@ from typing import Any
 from slack_sdk.errors import SlackObjectFormationError
 from slack_sdk.models.blocks import Block
 
-from tests.fakes.base import ACCEPTED, Answer, Call, Ledger, json_answer
+from channels.fakes.base import ACCEPTED, Answer, Call, Ledger, json_answer
 
 _FILES = "/files-pri/"
 _LOGIN = b"<!DOCTYPE html><html><head><title>Sign in | Slack</title></head><body>Sign in</body></html>"

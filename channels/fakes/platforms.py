@@ -1,9 +1,9 @@
 """Platforms: Twilio, Telegram and Slack on one port, strict where they are strict, with a ledger of what arrived.
 
-In a test: `with FakePlatforms() as platforms: ...`. As a process: `python -m tests.fakes.platforms --port 0`.
+In Python: `with FakePlatforms() as platforms: ...`. As a process: `python -m channels.fakes.platforms --port 0`.
 
 Paths: /twilio/..., /telegram/..., /slack/... are the platforms; GET /ledger, GET /calls, GET /blobs/<sha256>,
-POST /script and POST /reset are for the test.
+POST /script and POST /reset are for whoever started them.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Self
 
-from tests.fakes.base import ACCEPTED, Answer, Call, Fake, Ledger, json_answer
-from tests.fakes.slack_api import FakeSlack
-from tests.fakes.telegram_api import FakeTelegram
-from tests.fakes.twilio_api import FakeTwilio
+from channels.fakes.base import ACCEPTED, Answer, Call, Failure, Fake, Ledger, json_answer
+from channels.fakes.slack_api import FakeSlack
+from channels.fakes.telegram_api import FakeTelegram
+from channels.fakes.twilio_api import FakeTwilio
 
-#: Credentials the fakes accept, and the secrets webhooks are signed with in tests.
+#: Credentials the fakes accept, and the secrets their webhooks are signed with. No real platform knows them.
 TWILIO_ACCOUNT_SID = "AC0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a"
 TWILIO_AUTH_TOKEN = "test-auth-token-0123456789abcdef"
 TELEGRAM_TOKEN = "7000000001:AAtest-telegram-token-0123456789"
@@ -31,11 +31,23 @@ SLACK_BOT_TOKEN = "xoxb-test-slack-token-0123456789"
 SLACK_SIGNING_SECRET = "slack-test-signing-secret"
 
 
-class FakePlatforms:
-    """All three platforms on one local port, from `with` to its end."""
+#: Decides what goes wrong with one message: asked with the platform's name and the call.
+Trouble = Callable[[str, Call], Failure | None]
 
-    def __init__(self, port: int = 0) -> None:
+
+def no_trouble(_: str, __: Call) -> None:
+    """A platform that always works."""
+
+
+class FakePlatforms:
+    """All three platforms on one local port, from `with` to its end.
+
+    `trouble` is asked about every message that no failure is scripted for.
+    """
+
+    def __init__(self, port: int = 0, *, trouble: Trouble = no_trouble) -> None:
         self.ledger = Ledger()
+        self._trouble = trouble
         self._server = _Server(("127.0.0.1", port), _Handler)
         self._server.platforms = self
         self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
@@ -95,7 +107,7 @@ class FakePlatforms:
 
     def _platform(self, name: str, call: Call) -> Answer | None:
         fake = self.fakes[name]
-        failure = self.ledger.next_failure(name) if fake.sends(call) else None
+        failure = (self.ledger.next_failure(name) or self._trouble(name, call)) if fake.sends(call) else None
         if failure is None:
             return fake.answer(call)
         if failure.error == "slow":

@@ -1,0 +1,102 @@
+"""Courier: delivers webhooks as platforms do: until they are taken, and some of them again."""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import threading
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from random import Random
+from urllib.parse import urlsplit
+
+from channels.fakes.signing import Signed
+
+#: Webhooks on their way at once.
+HANDS = 24
+#: Seconds for one delivery.
+TIMEOUT = 15.0
+#: Seconds at most until a webhook that was not taken is delivered again. Real platforms take longer.
+AGAIN_SECONDS = 1.0
+#: Times a webhook is delivered at most.
+MOST_DELIVERIES = 5
+#: Seconds by which a repeated delivery is late at most.
+LATE_SECONDS = 20.0
+
+#: Makes the webhook, signed at the moment it is sent.
+Hook = Callable[[], Signed]
+
+
+class Courier:
+    """Lives as long as the people's event loop. `answers` counts what the web said, by status; 0 is no answer."""
+
+    def __init__(self, *, redeliver: float, shuffle: bool, chance: Random) -> None:
+        self.answers: Counter[int] = Counter()
+        self.repeated = 0
+        self._redeliver, self._shuffle, self._chance = redeliver, shuffle, chance
+        self._hands = ThreadPoolExecutor(HANDS, thread_name_prefix="courier")
+        self._local = threading.local()
+        self._later: set[asyncio.Task[None]] = set()
+
+    async def deliver(self, url: str, hook: Hook) -> None:
+        """Deliver until it is taken; perhaps again, now or later, beside everything else."""
+        while await self._post(url, hook) != 200:  # noqa: ASYNC110  # nothing tells when the web is back
+            await asyncio.sleep(AGAIN_SECONDS * (0.5 + self._chance.random() / 2))
+        if self._chance.random() < self._redeliver:
+            for _ in range(self._chance.randint(1, MOST_DELIVERIES - 1)):
+                self._plan(url, hook)
+
+    async def drained(self) -> None:
+        """Wait until everything that is delivered again was."""
+        while self._later:
+            await asyncio.gather(*self._later)
+
+    def close(self) -> None:
+        """No more deliveries."""
+        self._hands.shutdown(cancel_futures=True)
+
+    def _plan(self, url: str, hook: Hook) -> None:
+        late = self._chance.random() * LATE_SECONDS if self._shuffle else 0.0
+        task = asyncio.create_task(self._repeat(url, hook, late))
+        self._later.add(task)
+        task.add_done_callback(self._later.discard)
+
+    async def _repeat(self, url: str, hook: Hook, late: float) -> None:
+        await asyncio.sleep(late)
+        self.repeated += 1
+        await self._post(url, hook)
+
+    async def _post(self, url: str, hook: Hook) -> int:
+        status = await asyncio.get_running_loop().run_in_executor(self._hands, self._posted, url, hook)
+        self.answers[status] += 1
+        return status
+
+    def _posted(self, url: str, hook: Hook) -> int:
+        place = urlsplit(url)
+        connection = self._connection(place.netloc)
+        kept = connection.sock is not None
+        status = _posted(connection, place.path, hook)
+        # The web may have closed a connection that nobody used for a while: that is no failure of a delivery.
+        return status or (_posted(connection, place.path, hook) if kept else 0)
+
+    def _connection(self, address: str) -> http.client.HTTPConnection:
+        """This thread's connection, kept between deliveries."""
+        kept = vars(self._local)
+        if address not in kept:
+            kept[address] = http.client.HTTPConnection(address, timeout=TIMEOUT)
+        connection: http.client.HTTPConnection = kept[address]
+        return connection
+
+
+def _posted(connection: http.client.HTTPConnection, path: str, hook: Hook) -> int:
+    """The status; 0 when there was no answer: the web was killed, or has not come back yet."""
+    headers, body = hook()
+    try:
+        connection.request("POST", path, body, headers)
+        answer = connection.getresponse()
+        answer.read()
+    except (OSError, http.client.HTTPException):
+        connection.close()
+        return 0
+    return answer.status

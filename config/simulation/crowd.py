@@ -1,0 +1,92 @@
+"""Crowd: all people of one simulation, on an event loop in a thread of their own."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections import Counter
+from random import Random
+from typing import Self
+
+from channels.fakes.platforms import FakePlatforms
+from config.simulation.courier import Courier
+from config.simulation.inbox import Inbox, follow
+from config.simulation.people import Budget, Person
+from config.simulation.phones import phones
+from config.simulation.plan import Plan
+from config.simulation.stories import Repertoire
+
+
+class Crowd:
+    """From `with` to its end. `people` may be read by others once `is_done`."""
+
+    def __init__(
+        self, plan: Plan, platforms: FakePlatforms, hooks: list[tuple[str, str]], repertoire: Repertoire
+    ) -> None:
+        until = time.monotonic() + plan.minutes * 60 if plan.minutes else float("inf")
+        self.budget = Budget(plan.turns, until=until, rate=plan.rate)
+        self.people: list[Person] = []
+        self._plan, self._platforms, self._stories = plan, platforms, repertoire.stories
+        self._courier = Courier(redeliver=plan.redeliver, shuffle=plan.shuffle, chance=Random(f"{plan.seed} courier"))  # noqa: S311  # no secret
+        for name, (phone, url) in enumerate(phones(platforms, hooks, plan.conversations)):
+            chance = Random(f"{plan.seed} {name}")  # noqa: S311  # no secret
+            self.people.append(Person(phone, url, self._courier, self.budget, chance, Inbox(repertoire.done)))
+        self._done, self._over = threading.Event(), threading.Event()
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._live()), name="crowd", daemon=True)
+        self._error: BaseException | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._playing: asyncio.Task[None] | None = None
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._cancel)
+        self._thread.join()
+        self._courier.close()
+
+    @property
+    def is_done(self) -> bool:
+        """Whether everybody has done and heard everything. Raises what went wrong among them."""
+        if self._error is not None:
+            raise self._error
+        return self._done.is_set()
+
+    @property
+    def answers(self) -> Counter[int]:
+        """What the web answered to how many deliveries, by status; 0 is no answer."""
+        return self._courier.answers
+
+    @property
+    def repeated(self) -> int:
+        """How many deliveries were repeats."""
+        return self._courier.repeated
+
+    @property
+    def heard(self) -> int:
+        """How many replies have arrived."""
+        return sum(len(person.inbox.heard) for person in self.people)
+
+    async def _live(self) -> None:
+        inboxes = {person.phone.chat: person.inbox for person in self.people}
+        following = asyncio.create_task(follow(lambda: self._platforms.sent, inboxes))
+        self._loop, self._playing = asyncio.get_running_loop(), asyncio.create_task(self._play())
+        await asyncio.wait({self._playing})
+        self._error = None if self._playing.cancelled() else self._playing.exception()
+        self._done.set()
+        await asyncio.to_thread(self._over.wait)
+        following.cancel()
+
+    async def _play(self) -> None:
+        async with asyncio.TaskGroup() as group:
+            for person in self.people:
+                group.create_task(person.live(self._stories))
+        await self._courier.drained()
+
+    def _cancel(self) -> None:
+        if self._playing is not None:
+            self._playing.cancel()

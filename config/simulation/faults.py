@@ -1,0 +1,126 @@
+"""Faults: what is broken on a machine, when, and for how long."""
+
+from __future__ import annotations
+
+import signal
+from collections import Counter
+from collections.abc import Callable
+from random import Random
+
+from config.simulation.machine import Machine, pick
+from config.simulation.plan import Plan
+from config.up import Child
+from workers.mailbox import LEASE_MS
+
+#: Seconds that a worker is stopped for: twice as long as it may hold a conversation without a word.
+PAUSED_SECONDS = 2 * LEASE_MS / 1000
+#: How each fault is counted.
+_COUNTED = {
+    "kill worker": "workers killed",
+    "kill web": "web killed",
+    "kill redis": "redis killed",
+    "pause": "pauses",
+    "restart": "workers restarted",
+}
+#: Workers that are left running when others are stopped.
+LEAST_AWAKE = 2
+
+
+class Faults:
+    """Lives as long as its machine, in the thread that made it. `counts` says what was done."""
+
+    def __init__(self, machine: Machine, plan: Plan, chance: Random, now: float) -> None:
+        self.counts: Counter[str] = Counter()
+        self._machine, self._chance = machine, chance
+        self._paused: dict[int, tuple[Child, float]] = {}
+        self._old: list[Child] = []
+        self._rates: dict[str, float] = {f"kill {part}": seconds for part, seconds in plan.kill.items()}
+        self._rates |= {"pause": plan.pause} if plan.pause else {}
+        self._rates |= {"restart": plan.restart} if plan.restart else {}
+        self._due = {name: now + seconds * chance.random() for name, seconds in self._rates.items()}
+        self._acts: dict[str, Callable[[float], None]] = {
+            "kill worker": self._kill_worker,
+            "kill web": self._kill_web,
+            "kill redis": self._kill_redis,
+            "pause": self._pause,
+            "restart": self._restart,
+        }
+
+    @property
+    def hits(self) -> int:
+        """How often something was taken out of a worker's hands."""
+        return sum(self.counts[name] for name in ("workers killed", "pauses", "redis killed", "workers ended"))
+
+    @property
+    def never_done(self) -> list[str]:
+        """What was planned and did not happen."""
+        return [name for name in self._rates if not self.counts[_COUNTED[name]]]
+
+    def strike(self, now: float) -> None:
+        """Do what is due."""
+        self.counts["workers ended"] += self._machine.tend()
+        self._wake(now)
+        self._roll()
+        for name, due in self._due.items():
+            if now >= due:
+                self._due[name] = now + self._after(self._rates[name])
+                self._acts[name](now)
+
+    def end(self) -> None:
+        """Nothing more is broken, and what is stopped goes on; what died by itself is still replaced."""
+        self.counts["workers ended"] += self._machine.tend()
+        self._due.clear()
+        self._old.clear()
+        self._wake(float("inf"))
+
+    def _after(self, seconds: float) -> float:
+        return seconds * (0.5 + self._chance.random())
+
+    def _kill_worker(self, _: float) -> None:
+        """One that is at work. The stopped ones are spared: what they do when they go on is a fault of its own."""
+        victim = pick(self._machine.workers, self._chance, self._awake())
+        if victim:
+            self._machine.replace(victim, signal.SIGKILL)
+            self.counts["workers killed"] += 1
+
+    def _awake(self) -> set[int]:
+        return self._machine.at_work() - set(self._paused)
+
+    def _kill_web(self, _: float) -> None:
+        self._machine.restart_web(signal.SIGKILL)
+        self.counts["web killed"] += 1
+
+    def _kill_redis(self, _: float) -> None:
+        self._machine.kill_redis()
+        self.counts["redis killed"] += 1
+
+    def _pause(self, now: float) -> None:
+        victim = pick(self._machine.workers, self._chance, self._awake())
+        if victim and victim.process and len(self._machine.workers) - len(self._paused) > LEAST_AWAKE:
+            victim.process.send_signal(signal.SIGSTOP)
+            self._paused[victim.process.pid] = (victim, now + PAUSED_SECONDS)
+            self.counts["pauses"] += 1
+
+    def _wake(self, now: float) -> None:
+        for pid, (worker, until) in list(self._paused.items()):
+            if now >= until:
+                if worker.process is not None:
+                    worker.process.send_signal(signal.SIGCONT)
+                del self._paused[pid]
+
+    def _restart(self, _: float) -> None:
+        """Replace every worker one after the other, then the web."""
+        if not self._old:
+            self._old = list(self._machine.workers)
+
+    def _roll(self) -> None:
+        """The next step of a rolling restart, when the last one is done."""
+        if not self._old or self._machine.leaving:
+            return
+        worker = self._old.pop()
+        if worker in self._machine.workers and worker.process and worker.process.pid not in self._paused:
+            self._machine.replace(worker, signal.SIGTERM)
+            self.counts["workers restarted"] += 1
+        if not self._old:
+            self._machine.restart_web(signal.SIGTERM)
+            self.counts["web restarted"] += 1

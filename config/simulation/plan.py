@@ -1,0 +1,64 @@
+"""Plan: what one simulation does, how much of it, and what it breaks, how often."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+#: What can be killed.
+Part = Literal["worker", "web", "redis"]
+
+#: Seconds between two kills when none are given.
+KILL_SECONDS: Mapping[Part, float] = {"worker": 1.0, "web": 15.0, "redis": 10.0}
+#: Seconds between two pauses, and between two rolling restarts.
+PAUSE_SECONDS, RESTART_SECONDS = 10.0, 20.0
+#: How probable it is that the reply to a command is lost with its connection.
+CUT_CHANCE = 0.005
+#: Milliseconds by which a reply of Redis is late at most.
+SLOW_MS = 5.0
+#: How probable it is that a webhook is delivered again, up to four times.
+REDELIVER_CHANCE = 0.3
+#: The stories that ship.
+STORIES = Path(__file__).parent / "stories.yaml"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One simulation. Pauses between faults are in seconds, 0 for never; chances are between 0 and 1."""
+
+    turns: int = 1000
+    conversations: int = 50
+    workers: int = 3
+    minutes: float = 0.0
+    rate: float = 0.0
+    seed: int = 0
+    model_ms: tuple[float, float] = (20.0, 200.0)
+    kill: Mapping[Part, float] = field(default_factory=dict)
+    pause: float = 0.0
+    restart: float = 0.0
+    cut: float = 0.0
+    slow_ms: float = 0.0
+    redeliver: float = 0.0
+    shuffle: bool = False
+    flaky_platforms: bool = False
+    stories: Path = STORIES
+    only: tuple[str, ...] = ()
+    config: Path | None = None
+
+    @property
+    def through_proxy(self) -> bool:
+        """Whether something stands between the processes and Redis."""
+        return self.cut > 0 or self.slow_ms > 0
+
+    def described(self) -> str:
+        """The faults in words; "none" for a quiet day."""
+        words = [f"kill {part} every {seconds:g} s" for part, seconds in self.kill.items()]
+        words += [f"pause a worker every {self.pause:g} s"] if self.pause else []
+        words += [f"rolling restart every {self.restart:g} s"] if self.restart else []
+        words += [f"{self.cut:.1%} of Redis's replies lost"] if self.cut else []
+        words += [f"Redis up to {self.slow_ms:g} ms late"] if self.slow_ms else []
+        words += [f"{self.redeliver:.0%} delivered 2-5 times{', late' * self.shuffle}"] if self.redeliver else []
+        words += ["platforms fail 45 % of sends"] if self.flaky_platforms else []
+        return "; ".join(words) or "none"

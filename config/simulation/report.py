@@ -1,0 +1,115 @@
+"""Report: what one simulation counted, which promises it held, and how that is printed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from config.simulation.plan import Plan
+from config.simulation.review import Review
+
+#: What must never happen, as review.py names it, and as the table heads it.
+PROMISES = ("lost", "doubled", "unwanted", "out of order", "untold", "untrue", "unmarked", "stray")
+#: Of so many replies on, repeated ones are at most this share of all; below, at most the hits.
+MANY_REPLIES, REPEATED_SHARE = 10_000, 0.001
+#: Findings that are printed; all are in the data folder.
+SHOWN = 20
+#: The columns of the table.
+COLUMNS = (
+    "faults", "turns", "confirmed", "kills, pauses", *PROMISES, "unknown", "repeated", "p50 / p99 / longest wait",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """One simulation. `hits` are the moments at which something was taken out of a worker's hands."""
+
+    plan: Plan
+    review: Review
+    hits: int
+    faults: Counter[str] = field(default_factory=Counter)
+    http: Counter[int] = field(default_factory=Counter)
+    lost_replies: int = 0
+    failed_sends: Counter[str] = field(default_factory=Counter)
+    impatient: int = 0
+    seconds: float = 0.0
+    deliveries_repeated: int = 0
+    never_done: Sequence[str] = ()
+
+    @property
+    def unknown(self) -> int:
+        """Confirmed actions of which nobody could tell in the end whether they were done."""
+        return self.review.endings["unknown"]
+
+    @property
+    def _cut_sends(self) -> int:
+        """Sends that may have arrived: only the platform knows."""
+        return sum(self.failed_sends[error] for error in ("drop", "lost", "503"))
+
+    @property
+    def broken(self) -> list[str]:
+        """Every promise that was not held, in words."""
+        words = [f"{name}: {count}" for name in PROMISES if (count := self.review.count(name))]
+        words += [f"sent again before the platform allowed it: {self.impatient}"] if self.impatient else []
+        odd = {status: count for status, count in self.http.items() if status not in (0, 200, 503)}
+        return [*words, *(f"HTTP {status}: {count}" for status, count in odd.items())]
+
+    @property
+    def exceeded(self) -> list[str]:
+        """Every bound on what faults may cost that was passed, in words."""
+        repeated, replies = self.review.repeated, self.review.replies
+        words = [f"{fault}: never happened, so nothing was shown; run for longer" for fault in self.never_done]
+        if self.unknown > self.hits:
+            words.append(f"unknown: {self.unknown}, and only {self.hits} hits")
+        if repeated > self.hits + self.lost_replies + self._cut_sends:
+            words.append(f"repeated: {repeated}, more than there were faults")
+        if replies >= MANY_REPLIES and not self._cut_sends and repeated > REPEATED_SHARE * replies:
+            words.append(f"repeated: {repeated} of {replies} replies, above {REPEATED_SHARE:.1%}")
+        return words
+
+    def row(self) -> list[str]:
+        """This simulation as a line of the table."""
+        found = self.review
+        share = f"{found.repeated} ({found.repeated / max(1, found.replies):.2%})"
+        waits = " / ".join(f"{found.wait(share):.1f}" for share in (0.5, 0.99, 1.0))
+        counts = [f"{found.count(name)}" for name in PROMISES]
+        return [
+            self.plan.described(), str(found.turns), str(found.confirmed), str(self.hits), *counts, str(self.unknown),
+            share, f"{waits} s",
+        ]  # fmt: skip
+
+    def details(self) -> list[str]:
+        """What the table has no room for, a line each."""
+        done = ", ".join(f"{name} {count}" for name, count in self.faults.items() if count) or "nothing"
+        http = ", ".join(f"{status or 'no answer'} {count}" for status, count in sorted(self.http.items()))
+        endings = ", ".join(f"{name} {count}" for name, count in self.review.endings.most_common())
+        speed = self.review.turns / max(1.0, self.seconds)
+        lines = [
+            f"{self.seconds:.0f} s, {speed:.0f} turns a second; seed {self.plan.seed}",
+            f"done to it: {done}; replies of Redis lost: {self.lost_replies}",
+            f"webhooks: {http}; of these repeated: {self.deliveries_repeated}",
+            f"decisions ended: {endings or 'none'}",
+        ]
+        failures = ", ".join(f"{name} {count}" for name, count in self.failed_sends.most_common())
+        return [*lines, f"sends that platforms failed: {failures}"] if failures else lines
+
+    def evidence(self) -> list[str]:
+        """The conversations in which promises were broken."""
+        return [
+            f"{finding.promise}: {finding.chat}, turn {finding.number}: {finding.words}"
+            for finding in self.review.findings[:SHOWN]
+        ]
+
+
+def table(reports: Sequence[Report], *, markdown: bool = False) -> str:
+    """One line for each simulation; for people, columns are padded and the faults come last."""
+    rows = [list(COLUMNS), *(report.row() for report in reports)]
+    if markdown:
+        rows.insert(1, ["---"] * len(COLUMNS))
+        return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+    turned = [[*row[1:], row[0]] for row in rows]
+    widths = [max(len(row[column]) for row in turned) for column in range(len(COLUMNS))]
+    return "\n".join(
+        "  ".join(word.ljust(width) for word, width in zip(row, widths, strict=True)).rstrip() for row in turned
+    )

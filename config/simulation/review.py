@@ -1,0 +1,180 @@
+"""Review: every promise held against every conversation, by diaries, chats and effects alone."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from config.simulation.effects import Entry
+from config.simulation.inbox import Heard, by_bill
+from config.simulation.people import Act, Person
+from config.simulation.verdict import judge
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One broken promise: whose, at which turn, and what happened."""
+
+    promise: str
+    chat: str
+    number: int
+    words: str
+
+
+@dataclass(slots=True)
+class Review:
+    """What came of one simulation. `waits` are seconds from the first delivery to the first answer."""
+
+    turns: int = 0
+    replies: int = 0
+    confirmed: int = 0
+    endings: Counter[str] = field(default_factory=Counter)
+    repeated: int = 0
+    waits: list[float] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
+
+    def count(self, promise: str) -> int:
+        """How often a promise was broken."""
+        return sum(finding.promise == promise for finding in self.findings)
+
+    def wait(self, share: float) -> float:
+        """How long the slowest of the fastest such share had to wait, in seconds."""
+        return sorted(self.waits)[min(len(self.waits) - 1, int(share * len(self.waits)))] if self.waits else 0.0
+
+
+def review(people: Iterable[Person], entries: Iterable[Entry]) -> Review:
+    """The review of all conversations."""
+    effects: dict[str, list[Entry]] = defaultdict(list)
+    for entry in entries:
+        effects[entry.bill].append(entry)
+    found = Review()
+    for person in people:
+        _Case(found, person.phone.chat, person.diary, person.inbox.heard, effects).judge()
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Case:
+    """One conversation on its way into a review."""
+
+    found: Review
+    chat: str
+    diary: Sequence[Act]
+    heard: Sequence[Heard]
+    effects: Mapping[str, Sequence[Entry]]
+
+    def judge(self) -> None:
+        """Add everything about this conversation to the review."""
+        answers = [*self._turns(), *self._bills()]
+        self.found.turns += len(self.diary)
+        self.found.replies += len(self.heard)
+        self.found.waits += [heard.at - act.sent_at for act, heard in answers]
+        self._order(answers)
+        for heard in self.heard:
+            if heard.is_stray:
+                self._fault("stray", 0, f"heard {heard.text!r}, which answers nothing")
+
+    def _fault(self, promise: str, number: int, words: str) -> None:
+        self.found.findings.append(Finding(promise, self.chat, number, words))
+
+    def _turns(self) -> Iterator[tuple[Act, Heard]]:
+        """The acts whose answers name them, each with its first answer."""
+        words, files = _by_number(self.heard, "turns"), _by_number(self.heard, "files")
+        for act in self.diary:
+            if not act.is_answered_by_turn:
+                continue
+            by_words, by_file = words[act.number], files[act.number]
+            self._repeats(act.number, by_words)
+            self._repeats(act.number, by_file)
+            if not (by_file if act.verb == "want" else by_words):
+                self._fault("lost", act.number, f"{act.verb} was never answered")
+            first = [*by_words[:1], *by_file[:1]]
+            if first:
+                yield act, first[0]
+
+    def _bills(self) -> Iterator[tuple[Act, Heard]]:
+        """Questions and decisions, each with its first answer."""
+        told = by_bill(self.heard)
+        decisions: dict[str, list[Act]] = defaultdict(list)
+        for act in self.diary:
+            if act.verb in ("agree", "refuse"):
+                decisions[act.bill].append(act)
+        for act in self.diary:
+            if act.verb == "ask":
+                yield from self._bill(act, decisions[act.bill], told.get(act.bill, []))
+
+    def _bill(self, ask: Act, decisions: Sequence[Act], told: Sequence[Heard]) -> Iterator[tuple[Act, Heard]]:
+        if told:
+            yield ask, told[0]
+        else:
+            self._fault("lost", ask.number, f"the question about {ask.bill} was never asked")
+        self._repeats(ask.number, [heard for heard in told if heard.telling.kind == "question"])
+        answers = _answers(told)
+        self._verdict(ask, decisions, told)
+        self.found.repeated += max(0, len(answers) - len(decisions)) if decisions else 0
+        if told and len(answers) < len(decisions):
+            self._fault("lost", ask.number, f"{len(decisions)} decisions on {ask.bill}, {len(answers)} answers")
+        yield from zip(decisions, _without_repeats(answers), strict=False)
+
+    def _verdict(self, ask: Act, decisions: Sequence[Act], told: Sequence[Heard]) -> None:
+        entries = self.effects.get(ask.bill, ())
+        verdict = judge([heard.telling for heard in told], entries, len(decisions))
+        agreed = any(act.verb == "agree" for act in decisions)
+        if verdict.effects > 1:
+            self._fault("doubled", ask.number, f"{ask.bill} took effect {verdict.effects} times")
+        if verdict.effects and not agreed:
+            self._fault("unwanted", ask.number, f"{ask.bill} took effect, and nobody agreed")
+        if not decisions:
+            return
+        self.found.confirmed += agreed
+        self.found.endings[verdict.ending] += 1
+        if verdict.ending == "untold":
+            self._fault("untold", ask.number, f"{ask.bill} was decided and no outcome told")
+        for fault in verdict.faults:
+            if not fault.endswith(" effects") and fault != "told nothing":
+                promise = "unmarked" if fault.startswith("answered") else "untrue"
+                self._fault(promise, ask.number, f"{ask.bill}: {fault}")
+
+    def _repeats(self, number: int, same: Sequence[Heard]) -> None:
+        """Count what was said again. Who says a thing again marks it."""
+        self.found.repeated += max(0, len(same) - 1)
+        unmarked = [heard.text for heard in same if not heard.telling.marked and number not in _instead(heard)]
+        if len(unmarked) > 1:
+            self._fault("unmarked", number, f"heard {unmarked[-1]!r} {len(unmarked)} times without a mark")
+
+    def _order(self, answers: Sequence[tuple[Act, Heard]]) -> None:
+        """Answers arrive first in the order of what they answer."""
+        places = {id(heard): place for place, heard in enumerate(self.heard)}
+        latest = 0
+        for act, heard in sorted(answers, key=lambda each: (places[id(each[1])], each[0].number)):
+            if act.number < latest:
+                self._fault("out of order", act.number, f"{act.verb} was answered after turn {latest}: {heard.text!r}")
+                return
+            latest = act.number
+
+
+def _by_number(heard: Sequence[Heard], kind: str) -> dict[int, list[Heard]]:
+    found: dict[int, list[Heard]] = defaultdict(list)
+    for each in heard:
+        for number in each.turns if kind == "turns" else each.files:
+            found[number].append(each)
+    return found
+
+
+def _answers(told: Sequence[Heard]) -> list[Heard]:
+    return [heard for heard in told if heard.telling.kind not in ("question", "correction")]
+
+
+def _without_repeats(answers: Sequence[Heard]) -> list[Heard]:
+    """The answers without those that say themselves that they repeat the one before."""
+    kept: list[Heard] = []
+    for heard in answers:
+        if not (kept and heard.telling.marked and heard.telling.text == kept[-1].telling.text):
+            kept.append(heard)
+    return kept
+
+
+def _instead(heard: Heard) -> frozenset[int]:
+    """The files that this message asks about instead of sending them again."""
+    return heard.files if "I was interrupted while sending" in heard.text else frozenset()

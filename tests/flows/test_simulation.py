@@ -1,0 +1,53 @@
+"""Everything broken at once, on real processes: nothing lost, doubled, out of order, untold or untrue."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from config.simulation.matrix import EVERYTHING
+from config.simulation.plan import Plan
+from config.simulation.report import Report, table
+from config.simulation.run import Simulation
+
+#: Minutes in which people begin something new: two in CI, a third of one elsewhere.
+MINUTES = 2.0 if os.environ.get("CI") else 1 / 3
+#: Workers are killed so often that others have the time to start: they share the machine with every other test.
+KILLS = {"worker": 2.0, "redis": 8.0, "web": 15.0}
+
+
+def simulated(plan: Plan, data: Path) -> Report:
+    """What came of a plan; said aloud for whoever watches with -s."""
+    report = Simulation(plan, data, say).run()
+    for line in [table([report]), *report.details(), *report.broken, *report.evidence()]:
+        say(line)
+    return report
+
+
+def say(line: str) -> None:
+    """Tell whoever watches."""
+    sys.stderr.write(f"{line}\n")
+
+
+@pytest.mark.timeout(600)
+def test_with_everything_broken_at_once_every_promise_holds(tmp_path: Path) -> None:
+    """Kills, pauses, lost replies of Redis, repeated and late webhooks; judged by diaries, chats and effects alone."""
+    plan = Plan(turns=20_000, conversations=60, workers=4, minutes=MINUTES, seed=secrets.randbelow(1_000_000))
+    report = simulated(replace(plan, **{**EVERYTHING, "kill": KILLS}), tmp_path)
+    assert (report.broken, report.evidence()) == ([], [])
+    assert report.review.turns >= 50
+    assert report.faults["workers killed"] >= 3
+
+
+@pytest.mark.timeout(300)
+def test_a_rolling_restart_loses_nothing_and_leaves_nothing_unknown(tmp_path: Path) -> None:
+    """SIGTERM to every worker and the web, one after the other: turns in progress are finished first."""
+    plan = Plan(turns=20_000, conversations=30, workers=2, minutes=MINUTES / 2, restart=4.0)
+    report = simulated(plan, tmp_path)
+    assert (report.broken, report.evidence(), report.unknown) == ([], [], 0)
+    assert report.faults["workers restarted"] >= 2

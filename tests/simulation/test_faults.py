@@ -1,0 +1,125 @@
+"""What breaks things: platforms that fail as told, a proxy that loses replies, deliveries that come again."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import Counter
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from channels.fakes.base import Call
+from channels.fakes.signing import Signed
+from config.simulation.courier import MOST_DELIVERIES, Courier
+from config.simulation.flaky import CHANCES, MOST_IN_A_ROW, RETRY_AFTER, Flaky
+from config.simulation.proxy import Proxy
+
+
+def message(chat: str) -> Call:
+    """A message to a chat of Telegram."""
+    return Call("POST", "/bot1/sendMessage", {"content-type": "application/json"}, b'{"chat_id": "%s"}' % chat.encode())
+
+
+def test_a_flaky_platform_fails_as_often_as_it_says_and_never_too_often_in_a_row() -> None:
+    """Each failure about as probable as its chance; after four in one chat the next message passes."""
+    flaky = Flaky(Random(1), clock=lambda: 0.0)
+    failures = [flaky("telegram", message(str(number % 7))) for number in range(4000)]
+    share = Counter(failure.error for failure in failures if failure)
+    assert all(share[error] / 4000 == pytest.approx(chance, abs=0.03) for error, chance in CHANCES.items())
+    rows = "".join("x" if failure else "." for failure in failures[0::7])
+    assert "x" * (MOST_IN_A_ROW + 1) not in rows
+    assert flaky.failures == share
+
+
+def test_who_sends_before_the_time_that_was_asked_for_is_counted() -> None:
+    """A message within the seconds of a 429 is impatient; after them it is not."""
+    now = [0.0]
+    flaky = Flaky(Random(1), clock=lambda: now[0])
+    while (
+        failure := flaky("slack", Call("POST", "/x", {}, b"").at("/x?channel=D1"))
+    ) is None or failure.error != "429":
+        now[0] += RETRY_AFTER
+    flaky("slack", Call("POST", "/x?channel=D1", {}, b""))
+    assert flaky.impatient == 1
+
+
+async def ask(socket: Path, words: bytes) -> bytes:
+    """What a server answers; nothing when it hangs up."""
+    reader, writer = await asyncio.open_unix_connection(str(socket))
+    writer.write(words)
+    try:
+        return await reader.read(100)
+    finally:
+        writer.close()
+
+
+async def through(proxy: Callable[[Path], Proxy], folder: Path) -> tuple[bytes, list[bytes], Proxy]:
+    """One command through a proxy: what came back, what the server got, and the proxy."""
+    got: list[bytes] = []
+
+    async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(100):
+            got.append(data)
+            writer.write(data.upper())
+        writer.close()
+
+    server = await asyncio.start_unix_server(echo, str(folder / "redis"))
+    between = proxy(folder / "redis")
+    front = await between.serve(str(folder / "front"))
+    answer = await asyncio.wait_for(ask(folder / "front", b"ping"), 10)
+    front.close()
+    server.close()
+    return answer, got, between
+
+
+def test_a_proxy_that_cuts_lets_the_command_arrive_and_loses_the_reply(tmp_path: Path) -> None:
+    """The command took effect, and whoever sent it cannot know."""
+    answer, got, proxy = asyncio.run(through(lambda to: Proxy(str(to), cut=1.0, slow_ms=0, chance=Random(1)), tmp_path))
+    assert (answer, got, proxy.counts["lost replies"]) == (b"", [b"ping"], 1)
+
+
+def test_a_proxy_that_is_only_slow_loses_nothing(tmp_path: Path) -> None:
+    """The reply arrives whole."""
+    answer, got, proxy = asyncio.run(through(lambda to: Proxy(str(to), cut=0.0, slow_ms=1, chance=Random(1)), tmp_path))
+    assert (answer, got, proxy.counts["lost replies"]) == (b"PING", [b"ping"], 0)
+
+
+class Door(BaseHTTPRequestHandler):
+    """A web that answers 503 twice and takes everything then; its class keeps what came."""
+
+    came: list[bytes]
+
+    def do_POST(self) -> None:
+        self.came.append(self.rfile.read(int(self.headers["Content-Length"])))
+        self.send_response(503 if len(self.came) <= 2 else 200)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, *args: object) -> None:
+        """Say nothing."""
+
+
+def test_a_webhook_is_delivered_until_it_is_taken_and_then_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """503 twice, then taken, then one to four more times, all of the same words."""
+    monkeypatch.setattr("config.simulation.courier.AGAIN_SECONDS", 0.0)
+    Door.came = []
+    server = HTTPServer(("127.0.0.1", 0), Door)
+    threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+    courier = Courier(redeliver=1.0, shuffle=False, chance=Random(1))
+
+    async def deliver() -> None:
+        hook: Callable[[], Signed] = lambda: ({}, b"hello")  # noqa: E731
+        await courier.deliver(f"http://127.0.0.1:{server.server_address[1]}/hooks/x", hook)
+        await courier.drained()
+
+    asyncio.run(deliver())
+    courier.close()
+    server.shutdown()
+    server.server_close()
+    assert set(Door.came) == {b"hello"}
+    assert courier.answers == {503: 2, 200: 1 + courier.repeated}
+    assert 1 <= courier.repeated < MOST_DELIVERIES

@@ -1,0 +1,108 @@
+"""The judge of simulations: each broken promise is named, and the truth is not."""
+
+from __future__ import annotations
+
+import random
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from config.simulation.courier import Courier
+from config.simulation.effects import Entry
+from config.simulation.inbox import Inbox
+from config.simulation.people import Act, Budget, Person
+from config.simulation.review import Review, review
+
+MARK = "(sent again, the first try may have arrived)\n\n"
+ASKED = "Pay b2\n\nReply *yes* to confirm or *no* to cancel, within 5 minutes."
+SAID, ASK, YES = Act(1, "say", "", 1.0), Act(2, "ask", "b2", 2.0), Act(3, "agree", "b2", 3.0)
+EFFECT = Entry("b2", "effect", "", 1)
+
+
+def judged(acts: list[Act], texts: list[str | dict[str, Any]], effects: list[Entry] | None = None) -> Review:
+    """The review of one person who did and heard this, a second between two messages."""
+    phone: Any = SimpleNamespace(chat="ada")
+    courier = Courier(redeliver=0.0, shuffle=False, chance=random.Random(1))
+    person = Person(phone, "", courier, Budget(9), random.Random(1), Inbox(), acts)
+    for at, text in enumerate(texts, 4):
+        message = text if isinstance(text, dict) else {"text": text, "media": None}
+        person.inbox.add({"buttons": [], **message}, float(at))
+    return review([person], effects or [])
+
+
+def promises(found: Review) -> list[str]:
+    """What was broken."""
+    return [finding.promise for finding in found.findings]
+
+
+@pytest.mark.parametrize(
+    ("texts", "effects", "promise"),
+    [
+        (["You said: t1", ASKED, "Paid b2."], [EFFECT, EFFECT], "doubled"),
+        (["You said: t1", ASKED, "Paid b2."], [], "untrue"),
+        (["You said: t1", ASKED, "Cancelled: Pay b2"], [EFFECT], "untrue"),
+        (["You said: t1", ASKED], [EFFECT], "untold"),
+        ([ASKED, "Paid b2."], [EFFECT], "lost"),
+        ([ASKED, "You said: t1", "Paid b2."], [EFFECT], "out of order"),
+        (["You said: t1", ASKED, "Paid b2.", "Paid b2."], [EFFECT], "unmarked"),
+        (["You said: t1", "You said: t1", ASKED, "Paid b2."], [EFFECT], "unmarked"),
+        (["You said: t1", ASKED, "Paid b2.", "Something went wrong on my side."], [EFFECT], "stray"),
+    ],
+)
+def test_each_broken_promise_is_named(texts: list[str], effects: list[Entry], promise: str) -> None:
+    """A judge that finds nothing must be one that would have found it."""
+    assert promise in promises(judged([SAID, ASK, YES], list(texts), effects))
+
+
+def test_an_effect_that_nobody_agreed_to_is_named() -> None:
+    """A no, or nothing at all, is no yes."""
+    no = Act(3, "refuse", "b2", 3.0)
+    assert "unwanted" in promises(judged([ASK, no], [ASKED, "Cancelled: Pay b2"], [EFFECT]))
+    assert "unwanted" in promises(judged([ASK], [ASKED], [EFFECT]))
+
+
+def test_a_file_that_never_came_is_lost() -> None:
+    """Its words alone are no file; what was said instead of sending it twice is an answer."""
+    want = Act(1, "want", "", 1.0)
+    words, file = "Here is t1.", {"text": "", "media": {"filename": "t1.csv"}}
+    assert promises(judged([want], [words])) == ["lost"]
+    assert promises(judged([want], [words, file])) == []
+    instead = "I was interrupted while sending t1.csv. If it did not arrive, please ask for it again."
+    assert promises(judged([want], [words, instead])) == []
+    assert judged([want], [words, file, instead]).repeated == 1
+
+
+@pytest.mark.parametrize(
+    ("texts", "repeated"),
+    [
+        (["You said: t1", ASKED, "Paid b2."], 0),
+        (["You said: t1", MARK + "You said: t1", ASKED, "Paid b2."], 1),
+        ([MARK + "You said: t1", ASKED, MARK + ASKED, "Paid b2.", MARK + "Paid b2."], 2),
+    ],
+)
+def test_what_was_said_again_is_counted_when_it_is_marked(texts: list[str], repeated: int) -> None:
+    """A marked repeat breaks nothing, but there may not be many."""
+    found = judged([SAID, ASK, YES], list(texts), [EFFECT])
+    assert (found.repeated, promises(found)) == (repeated, [])
+
+
+def test_nothing_is_held_against_the_truth() -> None:
+    """Changing the subject, an early yes, two yeses and a correction are all in order."""
+    subject = [ASK, Act(3, "say", "", 3.0)]
+    dropped = "Not confirmed, so I dropped this: Pay b2.\n\nYou said: something else t3"
+    assert promises(judged(subject, [ASKED, dropped])) == []
+    early = "I had not asked yet when you said that. Do you want this? Pay b2"
+    again = Act(4, "agree", "b2", 4.0)
+    assert promises(judged([ASK, YES, again], [ASKED, early, "Paid b2."], [EFFECT])) == []
+    assert promises(judged([ASK, YES, again], [ASKED, "Paid b2.", "You said: yes"], [EFFECT])) == []
+    unknown = "I was interrupted while doing this: Pay b2\nI cannot tell whether it finished, and I will not repeat it."
+    corrected = "Correction: it had finished after all. Paid b2."
+    found = judged([ASK, YES], [ASKED, unknown, corrected], [EFFECT])
+    assert (promises(found), found.endings["corrected"]) == ([], 1)
+
+
+def test_waits_begin_with_the_first_delivery() -> None:
+    """Seconds from the act to its first answer."""
+    found = judged([SAID, ASK], ["You said: t1", ASKED])
+    assert (found.waits, found.wait(0.5), found.wait(1.0)) == ([3.0, 3.0], 3.0, 3.0)

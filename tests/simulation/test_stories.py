@@ -1,0 +1,53 @@
+"""Stories are data: what cannot be played is refused with its place and its cure."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from config.simulation.matrix import CONFIRMING
+from config.simulation.plan import STORIES
+from config.simulation.stories import Step, StoriesUnusable, load_stories
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("{", "expected the node content"),
+        ("stories: {}", "no stories"),
+        ("stories: {a: {steps: []}}", "has no steps"),
+        ("stories: {a: {weight: 0, steps: [say: 'x {turn}']}}", "weight is 0"),
+        ("stories: {a: {steps: [sing: 'x {turn}']}}", "is no step"),
+        ("stories: {a: {steps: [say: hello]}}", "must hold {turn}"),
+        ("stories: {a: {steps: [ask: '/pay']}}", "must hold {bill}"),
+        ("stories: {a: {steps: [{ask: '/pay bill={bill}'}, {agree: yes}]}}", "put the words in quotes"),
+        ("{done: 'Gone.', stories: {a: {steps: [say: 'x {turn}']}}}", "with {bill} in it"),
+        ("{done: '({bill}', stories: {a: {steps: [say: 'x {turn}']}}}", "no regular expression"),
+        ("stories: {a: {steps: [agree: 'yes']}}", "nothing was asked yet"),
+        ("stories: {a: {steps: [{say: 'x {turn}', times: 99}]}}", "times is 99"),
+    ],
+)
+def test_what_cannot_be_played_is_refused_with_its_cure(tmp_path: Path, text: str, words: str) -> None:
+    """The message names the story and what to write instead."""
+    file = tmp_path / "stories.yaml"
+    file.write_text(text)
+    with pytest.raises(StoriesUnusable, match=re.escape(words)):
+        load_stories(file)
+
+
+def test_only_those_named_are_played() -> None:
+    """A row of the matrix chooses among what ships, and a name that is not there is an error."""
+    assert {story.name for story in load_stories(STORIES, CONFIRMING).stories} == set(CONFIRMING)
+    with pytest.raises(StoriesUnusable, match="no story 'sings'"):
+        load_stories(STORIES, ("sings",))
+
+
+def test_a_story_is_read_as_it_is_written(tmp_path: Path) -> None:
+    """Verb, words and how often."""
+    file = tmp_path / "stories.yaml"
+    file.write_text("stories: {a: {weight: 2, steps: [{ask: '/pay bill={bill}'}, {agree: button, times: 2}]}}")
+    (story,) = load_stories(file).stories
+    assert (story.name, story.weight) == ("a", 2)
+    assert story.steps == (Step("ask", "/pay bill={bill}"), Step("agree", "button", 2))
