@@ -18,6 +18,20 @@ from workers.redis import connect
 settings.register_profile("sayso", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("sayso")
 
+#: Folders whose tests start whole systems and wait for them. Where tests run in several processes at once, these run in
+#: one of them: two such systems beside each other would only wait for each other.
+SYSTEMS = frozenset({"browser", "config", "flows"})
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Which tests belong into the same process, for `make test`; in a single process this says nothing."""
+    if not config.pluginmanager.hasplugin("xdist"):
+        return
+    for item in items:
+        folder, *_ = item.path.relative_to(Path(__file__).parent).parts
+        if folder in SYSTEMS:
+            item.add_marker(pytest.mark.xdist_group("systems"))
+
 
 @pytest.fixture(autouse=True)
 def environment() -> Iterator[None]:
