@@ -20,6 +20,7 @@ from config.bootstrap import Services, bootstrap, check_redis
 from config.loader import ConfigError, default_config, load_settings
 from config.logs import set_up_logs
 from pending.seal import split_button
+from workers.presence import Presence
 from workers.redis import RedisUnfit
 
 log = logging.getLogger(__name__)
@@ -160,11 +161,12 @@ def _add_health(app: Flask, services: Services) -> None:
     @app.get("/readyz")
     def readyz() -> tuple[Response, int]:
         try:
-            workers = services.reaper.presence.count()
+            counts = {primary.name: Presence(primary.client).count() for primary in services.primaries}
         except RedisError as exc:
             return jsonify(status="not ready", redis=type(exc).__name__), 503
-        ready = workers > 0
-        return jsonify(status="ready" if ready else "not ready", redis="ok", workers=workers), 200 if ready else 503
+        ready, shards = all(counts.values()), {"shards": counts} if "" not in counts else {}
+        status = "ready" if ready else "not ready"
+        return jsonify(status=status, redis="ok", workers=sum(counts.values()), **shards), 200 if ready else 503
 
 
 def _add_console(app: Flask, services: Services) -> None:

@@ -1,4 +1,4 @@
-"""The `sayso` command: up, web, worker, chat, check, audit."""
+"""The `sayso` command: up, web, worker, chat, check, audit, shards."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ import click
 # Each command loads only what it needs, and `up` hears signals before it loads anything.
 from config.audit_cli import audit
 from config.refusals import clear_errors, fail, load
+from config.shards_cli import shards
 
 _config = click.option(
     "--config", "config", type=click.Path(path_type=Path), help="The YAML file.  [default: SAYSO_CONFIG, or the demo]"
@@ -34,6 +35,7 @@ def main() -> None:
 
 
 main.add_command(audit)
+main.add_command(shards)
 
 
 @main.command()
@@ -87,7 +89,8 @@ def web(config: Path | None, data: Path, host: str, port: int, threads: int) -> 
 @main.command()
 @_config
 @_data
-def worker(config: Path | None, data: Path) -> None:
+@click.option("--shard", envvar="SAYSO_SHARD", default="", help="The primary to work for, where there are several.")
+def worker(config: Path | None, data: Path, shard: str) -> None:
     """Run a worker process: it answers turns and sends replies."""
     from channels.sdks import load_sdks
     from config.bootstrap import bootstrap, check_redis
@@ -97,7 +100,7 @@ def worker(config: Path | None, data: Path) -> None:
     set_up_logs()
     settings = load(config)
     with clear_errors():
-        services = bootstrap(settings, data=data, patient=True)
+        services = bootstrap(settings, data=data, patient=True, shard=shard)
         check_redis(services)
     load_sdks(channel.platform for channel in settings.channels.values())
     run_worker(services)

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 from redis import Redis
 
 from tests.web.services import browser
 from workers.presence import Presence
 from workers.redis import connect
+from workers.shards import Primary
 
 
 def health_of(client: Redis):
     """A browser in front of an app whose Redis this is."""
-    return browser(reaper=SimpleNamespace(presence=Presence(client)))
+    return browser(primaries=(Primary("", "", client),))
 
 
 def test_process_without_redis_is_healthy_but_not_ready():
