@@ -69,15 +69,29 @@ def _fill(shared: Redis, primaries: Sequence[Primary], homes: Sequence[str | Non
 
 
 def _holders(clients: Mapping[str, Redis], prefix: str) -> dict[int, str]:
-    """Where shards are that somebody uses already."""
-    found: dict[int, set[str]] = defaultdict(set)
+    """Where shards are that somebody uses already, by the best claim to each."""
+    claims: dict[int, dict[str, int]] = defaultdict(dict)
     for name, client in clients.items():
-        for shard in _shards_in(client, prefix):
-            found[shard].add(name)
-    for shard, names in found.items():
-        if len(names) > 1:
-            raise RedisUnfit(f"conversations of shard {shard} are on {' and '.join(sorted(names))}: keep one of them")
-    return {shard: name for shard, (name,) in found.items()}
+        for shard, claim in _claims(client, prefix).items():
+            claims[shard][name] = claim
+    return {shard: _best(shard, made) for shard, made in claims.items()}
+
+
+def _best(shard: int, claims: Mapping[str, int]) -> str:
+    best = sorted(name for name, claim in claims.items() if claim == max(claims.values()))
+    if len(best) > 1:
+        raise RedisUnfit(f"conversations of shard {shard} are on {' and '.join(best)}: keep one of them")
+    return best[0]
+
+
+def _claims(client: Redis, prefix: str) -> dict[int, int]:
+    """How sure it is that a shard is here: open; closed, so that this copy is whole; or nothing denies it."""
+    words = client.mget([f"{prefix}{{{shard}}}:home" for shard in range(SHARDS)])
+    said = {shard: str(word) for shard, word in enumerate(words) if word}
+    unsaid = dict.fromkeys(_shards_in(client, prefix) - said.keys(), 1)
+    closed = {shard: 2 for shard, word in said.items() if word.startswith("closed")}
+    opened = {shard: 3 for shard, word in said.items() if word.startswith(("open", "closing"))}
+    return unsaid | closed | opened
 
 
 def _shards_in(client: Redis, prefix: str) -> set[int]:

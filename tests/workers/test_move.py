@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 
 import pytest
@@ -10,7 +11,7 @@ from tests.contracts.rigs import CHAT, turn
 from tests.workers.fakes import Bot
 from tests.workers.fleet import ROOM, SHARD, Fate, Fleet, Killed, killed
 from workers.lane import Change
-from workers.move import Moved, MoveBusy, MoveError, ShardBusy, ShardsAtOdds
+from workers.move import MoveBusy, Moved, MoveError, ShardBusy, ShardsAtOdds
 from workers.redis import PREFIX, RedisUnfit, ShardMoved
 
 
@@ -38,10 +39,8 @@ def test_mover_killed_before_any_command_is_taken_up_by_the_next(fleet):
     for nth in itertools.count():
         fleet.__init__(fleet.urls)
         before, fate = fill(fleet), Fate(nth, killed)
-        try:
+        with contextlib.suppress(Killed):
             fleet.mover(fate).move(SHARD, "b")
-        except Killed:
-            pass
         assert len(fleet.homes()) <= 1
         fleet.forget_mover()
         fleet.mover().move(SHARD, "b")
@@ -58,10 +57,8 @@ def test_turn_that_comes_after_the_mover_was_killed_is_refused_or_kept(fleet):
         fleet.__init__(fleet.urls)
         rig, fate = fleet.rig(), Fate(nth, killed)
         rig.accept(turn("first"))
-        try:
+        with contextlib.suppress(Killed):
             fleet.mover(fate).move(SHARD, "b")
-        except Killed:
-            pass
         kept = ["first"]
         try:
             rig.accept(turn("second"))
@@ -88,10 +85,8 @@ def test_mover_that_slept_through_another_ones_work_changes_nothing_more(fleet):
             rig.accept(turn("second"))
 
         fate = Fate(nth, meanwhile)
-        try:
+        with contextlib.suppress(MoveError):
             fleet.mover(fate).move(SHARD, "b")
-        except MoveError:
-            pass
         fleet.forget_mover()
         fleet.mover().move(SHARD, "b")
         assert settled(fleet, "b")
