@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from redis import Redis
 
+from config.embedded import EmbeddedRedis
 from tests.web.services import browser
 from workers.presence import Presence
 from workers.redis import connect
@@ -27,6 +30,20 @@ def test_bot_without_workers_is_not_ready(redis_client: Redis):
     """Messages would be kept, but nobody would answer."""
     ready = health_of(redis_client).get("/readyz")
     assert (ready.status_code, ready.json) == (503, {"status": "not ready", "redis": "ok", "workers": 0})
+
+
+def test_primary_without_workers_makes_the_bot_not_ready(redis_client: Redis, tmp_path: Path):
+    """A part of all people would not be answered."""
+    server = EmbeddedRedis(tmp_path)
+    server.start()
+    other = connect(server.url)
+    client = browser(primaries=(Primary("a", "", redis_client), Primary("b", "", other)))
+    Presence(redis_client).beat()
+    assert client.get("/readyz").json["shards"] == {"a": 1, "b": 0}
+    assert client.get("/readyz").status_code == 503
+    Presence(other).beat()
+    assert client.get("/readyz").status_code == 200
+    server.stop()
 
 
 def test_a_worker_that_was_killed_does_not_count(redis_client: Redis):
