@@ -90,7 +90,7 @@ def web(config: Path | None, data: Path, host: str, port: int, threads: int) -> 
 @_config
 @_data
 @click.option("--shard", envvar="SAYSO_SHARD", default="", help="The primary to work for, where there are several.")
-def worker(config: Path | None, data: Path, shard: str) -> None:
+def worker(config: Path | None, data: Path, shard: str = "") -> None:
     """Run a worker process: it answers turns and sends replies."""
     from channels.sdks import load_sdks
     from config.bootstrap import bootstrap, check_redis
