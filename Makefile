@@ -24,6 +24,8 @@ format: .venv/ready-dev
 bench: .venv/ready-bench  ## speed, as ratios inside one run
 	$(BIN)/python -m benchmarks.path
 	$(BIN)/python -m benchmarks.pending
+	$(BIN)/python -m benchmarks.turns
+	$(BIN)/python -m benchmarks.scale
 	$(BIN)/python -m benchmarks.start
 
 model: .venv/ready-dev  ## 50,000 random schedules of people, workers and faults, new ones each time

@@ -5,48 +5,122 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 from agent.config import AgentConfig, ConfirmAction
-from agent.messages import Message, Role, ToolCall
+from agent.journal import UNCLEAR, CallOutcome, Journal
+from agent.messages import ToolCall
 from agent.policy import PolicyDecision
+from agent.tools.artifacts import collect_artifacts
 from agent.tools.errors import ToolError
 from agent.tools.registry import unknown_tool
 from agent.tools.screening import screen
+from agent.tools.timers import collect_timers, restore_timers
 from agent.tools.tool import Tool, serialise
-from pending.proposals import begin_round, in_channel_run, place
+from pending.executors import keyed
+from pending.proposals import begin_round, collect_proposals, in_channel_run, place, restore
 from pending.results import PendingConfirmation
-from workers.offload import in_thread
+from workers.offload import in_thread, within
+
+
+async def run_calls(
+    calls: Sequence[ToolCall],
+    tools: Mapping[str, Tool],
+    config: AgentConfig,
+    journal: Journal,
+    *,
+    known: Mapping[int, CallOutcome],
+    unclear: Sequence[ToolCall] = (),
+) -> list[CallOutcome]:
+    """Run every call but those whose outcome is known, by index; the outcomes come in the order of the calls, however
+    long each took. What repeats one of the `unclear` calls is not run. Raises LaneError.
+    """
+    begin_round()
+    for outcome in known.values():
+        restore(outcome.proposals)
+        restore_timers(outcome.timers)
+    new = _Calls(
+        calls, tools, config, journal, [*unclear, *(outcome.call for outcome in known.values() if outcome.unclear)]
+    )
+    left = [at for at in range(len(calls)) if at not in known]
+    made = await (new.at_once(left) if new.may_run_at_once else new.one_by_one(left))
+    return [{**known, **made}[at] for at in range(len(calls))]
 
 
 @dataclass(frozen=True, slots=True)
-class CallOutcome:
-    """What one call came to: the text for the model and, when the run ends with it, why."""
+class _Calls:
+    """The calls of one answer and what they are run with. The journal hears of each before it begins."""
 
-    call: ToolCall
-    content: str
-    ends: Literal["", "pending", "terminal"] = ""
-    #: What the user reads when the run ends here.
-    closing: str = ""
+    calls: Sequence[ToolCall]
+    tools: Mapping[str, Tool]
+    config: AgentConfig
+    journal: Journal
+    unclear: Sequence[ToolCall]
 
     @property
-    def message(self) -> Message:
-        """The outcome as the model sees it."""
-        return Message(Role.TOOL, self.content, tool_call_id=self.call.id, tool_name=self.call.tool_name)
+    def may_run_at_once(self) -> bool:
+        """Reviewed calls run one after the other: of two proposals the first must win, not the faster."""
+        return self.config.parallel_tool_execution and not any(self._word_on(call) == "review" for call in self.calls)
+
+    async def at_once(self, left: Sequence[int]) -> dict[int, CallOutcome]:
+        await self.journal.save(*filter(self._only_once, left))
+        tasks = [asyncio.create_task(self._in_place(at)) for at in left]
+        try:
+            return dict(zip(left, await asyncio.gather(*tasks), strict=True))
+        finally:
+            for task in tasks:  # where one of them lost the lane, the others have lost it too
+                task.cancel()
+
+    async def one_by_one(self, left: Sequence[int]) -> dict[int, CallOutcome]:
+        """A result is written together with the begin of the next call."""
+        outcomes = {}
+        for at in left:
+            await self.journal.save(*filter(self._only_once, [at]))
+            outcomes[at] = await self._run(at)
+        await self.journal.save()
+        return outcomes
+
+    async def _in_place(self, at: int) -> CallOutcome:
+        place.set(at)  # in this call's own task
+        outcome = await self._run(at)
+        await self.journal.save()
+        return outcome
+
+    async def _run(self, at: int) -> CallOutcome:
+        call = self.calls[at]
+        if _is_among(call, self.unclear):
+            return await self.journal.keep(at, CallOutcome(call, UNCLEAR))
+        with ExitStack() as stack:
+            files = stack.enter_context(collect_artifacts())
+            proposals = stack.enter_context(collect_proposals())
+            timers = stack.enter_context(collect_timers())
+            stack.enter_context(keyed(self.journal.key(at)))
+            outcome = await run_call(call, self.tools, self.config)
+        made = replace(outcome, artifacts=tuple(files), proposals=tuple(proposals), timers=tuple(timers))
+        return await self.journal.keep(at, made)
+
+    def _only_once(self, at: int) -> bool:
+        """Whether the call acts at once, and nobody promised that it may act again."""
+        call = self.calls[at]
+        word, tool = self._word_on(call), self.tools.get(call.tool_name)
+        acts = word == "allow" or (word == "review" and not in_channel_run())
+        return acts and tool is not None and not tool.repeatable and not _is_among(call, self.unclear)
+
+    def _word_on(self, call: ToolCall) -> str:
+        """The policy's word on a call, "" for one that cannot be run."""
+        tool = self.tools.get(call.tool_name)
+        if tool is None:
+            return ""
+        try:
+            return decide(tool, tool.validate_json(call.parameters), self.config).decision
+        except ToolError:
+            return ""
 
 
-async def run_calls(calls: Sequence[ToolCall], tools: Mapping[str, Tool], config: AgentConfig) -> list[CallOutcome]:
-    """Run every call; the outcomes come in the order of the calls, however long each took."""
-    begin_round()
-    if config.parallel_tool_execution and not any(_may_propose(call, tools, config) for call in calls):
-        return list(await asyncio.gather(*(_in_place(at, call, tools, config) for at, call in enumerate(calls))))
-    return [await run_call(call, tools, config) for call in calls]
-
-
-async def _in_place(at: int, call: ToolCall, tools: Mapping[str, Tool], config: AgentConfig) -> CallOutcome:
-    place.set(at)  # in this call's own task
-    return await run_call(call, tools, config)
+def _is_among(call: ToolCall, calls: Sequence[ToolCall]) -> bool:
+    return any((call.tool_name, call.parameters) == (other.tool_name, other.parameters) for other in calls)
 
 
 async def run_call(call: ToolCall, tools: Mapping[str, Tool], config: AgentConfig) -> CallOutcome:
@@ -73,17 +147,6 @@ def decide(tool: Tool, args: Mapping[str, Any], config: AgentConfig) -> PolicyDe
     if tool.requires_approval and decision.decision == "allow":
         return PolicyDecision("review", f"{tool.name!r} requires approval")
     return decision
-
-
-def _may_propose(call: ToolCall, tools: Mapping[str, Tool], config: AgentConfig) -> bool:
-    """Reviewed calls run one after the other: of two proposals the first must win, not the faster."""
-    tool = tools.get(call.tool_name)
-    if tool is None:
-        return False
-    try:
-        return decide(tool, tool.validate_json(call.parameters), config).decision == "review"
-    except ToolError:
-        return False
 
 
 async def _gated(call: ToolCall, tool: Tool, config: AgentConfig) -> CallOutcome:
@@ -133,7 +196,7 @@ async def _ran(call: ToolCall, tool: Tool, config: AgentConfig) -> CallOutcome:
 async def _timed(call: ToolCall, tool: Tool, config: AgentConfig) -> Any:
     seconds = config.tool_timeout_seconds
     try:
-        async with asyncio.timeout(seconds):
+        async with within(seconds):
             return await tool.ainvoke(call.parameters)
     except TimeoutError as exc:
         raise _RefusedError(f"{tool.name!r} gave no result within {seconds} seconds; it may still be running") from exc

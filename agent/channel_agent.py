@@ -17,6 +17,8 @@ from agent.loop import Agent
 from agent.memory import ConversationMemory
 from agent.messages import Message, Role
 from agent.tools.artifacts import Artifact, collect_artifacts
+from agent.tools.timers import TimerBook, timer_book
+from agent.turn_journal import TurnJournal
 from channels.types import Button, Media, Reply, Scope, Turn
 from pending.action import PendingAction
 from pending.intent import Words, read_answer
@@ -27,7 +29,8 @@ from pending.proposals import ChannelRun, channel_run
 from pending.records import CHANGED, OPEN_STATES, Claim, Decision, StoredAction
 from pending.store import BasePendingStore, InMemoryPendingStore, scope_of
 from pending.texts import Texts, speak
-from workers.lane import Change, Lease, Move, QueuedTurn
+from workers.journals import Journals
+from workers.lane import Arm, Change, Lease, Move, QueuedTurn, Timer, outbox_entry
 from workers.offload import offload, reach, run_sync
 
 log = logging.getLogger(__name__)
@@ -37,6 +40,9 @@ MAX_MEMORIES = 5000
 
 #: Characters of one message that the history keeps from turn to turn.
 MAX_KEPT_CHARS = 8000
+
+#: Characters of a preview that the notice of its end repeats, so that it fits in one message of every platform.
+MAX_NOTICE_CHARS = 300
 
 #: What the history holds of a tap.
 TAPPED = "(tapped a button)"
@@ -63,6 +69,8 @@ class _Case:
     received_at: float
     lease: Lease | None = None
     seq: int = 0
+    timers: tuple[Timer, ...] = ()
+    journal: TurnJournal | None = None
 
     @property
     def settled(self) -> StoredAction | None:
@@ -77,8 +85,10 @@ class ChannelAgent:
     """One agent behind one channel, for all its people: each scope has its own history and its own pending action.
 
     In a worker, `answer` returns all that a turn changes, for one commit. Alone, as in the seed, `ask_channel` applies
-    it at once, and what is proposed counts as shown. People are answered in the language they write, if it is one of
-    `languages` (none: any that has a catalogue), else in `language`.
+    it at once, and what is proposed counts as shown. With `journals` a turn whose worker is killed goes on where it
+    was; without, it starts over. People are answered in the language they write, if it is one of `languages` (none: any
+    that has a catalogue), else in `language`. With `expiry_notice` a worker tells them when a question of theirs ends
+    unanswered.
     """
 
     def __init__(
@@ -89,15 +99,19 @@ class ChannelAgent:
         *,
         confirm_ttl: float | None = None,
         media: MediaSink | None = None,
+        journals: Journals | None = None,
         language: str = "en",
         languages: Collection[str] = (),
+        expiry_notice: bool = False,
     ) -> None:
         self.agent = agent
         self.store = store or InMemoryPendingStore()
         self.parser = parser or self.store.parser
         self._confirm_ttl = confirm_ttl or self.store.default_ttl_seconds
         self._media = media
+        self._journals = journals
         self._language = language
+        self._expiry_notice = expiry_notice
         self._languages = frozenset(languages or getattr(self.parser, "languages", ()))
         self._memories: OrderedDict[str, ConversationMemory] = OrderedDict()
         for tool in agent.tools:
@@ -141,7 +155,7 @@ class ChannelAgent:
         return replace(answer.result, content=content) if answer.result else _ack(content)
 
     async def answer(self, queued: QueuedTurn, lease: Lease) -> Change:
-        """All that a turn of a mailbox changes. Raises LaneLost and TurnOvertaken."""
+        """All that a turn of a mailbox changes. Raises LaneLost, TurnOvertaken and JournalUnreadable."""
         case = _Case(
             turn=queued.turn,
             live=StoredAction.from_hash(queued.live),
@@ -150,6 +164,8 @@ class ChannelAgent:
             received_at=queued.received_at,
             lease=lease,
             seq=queued.seq,
+            timers=queued.timers,
+            journal=TurnJournal(self._journals, lease, queued, self._stored) if self._journals else None,
         )
         answer = await self._answer(case)
         change = _in_language(answer.change, self._words(case))
@@ -202,11 +218,19 @@ class ChannelAgent:
             return await self._tap(case)
         live = case.live
         if live is None or not (live.state in _WAITING or live.by == case.turn.event_id):
+            if live and self._is_late_yes(case, live):
+                return _said(case, speak(live.action.language).expired(live.action.preview))
             return await self._run(case, await self._recovered(case))
         if case.turn.media:  # a caption decides nothing
             return await self._move_on(case, live)
         words = read_answer(self.parser, case.turn.text, live.action.language)
         return await self._decide(case, live, words)
+
+    def _is_late_yes(self, case: _Case, live: StoredAction) -> bool:
+        """Whether this yes crossed with the end of the window, of which a notice told."""
+        if live.state != "expired" or case.turn.media:
+            return False
+        return read_answer(self.parser, case.turn.text, live.action.language).says == "confirm"
 
     async def _recovered(self, case: _Case) -> str:
         """What must be said of an action that somebody began, without a lane, and died at."""
@@ -331,16 +355,24 @@ class ChannelAgent:
             parser_version=self.parser.version,
             language=words.language,
         )
-        with channel_run(run):
+        book = TimerBook(case.turn.scope.id, case.received_at, words.language, case.timers) if case.lease else None
+        with channel_run(run), timer_book(book):
             result = await self.agent.arun(
-                [Message(Role.USER, turn.text or turn_label(turn), media=turn.media)], memory=case.memory
+                [Message(Role.USER, turn.text or turn_label(turn), media=turn.media)],
+                memory=case.memory,
+                journal=case.journal,
             )
         for pid, executor in run.executors.items():
             self.store.executors.keep(pid, executor)
         files = await self._files(result.artifacts)
         proposal = propose([replace(action, requested_at=case.received_at) for action in run.proposals])
         content = words.model_away() if result.stop_reason == "provider_error" else result.content
-        return _Answer(self._change(case, proposal, _Parts(preface, content, files)), result)
+        # Whatever the model makes of it, the person hears of what may have been done.
+        told = "\n\n".join(filter(None, [preface, *(words.unknown(call.tool_name) for call in result.unclear)]))
+        change = self._change(case, proposal, _Parts(told, content, files))
+        if book and result.stop_reason != "provider_error":  # which is told as "nothing was done"
+            change = replace(change, timers=tuple(book.added), silenced=tuple(book.silenced))
+        return _Answer(change, result)
 
     def _change(self, case: _Case, proposal: Proposal | None, parts: _Parts) -> Change:
         files = tuple((Reply(media=media), "") for media in parts.files)
@@ -352,8 +384,17 @@ class ChannelAgent:
         words = speak(head.language)
         question = parts.text(words.question(head.preview, head.ttl_seconds, head.code))
         asked = Reply(question, self._buttons(head, case, words))
-        arms = proposal.arms(self.store.seal, case.turn.scope.id)
-        return Change(replies=(*files, (asked, head.pending_action_id)), arms=arms)
+        *steps, arm = proposal.arms(self.store.seal, case.turn.scope.id)
+        return Change(
+            replies=(*files, (asked, head.pending_action_id)), arms=(*steps, self._with_notice(case, arm, head))
+        )
+
+    def _with_notice(self, case: _Case, arm: Arm, head: PendingAction) -> Arm:
+        """The action, and what is said when nobody answers: without a lane there is nobody to say it."""
+        if not self._expiry_notice or case.lease is None:
+            return arm
+        told = speak(head.language).expired_unanswered(_shortened(head.preview))
+        return replace(arm, notice=outbox_entry(case.turn.conversation, Reply(told, language=head.language)))
 
     def _buttons(self, head: PendingAction, case: _Case, words: Texts) -> tuple[Button, ...]:
         """What is asked for with a code has no button that confirms: the code must be typed."""
@@ -363,7 +404,8 @@ class ChannelAgent:
         return (cancel,) if head.code else (confirm, cancel)
 
     async def _files(self, artifacts: Sequence[Artifact]) -> list[Media]:
-        return [await self._file(artifact) for artifact in artifacts if artifact.data is not None and self._media]
+        stored = [await self._stored(artifact) for artifact in artifacts]
+        return [artifact.kept for artifact in stored if artifact.kept]
 
     async def _files_of_effect(self, artifacts: list[Artifact]) -> list[Media]:
         """What was done is done: a file that cannot be kept must not turn its outcome into an error."""
@@ -373,10 +415,13 @@ class ChannelAgent:
             log.exception("pending.files_lost")
             return []
 
-    async def _file(self, artifact: Artifact) -> Media:
-        assert self._media is not None and artifact.data is not None  # noqa: S101, PT018  # _files looked
+    async def _stored(self, artifact: Artifact) -> Artifact:
+        """The file in the media store, once; what has no bytes, or no store to go to, stays as it is."""
+        if artifact.kept or artifact.data is None or self._media is None:
+            return artifact
         name = artifact.filename or "file"
-        return await offload(self._media.put, artifact.data, mime_type=artifact.mime_type, filename=name)
+        kept = await offload(self._media.put, artifact.data, mime_type=artifact.mime_type, filename=name)
+        return replace(artifact, data=None, kept=kept)
 
     async def _applied(self, conversation: str, change: Change) -> bool:
         """Make the change. False when another message of the same scope was quicker: this answer is void."""
@@ -422,6 +467,10 @@ class _Parts:
 def turn_label(turn: Turn) -> str:
     """What the history says of a turn without words."""
     return "" if turn.media else f"({'a tap' if turn.tap else 'nothing'})"
+
+
+def _shortened(preview: str) -> str:
+    return preview if len(preview) <= MAX_NOTICE_CHARS else f"{preview[:MAX_NOTICE_CHARS]}..."
 
 
 def _in_language(change: Change, words: Texts) -> Change:

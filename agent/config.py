@@ -57,6 +57,7 @@ class AgentResult:
     """The reply, and what was made and spent on the way to it.
 
     `messages` is the transcript of this run alone, the user's words included: what a conversation's history grows by.
+    `unclear` are the calls that a killed attempt at this run had begun and of which nobody knows how they ended.
     """
 
     content: str
@@ -66,3 +67,4 @@ class AgentResult:
     tool_calls: tuple[ToolCall, ...] = ()
     messages: tuple[Message, ...] = ()
     stop_reason: StopReason = "answer"
+    unclear: tuple[ToolCall, ...] = ()

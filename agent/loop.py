@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from agent.calls import CallOutcome, run_calls
+from agent.calls import run_calls
 from agent.config import AgentConfig, AgentResult, StopReason
+from agent.journal import Answered, CallOutcome, Journal, NoJournal, Recalled
 from agent.memory import ConversationMemory
 from agent.messages import Message, Role, ToolCall, UsageStats
 from agent.providers.base import Provider, ProviderError, ProviderRequest
@@ -48,17 +49,27 @@ class Agent:
         """The configured name."""
         return self.config.name
 
-    async def arun(self, messages: str | Sequence[Message], *, memory: ConversationMemory | None = None) -> AgentResult:
-        """Answer the user's words. The memory learns of the run only once it is complete."""
+    async def arun(
+        self,
+        messages: str | Sequence[Message],
+        *,
+        memory: ConversationMemory | None = None,
+        journal: Journal | None = None,
+    ) -> AgentResult:
+        """Answer the user's words. The memory learns of the run only once it is complete.
+
+        With a `journal` the run goes on where an earlier attempt was interrupted; what the journal raises is raised.
+        """
         memory = memory if memory is not None else self.memory
         said = [Message(Role.USER, messages)] if isinstance(messages, str) else list(messages)
-        run = _Run(history=[] if memory is None else memory.get_history(), messages=said)
-        with collect_artifacts() as artifacts:
+        history = [] if memory is None else memory.get_history()
+        run = _Run(history, said, journal or NoJournal())
+        with collect_artifacts() as run.artifacts:
             reason, content = await self._steps(run)
         run.messages.append(Message(Role.ASSISTANT, content))
         if memory is not None:
             memory.add_many(run.messages)
-        return run.result(reason, content, artifacts)
+        return run.result(reason, content)
 
     async def aask(self, prompt: str) -> AgentResult:
         """`arun` for a single sentence."""
@@ -79,43 +90,58 @@ class Agent:
     async def _steps(self, run: _Run) -> tuple[StopReason, str]:
         """Ask the model, run the tools it calls, show it the results, until something ends the run."""
         for run.iterations in range(1, self.config.max_iterations + 1):
-            tools = await self._selected(run)
+            recalled = run.journal.recall()
             try:
-                answer = await self._ask(run, tools)
+                answered = recalled.answered if recalled else await self._ask(run)
             except ProviderError as exc:
                 return "provider_error", f"Provider error: {exc}"
-            if not answer.tool_calls:
-                return "answer", answer.content
-            ending = await self._call_tools(run, answer, tools)
+            run.usage += answered.usage
+            if not answered.message.tool_calls:
+                return "answer", answered.message.content
+            if recalled is None and not run.journal.note(answered):
+                break
+            ending = await self._call_tools(run, recalled or Recalled(answered))
             if ending:
                 return ending
         return "max_iterations", f"I stopped after {run.iterations} steps without reaching an answer."
 
-    async def _selected(self, run: _Run) -> list[Tool]:
+    async def _selected(self, run: _Run) -> tuple[str, ...] | None:
+        """The names of the tools that the model is shown, None for all."""
         if self.selector is None:
-            return self.tools
-        chosen = {tool.name for tool in await self.selector.select(run.transcript, list(self.tools))}
-        return [tool for tool in self.tools if tool.name in chosen]
+            return None
+        return tuple(tool.name for tool in await self.selector.select(run.transcript, list(self.tools)))
 
-    async def _ask(self, run: _Run, tools: Sequence[Tool]) -> Message:
-        config = self.config
+    def _shown(self, names: Collection[str] | None) -> list[Tool]:
+        return [tool for tool in self.tools if names is None or tool.name in names]
+
+    async def _ask(self, run: _Run) -> Answered:
+        config, names = self.config, await self._selected(run)
         request = ProviderRequest(
             model=config.model,
             system_prompt=config.system_prompt,
             messages=tuple(run.transcript),
-            tools=[tool.schema() for tool in tools],
+            tools=[tool.schema() for tool in self._shown(names)],
             temperature=config.temperature,
             max_tokens=config.max_tokens,
             timeout=config.request_timeout,
         )
         answer, usage = await ask(self.provider, request, config, self._sleep)
-        run.usage += usage
-        return answer
+        return Answered(answer, usage, names)
 
-    async def _call_tools(self, run: _Run, answer: Message, tools: Sequence[Tool]) -> tuple[StopReason, str] | None:
+    async def _call_tools(self, run: _Run, recalled: Recalled) -> tuple[StopReason, str] | None:
         """Run the calls and note them in the transcript. Returns how the run ends, if it ends here."""
-        outcomes = await run_calls(answer.tool_calls, {tool.name: tool for tool in tools}, self.config)
+        answer, tools = recalled.answered.message, self._shown(recalled.answered.tools)
+        outcomes = await run_calls(
+            answer.tool_calls,
+            {tool.name: tool for tool in tools},
+            self.config,
+            run.journal,
+            known=recalled.outcomes,
+            unclear=run.unclear,
+        )
         run.messages += [answer, *(outcome.message for outcome in outcomes)]
+        run.artifacts += [artifact for outcome in outcomes for artifact in outcome.artifacts]
+        run.unclear += [outcome.call for outcome in outcomes if outcome.unclear]
         run.tool_calls += answer.tool_calls
         return _ending(outcomes)
 
@@ -126,19 +152,30 @@ class _Run:
 
     history: list[Message]
     messages: list[Message]
+    journal: Journal
     iterations: int = 0
     usage: UsageStats = field(default_factory=UsageStats)
     tool_calls: list[ToolCall] = field(default_factory=list)
+    unclear: list[ToolCall] = field(default_factory=list)
+    artifacts: list[Artifact] = field(default_factory=list)
 
     @property
     def transcript(self) -> list[Message]:
         """All the model is to know: earlier turns and this one."""
         return [*self.history, *self.messages]
 
-    def result(self, reason: StopReason, content: str, artifacts: Sequence[Artifact]) -> AgentResult:
+    def result(self, reason: StopReason, content: str) -> AgentResult:
         """The finished run."""
-        calls, messages = tuple(self.tool_calls), tuple(self.messages)
-        return AgentResult(content, tuple(artifacts), self.iterations, self.usage, calls, messages, reason)
+        return AgentResult(
+            content=content,
+            artifacts=tuple(self.artifacts),
+            iterations=self.iterations,
+            usage=self.usage,
+            tool_calls=tuple(self.tool_calls),
+            messages=tuple(self.messages),
+            stop_reason=reason,
+            unclear=tuple(self.unclear),
+        )
 
 
 def _distinct(tools: Iterable[Tool]) -> list[Tool]:

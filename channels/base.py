@@ -9,14 +9,16 @@ ChannelError
     ├── Unreachable   certainly not accepted: try again with backoff
     ├── Ambiguous     the answer was lost, the message may have arrived
     └── Refused       will never be accepted as it is: give up and tell the operator
+        └── AddressClosed  nothing will be accepted at this address until its person writes again
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
-from channels.types import Delivery, Hook, Media, Receipt, Received, Reply, Turn
+from channels.types import Conversation, Delivery, Hook, Media, Receipt, Received, Reply, Turn
 
 
 class ChannelError(Exception):
@@ -59,6 +61,23 @@ class Refused(SendError):
     """Raised when the platform will never accept this message to this address."""
 
 
+class AddressClosed(Refused):
+    """Raised when the platform takes nothing for this address: blocked, gone, or its window is closed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How fast a platform takes messages, as far as it says.
+
+    `per_second`: messages of the whole channel, 0 where there is no such limit. `chat_gap`: seconds between two
+    messages into one conversation, once `burst` of them went out at once.
+    """
+
+    per_second: float = 0.0
+    chat_gap: float = 0.0
+    burst: int = 1
+
+
 class Channel(Protocol):
     """One configured channel. One instance serves a whole process, from any thread."""
 
@@ -68,6 +87,9 @@ class Channel(Protocol):
 
     def receive(self, hook: Hook) -> Received:
         """Verify a webhook, then read it. No I/O. Raises Forbidden or BadHook."""
+
+    def pace(self, conversation: Conversation) -> Pace:
+        """How fast the platform takes messages, and into this conversation."""
 
     def pieces(self, reply: Reply) -> Sequence[Reply]:
         """Split a reply into platform messages, in order, each within the platform's limits. Loses no character."""
@@ -103,6 +125,7 @@ class Notebook(Protocol):
 
 
 __all__ = [
+    "AddressClosed",
     "Ambiguous",
     "BadHook",
     "Channel",
@@ -111,6 +134,7 @@ __all__ = [
     "Forbidden",
     "MediaSource",
     "Notebook",
+    "Pace",
     "RateLimited",
     "Refused",
     "SendError",

@@ -18,7 +18,7 @@ from itsdangerous import BadData, URLSafeSerializer
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
-from channels.base import BadHook, FetchError, Forbidden, MediaSource, Unreachable
+from channels.base import BadHook, FetchError, Forbidden, MediaSource, Pace, Unreachable
 from channels.feed import Entry, Feed, FeedError
 from channels.markup import split
 from channels.types import (
@@ -94,6 +94,10 @@ class ConsoleChannel:
             raise Forbidden("no valid console session: reload the page")
         turn = replace(self._turn(user_id, _json_object(hook.body)), language=_language(hook))
         return Received(turns=(turn,), answer=HookAnswer(200, '{"ok":true}', "application/json"))
+
+    def pace(self, conversation: Conversation) -> Pace:
+        """As fast as it goes: the feed is ours."""
+        return Pace()
 
     def pieces(self, reply: Reply) -> Sequence[Reply]:
         """One bubble, or several when the text is too long for one: the file on the first, buttons on the last."""

@@ -8,17 +8,19 @@ import json
 import logging
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from http.client import HTTPException
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl
 
 from channels.base import (
+    AddressClosed,
     Ambiguous,
     BadHook,
     FetchError,
     Forbidden,
     MediaSource,
+    Pace,
     RateLimited,
     Refused,
     SendError,
@@ -27,6 +29,7 @@ from channels.base import (
 from channels.fetch import Download
 from channels.markup import slack_mrkdwn, split
 from channels.media import MAX_BYTES
+from channels.signatures import slack_signed
 from channels.types import (
     Button,
     Conversation,
@@ -47,6 +50,8 @@ if TYPE_CHECKING:
 
 #: Characters in one section, after escaping; characters on a button.
 SECTION_LIMIT, LABEL_LIMIT = 3000, 75
+#: About one message a second in a Slack channel, with short bursts. Slack names no number for the whole workspace.
+PACE = Pace(chat_gap=1.0, burst=4)
 #: Seconds for one Web API call.
 TIMEOUT = 10
 #: Opens the block id that carries a message's thread back with a tap.
@@ -56,6 +61,11 @@ _SUBTYPES = ("", "file_share", "thread_broadcast", "me_message")
 _RATE_ERRORS = ("ratelimited", "rate_limited", "message_limit_exceeded")
 #: Slack says of these that some part may have succeeded.
 _UNCLEAR_ERRORS = ("internal_error", "fatal_error", "service_unavailable", "request_timeout")
+#: And of these that nothing can be posted there.
+_CLOSED_ERRORS = (
+    "channel_not_found", "is_archived", "messages_tab_disabled", "not_in_channel", "user_not_found",
+    "user_not_in_channel",
+)  # fmt: skip
 _BLOCK_ERRORS = ("invalid_blocks", "invalid_blocks_format", "msg_blocks_too_long")
 _TOKEN = re.compile(r"<([^<>]*)>")
 _FILE = re.compile(r"https://files\.slack\.com(/[^\s\\]+)")
@@ -104,13 +114,10 @@ class SlackChannel:
             raise BadHook("the request is signed but makes no sense") from exc
 
     def _verify(self, hook: Hook) -> None:
-        from slack_sdk.signature import SignatureVerifier
-
         timestamp, signature = hook.header("x-slack-request-timestamp"), hook.header("x-slack-signature")
         try:
-            verifier = SignatureVerifier(self._signing_secret, _Clock(hook.now))  # type: ignore[arg-type]  # same shape
-            valid = verifier.is_valid(hook.body, timestamp, signature)
-        except (ValueError, TypeError) as exc:
+            valid = slack_signed(self._signing_secret, timestamp, hook.body, signature, now=hook.now)
+        except ValueError as exc:
             raise Forbidden("the signature cannot be checked") from exc
         if not valid:
             raise Forbidden("the signature is wrong or too old")
@@ -181,6 +188,10 @@ class SlackChannel:
             user_name=body.get("user_name", ""),
             text=_readable(body.get("text", ""), "") or "/help",
         )
+
+    def pace(self, conversation: Conversation) -> Pace:
+        """Each thread by itself; where several of one Slack channel are busy, Slack asks to wait."""
+        return PACE
 
     def pieces(self, reply: Reply) -> Sequence[Reply]:
         """A file may carry one section of words, but never buttons: those need a message of their own."""
@@ -282,16 +293,6 @@ class SlackChannel:
                 self._bot_token, f"{self._api_url}/api/", TIMEOUT, logger=logger, retry_handlers=[]
             )
         return self._client
-
-
-@dataclass(frozen=True, slots=True)
-class _Clock:
-    """The time a request came in, in the shape the SDK asks for: it refuses signatures 300 s away from it."""
-
-    time: float
-
-    def now(self) -> float:
-        return self.time
 
 
 def _body(raw: bytes) -> dict[str, Any]:
@@ -407,7 +408,7 @@ def _api_error(response: Any) -> SendError:
         return RateLimited(_retry_after(response.headers))
     if status >= 500 or code in _UNCLEAR_ERRORS:
         return Ambiguous(f"Slack answered {code if status < 500 else status}")
-    return Refused(f"Slack error {code}")
+    return (AddressClosed if code in _CLOSED_ERRORS else Refused)(f"Slack error {code}")
 
 
 def _retry_after(headers: Mapping[str, str]) -> float:

@@ -14,11 +14,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from channels.base import (
+    AddressClosed,
     Ambiguous,
     BadHook,
     FetchError,
     Forbidden,
     MediaSource,
+    Pace,
     RateLimited,
     Refused,
     SendError,
@@ -39,6 +41,10 @@ PHOTO_LIMIT = 10 * 1024 * 1024
 FILE_LIMIT = 20 * 1024 * 1024
 #: Seconds to wait for a connection, and for an answer.
 CONNECT_TIMEOUT, READ_TIMEOUT = 5.0, 15.0
+#: Telegram's words: about 30 messages a second in all, about one in a private chat (bursts are fine), 20 a minute in a
+#: group: five at once and one each 4 s are 20 in the first minute.
+CHAT_PACE = Pace(per_second=30, chat_gap=1.0, burst=10)
+GROUP_PACE = Pace(per_second=30, chat_gap=4.0, burst=5)
 #: Open connections per event loop.
 POOL_SIZE = 32
 
@@ -177,6 +183,10 @@ class TelegramChannel:
         lowered = username.lower()
         return lowered == self._username if self._username else lowered.endswith("bot")
 
+    def pace(self, conversation: Conversation) -> Pace:
+        """Groups are slower: their ids are negative."""
+        return GROUP_PACE if conversation.chat.startswith("-") else CHAT_PACE
+
     def pieces(self, reply: Reply) -> Sequence[Reply]:
         """Captions up to 1024 units stay on their file; longer words follow it. Buttons sit on the last piece."""
         if reply.media and telegram_length(reply.text) <= CAPTION_LIMIT:
@@ -312,7 +322,9 @@ def _translate(exc: Exception) -> NoReturn:
 
     if isinstance(exc, error.RetryAfter):
         raise RateLimited(_seconds(exc)) from exc
-    if isinstance(exc, (error.ChatMigrated, error.Forbidden, error.InvalidToken, error.BadRequest, error.Conflict)):
+    if isinstance(exc, error.Forbidden) or "chat not found" in str(exc).lower():
+        raise AddressClosed(_reason(exc)) from exc
+    if isinstance(exc, (error.ChatMigrated, error.InvalidToken, error.BadRequest, error.Conflict)):
         raise Refused(_reason(exc)) from exc
     raise _network_trouble(exc) from exc
 

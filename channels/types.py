@@ -13,6 +13,7 @@ Intent = Literal["confirm", "cancel", "ignore"]
 
 #: A language tag we are willing to keep: "de", "pt-BR", "es-419".
 _LANGUAGE = re.compile(r"[A-Za-z][A-Za-z0-9-]{0,15}")
+_COLLAPSE = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
 
 
 def storable(text: str) -> str:
@@ -135,15 +136,21 @@ class Reply:
     """What the bot says, as one platform message: Markdown text, or one file with the text as its caption.
 
     `language` is what it is written in (BCP 47), "" when nobody knows: what must be added on the way is said in it.
+
+    A reply takes the place of one that still waits and has the same `collapse`, such as an earlier word of progress:
+    1 to 64 of `A-Z a-z 0-9 _ . : -`. Raises ValueError for any other.
     """
 
     text: str = ""
     buttons: tuple[Button, ...] = ()
     media: Media | None = None
     language: str = ""
+    collapse: str = ""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "text", storable(self.text))
+        if self.collapse and not _COLLAPSE.fullmatch(self.collapse):
+            raise ValueError(f"collapse is {self.collapse!r}: use 1 to 64 of A-Z a-z 0-9 _ . : -")
 
     def to_json(self) -> str:
         """The reply as JSON, for the outbox."""
@@ -178,11 +185,15 @@ class Receipt:
 
 @dataclass(frozen=True, slots=True)
 class StatusUpdate:
-    """What a platform says later about a message it had accepted: sent, delivered, read or failed."""
+    """What a platform says later about a message it had accepted, in its own words.
+
+    `delivery` is the id of the delivery it was, "" where the platform does not tell.
+    """
 
     message_id: str
     status: str
     error_code: str = ""
+    delivery: str = ""
 
 
 @dataclass(frozen=True, slots=True)

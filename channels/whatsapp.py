@@ -13,15 +13,17 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
-from urllib.parse import parse_qsl
+from urllib.parse import parse_qs, parse_qsl, urlsplit, urlunsplit
 
 from channels.base import (
+    AddressClosed,
     Ambiguous,
     BadHook,
     FetchError,
     Forbidden,
     MediaSource,
     Notebook,
+    Pace,
     RateLimited,
     Refused,
     SendError,
@@ -30,6 +32,7 @@ from channels.base import (
 from channels.fetch import Download
 from channels.markup import split, whatsapp_text
 from channels.media import MAX_BYTES
+from channels.signatures import TWILIO_SETTINGS, twilio_signed
 from channels.types import (
     Button,
     Conversation,
@@ -49,6 +52,8 @@ from channels.types import (
 TEXT_LIMIT, BUTTONS_LIMIT = 1600, 1024
 #: Buttons a message may carry without an approved template, and characters on each.
 MAX_BUTTONS, LABEL_LIMIT = 3, 20
+#: Messages a second that a sender may send; Twilio raises it to 400 on request, its Sandbox takes one in 3 s.
+PACE = Pace(per_second=80)
 #: Seconds for one REST call; Twilio's own client would wait for ever.
 TIMEOUT = 10.0
 #: Hops from Twilio's API to the network that keeps its files.
@@ -56,11 +61,14 @@ MAX_REDIRECTS = 2
 #: Fields a form may have: Twilio sends about thirty.
 MAX_FIELDS = 500
 
+_DELIVERY = re.compile(r"([0-9a-f]{20})\.([1-9][0-9]{0,9})")
 _ANSWER = HookAnswer(200, "<Response/>", "text/xml")
 _ORIGINS = ("https://api.twilio.com", "https://content.twilio.com", "https://messaging.twilio.com")
 _CONTENT_URL = "https://content.twilio.com/v1/Content"
 _TYPING_URL = "https://messaging.twilio.com/v2/Indicators/Typing.json"
 _RATE_CODES = (20429, 63018)
+#: The address is bad, does not want us, or is outside the 24 hours after its last message.
+_CLOSED_CODES = (21211, 21610, 21614, 63003, 63016, 63024)
 #: Twilio's answers to a Content it does not know, or variables it does not like.
 _CONTENT_CODES = (21654, 21655, 21656, 63021, 63027, 63028, 92005)
 #: What urllib3 calls the errors that happen before a request leaves the machine.
@@ -68,24 +76,15 @@ _BEFORE_SENDING = ("NewConnectionError", "NameResolutionError", "ConnectTimeoutE
 
 
 class _Form:
-    """A decoded form that keeps repeated and empty fields, as the signature needs them."""
+    """A decoded form that keeps repeated and empty fields, as the signature needs them. Raises ValueError."""
 
     def __init__(self, body: bytes) -> None:
-        self._values: dict[str, list[str]] = {}
+        self.values: dict[str, list[str]] = {}
         for key, value in parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=MAX_FIELDS):
-            self._values.setdefault(key, []).append(value)
-
-    def __iter__(self) -> Any:
-        return iter(self._values)
-
-    def __len__(self) -> int:
-        return len(self._values)
-
-    def getlist(self, name: str) -> list[str]:
-        return self._values[name]
+            self.values.setdefault(key, []).append(value)
 
     def get(self, name: str) -> str:
-        return self._values.get(name, [""])[0]
+        return self.values.get(name, [""])[0]
 
 
 class WhatsAppChannel:
@@ -136,7 +135,7 @@ class WhatsAppChannel:
         """Read one signed form: a message, a tap, or what became of a message we sent."""
         form = self._verified(hook)
         if form.get("MessageStatus") or hook.path == "status":
-            return _status(form)
+            return _status(form, self._delivery_of(hook))
         if not form.get("MessageSid") or not form.get("From"):
             raise BadHook("the form has no MessageSid or no From")
         turn = self._turn(form)
@@ -145,23 +144,22 @@ class WhatsAppChannel:
         return Received(turns=(turn,), answer=_ANSWER)
 
     def _verified(self, hook: Hook) -> _Form:
-        from twilio.request_validator import (  # type: ignore[import-untyped]  # twilio ships no types
-            SIGNATURE_SETTINGS_HEADER,
-            RequestValidator,
-            get_signature_algorithm,
-        )
-
-        settings = hook.header(SIGNATURE_SETTINGS_HEADER)
-        validator = RequestValidator(self._shared_key if settings and self._shared_key else self._auth_token)
+        settings = hook.header(TWILIO_SETTINGS)
+        secret = self._shared_key if settings and self._shared_key else self._auth_token
+        url, signature = hook.url.partition("#")[0], hook.header("x-twilio-signature")
         try:
             form = _Form(hook.body)
-            url, signature = hook.url.partition("#")[0], hook.header("x-twilio-signature")
-            valid = validator.validate(url, form, signature, get_signature_algorithm(settings))
-        except Exception as exc:  # the validator raises all sorts on forged input
+            valid = twilio_signed(secret, url, form.values, signature, settings)
+        except ValueError as exc:
             raise Forbidden("the signature cannot be checked") from exc
         if not valid or form.get("AccountSid") != self._account_sid:
             raise Forbidden("the signature or the account is wrong")
         return form
+
+    def _delivery_of(self, hook: Hook) -> str:
+        """The delivery that the URL names; its signature was checked, so it is one we gave to Twilio."""
+        found = _DELIVERY.fullmatch(parse_qs(urlsplit(hook.url).query).get("delivery", [""])[-1])
+        return f"{self._name}:{found[1]}#{found[2]}" if found else ""
 
     def _turn(self, form: _Form) -> Turn:
         payload = form.get("ButtonPayload") or form.get("ListId")
@@ -177,6 +175,10 @@ class WhatsAppChannel:
             media=media,
             message_id=form.get("MessageSid"),
         )
+
+    def pace(self, conversation: Conversation) -> Pace:
+        """The sender's; chats have no limit of their own."""
+        return PACE
 
     def pieces(self, reply: Reply) -> Sequence[Reply]:
         """Only a picture carries words, and only without buttons; otherwise text and file are messages of their own."""
@@ -208,17 +210,18 @@ class WhatsAppChannel:
 
     async def send(self, delivery: Delivery) -> Receipt:
         """Send one piece; buttons Twilio will not take are left out, the words ask for a typed answer anyway."""
-        return await asyncio.to_thread(self._send, delivery.conversation.chat, delivery.reply)
+        return await asyncio.to_thread(self._send, delivery)
 
-    def _send(self, to: str, reply: Reply) -> Receipt:
+    def _send(self, delivery: Delivery) -> Receipt:
+        reply = delivery.reply
         content = self._content(reply)
         if content is None:
-            return self._create(to, self._words(reply))
+            return self._create(delivery, self._words(reply))
         try:
-            return self._create(to, content)
+            return self._create(delivery, content)
         except _ContentRefused:
             self._notebook.put(self._content_key(reply), "")
-            return self._create(to, self._words(reply))
+            return self._create(delivery, self._words(reply))
 
     def _words(self, reply: Reply) -> dict[str, Any]:
         fields: dict[str, Any] = {"body": whatsapp_text(reply.text)} if reply.text else {}
@@ -227,12 +230,12 @@ class WhatsAppChannel:
             fields["media_url"] = [self._media.url(file.ref, filename=file.filename, mime_type=file.mime_type)]
         return fields
 
-    def _create(self, to: str, fields: Mapping[str, Any]) -> Receipt:
+    def _create(self, delivery: Delivery, fields: Mapping[str, Any]) -> Receipt:
         sender = {"messaging_service_sid": self._service} if self._service else {"from_": self._from}
         if self._status_callback:
-            sender["status_callback"] = self._status_callback
+            sender["status_callback"] = _with_delivery(self._status_callback, delivery.id)
         with _translated("content_sid" in fields):
-            return Receipt(str(self._twilio().messages.create(to=to, **sender, **fields).sid))
+            return Receipt(str(self._twilio().messages.create(to=delivery.conversation.chat, **sender, **fields).sid))
 
     def _content(self, reply: Reply) -> dict[str, str] | None:
         """The message as a quick reply: one Content per set of labels, made once, with everything else as variables."""
@@ -260,8 +263,6 @@ class WhatsAppChannel:
                 )
         except Ambiguous as exc:
             raise Unreachable("no answer from Twilio's Content API, nothing was sent") from exc
-        if answer.status_code == 429:
-            raise RateLimited(1.0)
         if answer.status_code >= 500:
             raise Unreachable(f"Twilio's Content API answered {answer.status_code}, nothing was sent")
         return str(json.loads(answer.text)["sid"]) if answer.status_code in (200, 201) else None
@@ -296,9 +297,17 @@ def _http_client_type() -> Any:
             self._api_url = api_url
 
         def request(self, method: str, url: str, *args: Any, **kwargs: Any) -> Any:
-            return super().request(method, _rewritten(url, self._api_url), *args, **kwargs)
+            answer = super().request(method, _rewritten(url, self._api_url), *args, **kwargs)
+            if answer.status_code == 429:  # Twilio's own error would not say for how long
+                raise RateLimited(_retry_after(answer.headers or {}))
+            return answer
 
     return HttpClient
+
+
+def _retry_after(headers: Mapping[str, str]) -> float:
+    seconds = next((value for name, value in headers.items() if name.lower() == "retry-after"), "1")
+    return float(seconds) if seconds.isdecimal() else 1.0
 
 
 def _rewritten(url: str, api_url: str | None) -> str:
@@ -306,11 +315,22 @@ def _rewritten(url: str, api_url: str | None) -> str:
     return api_url + url[len(origin) :] if api_url and origin else url
 
 
-def _status(form: _Form) -> Received:
+def _with_delivery(callback: str, delivery_id: str) -> str:
+    """The callback's URL with the delivery in it: which conversation it was, nobody has to look up or remember.
+
+    Only letters, digits and a dot are added: no proxy can spell them differently before the signature is checked.
+    """
+    parts = urlsplit(callback)
+    named = "delivery=" + delivery_id.rpartition(":")[2].replace("#", ".")
+    return urlunsplit(parts._replace(query=f"{parts.query}&{named}" if parts.query else named))
+
+
+def _status(form: _Form, delivery: str) -> Received:
     update = StatusUpdate(
         message_id=form.get("MessageSid") or form.get("SmsSid"),
         status=form.get("MessageStatus") or form.get("SmsStatus"),
         error_code=form.get("ErrorCode"),
+        delivery=delivery,
     )
     if not update.message_id or not update.status:
         raise BadHook("the status callback names no message or no status")
@@ -387,7 +407,7 @@ def _rest_error(status: int, code: int | None) -> SendError:
         return Unreachable(f"Twilio answered {status}")
     if status >= 500 or status == 0:
         return Ambiguous(f"Twilio answered {status}")
-    return Refused(f"Twilio error {code or status}")
+    return (AddressClosed if code in _CLOSED_CODES else Refused)(f"Twilio error {code or status}")
 
 
 def _network_error(exc: BaseException) -> SendError:

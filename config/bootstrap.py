@@ -5,8 +5,8 @@ from __future__ import annotations
 import fnmatch
 import logging
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,11 +16,11 @@ from redis.exceptions import ResponseError
 from agent import Agent, AgentConfig, ChannelAgent, ConversationMemory, OfflineProvider, Tool, ToolPolicy
 from agent.tools.errors import ToolLoadError
 from agent.tools.loader import LoadedTools, load_all, load_tools
-from channels.base import Channel, MediaSource, Notebook
+from channels.base import Channel, MediaSource, Notebook, Pace
 from channels.console import ConsoleChannel
 from channels.feed import Feed, RedisFeed
 from channels.media import LocalMediaStore
-from channels.types import Turn
+from channels.types import Conversation, Turn
 from config.embedded import running_url
 from config.keys import secret_keys
 from config.loader import ConfigError
@@ -42,8 +42,10 @@ from pending.redis_records import LUA as PENDING_LUA
 from pending.store import BasePendingStore
 from pending.texts import speak
 from workers.connections import Connections
+from workers.deliveries import Deliveries, RedisDeliveries
 from workers.drain import Drain
 from workers.founding import check_alone, found
+from workers.journals import Journals, RedisJournals
 from workers.mailbox import LUA, Limits, Mailbox, RedisMailbox
 from workers.notebook import RedisNotebook
 from workers.outbox import Postman, RedisOutbox
@@ -51,6 +53,9 @@ from workers.queue import WakeUps
 from workers.reaper import Reaper
 from workers.redis import RedisUnfit, Scripts, check_fit, connect
 from workers.shards import Primary, RoutedScripts, ShardMap
+from workers.spool import Spool
+from workers.spool_file import FOLDER as SPOOL
+from workers.spool_file import SpoolFile
 from workers.wire import Wire
 from workers.words import Voice, Words
 
@@ -84,6 +89,8 @@ class Services:
     drain: Drain
     reaper: Reaper
     auditor: Auditor
+    deliveries: Deliveries
+    spool: Spool | None = None
 
 
 def bootstrap(
@@ -115,7 +122,7 @@ def bootstrap(
     feed = RedisFeed(connect(redis_url, answer_seconds=FEED_SECONDS))
     shelf = _Shelf(RedisNotebook(client), feed, media, keys, public_url)
     channels = {name: _sound_channel(name, settings, shelf) for name in settings.channels}
-    agents = _agents(settings, pending_scripts, media, keys)
+    agents = _agents(settings, pending_scripts, media, keys, RedisJournals(scripts))
     voice = _voice(agents)
     limits = settings.limits
     mailbox = RedisMailbox(
@@ -135,7 +142,7 @@ def bootstrap(
         media=media,
         drain=Drain(
             mailbox,
-            Postman(RedisOutbox(scripts), channels, speak),
+            Postman(RedisOutbox(scripts), channels, speak, paces=_paces(settings, channels, len(primaries))),
             channels,
             agents,
             voice,
@@ -145,6 +152,8 @@ def bootstrap(
         ),
         reaper=Reaper(own.client, Scripts(own.client, LUA, gated=gated), wake_up),
         auditor=Auditor(own.client, Ledger(data / LEDGER, Signer(keys)), gated=gated),
+        deliveries=RedisDeliveries(scripts, wake_up),
+        spool=Spool(SpoolFile(data / SPOOL), mailbox) if settings.spool else None,
     )
 
 
@@ -174,6 +183,14 @@ def _scripts(client: Redis, primaries: Sequence[Primary], folder: Path) -> Scrip
     if not primaries[0].name:
         return Scripts(client, folder)
     return RoutedScripts(ShardMap(client), {primary.name: primary.client for primary in primaries}, folder)
+
+
+def open_deliveries(settings: Settings, data: Path) -> Deliveries:
+    """The deliveries alone, for the command line. Raises ConfigError."""
+    url = find_redis(settings, data)
+    client = _connect(url, patient=False)
+    scripts = _scripts(client, open_primaries(settings, url, client), LUA)
+    return RedisDeliveries(scripts, WakeUps(client))
 
 
 def find_redis(settings: Settings, data: Path) -> str:
@@ -269,10 +286,12 @@ def _select(toolbox: LoadedTools, patterns: Sequence[str] | None) -> list[Tool]:
     return [tool for tool in toolbox.tools if any(fnmatch.fnmatchcase(tool.name, pattern) for pattern in patterns)]
 
 
-def _agents(settings: Settings, scripts: Scripts, media: LocalMediaStore, keys: list[str]) -> dict[str, ChannelAgent]:
+def _agents(
+    settings: Settings, scripts: Scripts, media: LocalMediaStore, keys: list[str], journals: Journals
+) -> dict[str, ChannelAgent]:
     toolbox = load_toolbox(settings)
     return {
-        name: _agent(settings, channel, toolbox, _redis_store(channel, scripts, keys), media)
+        name: _agent(settings, channel, toolbox, _redis_store(channel, scripts, keys), media, journals)
         for name, channel in settings.channels.items()
     }
 
@@ -301,6 +320,7 @@ def _agent(
     toolbox: LoadedTools,
     store: BasePendingStore,
     media: LocalMediaStore | None,
+    journals: Journals | None = None,
 ) -> ChannelAgent:
     for kind, factory in toolbox.executor_factories.items():
         store.register_executor_factory(kind, factory)
@@ -316,8 +336,10 @@ def _agent(
         store,
         confirm_ttl=channel.confirm_ttl,
         media=media,
+        journals=journals,
         language=channel.speaks,
         languages=channel.languages,
+        expiry_notice=channel.expiry_notice,
     )
 
 
@@ -325,6 +347,26 @@ def _policy(settings: PolicySettings | None) -> ToolPolicy | None:
     if settings is None:
         return None
     return ToolPolicy(settings.allow, settings.review, settings.deny, settings.deny_when)
+
+
+def _paces(
+    settings: Settings, channels: Mapping[str, Channel], shares: int = 1
+) -> dict[str, Callable[[Conversation], Pace]]:
+    return {
+        name: _pace(channel, settings.channels[name].messages_per_second, shares) for name, channel in channels.items()
+    }
+
+
+def _pace(channel: Channel, per_second: float | None, shares: int) -> Callable[[Conversation], Pace]:
+    """The platform's own pace, unless the configuration knows this account's; each primary keeps to its share of it."""
+    if per_second == 0:
+        return lambda _: Pace()
+
+    def pace(conversation: Conversation) -> Pace:
+        own = channel.pace(conversation)
+        return replace(own, per_second=(own.per_second if per_second is None else per_second) / shares)
+
+    return pace
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""The `sayso` command: up, web, worker, chat, check, audit, shards."""
+"""The `sayso` command: up, web, worker, chat, check, audit, deliveries, shards."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import click
 
 # Each command loads only what it needs, and `up` hears signals before it loads anything.
 from config.audit_cli import audit
+from config.deliveries_cli import deliveries
 from config.refusals import clear_errors, fail, load
 from config.shards_cli import shards
 
@@ -36,6 +37,7 @@ def main() -> None:
 
 main.add_command(audit)
 main.add_command(shards)
+main.add_command(deliveries)
 
 
 @main.command()
@@ -70,7 +72,7 @@ def up(config: Path | None, data: Path, host: str, port: int, workers: int) -> N
 @click.option("--threads", default=32, show_default=True, type=click.IntRange(4, 512))
 def web(config: Path | None, data: Path, host: str, port: int, threads: int) -> None:
     """Run the web process: webhooks in, media out, the console. For many processes, use the Procfile's gunicorn."""
-    from channels.web import create_app
+    from channels.web import begin, check_redis_if_there, create_app
     from config.address import check_free, local_url
     from config.bootstrap import bootstrap, check_redis
     from config.gunicorn import serve
@@ -82,8 +84,8 @@ def web(config: Path | None, data: Path, host: str, port: int, threads: int) -> 
     with clear_errors():
         check_free(host, port)
         services = bootstrap(settings, data=data, public_url=url)
-        check_redis(services)
-    serve(create_app(services), host=host, port=port, threads=threads)
+        (check_redis_if_there if services.spool else check_redis)(services)
+    serve(create_app(services), lambda: begin(services), host=host, port=port, threads=threads)
 
 
 @main.command()

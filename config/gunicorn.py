@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Callable
 from typing import Any
 
 from flask import Flask
@@ -11,9 +12,9 @@ from gunicorn.app.base import BaseApplication
 from config.embedded import die_with_parent
 
 
-def serve(app: Flask, *, host: str, port: int, threads: int) -> None:
-    """Serve until SIGTERM or SIGINT; requests in progress are finished first."""
-    server = _Server(app, {
+def serve(app: Flask, begin: Callable[[], None], *, host: str, port: int, threads: int) -> None:
+    """Serve until SIGTERM or SIGINT; requests in progress are finished first. `begin` is called after the fork."""
+    server = _Server(app, begin, {
         "bind": f"[{host}]:{port}" if ":" in host else f"{host}:{port}",
         "workers": 1,
         "worker_class": "gthread",
@@ -36,8 +37,9 @@ def _die_with_arbiter(_: Any, __: Any) -> None:
 class _Server(BaseApplication):
     """Gunicorn's own application class, configured by arguments instead of its command line."""
 
-    def __init__(self, app: Flask, options: dict[str, Any]) -> None:
+    def __init__(self, app: Flask, begin: Callable[[], None], options: dict[str, Any]) -> None:
         self._app = app
+        self._begin = begin
         self._options = options
         super().__init__()  # type: ignore[no-untyped-call]
 
@@ -47,5 +49,6 @@ class _Server(BaseApplication):
             self.cfg.set(key, value)  # type: ignore[union-attr]  # set by the time this is called
 
     def load(self) -> Flask:
-        """The app to serve."""
+        """The app to serve, asked for after the fork."""
+        self._begin()
         return self._app

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from datetime import UTC, datetime
+import time
 
 _STANDARD = set(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 #: Libraries whose INFO lines hold URLs with tokens in them.
@@ -15,7 +15,7 @@ class EventFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """The record as one line, with its traceback below if it has one."""
-        at = datetime.fromtimestamp(record.created, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(record.created))
         extras = " ".join(f"{key}={value}" for key, value in vars(record).items() if key not in _STANDARD)
         line = f"{at} {record.levelname} {record.getMessage()} {extras}".rstrip()
         return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
@@ -25,6 +25,13 @@ def set_up_logs(level: int = logging.INFO) -> None:
     """Log to stderr; libraries only when something is wrong."""
     handler = logging.StreamHandler()
     handler.setFormatter(EventFormatter())
+    _leave_out_what_no_line_shows()
     logging.basicConfig(level=level, handlers=[handler], force=True)
     for name in _TALKATIVE:
         logging.getLogger(name).setLevel(logging.WARNING)
+
+
+def _leave_out_what_no_line_shows() -> None:
+    """Caller, thread and process of each record, as logging's manual says how: a third of what a line costs."""
+    logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
+    logging._srcfile = None  # noqa: SLF001  # its documented switch

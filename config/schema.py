@@ -147,6 +147,7 @@ class PolicySettings(Section):
 class ChannelSettings(Section):
     """What every channel has. `tools` left out means all; `confirm_ttl` is in seconds.
 
+    `messages_per_second` is this account's own pace; 0 says that nobody paces it, not even by conversation.
     People are answered in the language they write, out of `languages`; `language` is for those we know nothing of.
     """
 
@@ -156,6 +157,8 @@ class ChannelSettings(Section):
     languages: list[Language] = Field(default=list(SHIPPED_LANGUAGES), min_length=1)
     language: Annotated[Language | None, BeforeValidator(_nothing_if_empty)] = None
     confirm_emoji: bool = False
+    messages_per_second: Annotated[float | None, NotBoolean] = Field(default=None, ge=0, le=10_000)
+    expiry_notice: bool = False
 
     @model_validator(mode="after")
     def _speaks_what_it_reads(self) -> Self:
@@ -231,6 +234,7 @@ class Settings(Section):
     public_url: str = ""
     redis_url: str = Field(default="", repr=False)  # it may hold a password
     shards: dict[Annotated[str, Field(pattern=CHANNEL_NAME)], RedisUrl] = Field(default={}, repr=False)
+    spool: bool = False
     agent: AgentSettings = AgentSettings()
     workers: WorkerSettings = WorkerSettings()
     limits: LimitSettings = LimitSettings()

@@ -83,7 +83,7 @@ _SEED: tuple[tuple[int, str, str, int, Status], ...] = (
 )
 
 
-@tool(description="List invoices, all of them or only those with one status")
+@tool(description="List invoices, all of them or only those with one status", read_only=True)
 def list_invoices(status: Status | None = None) -> str:
     """One line per invoice, and the total."""
     rows = [row for row in _invoices() if status in (None, row["status"])]
@@ -97,6 +97,7 @@ def list_invoices(status: Status | None = None) -> str:
 
 @tool(
     description="Find one invoice by its number or by its customer's name",
+    read_only=True,
     param_metadata={"query": {"description": "An invoice number such as INV-42, or part of a customer's name"}},
 )
 def find_invoice(query: str) -> str | ToolResult:
@@ -151,6 +152,7 @@ def delete_invoice(invoice_id: str) -> str:
 
 @tool(
     description="Refund a paid invoice, in part or in full",
+    read_only=True,  # it proposes; what refunds is the executor
     param_metadata={
         "invoice_id": {"description": "The invoice number, such as INV-42"},
         "amount": {"description": "How much to pay back, in EUR, such as 20.50"},
@@ -180,7 +182,7 @@ def refund_executor(action: PendingAction) -> Callable[[], str]:
     return lambda: _refund(action.args["invoice_id"], action.args["cents"], action.pending_action_id)
 
 
-@tool(description="Draw a bar chart of the sales of one year by month")
+@tool(description="Draw a bar chart of the sales of one year by month", read_only=True)
 def sales_chart(year: int = 2026) -> str:
     """A PNG beside the reply."""
     totals = _monthly_cents(year)
@@ -191,7 +193,7 @@ def sales_chart(year: int = 2026) -> str:
     return f"Sales in {year}: {_euros(sum(totals))}. The best month was {MONTHS[best]} with {_euros(totals[best])}."
 
 
-@tool(description="Export all invoices as a CSV file")
+@tool(description="Export all invoices as a CSV file", read_only=True)
 def export_invoices() -> str:
     """A CSV beside the reply, amounts in EUR with a decimal point."""
     columns = ("id", "customer", "issued", "amount", "refunded", "status")
@@ -206,7 +208,7 @@ def export_invoices() -> str:
     return f"{len(rows)} invoices exported."
 
 
-@tool(description="Write a sales report of one year, section by section", streaming=True)
+@tool(description="Write a sales report of one year, section by section", streaming=True, read_only=True)
 def sales_report(year: int = 2026, _pause: Callable[[float], None] = time.sleep) -> Iterator[str]:
     """The report in pieces, as they are ready."""
     for section in _sections(year):

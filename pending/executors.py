@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from typing import Any
 
@@ -25,17 +25,23 @@ _key: ContextVar[str] = ContextVar("sayso_idempotency_key", default="")
 
 
 def idempotency_key() -> str:
-    """The id of the confirmed action that is being performed: the same whenever it is repeated after a crash.
+    """What names this one effect: the same whenever it is repeated after a crash, and never another's.
 
-    Hand it to services that know idempotency keys. "" where no confirmed action is being performed.
+    Of a confirmed action it is its id; of a tool that a model called in a worker's turn, a hash of the turn, the call
+    and its arguments. Hand it to services that know idempotency keys. "" where neither is being performed.
     """
     return _key.get()
 
 
-@contextmanager
-def performing(action: PendingAction) -> Iterator[None]:
+def performing(action: PendingAction) -> AbstractContextManager[None]:
     """For as long as this lasts, `idempotency_key` is the action's."""
-    token = _key.set(action.pending_action_id)
+    return keyed(action.pending_action_id)
+
+
+@contextmanager
+def keyed(key: str) -> Iterator[None]:
+    """For as long as this lasts, `idempotency_key` is this; "" leaves it as it is."""
+    token = _key.set(key or _key.get())
     try:
         yield
     finally:

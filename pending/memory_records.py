@@ -208,17 +208,26 @@ class MemoryRecords:
                     self._live[conversation, arm.user] = pid
         self._forget_oldest()
 
-    def show(self, pid: str, seen: int = 0) -> None:
-        """Open the window of an action whose preview was delivered, and of its steps."""
+    def show(self, pid: str, seen: int = 0) -> tuple[float, Arm | None]:
+        """The preview was delivered: its window opens, and those of its steps. Returns when it closes, on what."""
         now = self._get(pid)
         if now is None or now.state != "armed":
-            return
+            return 0.0, None
         arm = self._actions[pid][1]
         expires_at = round(self._clock() + arm.ttl_ms / 1000, 3)
         self._put(pid, replace(now, expires_at=expires_at, seen=seen))
         self._set(pid, "shown")
         for step in arm.steps:
             self.show(step, seen)
+        return expires_at, arm
+
+    def run_out(self, pid: str) -> bool:
+        """Whether the window closed on what nobody answered: it ends here."""
+        now = self._get(pid)
+        if now is None or now.state != "shown" or self._clock() < now.expires_at:
+            return False
+        self._set(pid, "expired")
+        return True
 
     def bury(self, pid: str) -> None:
         """End an action whose preview can never be delivered."""
@@ -266,7 +275,7 @@ class MemoryRecords:
         if at >= now.expires_at:
             self._set(now.pid, "expired", by=claim.by)
             return "expired", "expired"
-        if fence and claim.kind == "text" and seq <= now.seen:
+        if fence and claim.kind == "text" and (seq <= now.seen or round(at, 3) < self._shown_at(now)):
             return "early", now.state
         self._set(now.pid, "claimed", by=claim.by)
         return "mine", "claimed"
@@ -293,7 +302,14 @@ class MemoryRecords:
         sooner = round(self._clock() + seconds, 3)
         if now.state != "shown" or sooner >= now.expires_at:
             return now
+        arm = self._actions[now.pid][1]
+        cut = round((now.expires_at - sooner) * 1000)  # a shorter window, not an earlier one
+        self._actions[now.pid] = (now, replace(arm, ttl_ms=arm.ttl_ms - cut))
         return self._put(now.pid, replace(now, expires_at=sooner))
+
+    def _shown_at(self, now: StoredAction) -> float:
+        """When the window opened. A turn that waited elsewhere has a later number, not a later time."""
+        return round(now.expires_at - self._actions[now.pid][1].ttl_ms / 1000, 3)
 
     def _occupied(self, conversation: str, arm: Arm, move: Move | None) -> bool:
         other = self._live.get((conversation, arm.user), "")

@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from secrets import randbelow
 from typing import Any, TypeVar
 
-from pending.action import Executor, PendingAction, PendingActionExistsError, check_proposal, exact
+from pending.action import (
+    Executor,
+    PendingAction,
+    PendingActionExistsError,
+    check_proposal,
+    compute_args_digest,
+    exact,
+)
 
 #: Rebuilds what a confirmed action runs, from its record alone; None when it must not run any more.
 ExecutorFactory = Callable[[PendingAction], Executor | None]
@@ -20,6 +27,27 @@ F = TypeVar("F", bound=ExecutorFactory)
 
 #: Proposals of one turn that may share a yes: more than a person reads is not consent.
 MAX_STEPS = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Proposed:
+    """A proposal, and where in its turn it was made: in which answer of the model, and by which of its calls."""
+
+    action: PendingAction
+    at: tuple[int, int]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The proposal as JSON-ready data; its closure, if it has one, stays behind."""
+        return {"action": self.action.to_dict(), "at": list(self.at)}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Proposed:
+        """The proposal that `to_dict` wrote. Raises ValueError, TypeError or KeyError on anything else."""
+        action, (round_, call) = PendingAction.from_dict(data["action"]), data["at"]
+        check_proposal(action)
+        if compute_args_digest(action.args) != action.args_digest:
+            raise ValueError("the arguments of this proposal are not those it was made with")
+        return cls(action, (int(round_), int(call)))
 
 
 @dataclass(slots=True)
@@ -48,15 +76,32 @@ class ChannelRun:
                 raise PendingActionExistsError(f"{same[0].preview!r} already waits for a yes: finish that one first")
             if len(self.proposals) >= MAX_STEPS:
                 raise PendingActionExistsError(f"{MAX_STEPS} steps already wait for a yes: finish those first")
-            at = bisect_right(self.places, (self.rounds, place.get()))
-            self.places.insert(at, (self.rounds, place.get()))
-            self.proposals.insert(at, action)
+            proposed = Proposed(action, (self.rounds, place.get()))
+            self._insert(proposed)
+            made = _made.get()
+            if made is not None:
+                made.append(proposed)
+
+    def restore(self, proposed: Proposed) -> None:
+        """What an earlier attempt at this turn proposed: the same action, and it is this run's person who is asked."""
+        action = replace(
+            proposed.action, user_id=self.user_id, channel_id=self.channel_id, conversation_id=self.conversation_id
+        )
+        with self.lock:
+            self.rounds = max(self.rounds, proposed.at[0])
+            self._insert(replace(proposed, action=action))
+
+    def _insert(self, proposed: Proposed) -> None:
+        index = bisect_right(self.places, proposed.at)
+        self.places.insert(index, proposed.at)
+        self.proposals.insert(index, proposed.action)
 
 
 #: Which of the calls of one model answer is running: they may run at once, but a plan has their order.
 place: ContextVar[int] = ContextVar("sayso_place", default=0)
 
 _run: ContextVar[ChannelRun | None] = ContextVar("sayso_channel_run", default=None)
+_made: ContextVar[list[Proposed] | None] = ContextVar("sayso_proposals_made", default=None)
 
 
 @contextmanager
@@ -79,6 +124,24 @@ def begin_round() -> None:
     run = _run.get()
     if run is not None:
         run.rounds += 1
+
+
+@contextmanager
+def collect_proposals() -> Iterator[list[Proposed]]:
+    """Collect what is proposed in this context, in the tasks and in the threads started from it."""
+    made: list[Proposed] = []
+    token = _made.set(made)
+    try:
+        yield made
+    finally:
+        _made.reset(token)
+
+
+def restore(proposals: Iterable[Proposed]) -> None:
+    """Propose again what an earlier attempt at this turn proposed. Outside a channel run this is a no-op."""
+    run = _run.get()
+    for proposed in proposals if run else ():
+        run.restore(proposed)  # type: ignore[union-attr]  # there is a run, or nothing to go through
 
 
 def stash_pending(

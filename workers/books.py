@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -26,16 +27,21 @@ log = logging.getLogger(__name__)
 GATHER_SECONDS = 0.05
 #: Seconds between two heartbeats of the worker and of what it runs.
 BEAT_SECONDS = 15.0
-#: Jobs that may wait to be written while Redis is away; the worker takes no more than it can run, so this is ample.
-MAX_WAITING = 10_000
+
+
+class Stopped(Exception):
+    """How a job ends that RQ was told to stop: it is kept among the stopped ones, not among the failed."""
 
 
 @dataclass(slots=True, eq=False)
 class _Entry:
-    """A job under way or over, and what has been written of it."""
+    """A job under way or over, and what has been written of it. Until it is `written`, its execution may be in Redis or
+    not: the answer may have been lost.
+    """
 
     job: Job
     execution: Execution | None = None
+    written: bool = False
     over: bool = False
     error: BaseException | None = None
 
@@ -43,8 +49,10 @@ class _Entry:
 class Books:
     """Lives as long as its worker, on a thread of its own. What cannot be written now is written later."""
 
-    def __init__(self, worker: BaseWorker) -> None:
+    def __init__(self, worker: BaseWorker, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._worker = worker
+        self._clock = clock
+        self._beaten = clock()
         self._lock = threading.Lock()
         self._entries: dict[str, _Entry] = {}
         self._changed = threading.Event()
@@ -77,53 +85,68 @@ class Books:
 
     def _keep(self) -> None:
         while not self._closing.is_set():
-            heard = self._changed.wait(BEAT_SECONDS)
-            if heard and not self._closing.wait(GATHER_SECONDS):
+            if self._changed.wait(BEAT_SECONDS) and not self._closing.wait(GATHER_SECONDS):
                 self._changed.clear()
-            self._try(self._write)
-            if not heard:
-                self._try(self._beat)
+            self._write_down()
         self._try(self._write)
 
-    def _try(self, write: Callable[[], None]) -> None:
+    def _write_down(self) -> None:
+        """What changed, and, however much that is, a heartbeat when it is due."""
+        self._try(self._write)
+        if self._clock() - self._beaten >= BEAT_SECONDS and self._try(self._beat):
+            self._beaten = self._clock()
+
+    def _try(self, write: Callable[[], None]) -> bool:
         try:
             write()
         except RedisError as exc:
             log.warning("books.redis_away", extra={"reason": type(exc).__name__})
-            self._closing.wait(1.0)
-            self._changed.set()
+        except Exception:
+            log.exception("books.failed")  # the thread goes on: without it the worker looks dead to RQ
+        else:
+            return True
+        self._closing.wait(1.0)
+        self._changed.set()
+        return False
 
     def _write(self) -> None:
         """Everything since the last entry, in one pipeline."""
         with self._lock:
             entries = list(self._entries.values())
         over = [entry for entry in entries if entry.over]
-        fresh = [entry for entry in entries if not entry.over and entry.execution is None]
+        fresh = [entry for entry in entries if not entry.over and not entry.written]
         if not over and not fresh:
             return
         with self._worker.connection.pipeline() as pipe:
-            made = [(entry, self._register(entry.job, pipe)) for entry in fresh]
+            for entry in fresh:
+                self._register(entry, pipe)
             for entry in over:
                 self._dismiss(entry, pipe)
             self._count(sum(entry.error is None for entry in over), len(entries) - len(over), pipe)
-            pipe.execute()
-        for entry, execution in made:
-            entry.execution = self._worker.executions[execution.id] = execution
+            _report(pipe.execute(raise_on_error=False))
+        for entry in fresh:
+            self._registered(entry)
         for entry in over:
             self._forget(entry)
 
-    def _register(self, job: Job, pipe: Any) -> Execution:
+    def _register(self, entry: _Entry, pipe: Any) -> None:
         """As RQ prepares an execution, and takes the job off the list of those on their way."""
-        worker = self._worker
-        execution = Execution.create(job, worker.get_heartbeat_ttl(job), pipeline=pipe, worker_name=worker.name)
+        worker, job = self._worker, entry.job
+        if entry.execution is not None:  # of a try whose answer was lost
+            entry.execution.delete(job=job, pipeline=pipe)
+        entry.execution = Execution.create(job, worker.get_heartbeat_ttl(job), pipeline=pipe, worker_name=worker.name)
         job.prepare_for_execution(worker.name, pipeline=pipe)
         pipe.persist(job.key)
         pipe.lrem(_on_their_way(worker), 1, job.id)
-        return execution
+
+    def _registered(self, entry: _Entry) -> None:
+        entry.written = True
+        if entry.execution is not None:
+            self._worker.executions[entry.execution.id] = entry.execution
 
     def _dismiss(self, entry: _Entry, pipe: Any) -> None:
         """Our jobs leave no result behind: they carry an id, and the conversation has the rest."""
-        if entry.execution is None:
+        if not entry.written:
             pipe.lrem(_on_their_way(self._worker), 1, entry.job.id)
         if entry.error is None:
             pipe.delete(entry.job.key)
@@ -133,9 +156,8 @@ class Books:
     def _count(self, succeeded: int, running: int, pipe: Any) -> None:
         if succeeded:
             pipe.hincrby(self._worker.key, "successful_job_count", succeeded)
-        state = WorkerStatus.BUSY if running else WorkerStatus.IDLE
-        if self._worker.get_state() != state:
-            self._worker.set_state(state, pipeline=pipe)
+        if self._worker.get_state() not in (WorkerStatus.SUSPENDED, _state(running)):
+            self._worker.set_state(_state(running), pipeline=pipe)
 
     def _forget(self, entry: _Entry) -> None:
         if entry.error is not None:
@@ -148,23 +170,45 @@ class Books:
     def _fail(self, entry: _Entry, error: BaseException) -> None:
         """RQ's own way of filing a failure: the failed ones, or, if somebody stopped it, the stopped ones."""
         words = "".join(traceback.format_exception(error))
-        queue = self._worker.queues[0]
-        self._worker.handle_job_failure(entry.job, queue, exc_string=words, execution=entry.execution)
+        worker, job = self._worker, entry.job
+        # RQ reads this where it files; nothing else of ours does.
+        worker._stopped_job_id = job.id if isinstance(error, Stopped) else None  # noqa: SLF001
+        try:
+            worker.handle_job_failure(job, worker.queues[0], exc_string=words, execution=entry.execution)
+        except RedisError:
+            raise
+        except Exception:
+            log.exception("books.not_filed", extra={"job": job.id})
 
     def _beat(self) -> None:
         """Say that the worker lives, and what it runs with it."""
         worker = self._worker
+        executions = list(worker.executions.values())
         with worker.connection.pipeline() as pipe:
             worker.heartbeat(pipeline=pipe)
-            for execution in list(worker.executions.values()):
+            for execution in executions:
                 job = execution.job
                 execution.heartbeat(job.started_job_registry, worker.get_heartbeat_ttl(job), pipeline=pipe)
-            reborn = pipe.execute()[0] == 1
-            if reborn:  # Redis was away for so long that it forgot us
+            answers = pipe.execute(raise_on_error=False)
+            _report(answers)
+            if worker.get_state() != WorkerStatus.SUSPENDED:
+                worker.set_state(_state(len(executions)), pipeline=pipe)
+            if answers[0] == 1:  # Redis was away for so long that it forgot us
                 pipe.hset(worker.key, mapping=worker.serialize())
                 pipe.expire(worker.key, worker.worker_ttl + 60)
                 register(worker, pipe)
-                pipe.execute()
+            pipe.execute()
+
+
+def _state(running: int) -> WorkerStatus:
+    return WorkerStatus.BUSY if running else WorkerStatus.IDLE
+
+
+def _report(answers: list[Any]) -> None:
+    """What Redis refuses, such as a key of RQ's that somebody filled with something else, it would refuse again."""
+    for answer in answers:
+        if isinstance(answer, Exception):
+            log.error("books.refused", extra={"reason": type(answer).__name__})
 
 
 def _on_their_way(worker: BaseWorker) -> str:

@@ -24,7 +24,8 @@ class Connections:
     count for its metrics: about as much work as a script. Here a connection that has gone stale shows when it is
     used. What is sent must bear being sent twice, as our scripts do.
 
-    Calls from an event loop (`offload.reach`) go over the `wire`, if there is one; else each waits in a thread.
+    Calls from an event loop (`offload.reach`) go over the `wire`, if there is one for that loop; else each waits in a
+    thread.
     """
 
     def __init__(self, pool: ConnectionPool) -> None:
@@ -46,7 +47,9 @@ class Connections:
         packed = _packed(command)
         if not aboard():
             return self._ask(packed)
-        return wait_for(self.wire.ask(packed) if self.wire else asyncio.to_thread(self._ask, packed))
+        if self.wire and self.wire.serves(asyncio.get_running_loop()):
+            return wait_for(self.wire.ask(packed))
+        return wait_for(asyncio.to_thread(self._ask, packed))
 
     def _ask(self, packed: bytes) -> Any:
         connection = self._take()

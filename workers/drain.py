@@ -17,12 +17,23 @@ from redis.exceptions import RedisError
 
 from channels.base import Channel, FetchError
 from channels.types import Media, Reply
-from workers.lane import Change, LaneLost, LaneParked, Lease, QueuedReply, QueuedTurn, TurnOvertaken, Work, stops
+from workers.lane import (
+    Change,
+    JournalUnreadable,
+    LaneLost,
+    LaneParked,
+    Lease,
+    QueuedReply,
+    QueuedTurn,
+    TurnOvertaken,
+    Work,
+    stops,
+)
 from workers.mailbox import LEASE_MS, Mailbox
 from workers.offload import offload, reach
 from workers.outbox import Postman
 from workers.redis import ShardMoved
-from workers.words import Voice
+from workers.words import Voice, Words
 
 log = logging.getLogger(__name__)
 
@@ -32,6 +43,8 @@ MAX_TURNS = 5
 MAX_SECONDS = 20.0
 #: Seconds a turn may take before it is ended with an honest word.
 TURN_TIMEOUT = 120.0
+#: Times a turn is begun: one that kills its worker must not do so for ever.
+MAX_ATTEMPTS = 5
 
 #: Seconds after which a turn is answered without the inbound files that are not there yet.
 FETCH_SECONDS = 30.0
@@ -156,7 +169,13 @@ class Drain:
 
     def _joined(self, queued: QueuedTurn) -> QueuedTurn:
         agent = self.agents.get(queued.turn.conversation.channel)
-        return queued.joined(agent.is_answer) if self.joins and agent and not queued.is_stopped else queued
+        if agent is None or queued.is_stopped:
+            return queued
+        if (
+            queued.journal or queued.attempt > 1
+        ):  # what was worked on together stays together; what kills its worker does so alone
+            return queued.rejoined()
+        return queued.joined(agent.is_answer) if self.joins else queued
 
     async def _turn(self, held: _Held, queued: QueuedTurn) -> Work:
         lease, channel = held.lease, self.channels.get(queued.turn.conversation.channel)
@@ -176,17 +195,18 @@ class Drain:
         agent = self.agents.get(queued.turn.conversation.channel)
         if agent is None:
             return Change(replies=((Reply(words.channel_gone()), ""),))
-        if queued.is_stopped:  # the turn that said so tells it
-            return await self._give_up(lease, queued, "")
-        if stops(queued.turn):
-            told = words.stopped() if queued.stop == queued.seq else words.nothing_to_stop()
-            return await self._give_up(lease, queued, told)
+        given_up = _unasked(queued, words)
+        if given_up is not None:
+            return await self._give_up(lease, queued, given_up)
         try:
             async with held.working_on(queued, self.turn_timeout):
                 return await agent.answer(await self._with_files(queued), lease)
         except TimeoutError:
             log.error("turn.timeout", extra={"conversation": lease.conversation, "seq": queued.seq})
             return await self._give_up(lease, queued, "" if held.stopped > queued.seq else words.too_long())
+        except JournalUnreadable as exc:  # no traceback: it may quote what was said
+            log.error("turn.unreadable", extra={"conversation": lease.conversation, "reason": str(exc)})
+            return await self._give_up(lease, queued, words.interrupted_before())
         except (LaneLost, TurnOvertaken, RedisError):
             raise  # nothing may be said about a turn whose state is not known: the next holder works on it again
         except Exception:
@@ -220,6 +240,18 @@ class Drain:
 
 def _log_left(conversation: str, reason: Exception) -> None:
     log.info("lane.left", extra={"conversation": conversation, "reason": type(reason).__name__})
+
+
+def _unasked(queued: QueuedTurn, words: Words) -> str | None:
+    """What is said to a turn that no agent is asked about, None for one that it answers."""
+    if queued.is_stopped:  # the turn that said so tells it
+        return ""
+    if stops(queued.turn):
+        return words.stopped() if queued.stop == queued.seq else words.nothing_to_stop()
+    if queued.attempt > MAX_ATTEMPTS:
+        log.error("turn.kills", extra={"conversation": queued.turn.conversation.id, "seq": queued.seq})
+        return words.interrupted_before()
+    return None
 
 
 async def _kept(media: Media, channel: Channel, sink: MediaSink, slots: asyncio.Semaphore) -> Media:
@@ -278,6 +310,8 @@ def _in_pieces(change: Change, channel: Channel | None) -> Change:
         if not (reply.text or reply.media):
             continue
         *firsts, last = _pieces(reply, channel) if channel else [reply]
+        if reply.collapse and not firsts:  # of several messages, none may take another's place
+            last = replace(last, collapse=reply.collapse)
         pieces += [(piece, "") for piece in firsts] + [(last, pid)]
     return replace(change, replies=tuple(pieces))
 

@@ -38,8 +38,18 @@ async def ferry(function: Callable[[], T]) -> T:
     while not call.dead:
         try:
             answer = await step
+        except GeneratorExit as exc:  # it was thrown away in mid-call: its cleanup runs, and can wait for nothing
+            _end(call, exc)
+            raise
         except BaseException as exc:  # noqa: BLE001  # it is the function's to handle, cancellation included
             step = call.throw(exc)
         else:
             step = call.switch(answer)
     return cast("T", step)
+
+
+def _end(call: greenlet, reason: BaseException) -> None:
+    step: Any = call.throw(reason)
+    while not call.dead:
+        step.close()
+        step = call.throw(RuntimeError("nobody waits for this call any more"))

@@ -3,18 +3,22 @@
 LaneError
 ├── LaneLost       another worker holds the lane by now
 ├── LaneParked     nothing can be sent now: the lane was let go until a later try
-└── TurnOvertaken  the world changed since this worker looked
+├── TurnOvertaken  the world changed since this worker looked
+└── JournalUnreadable  what an earlier attempt at a turn left behind makes no sense
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import Any
 
 from channels.types import Conversation, Delivery, Reply, Turn
+
+#: Timers that one conversation may have. The scripts know it too.
+MAX_TIMERS = 100
 
 
 class LaneError(Exception):
@@ -33,6 +37,10 @@ class TurnOvertaken(LaneError):
     """Raised when a commit found the world changed since it looked: look again."""
 
 
+class JournalUnreadable(LaneError):
+    """Raised when nobody can tell what an earlier attempt at a turn has done: it must not be tried again."""
+
+
 @dataclass(frozen=True, slots=True)
 class Lease:
     """The right to work on a conversation, with the fencing token that proves it is still held."""
@@ -44,10 +52,12 @@ class Lease:
 
 @dataclass(frozen=True, slots=True)
 class QueuedTurn:
-    """The next turn to work on, with what its worker needs to know: `live` and `tapped` are pending records.
+    """The next turn to work on, with what its worker needs to know: `live` and `tapped` are pending records, `timers`
+    those of the whole conversation.
 
     `following` are turns of the same person right behind it, by number; `upto` is the last of those that are worked on
-    together with it, 0 for none. `stop` is the number of the last turn that said stop, 0 for none.
+    together with it, 0 for none. `stop` is the number of the last turn that said stop, 0 for none. `journal` is what
+    earlier attempts at it have come to, `attempt` which one this is, from 1.
     """
 
     seq: int
@@ -60,6 +70,9 @@ class QueuedTurn:
     following: tuple[tuple[int, Turn], ...] = ()
     stop: int = 0
     upto: int = 0
+    timers: tuple[Timer, ...] = ()
+    journal: tuple[str, ...] = ()
+    attempt: int = 1
 
     @property
     def last(self) -> int:
@@ -84,21 +97,48 @@ class QueuedTurn:
 
         if self.live or not is_plain(self.turn):
             return self
-        burst = list(takewhile(lambda each: is_plain(each[1]), self.following))
+        return self._with(list(takewhile(lambda each: is_plain(each[1]), self.following)))
+
+    def rejoined(self) -> QueuedTurn:
+        """This turn with those it was joined with when its journal was begun, and with no others."""
+        last = journalled_upto(self.journal)
+        return self._with([each for each in self.following if each[0] <= last])
+
+    def _with(self, burst: Sequence[tuple[int, Turn]]) -> QueuedTurn:
         if not burst:
             return self
         text = "\n".join([self.turn.text, *(turn.text for _, turn in burst)])
         return replace(self, turn=replace(self.turn, text=text), upto=burst[-1][0])
 
 
+def journal_head(queued: QueuedTurn) -> str:
+    """The first entry of a journal: which turns it is of."""
+    return json.dumps({"seq": queued.seq, "upto": queued.last})
+
+
+def journalled_upto(journal: Sequence[str]) -> int:
+    """The last of the turns that a journal is of; 0 for none, or where nobody can tell."""
+    try:
+        return int(json.loads(journal[0])["upto"])
+    except (IndexError, ValueError, KeyError, TypeError):
+        return 0
+
+
 @dataclass(frozen=True, slots=True)
 class QueuedReply:
-    """The next reply to send, before any further turn. A `suspect` one may have arrived already."""
+    """The next reply to send, before any further turn. A `suspect` one may have arrived already.
+
+    `wait`: seconds until its channel's pace lets it go out, None where nobody said how fast that is. `ahead`: seconds
+    by which its chat is ahead of its own pace. `receipt`: a suspect one did arrive, the platform said so meanwhile.
+    """
 
     number: int
     text: str
     attempt: int
     suspect: bool = False
+    wait: float | None = None
+    ahead: float = 0.0
+    receipt: str = ""
 
     def delivery(self, lease: Lease) -> Delivery:
         """The reply with its address, as adapters take it."""
@@ -140,7 +180,8 @@ class Move:
 class Arm:
     """A pending action to store: its record exactly as sealed, and for how long it may be answered once shown.
 
-    A `live` one is what its scope waits for; others are reached by a button, or as the `steps` of a plan.
+    A `live` one is what its scope waits for; others are reached by a button, or as the `steps` of a plan. `notice` is
+    the outbox entry that is said when its window closes unanswered, "" for none.
     """
 
     pending_action_id: str
@@ -155,12 +196,14 @@ class Arm:
     code: str = ""
     plan: str = ""
     steps: tuple[str, ...] = ()
+    notice: str = ""
 
     @property
     def more(self) -> tuple[str, ...]:
         """Fields that only some actions have, by name and value."""
         fields = {"code": self.code, "plan": self.plan, "steps": " ".join(self.steps)}
-        given = {**fields, "idempotent": "1" if self.idempotent else ""}
+        notice = f"{self.user} {self.notice}" if self.notice else ""
+        given = {**fields, "idempotent": "1" if self.idempotent else "", "notice": notice}
         return tuple(word for name, value in given.items() if value for word in (name, value))
 
     def to_dict(self) -> dict[str, Any]:
@@ -179,18 +222,53 @@ class Arm:
 
 
 @dataclass(frozen=True, slots=True)
+class Timer:
+    """Something to be said later, once, at `at`: Unix seconds by the server's clock.
+
+    `user` is the scope that it belongs to and `note` what it is about, for whoever lists them. Ids are unique in a
+    conversation.
+    """
+
+    id: str
+    at: float
+    text: str
+    user: str = ""
+    note: str = ""
+
+    def to_dict(self, to: Conversation) -> dict[str, Any]:
+        """The timer as the scripts read it: `what` is kept until it rings."""
+        at, reply = round(self.at * 1000), outbox_entry(to, Reply(self.text))
+        what = {"id": self.id, "at": at, "user": self.user, "note": self.note, "reply": reply}
+        return {"id": self.id, "at": at, "what": json.dumps(what)}
+
+    @classmethod
+    def from_json(cls, what: str) -> Timer:
+        """The timer that is kept."""
+        kept = json.loads(what)
+        reply = Reply.from_json(json.loads(kept["reply"])["reply"])
+        return cls(kept["id"], kept["at"] / 1000, reply.text, kept.get("user", ""), kept.get("note", ""))
+
+
+@dataclass(frozen=True, slots=True)
 class Change:
-    """All that a turn changes: replies with the action each previews (or ""), history, pending actions."""
+    """All that a turn changes: replies with the action each previews (or ""), history, pending actions, timers.
+
+    `silenced` are the ids of timers that will not ring.
+    """
 
     replies: tuple[tuple[Reply, str], ...] = ()
     history: str | None = None
     move: Move | None = None
     arms: tuple[Arm, ...] = ()
+    timers: tuple[Timer, ...] = ()
+    silenced: tuple[str, ...] = ()
 
     def to_json(self, to: Conversation | None = None) -> str:
         """The change as the scripts read it. Absent parts are left out: cjson reads null as a value."""
         entries = [{"pid": pid or "-", "reply": outbox_entry(to, reply)} for reply, pid in self.replies if to]
         data: dict[str, Any] = {"replies": entries, "arms": [arm.to_dict() for arm in self.arms]}
+        data["timers"] = [timer.to_dict(to) for timer in self.timers if to]
+        data["silenced"] = self.silenced
         if self.history is not None:
             data["history"] = self.history
         if self.move:
@@ -199,31 +277,41 @@ class Change:
 
 
 def outbox_entry(to: Conversation, reply: Reply) -> str:
-    """A reply and its address, as the outbox keeps them."""
-    return json.dumps({"to": [to.channel, to.chat, to.thread], "reply": reply.to_json()})
+    """A reply and its address, as the outbox keeps them. What it collapses with comes first: scripts look for it."""
+    first = {"collapse": reply.collapse} if reply.collapse else {}
+    return json.dumps({**first, "to": [to.channel, to.chat, to.thread], "reply": reply.to_json()})
 
 
 def read_work(view: Sequence[Any]) -> Work:
     """What a script's view of the lane says there is to do."""
     match list(view):
-        case ["reply", entry, attempt, suspect]:
+        case ["reply", entry, attempt, suspect, wait, ahead, receipt]:
             number, _, text = str(entry).split(" ", 2)
-            return QueuedReply(int(number), text, int(attempt), bool(suspect))
-        case ["turn", entry, live, tapped, history, burst, stop]:
+            slot = None if wait < 0 else wait / 1000
+            return QueuedReply(int(number), text, int(attempt), bool(suspect), slot, ahead / 1000, str(receipt))
+        case ["turn", entry, live, tapped, history, burst, stop, timers, journal, attempt]:
             seq, at, user, _, turn = str(entry).split(" ", 4)
             return QueuedTurn(
-                int(seq),
-                int(at) / 1000,
-                user,
-                Turn.from_json(turn),
-                pairs(live),
-                pairs(tapped),
-                str(history),
-                tuple(_following(each) for each in burst),
-                int(stop),
+                seq=int(seq),
+                received_at=int(at) / 1000,
+                user=user,
+                turn=Turn.from_json(turn),
+                live=pairs(live),
+                tapped=pairs(tapped),
+                history=str(history),
+                following=tuple(_following(each) for each in burst),
+                stop=int(stop),
+                timers=in_order(map(Timer.from_json, timers)),
+                journal=tuple(journal),
+                attempt=int(attempt),
             )
         case _:
             return None
+
+
+def in_order(timers: Iterable[Timer]) -> tuple[Timer, ...]:
+    """Timers, the next one first."""
+    return tuple(sorted(timers, key=lambda timer: (timer.at, timer.id)))
 
 
 def stops(turn: Turn) -> bool:

@@ -29,7 +29,7 @@ LUA = Path(__file__).parent / "lua"
 WakeUp = Callable[[str], Sequence[str | bytes | int | float]]
 
 
-Outcome = Literal["new", "duplicate", "ignored", "full", "fast", "crowded"]
+Outcome = Literal["new", "duplicate", "ignored", "full", "fast", "crowded", "spooled"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """What became of a turn at the door."""
+    """What became of a turn at the door. A `spooled` one is on this machine's disk and has no number yet."""
 
     outcome: Outcome
     seq: int
@@ -70,8 +70,11 @@ class Accepted:
 class Mailbox(Protocol):
     """Turns in, one lease at a time, commits out. Every call is safe to repeat."""
 
-    def accept(self, turn: Turn, *, tapped: str = "") -> Accepted:
-        """Store a turn once and wake a worker, in one step. `tapped` names the pending action a button is for."""
+    def accept(self, turn: Turn, *, tapped: str = "", waited_seconds: float = 0.0) -> Accepted:
+        """Store a turn once and wake a worker, in one step. `tapped` names the pending action a button is for.
+
+        A turn that waited elsewhere counts as received so much earlier. Nobody is told when it is refused: it waits on.
+        """
 
     def lease(self, conversation: str, token: str) -> tuple[Lease, Work] | None:
         """Take a lane and see what it holds. None while another worker has it."""
@@ -97,7 +100,7 @@ class RedisMailbox:
         self._wake_up = wake_up
         self._limits = limits or Limits()
 
-    def accept(self, turn: Turn, *, tapped: str = "") -> Accepted:
+    def accept(self, turn: Turn, *, tapped: str = "", waited_seconds: float = 0.0) -> Accepted:
         """Store a turn once and wake a worker. Raises redis.RedisError when nothing was promised."""
         conversation, limits = turn.conversation.id, self._limits
         outcome, seq = self._scripts.run(
@@ -113,10 +116,11 @@ class RedisMailbox:
             limits.in_one_go,
             limits.per_shard,
             _flags(turn),
+            waited_ms(waited_seconds),
             *self._wake_up(conversation),
         )
         accepted = Accepted(outcome, int(seq))
-        if accepted.refused:
+        if accepted.refused and not waited_seconds:
             self._tell(turn, outcome)
         return accepted
 
@@ -178,6 +182,15 @@ def _flags(turn: Turn) -> str:
     stop = stops(turn)
     letters = {"a": not turn.addressed, "u": turn.tap is not None or stop, "s": stop}
     return "".join(letter for letter, given in letters.items() if given) or "-"
+
+
+def waited_ms(seconds: float) -> int:
+    """How long a turn waited before it came here, as far as we believe it.
+
+    It is a span of the one machine that kept the turn, so that no two clocks are compared. Whatever that clock did
+    meanwhile, a turn was not received in the future, nor before SEEN_MS: no question is open for that long.
+    """
+    return max(0, min(round(seconds * 1000), SEEN_MS))
 
 
 def checked(answer: Sequence[Any], lease: Lease) -> Work:

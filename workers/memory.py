@@ -2,31 +2,41 @@
 
 from __future__ import annotations
 
+import json
+import re
 import threading
 import time
 from collections import OrderedDict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import Any, Protocol, TypeVar
 
-from channels.types import Turn
+from channels.types import Reply, Turn
+from workers.deliveries import REPORTS, Aside, Fate, MemoryFates, new_id, repeatable, split_id
 from workers.lane import (
+    MAX_TIMERS,
+    Arm,
     Change,
     Deciding,
     LaneLost,
     Lease,
     QueuedReply,
     QueuedTurn,
+    Timer,
     TurnOvertaken,
     Work,
+    in_order,
     outbox_entry,
     stops,
 )
-from workers.mailbox import LEASE_MS, SEEN_MS, Accepted, Limits, Outcome, refusal
+from workers.mailbox import LEASE_MS, SEEN_MS, Accepted, Limits, Outcome, refusal, waited_ms
+from workers.outbox import End, Why
 from workers.words import Voice
 
 V = TypeVar("V")
+
+_MARK = re.compile(r'\{"collapse": "[^"]+"')
 
 #: Conversations remembered; past it the idle ones are forgotten first, and with none idle the newcomer hears `full`.
 MAX_LANES = 5000
@@ -39,8 +49,8 @@ MAX_BURST = 10
 BUSY_NOTICE_SECONDS = 60.0
 #: Who holds a lane that waits for its platform: nobody.
 PARKED = "parked"
-#: Replies that could not be delivered, kept for the operator.
-MAX_DEAD = 1000
+#: Seconds between those that waited for a channel that names no pace.
+SPREAD_SECONDS = 0.05
 #: Seconds after which a wake-up that nobody answered is repeated.
 WAKE_GRACE_SECONDS = 5.0
 
@@ -60,20 +70,14 @@ class Pendings(Protocol):
     def commit(self, conversation: str, letter: Deciding, change: Change) -> str:
         """Make the change, or say what is in its way."""
 
-    def show(self, pid: str, seen: int = 0) -> None:
-        """The preview was delivered: the window opens."""
+    def show(self, pid: str, seen: int = 0) -> tuple[float, Arm | None]:
+        """The preview was delivered: the window opens. Returns when it closes, and on what."""
+
+    def run_out(self, pid: str) -> bool:
+        """Whether the window closed on what nobody answered: it ends here."""
 
     def bury(self, pid: str) -> None:
         """The preview can never be delivered."""
-
-
-@dataclass(frozen=True, slots=True)
-class DeadReply:
-    """A reply that was given up, and why."""
-
-    conversation: str
-    reason: str
-    text: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +88,15 @@ class _Letter:
     turn: Turn
 
 
+@dataclass(frozen=True, slots=True)
+class _Bell:
+    """A timer, the outbox entry that it says, and the action whose window it ends, "" for none."""
+
+    timer: Timer
+    entry: str
+    ends: str = ""
+
+
 @dataclass(slots=True)
 class _Lane:
     """One conversation. `due` is when somebody should look after it, None while there is nothing to do."""
@@ -92,6 +105,7 @@ class _Lane:
     outbox: deque[tuple[int, str, str]] = field(default_factory=deque)
     seen: OrderedDict[str, tuple[int, float]] = field(default_factory=OrderedDict)
     histories: OrderedDict[str, str] = field(default_factory=OrderedDict)
+    bells: dict[str, _Bell] = field(default_factory=dict)
     #: By user, when all that may be said in one go is gained back.
     paces: OrderedDict[str, float] = field(default_factory=OrderedDict)
     received: int = 0
@@ -99,9 +113,14 @@ class _Lane:
     done: int = 0
     attempts: int = 0
     sending: tuple[int, int] = (0, 0)
-    suspect: int = 0
+    suspect: set[int] = field(default_factory=set)
+    slot: tuple[int, float] = (0, 0.0)
+    chat: float = 0.0
+    closed: tuple[int, str] = (-1, "")
     told_full: float = 0.0
     stop: int = 0
+    journal: list[str] = field(default_factory=list)
+    begun: tuple[int, int, int] = (0, 0, 0)
     epoch: int = 0
     token: str = ""
     until: float = 0.0
@@ -111,12 +130,29 @@ class _Lane:
     def busy(self) -> bool:
         return bool(self.inbox or self.outbox)
 
+    def awaited(self, now: float) -> bool:
+        """Whether somebody comes anyway. A timer brings nobody before it rings."""
+        return self.due is not None and (self.until > now or self.busy)
+
+    def next_ring(self) -> float | None:
+        """When the next timer rings."""
+        return min((bell.timer.at for bell in self.bells.values()), default=None)
+
     def may_have_arrived(self, number: int) -> bool:
         """Whether an earlier holder was shown this reply too, and neither settled nor postponed it."""
         if self.sending[0] == number and self.sending[1] != self.epoch:
-            self.suspect = number
+            self.suspect.add(number)
         self.sending = (number, self.epoch)
-        return self.suspect == number
+        return number in self.suspect
+
+    def attempt(self, seq: int) -> int:
+        """How many holders of the lane were shown this turn."""
+        last, by, times = self.begun
+        times = times if last == seq else 0
+        if (last, by) != (seq, self.epoch):
+            times += 1
+            self.begun = (seq, self.epoch, times)
+        return times
 
     def burst(self) -> tuple[tuple[int, Turn], ...]:
         """Turns right behind the first, of the same user and without buttons: they may be worked on as one."""
@@ -138,8 +174,32 @@ class _Lane:
         self.token, self.until, self.due = "", 0.0, due
 
 
+@dataclass(slots=True)
+class _Channel:
+    """How fast a channel sends: seconds between two messages, when its next slot is free, until when it is silent."""
+
+    gap: float | None = None
+    free: float = 0.0
+    closed: float = 0.0
+
+    def book(self, lane: _Lane, number: int, now: float) -> float | None:
+        """Seconds until a reply's turn; its slot is booked once."""
+        if self.gap is None and self.closed <= now:
+            return None
+        if lane.slot[0] != number or lane.slot[1] < self.closed:
+            lane.slot = (number, max(now, self.free, self.closed))
+            self.free = lane.slot[1] + (SPREAD_SECONDS if self.gap is None else self.gap)
+        return max(0.0, lane.slot[1] - now)
+
+    def silence(self, until: float) -> float:
+        """The platform asks all to wait. Returns until when, with what it asked before."""
+        self.closed = max(self.closed, until)
+        self.free = max(self.free, self.closed) + (SPREAD_SECONDS if self.gap is None else self.gap)
+        return self.closed
+
+
 class MemoryLanes:
-    """Lives as long as its process, bounded; a Mailbox and an Outbox in one, for tests and for one-process bots.
+    """Lives as long as its process, bounded; Mailbox, Outbox, Journals and Deliveries in one, for one-process bots.
 
     Nobody is woken: drain what you accepted, and what `overdue` names. `pendings` are the `records` of the agent's
     store; without them nothing can be proposed.
@@ -154,7 +214,8 @@ class MemoryLanes:
         limits: Limits | None = None,
         max_lanes: int = MAX_LANES,
     ) -> None:
-        self.dead: deque[DeadReply] = deque(maxlen=MAX_DEAD)
+        self._fates = MemoryFates()
+        self._channels: dict[str, _Channel] = {}
         self._pendings: Pendings = pendings or _NoPendings()
         self._pendings.fence = self
         self._lock = self._pendings.lock
@@ -164,9 +225,9 @@ class MemoryLanes:
         self._max_lanes = max_lanes
         self._lanes: OrderedDict[str, _Lane] = OrderedDict()
 
-    def accept(self, turn: Turn, *, tapped: str = "") -> Accepted:
+    def accept(self, turn: Turn, *, tapped: str = "", waited_seconds: float = 0.0) -> Accepted:
         """Store a turn once."""
-        name, now = turn.conversation.id, self._clock()
+        name, waited, now = turn.conversation.id, waited_ms(waited_seconds) / 1000, self._clock()
         with self._lock:
             lane, is_new = self._lanes.get(name, _Lane()), name not in self._lanes
             first = lane.seen.get(turn.event_id)
@@ -174,18 +235,20 @@ class MemoryLanes:
                 return Accepted("duplicate", first[0])
             if is_new and not turn.addressed:
                 return Accepted("ignored", 0)
-            refused = self._refused(lane, turn, now, is_new=is_new)
+            refused = self._refused(lane, turn, now, is_new=is_new, paced=not waited)
             if refused:
-                self._tell(lane, turn, now, refused)
+                if not waited_seconds:
+                    self._tell(lane, turn, now, refused)
                 return Accepted(refused, 0)
             self._lanes[name] = lane
             self._lanes.move_to_end(name)
+            awaited = lane.awaited(now)
             lane.received += 1
             if stops(turn) and lane.inbox:
                 lane.stop = lane.received
-            lane.inbox.append(_Letter(lane.received, now, tapped, turn))
+            lane.inbox.append(_Letter(lane.received, now - waited, tapped, turn))
             _remember(lane.seen, turn.event_id, (lane.received, now), MAX_EVENTS)
-            lane.due = now + WAKE_GRACE_SECONDS if lane.due is None else lane.due
+            lane.due = lane.due if awaited else now + WAKE_GRACE_SECONDS
             return Accepted("new", lane.received)
 
     def lease(self, conversation: str, token: str) -> tuple[Lease, Work] | None:
@@ -217,13 +280,17 @@ class MemoryLanes:
                 return self._view(lease.conversation, lane)
             if not lane.inbox or lane.inbox[0].seq != queued.seq:
                 raise TurnOvertaken(f"{lease.conversation}: moved")
+            if change.timers and len(lane.bells) + len(change.timers) - len(change.silenced) > MAX_TIMERS:
+                raise TurnOvertaken(f"{lease.conversation}: timers")
             refused = self._pendings.commit(
                 lease.conversation, Deciding(queued.user, queued.turn.event_id, lane.inbox[0].tapped), change
             )
             if refused:
                 raise TurnOvertaken(f"{lease.conversation}: {refused}")
+            _set_timers(lane, queued, change)
             while lane.inbox and lane.inbox[0].seq <= queued.last:
                 lane.inbox.popleft()
+            lane.journal.clear()
             lane.done = queued.last
             if change.history is not None:
                 _remember(lane.histories, queued.user, change.history, MAX_HISTORIES)
@@ -231,49 +298,120 @@ class MemoryLanes:
                 _say(lane, pid, outbox_entry(queued.turn.conversation, reply))
             return self._view(lease.conversation, lane)
 
+    def journal(self, lease: Lease, seq: int, at: int, entries: Sequence[str]) -> None:
+        """Append to the journal of the turn at the head. Raises LaneLost, TurnOvertaken."""
+        with self._lock:
+            lane = self._held(lease)
+            if not lane.inbox or lane.inbox[0].seq != seq:
+                raise TurnOvertaken(f"{lease.conversation}: moved")
+            if at == 0 and lane.journal[:1] != list(entries[:1]):
+                lane.journal.clear()
+            if at > len(lane.journal):
+                raise TurnOvertaken(f"{lease.conversation}: gap")
+            lane.journal += entries[len(lane.journal) - at :]
+
     def release(self, lease: Lease, *, hand_over: bool = False) -> Work:
         """Let the lane go; what came in meanwhile is returned instead, unless it is to be handed over."""
         with self._lock:
             if not self.holds(lease):
                 return None
             lane = self._lanes[lease.conversation]
+            self._ring(lane)
             if lane.busy and not hand_over:
                 return self._view(lease.conversation, lane)
-            lane.let_go(self._clock() + WAKE_GRACE_SECONDS if lane.busy else None)
+            lane.let_go(self._clock() + WAKE_GRACE_SECONDS if lane.busy else lane.next_ring())
+            lane.begun = (0, 0, 0)
             return None
 
-    def settle(self, lease: Lease, reply: QueuedReply, *, receipt: str = "", dead: str = "") -> Work:
+    def settle(
+        self,
+        lease: Lease,
+        reply: QueuedReply,
+        *,
+        receipt: str = "",
+        dead: str = "",
+        end: End = "dead",
+        gap: float = 0.0,
+    ) -> Work:
         """The reply was sent, or is given up for the reason `dead`. Raises LaneLost."""
         with self._lock:
-            lane = self._held(lease)
+            lane, now = self._held(lease), self._clock()
             if lane.outbox and lane.outbox[0][0] == reply.number:
-                _, pid, text = lane.outbox.popleft()
-                lane.attempts = lane.suspect = 0
+                number, pid, text = lane.outbox.popleft()
+                delivery_id, doubtful = f"{lease.conversation}#{number}", number in lane.suspect or end == "doubtful"
+                tries, lane.attempts = lane.attempts + 1, 0
+                lane.suspect.discard(number)
                 if dead:
-                    self.dead.append(DeadReply(lease.conversation, dead, text))
+                    self._fates.end(Fate(delivery_id, "dead", now, tries, "", dead, text, bool(pid), doubtful))
+                    lane.closed = (lane.received, dead) if end == "closed" else lane.closed
+                    if end == "limited":
+                        self._channel(lease.conversation).silence(now + gap)
                     self._pendings.bury(pid)
                 else:
-                    self._pendings.show(pid, lane.received)
+                    self._fates.end(Fate(delivery_id, "ambiguous" if doubtful else "sent", now, tries, receipt))
+                    lane.chat = max(now, lane.chat) + gap
+                    _set_notice(lane, *self._pendings.show(pid, lane.received))
             return self._view(lease.conversation, lane)
 
-    def postpone(self, lease: Lease, reply: QueuedReply, seconds: float, *, suspect: bool = False) -> None:
-        """Try again later: the lane is let go until then. Raises LaneLost."""
+    def postpone(self, lease: Lease, reply: QueuedReply, seconds: float, why: Why = "tried") -> None:
+        """Later: the lane is let go until then. Raises LaneLost."""
         with self._lock:
-            lane = self._held(lease)
+            lane, later = self._held(lease), self._clock() + seconds
             if lane.outbox and lane.outbox[0][0] == reply.number:
-                lane.attempts += 1
                 lane.sending = (0, 0)
-                lane.suspect = reply.number if suspect else lane.suspect
+                if why != "paced":
+                    lane.attempts, lane.slot = lane.attempts + 1, (0, 0.0)
+                if why == "suspect":
+                    lane.suspect.add(reply.number)
+                if why == "limited":
+                    lane.slot = (reply.number, self._channel(lease.conversation).silence(later))
                 lane.token = PARKED
-                lane.until = lane.due = self._clock() + seconds
+                lane.until = lane.due = later
+
+    def pace(self, lease: Lease, reply: QueuedReply, per_second: float) -> float:
+        """Say how fast the reply's channel sends. Returns the seconds until its turn. Raises LaneLost."""
+        with self._lock:
+            lane, channel = self._held(lease), self._channel(lease.conversation)
+            channel.gap = 1 / per_second
+            return channel.book(lane, reply.number, self._clock()) or 0.0
+
+    def report(self, delivery_id: str, message_id: str, status: str, reason: str = "") -> str:
+        """Note what a platform said. Returns the state that is kept, "" for one nobody knows."""
+        news, (conversation, number) = REPORTS.get(status), split_id(delivery_id)
+        if news is None:
+            return ""
+        with self._lock:
+            lane = self._lanes.get(conversation)
+            sending = bool(lane and lane.outbox and lane.outbox[0][0] == number)
+            tries = lane.attempts + 1 if lane else 1
+            fate = Fate(delivery_id, news, self._clock(), tries, message_id, reason)
+            return self._fates.report(fate, sending=sending)
+
+    def fates(self, conversation: str) -> tuple[list[Fate], str]:
+        """The last deliveries of a conversation, oldest first, and why its address takes none now, or ""."""
+        with self._lock:
+            lane = self._lanes.get(conversation)
+            turns, reason = lane.closed if lane else (-1, "")
+            return self._fates.of(conversation), reason if lane and turns == lane.received else ""
+
+    def aside(self, state: Aside, most: int = 1000) -> list[Fate]:
+        """What was put aside, newest first."""
+        with self._lock:
+            return list(self._fates.put_aside[state])[:most]
+
+    def retry(self, delivery_id: str) -> str:
+        """Put a dead reply back at the end of its outbox, once. Returns its new id. Raises NotRepeatable."""
+        with self._lock:
+            return new_id(delivery_id, self._retry(delivery_id))
 
     def overdue(self) -> list[str]:
-        """Conversations whose time has come although nobody came; each is named again only after a while."""
+        """Conversations with work whose time has come although nobody came; each is named again only after a while."""
         with self._lock:
             now = self._clock()
             found = [(name, lane) for name, lane in self._lanes.items() if lane.due is not None and lane.due <= now]
             for _, lane in found:
-                lane.due = now + WAKE_GRACE_SECONDS if lane.busy else None
+                self._ring(lane)
+                lane.due = now + WAKE_GRACE_SECONDS if lane.busy else lane.next_ring()
             return [name for name, lane in found if lane.busy]
 
     def holds(self, lease: Lease) -> bool:
@@ -286,26 +424,49 @@ class MemoryLanes:
         lane = self._lanes.get(conversation)
         return (lane.inbox[0].seq, lane.inbox[0].received_at) if lane and lane.inbox else (0, 0.0)
 
+    def _retry(self, delivery_id: str) -> str:
+        known = self._fates.find(delivery_id)
+        if known and known.state == "retried":
+            return known.receipt
+        found = next((fate for fate in self._fates.put_aside["dead"] if fate.id == delivery_id), None)
+        entry, doubtful = repeatable(found) if found else ("", False)
+        arrived = self._fates.arrived(delivery_id)
+        if found:
+            self._fates.put_aside["dead"].remove(found)
+        if arrived or not found:
+            return "arrived" if arrived else ""
+        lane = self._lanes.setdefault(split_id(delivery_id)[0], _Lane())
+        now = self._clock()
+        lane.due = lane.due if lane.awaited(now) else now + WAKE_GRACE_SECONDS
+        new = _say(lane, "", entry)
+        lane.suspect |= {new} if doubtful else set()
+        self._fates.note(Fate(delivery_id, "retried", now, 0, str(new)), over=True)
+        return str(new)
+
+    def _channel(self, conversation: str) -> _Channel:
+        return self._channels.setdefault(conversation.partition(":")[0], _Channel())
+
     def say(self, conversation: str, entry: str) -> None:
         """Append a reply that no turn commits: the truth about an effect, told late."""
         lane = self._lanes.get(conversation)
         if lane is not None:
+            now = self._clock()
+            lane.due = lane.due if lane.awaited(now) else now
             _say(lane, "", entry)
-            lane.due = self._clock() if lane.due is None else lane.due
 
-    def _refused(self, lane: _Lane, turn: Turn, now: float, *, is_new: bool) -> Outcome | None:
+    def _refused(self, lane: _Lane, turn: Turn, now: float, *, is_new: bool, paced: bool) -> Outcome | None:
         """Why the turn cannot be taken now, None when it can."""
         if len(lane.inbox) >= self._limits.waiting or (is_new and not self._has_room()):
             return "full"
-        if lane.due is None and self._busy() >= self._limits.conversations:
+        if not lane.awaited(now) and self._busy(now) >= self._limits.conversations:
             return "crowded"
         urgent = turn.tap is not None or stops(turn) or self._waits_for(turn)
-        if not urgent and lane.is_too_fast(turn.scope.id, now, self._limits):
+        if paced and not urgent and lane.is_too_fast(turn.scope.id, now, self._limits):
             return "fast"
         return None
 
-    def _busy(self) -> int:
-        return sum(lane.due is not None for lane in self._lanes.values())
+    def _busy(self, now: float) -> int:
+        return sum(lane.awaited(now) for lane in self._lanes.values())
 
     def _waits_for(self, turn: Turn) -> bool:
         live, _ = self._pendings.view(turn.conversation.id, turn.scope.id, "")
@@ -314,8 +475,18 @@ class MemoryLanes:
     def _tell(self, lane: _Lane, turn: Turn, now: float, refused: Outcome) -> None:
         if now - lane.told_full >= BUSY_NOTICE_SECONDS:
             lane.told_full = now
+            lane.due = lane.due if lane.awaited(now) else now + WAKE_GRACE_SECONDS
             _say(lane, "", outbox_entry(turn.conversation, refusal(self._voice(turn), refused)))
-            lane.due = now + WAKE_GRACE_SECONDS if lane.due is None else lane.due
+
+    def _ring(self, lane: _Lane) -> None:
+        """What is due says what it has to say. The end of a window waits until no turn does: it may be the yes."""
+        now = self._clock()
+        for bell in sorted(lane.bells.values(), key=lambda bell: (bell.timer.at, bell.timer.id)):
+            if bell.timer.at > now or (bell.ends and lane.inbox):
+                continue
+            del lane.bells[bell.timer.id]
+            if not bell.ends or self._pendings.run_out(bell.ends):
+                _say(lane, "", bell.entry)
 
     def _held(self, lease: Lease) -> _Lane:
         if not self.holds(lease):
@@ -325,15 +496,31 @@ class MemoryLanes:
     def _view(self, conversation: str, lane: _Lane) -> Work:
         if lane.outbox:
             number, _, text = lane.outbox[0]
-            return QueuedReply(number, text, lane.attempts + 1, lane.may_have_arrived(number))
+            suspect, now = lane.may_have_arrived(number), self._clock()
+            wait = self._channel(conversation).book(lane, number, now)
+            receipt = self._fates.arrived(f"{conversation}#{number}") if suspect else ""
+            ahead = max(0.0, lane.chat - now)
+            return QueuedReply(number, text, lane.attempts + 1, suspect, wait, ahead, receipt)
         if not lane.inbox:
             return None
         letter = lane.inbox[0]
         user = letter.turn.scope.id
         live, tapped = self._pendings.view(conversation, user, letter.tapped)
         history = lane.histories.get(user, "")
+        timers = in_order(bell.timer for bell in lane.bells.values())
         return QueuedTurn(
-            letter.seq, letter.received_at, user, letter.turn, live, tapped, history, lane.burst(), lane.stop
+            seq=letter.seq,
+            received_at=letter.received_at,
+            user=user,
+            turn=letter.turn,
+            live=live,
+            tapped=tapped,
+            history=history,
+            following=lane.burst(),
+            stop=lane.stop,
+            timers=timers,
+            journal=tuple(lane.journal),
+            attempt=lane.attempt(letter.seq),
         )
 
     def _has_room(self) -> bool:
@@ -341,7 +528,10 @@ class MemoryLanes:
         if len(self._lanes) < self._max_lanes:
             return True
         idle = next((name for name, other in self._lanes.items() if other.due is None), None)
-        return idle is not None and self._lanes.pop(idle) is not None
+        if idle is not None:
+            self._lanes.pop(idle)
+            self._fates.noted.pop(idle, None)
+        return idle is not None
 
 
 class _NoPendings:
@@ -359,16 +549,43 @@ class _NoPendings:
             raise ValueError("these lanes know no pending actions: give MemoryLanes the store's `records`")
         return ""
 
-    def show(self, pid: str, seen: int = 0) -> None:
+    def show(self, pid: str, seen: int = 0) -> tuple[float, Arm | None]:
         """Nothing was previewed."""
+        return 0.0, None
+
+    def run_out(self, pid: str) -> bool:
+        """Nothing was previewed."""
+        return False
 
     def bury(self, pid: str) -> None:
         """Nothing was previewed."""
 
 
-def _say(lane: _Lane, pid: str, entry: str) -> None:
+def _say(lane: _Lane, pid: str, entry: str) -> int:
+    """Append a reply, or put it in the place of a waiting one that it collapses with. Returns its number."""
+    mark = _MARK.match(entry) if not pid else None
+    for at, (number, other, old) in enumerate(lane.outbox if mark else ()):
+        is_free = not other and number != lane.sending[0] and number not in lane.suspect
+        if mark and is_free and old.startswith(mark[0]):
+            lane.outbox[at] = (number, "", entry)
+            return number
     lane.said += 1
     lane.outbox.append((lane.said, pid, entry))
+    return lane.said
+
+
+def _set_timers(lane: _Lane, queued: QueuedTurn, change: Change) -> None:
+    for name in change.silenced:
+        lane.bells.pop(name, None)
+    for timer in change.timers:
+        lane.bells[timer.id] = _Bell(timer, outbox_entry(queued.turn.conversation, Reply(timer.text)))
+
+
+def _set_notice(lane: _Lane, at: float, arm: Arm | None) -> None:
+    """A scope waits for one action at a time: the notice of the next takes the place of one that has nothing to say."""
+    if arm and arm.notice and len(lane.bells) < MAX_TIMERS:
+        timer = Timer(f"end:{arm.user}", at, Reply.from_json(json.loads(arm.notice)["reply"]).text)
+        lane.bells[timer.id] = _Bell(timer, arm.notice, ends=arm.pending_action_id)
 
 
 def _remember(notes: OrderedDict[str, V], key: str, value: V, most: int) -> None:

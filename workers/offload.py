@@ -7,13 +7,14 @@ import contextlib
 import contextvars
 import functools
 import inspect
-import threading
-from collections.abc import Awaitable, Callable, Coroutine
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, Generic, ParamSpec, TypeVar
 
 from workers.ferry import ferry
+from workers.threads import Threads, Work
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -21,6 +22,10 @@ T = TypeVar("T")
 
 class CutOff(Exception):
     """Raised when somebody else's code took longer than it may. What it did is not known."""
+
+
+class NeverBegan(Exception):
+    """Raised when nobody waited any more for somebody else's code before there was a thread for it: it did nothing."""
 
 
 class Quit(Exception):
@@ -41,11 +46,15 @@ async def reach(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> 
 
 
 async def offload(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Call one of our own short blocking functions, such as a write to disk, without holding up the event loop."""
+    """Call one of our own short blocking functions, such as a write to disk, without holding up the event loop.
+
+    Not in the loop's pool: Python waits for its threads at exit, for most of a minute when Redis is silent.
+    """
+    call = functools.partial(function, *args, **kwargs)
     cross = crossing.get()
     if cross is None:
-        return await asyncio.to_thread(function, *args, **kwargs)
-    result: T = await cross(functools.partial(function, *args, **kwargs))
+        return await _Errand(call, _pool(_own_threads, "own", OWN_THREADS))()
+    result: T = await cross(call)
     return result
 
 
@@ -59,25 +68,42 @@ LATE_SECONDS = 600.0
 async def perform(function: Callable[[], Any], seconds: float, late: LateOutcome | None = None) -> Any:
     """Run somebody else's function, sync or async, for so long at most. Raises CutOff, and whatever it raises itself.
 
-    When its time is up, or ours, it goes on if there is a `late` that hears how it ended; without one it is cancelled,
-    as far as it can be. For a caller that has no event loop (`run_here`) it runs in the caller's own thread, where
-    nothing can stop it.
+    The time a sync function waits for a thread does not count. When its time is up, or ours, it goes on if there is a
+    `late` that hears how it ended; without one it is cancelled, as far as it can be. One that had no thread yet never
+    runs, and `late` hears NeverBegan. For a caller that has no event loop (`run_here`) it runs in the caller's own
+    thread, where nothing can stop it.
     """
     if crossing.get() is not None:
         return _performed_here(function)
-    work = asyncio.ensure_future(_performed(function))
     limit = asyncio.timeout(seconds)
+    token = _limit.set(limit)
+    try:
+        errand = None if inspect.iscoroutinefunction(function) else _Errand(function)
+        work = asyncio.ensure_future(_performed(function, errand))
+    finally:
+        _limit.reset(token)
     try:
         async with limit:
             return await asyncio.shield(work)
     except TimeoutError as exc:
         if not limit.expired():
             raise
-        _leave(work, late)
+        _leave(work, errand, late)
         raise CutOff(f"no end after {seconds:g} s") from exc
     except asyncio.CancelledError:
-        _leave(work, late)
+        _leave(work, errand, late)
         raise
+
+
+@contextlib.asynccontextmanager
+async def within(seconds: float | None) -> AsyncIterator[None]:
+    """As `asyncio.timeout`, except that the time in which `in_thread` waits for a thread does not count."""
+    async with asyncio.timeout(seconds) as limit:
+        token = _limit.set(limit)
+        try:
+            yield
+        finally:
+            _limit.reset(token)
 
 
 async def contained(awaitable: Awaitable[T]) -> T:
@@ -94,25 +120,17 @@ async def contained(awaitable: Awaitable[T]) -> T:
 
 
 async def in_thread(function: Callable[[], T]) -> T:
-    """Run somebody else's blocking function, such as a tool, in a daemon thread of its own.
+    """Run somebody else's blocking function, such as a tool, in one of the process's bounded number of daemon threads.
 
-    Not in the loop's pool: a few hung tools would leave no thread for Redis there, and `asyncio.run` waits for the
-    pool, so one would hold up the whole run although its timeout has passed.
+    Calls wait for a thread in order; one that is cancelled before it has one never runs. Not in the loop's pool: a few
+    hung tools would leave no thread for Redis there, and Python waits for that pool at exit.
     """
-    loop = asyncio.get_running_loop()
-    future: asyncio.Future[tuple[T | None, BaseException | None]] = loop.create_future()
-    context = contextvars.copy_context()
+    return await _Errand(function)()
 
-    def work() -> None:
-        outcome = _outcome(context, function)
-        with contextlib.suppress(RuntimeError):  # the loop closed: nobody waits any more
-            loop.call_soon_threadsafe(_settle, future, outcome)
 
-    threading.Thread(target=work, name="sayso-tool", daemon=True).start()
-    value, error = await future
-    if error is not None:
-        raise error
-    return value  # type: ignore[return-value]  # no error, so this is the function's own value
+def bound_threads(most: int) -> None:
+    """From now on `in_thread` runs so many functions of this process at a time. Call it before the first."""
+    _threads[os.getpid()] = Threads("tool", most)
 
 
 def run_here(coroutine: Coroutine[Any, Any, T]) -> T:
@@ -161,6 +179,76 @@ async def _awaited(value: Awaitable[T]) -> T:
         crossing.reset(token)
 
 
+#: The threads of this process for tools and for our own functions: a forked one has none of its parent's.
+_threads: dict[int, Threads] = {}
+_own_threads: dict[int, Threads] = {}
+#: Tools at a time where nobody said otherwise, and functions of our own.
+MOST_THREADS, OWN_THREADS = 32, 16
+
+#: The time limit that waiting for a thread does not use up.
+_limit: ContextVar[asyncio.Timeout | None] = ContextVar("sayso_limit", default=None)
+#: Whether this is code that holds a thread already. What it calls in turn has one beyond the bound: waiting in line
+#: behind itself could never end.
+_inside: ContextVar[bool] = ContextVar("sayso_inside", default=False)
+
+
+def _pool(pools: dict[int, Threads], name: str, most: int) -> Threads:
+    return pools.get(os.getpid()) or pools.setdefault(os.getpid(), Threads(name, most))
+
+
+class _Errand(Generic[T]):
+    """One function on its way to a thread and back, in a copy of its caller's context."""
+
+    def __init__(self, function: Callable[[], T], pool: Threads | None = None) -> None:
+        self._function = function
+        self._context = contextvars.copy_context()
+        self._loop = asyncio.get_running_loop()
+        self._outcome: asyncio.Future[tuple[T | None, BaseException | None]] = self._loop.create_future()
+        self._limit, self._left = _limit.get(), 0.0
+        self._work = Work(self._run, self._begins)
+        self._pool = pool or _pool(_threads, "tool", MOST_THREADS)
+
+    async def __call__(self) -> T:
+        self._stop_the_clock()
+        self._pool.start(self._work, beyond=_inside.get())
+        try:
+            value, error = await self._outcome
+        except asyncio.CancelledError:
+            self.leave()
+            raise
+        if error is not None:
+            raise error
+        return value  # type: ignore[return-value]  # no error, so this is the function's own value
+
+    def leave(self) -> bool:
+        """Nobody waits any more. Whether it had not begun, and so never will."""
+        return self._pool.leave(self._work)
+
+    def _stop_the_clock(self) -> None:
+        if self._limit and (when := self._limit.when()) is not None and not self._limit.expired():
+            self._left = when - self._loop.time()
+            self._limit.reschedule(None)
+        else:
+            self._limit = None
+
+    def _go_on(self) -> None:
+        if self._limit:
+            with contextlib.suppress(RuntimeError):  # it was left meanwhile
+                self._limit.reschedule(self._loop.time() + self._left)
+
+    def _begins(self) -> None:
+        if self._limit:
+            self._call_back(self._go_on)
+
+    def _run(self) -> None:
+        self._context.run(_inside.set, True)
+        self._call_back(_settle, self._outcome, _outcome(self._context, self._function))
+
+    def _call_back(self, callback: Callable[..., None], *args: Any) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop closed: nobody waits any more
+            self._loop.call_soon_threadsafe(callback, *args)
+
+
 def _outcome(context: contextvars.Context, function: Callable[[], T]) -> tuple[T | None, BaseException | None]:
     try:
         return context.run(function), None
@@ -179,8 +267,8 @@ def _settle(
         future.set_result(outcome)
 
 
-async def _performed(function: Callable[[], Any]) -> Any:
-    result = function() if inspect.iscoroutinefunction(function) else await in_thread(function)
+async def _performed(function: Callable[[], Any], errand: _Errand[Any] | None) -> Any:
+    result = await errand() if errand else function()
     return await contained(result) if inspect.isawaitable(result) else result
 
 
@@ -188,13 +276,20 @@ async def _performed(function: Callable[[], Any]) -> Any:
 _left: set[asyncio.Task[None]] = set()
 
 
-def _leave(work: asyncio.Future[Any], late: LateOutcome | None) -> None:
+def _leave(work: asyncio.Future[Any], errand: _Errand[Any] | None, late: LateOutcome | None) -> None:
     if late is None:
         work.cancel()
         return
-    task = asyncio.get_running_loop().create_task(_listen(work, late))
+    never_began = errand is not None and errand.leave()
+    if never_began:
+        work.cancel()
+    task = asyncio.get_running_loop().create_task(_refuse(late) if never_began else _listen(work, late))
     _left.add(task)
     task.add_done_callback(_left.discard)
+
+
+async def _refuse(late: LateOutcome) -> None:
+    await late(None, NeverBegan("there was no thread for it in time"))
 
 
 async def _listen(work: asyncio.Future[Any], late: LateOutcome) -> None:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
-from typing import Protocol
+from typing import Literal, Protocol
 
 from redis.exceptions import RedisError
 
-from channels.base import Ambiguous, Channel, RateLimited, SendError, Unreachable
-from channels.types import Delivery, Receipt, Reply
+from channels.base import AddressClosed, Ambiguous, Channel, Pace, RateLimited, SendError, Unreachable
+from channels.types import Conversation, Delivery, Receipt, Reply
 from workers.lane import LaneLost, LaneParked, Lease, QueuedReply, Work, read_work
 from workers.offload import reach
 from workers.redis import Scripts
@@ -25,14 +26,41 @@ MAX_ATTEMPTS = 10
 MAX_BACKOFF_SECONDS = 60.0
 
 
+#: Seconds for which a worker holds a lane while a reply waits for its turn; for longer, the lane is let go. Less than
+#: is left of a lease that was fresh a moment ago.
+MAX_HOLD_SECONDS = 0.5
+
+#: How a reply ended that is given up: its last try may have arrived, nothing arrives there, or its platform asks all to
+#: wait.
+End = Literal["dead", "doubtful", "closed", "limited"]
+#: Why a reply is postponed: it was tried, it may have arrived, its platform asks to wait, or it was not its turn yet.
+Why = Literal["tried", "suspect", "limited", "paced"]
+
+
 class Outbox(Protocol):
     """The replies of each lane, first in first out."""
 
-    def settle(self, lease: Lease, reply: QueuedReply, *, receipt: str = "", dead: str = "") -> Work:
-        """The reply was sent, or is given up for the reason `dead`. What it previewed may be answered now."""
+    def settle(
+        self,
+        lease: Lease,
+        reply: QueuedReply,
+        *,
+        receipt: str = "",
+        dead: str = "",
+        end: End = "dead",
+        gap: float = 0.0,
+    ) -> Work:
+        """The reply was sent, or is given up for the reason `dead`. What it previewed may be answered now.
 
-    def postpone(self, lease: Lease, reply: QueuedReply, seconds: float, *, suspect: bool = False) -> None:
-        """Try again later: the lane is let go until then. `suspect` says that this try may have arrived."""
+        `gap`: seconds by which it brings its chat ahead of its pace; or, at a `limited` end, for which its channel is
+        silent. Raises LaneLost.
+        """
+
+    def postpone(self, lease: Lease, reply: QueuedReply, seconds: float, why: Why = "tried") -> None:
+        """Later: the lane is let go until then. With `limited` the whole channel waits so long. Raises LaneLost."""
+
+    def pace(self, lease: Lease, reply: QueuedReply, per_second: float) -> float:
+        """Say how fast the reply's channel sends. Returns the seconds until its turn. Raises LaneLost."""
 
 
 class RedisOutbox:
@@ -41,29 +69,44 @@ class RedisOutbox:
     def __init__(self, scripts: Scripts) -> None:
         self._scripts = scripts
 
-    def settle(self, lease: Lease, reply: QueuedReply, *, receipt: str = "", dead: str = "") -> Work:
-        """Drop the reply from the outbox. Raises LaneLost."""
-        outcome, detail = ("dead", dead) if dead else ("sent", receipt)
-        answer = self._scripts.run(
-            "settle", lease.conversation, lease.epoch, lease.token, reply.number, outcome, detail
-        )
+    def settle(
+        self,
+        lease: Lease,
+        reply: QueuedReply,
+        *,
+        receipt: str = "",
+        dead: str = "",
+        end: End = "dead",
+        gap: float = 0.0,
+    ) -> Work:
+        """Drop the reply from the outbox and note what became of it. Raises LaneLost."""
+        outcome, detail = (end, dead) if dead else ("sent", "".join(receipt.split()))
+        place = (lease.conversation, lease.epoch, lease.token, reply.number)
+        answer = self._scripts.run("settle", *place, outcome, detail, round(gap * 1000))
         if answer[0] == "lost":
             raise LaneLost(lease.conversation)
         return read_work(answer[1])
 
-    def postpone(self, lease: Lease, reply: QueuedReply, seconds: float, *, suspect: bool = False) -> None:
+    def postpone(self, lease: Lease, reply: QueuedReply, seconds: float, why: Why = "tried") -> None:
         """Park the lane. Raises LaneLost."""
-        delay_ms = round(seconds * 1000)
-        flag = "1" if suspect else "0"
-        answer = self._scripts.run(
-            "postpone", lease.conversation, lease.epoch, lease.token, reply.number, delay_ms, flag
-        )
-        if answer == "lost":
+        place = (lease.conversation, lease.epoch, lease.token, reply.number)
+        if self._scripts.run("postpone", *place, round(seconds * 1000), why) == "lost":
             raise LaneLost(lease.conversation)
+
+    def pace(self, lease: Lease, reply: QueuedReply, per_second: float) -> float:
+        """Note the channel's pace and book the reply's slot. Raises LaneLost."""
+        place = (lease.conversation, lease.epoch, lease.token, reply.number)
+        wait_ms = int(self._scripts.run("pace", *place, 1000 / per_second))
+        if wait_ms == -2:
+            raise LaneLost(lease.conversation)
+        return wait_ms / 1000
 
 
 class Postman:
-    """Carries one reply at a time to its channel and records what became of it."""
+    """Carries one reply at a time to its channel and records what became of it.
+
+    `paces` say how fast each channel may send; one that is not named sends as fast as it goes.
+    """
 
     def __init__(
         self,
@@ -71,12 +114,18 @@ class Postman:
         channels: Mapping[str, Channel],
         speak: Speak,
         *,
+        paces: Mapping[str, Callable[[Conversation], Pace]] | None = None,
         chance: Callable[[], float] = random.random,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self._outbox = outbox
         self._channels = channels
         self._speak = speak
+        self._paces = paces or {}
         self._chance = chance
+        self._sleep = sleep
+        #: Channels whose pace this process has said: one that was changed since the last start becomes known.
+        self._paced: set[str] = set()
 
     async def carry(self, lease: Lease, reply: QueuedReply) -> Work:
         """Send the reply and return what the lane holds next. Raises LaneParked when it has to wait, LaneLost."""
@@ -84,26 +133,52 @@ class Postman:
         channel = self._channels.get(delivery.conversation.channel)
         if channel is None:
             return await self._bury(lease, reply, "the channel is no longer configured")
+        if reply.receipt:
+            log.info("reply.had_arrived", extra={"delivery": delivery.id})
+            return await reach(self._outbox.settle, lease, reply, receipt=reply.receipt)
+        pace = self._pace(delivery.conversation)
+        await self._wait(lease, reply, delivery.conversation.channel, pace)
         try:
             receipt = await _send(channel, self._repeated(channel, delivery) if reply.suspect else delivery)
         except SendError as exc:
             return await self._failed(lease, reply, exc)
         log.info("reply.sent", extra={"delivery": delivery.id, "suspect": reply.suspect})
-        return await reach(self._outbox.settle, lease, reply, receipt=receipt.message_id)
+        return await reach(self._outbox.settle, lease, reply, receipt=receipt.message_id, gap=pace.chat_gap)
+
+    def _pace(self, conversation: Conversation) -> Pace:
+        pace = self._paces.get(conversation.channel)
+        return pace(conversation) if pace else Pace()
+
+    async def _wait(self, lease: Lease, reply: QueuedReply, channel: str, pace: Pace) -> None:
+        """Until it is this reply's turn. Raises LaneParked when that takes long."""
+        wait = reply.wait
+        if pace.per_second and (wait is None or channel not in self._paced):
+            wait = await reach(self._outbox.pace, lease, reply, pace.per_second)
+            self._paced.add(channel)
+        wait = max(wait or 0.0, reply.ahead - (pace.burst - 1) * pace.chat_gap)
+        if wait > MAX_HOLD_SECONDS:
+            log.info("reply.waits", extra={"conversation": lease.conversation, "seconds": wait})
+            await reach(self._outbox.postpone, lease, reply, wait, "paced")
+            raise LaneParked(lease.conversation)
+        if wait > 0:
+            await self._sleep(wait)
 
     async def _failed(self, lease: Lease, reply: QueuedReply, error: SendError) -> Work:
         waits = isinstance(error, RateLimited | Unreachable | Ambiguous)
         if not waits or reply.attempt >= MAX_ATTEMPTS:
-            return await self._bury(lease, reply, f"{type(error).__name__}: {error}")
-        wait = error.retry_after if isinstance(error, RateLimited) else self._backoff(reply.attempt)
+            return await self._give_up(lease, reply, error)
+        wait = max(self._backoff(reply.attempt), _asked(error))
         extra = {"conversation": lease.conversation, "reason": str(error), "seconds": wait}
         log.warning("reply.postponed", extra=extra)
-        await reach(self._outbox.postpone, lease, reply, wait, suspect=isinstance(error, Ambiguous))
+        await reach(self._outbox.postpone, lease, reply, wait, _why(error))
         raise LaneParked(lease.conversation)
 
-    async def _bury(self, lease: Lease, reply: QueuedReply, reason: str) -> Work:
-        log.error("reply.dead", extra={"conversation": lease.conversation, "reason": reason})
-        return await reach(self._outbox.settle, lease, reply, dead=reason)
+    async def _give_up(self, lease: Lease, reply: QueuedReply, error: SendError) -> Work:
+        return await self._bury(lease, reply, f"{type(error).__name__}: {error}", _end(error), _asked(error))
+
+    async def _bury(self, lease: Lease, reply: QueuedReply, reason: str, end: End = "dead", gap: float = 0.0) -> Work:
+        log.error("reply.dead", extra={"delivery": f"{lease.conversation}#{reply.number}", "reason": reason})
+        return await reach(self._outbox.settle, lease, reply, dead=reason, end=end, gap=gap)
 
     def _repeated(self, channel: Channel, delivery: Delivery) -> Delivery:
         """What is said when it may have arrived before: words again, marked; a file is asked for, not sent twice."""
@@ -118,6 +193,25 @@ class Postman:
     def _backoff(self, attempt: int) -> float:
         ceiling = min(MAX_BACKOFF_SECONDS, 2.0**attempt)
         return ceiling * (0.5 + self._chance() / 2)
+
+
+def _why(error: SendError) -> Why:
+    if isinstance(error, RateLimited):
+        return "limited"
+    return "suspect" if isinstance(error, Ambiguous) else "tried"
+
+
+def _asked(error: SendError) -> float:
+    """Seconds for which the platform asks to wait."""
+    return error.retry_after if isinstance(error, RateLimited) else 0.0
+
+
+def _end(error: SendError) -> End:
+    if isinstance(error, AddressClosed):
+        return "closed"
+    if isinstance(error, RateLimited):
+        return "limited"
+    return "doubtful" if isinstance(error, Ambiguous) else "dead"
 
 
 async def _send(channel: Channel, delivery: Delivery) -> Receipt:

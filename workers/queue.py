@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import secrets
+import zlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,7 +12,7 @@ from redis import Redis
 from rq import Queue
 from rq.job import Job, JobStatus
 from rq.serializers import JSONSerializer
-from rq.utils import now
+from rq.utils import now, utcformat
 
 #: The RQ queue of wake-ups.
 QUEUE = "sayso"
@@ -39,7 +40,7 @@ class SaysoJob(Job):
     def conversation(self) -> str:
         """The conversation to drain. Raises ForbiddenJob for any other function or for arguments that are no ids."""
         ours = self.func_name == DRAIN and self.instance is None and not self.kwargs
-        args = list(self.args or ())
+        args = self.args if isinstance(self.args, list | tuple) else ()
         if not ours or len(args) != 1 or not _CONVERSATION.fullmatch(str(args[0])):
             raise ForbiddenJob(f"job {self.id!r} is not a wake-up of ours: refused")
         return str(args[0])
@@ -69,27 +70,45 @@ class SaysoJob(Job):
 
 
 class WakeUps:
-    """Makes the RQ job that drains a conversation, as RQ itself would write it, for the accept script to store."""
+    """Makes the RQ job that drains a conversation, as RQ itself would write it, for the accept script to store.
+
+    RQ writes one job when this is made. What differs from job to job is put in by hand: RQ takes longer over a job than
+    everything else takes over a webhook.
+    """
 
     def __init__(self, connection: Redis) -> None:
-        self._connection = connection
         self._queue_key = Queue(QUEUE, connection=connection).key
+        job = make_job(connection, "drain", "")
+        self._pattern: dict[str, Any] = job.to_dict(include_meta=False)
 
     def __call__(self, conversation: str) -> Sequence[str | bytes | int | float]:
         """What job keys begin with, queue key, key of RQ's set of queues, job id, then the job's hash by fields."""
-        job: Job = SaysoJob.create(
-            DRAIN,
-            args=(conversation,),
-            id=f"drain-{secrets.token_hex(8)}",
-            connection=self._connection,
-            serializer=JSONSerializer,
-            timeout=JOB_TIMEOUT,
-            result_ttl=0,
-            failure_ttl=24 * 3600,
-            description=f"drain {conversation}",
-            origin=QUEUE,
-            status=JobStatus.QUEUED,
-        )
-        job.enqueued_at = now()
-        fields = [part for pair in job.to_dict(include_meta=False).items() for part in pair]
-        return [Job.redis_job_namespace_prefix, self._queue_key, Queue.redis_queues_keys, job.id, *fields]
+        job_id, at = f"drain-{secrets.token_hex(8)}", utcformat(now())
+        call = JSONSerializer.dumps((DRAIN, None, (conversation,), {}))  # type: ignore[no-untyped-call]  # RQ's own
+        fields = self._pattern | {
+            "created_at": at,
+            "data": zlib.compress(call),
+            "description": f"drain {conversation}",
+            "enqueued_at": at,
+        }
+        flat = [part for pair in fields.items() for part in pair]
+        return [Job.redis_job_namespace_prefix, self._queue_key, Queue.redis_queues_keys, job_id, *flat]
+
+
+def make_job(connection: Redis, job_id: str, conversation: str) -> Job:
+    """The job that drains a conversation, made by RQ and not stored."""
+    job: Job = SaysoJob.create(
+        DRAIN,
+        args=(conversation,),
+        id=job_id,
+        connection=connection,
+        serializer=JSONSerializer,
+        timeout=JOB_TIMEOUT,
+        result_ttl=0,
+        failure_ttl=24 * 3600,
+        description=f"drain {conversation}",
+        origin=QUEUE,
+        status=JobStatus.QUEUED,
+    )
+    job.enqueued_at = now()
+    return job

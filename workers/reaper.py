@@ -41,6 +41,8 @@ class Reaper:
                 await offload(self.round)
             except RedisError as exc:
                 log.warning("reaper.redis_away", extra={"reason": type(exc).__name__})
+            except Exception:
+                log.exception("reaper.failed")  # a worker that stops to reap and to show signs of life is half dead
             await asyncio.sleep(INTERVAL)
 
     def round(self) -> int:

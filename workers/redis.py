@@ -45,7 +45,7 @@ class RedisUnfit(Exception):
     """Raised at start when the Redis given could lose or evict what we must keep."""
 
 
-class ShardMoved(RedisError):
+class ShardMoved(ResponseError):
     """Raised when a shard is on its way, or at home on another primary: nothing was done."""
 
 

@@ -28,4 +28,6 @@ async def listen(url: str, heard: Callable[[str], None], *, prefix: str = PREFIX
                         heard(str(message["data"]))
         except (RedisError, OSError) as exc:
             log.warning("whisper.redis_away", extra={"reason": type(exc).__name__})
+        except Exception:
+            log.exception("whisper.failed")  # anybody may publish, and not only text
         await asyncio.sleep(PAUSE_SECONDS)

@@ -9,16 +9,17 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, cast
 
-from hiredis import Reader
+from hiredis import HiredisError, PushNotification, Reader
 from redis.asyncio import ConnectionPool
 from redis.asyncio.connection import AbstractConnection
 from redis.connection import DefaultParser
-from redis.exceptions import BusyLoadingError, RedisError
+from redis.exceptions import BusyLoadingError, InvalidResponse, RedisError
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 log = logging.getLogger(__name__)
@@ -27,6 +28,8 @@ log = logging.getLogger(__name__)
 MAX_TRIES = 8
 #: Seconds without any answer after which a connection counts as lost.
 ANSWER_SECONDS = 5.0
+#: Seconds that opening a connection may take, greetings included: a stopped server lets us in and says nothing.
+CONNECT_SECONDS = 2.0
 #: The first and the longest pause between two tries to connect, in seconds.
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0
 
@@ -43,35 +46,62 @@ class _Question:
 
 
 class Wire:
-    """Lives as long as its event loop, and connects when first asked.
+    """Belongs to the event loop that asks first, until that one is closed, and connects when first asked.
 
     A command whose answer was lost is sent again, so what is sent must bear being sent twice, as our scripts do.
     """
 
-    def __init__(self, url: str, *, chance: Callable[[], float] = random.random) -> None:
+    def __init__(
+        self,
+        url: str,
+        *,
+        chance: Callable[[], float] = random.random,
+        rest: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
         self._pool = ConnectionPool.from_url(url, decode_responses=True, socket_connect_timeout=1)
         self._chance = chance
+        self._rest = rest
+        self._owning = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._closed = False
+        self._begin()
+
+    def serves(self, loop: asyncio.AbstractEventLoop) -> bool:
+        """Whether this loop may ask. Another one, of another thread or of a forked parent, goes another way."""
+        with self._owning:
+            if self._loop is None or self._loop.is_closed():
+                self._loop = loop
+                self._begin()
+            return self._loop is loop
+
+    async def ask(self, packed: bytes) -> Any:
+        """The server's answer to a packed command. Raises redis.RedisError, and RuntimeError on another loop."""
+        loop = asyncio.get_running_loop()
+        if not self.serves(loop):
+            raise RuntimeError("this wire belongs to another event loop")
+        if self._closed:
+            raise RedisConnectionError("closed")
+        question = _Question(packed, loop.create_future())
+        self._unsent.append(question)
+        self._schedule()
+        return await question.answer
+
+    async def close(self) -> None:
+        """Hang up for good. Who still waits is told that the connection is gone."""
+        self._closed = True
+        if self._connecting:
+            self._connecting.cancel()
+        if self._line:
+            self._line.hang_up()
+        self._fail(RedisConnectionError("closed"))
+
+    def _begin(self) -> None:
         self._unsent: deque[_Question] = deque()
         self._line: _Line | None = None
         self._connecting: asyncio.Task[None] | None = None
         self._flush_due = False
         #: Connections lost in a row that had answered nothing.
         self._mute = 0
-
-    async def ask(self, packed: bytes) -> Any:
-        """The server's answer to a packed command. Raises redis.RedisError."""
-        question = _Question(packed, asyncio.get_running_loop().create_future())
-        self._unsent.append(question)
-        self._schedule()
-        return await question.answer
-
-    async def close(self) -> None:
-        """Hang up. Who still waits is told that the connection is gone."""
-        if self._connecting:
-            self._connecting.cancel()
-        if self._line:
-            self._line.hang_up()
-        self._fail(RedisConnectionError("closed"))
 
     def _schedule(self) -> None:
         """Send at the end of this round of the loop, together with whatever else is asked until then."""
@@ -85,12 +115,14 @@ class Wire:
 
     def _flush(self) -> None:
         self._flush_due = False
-        if self._line is None or not self._unsent:
+        if self._line is None:
             return
-        questions, self._unsent = self._unsent, deque()
-        worn = [question for question in questions if question.tries >= MAX_TRIES]
-        for question in worn:
-            _refuse(question, RedisConnectionError(f"no answer in {MAX_TRIES} tries"))
+        # What nobody waits for any more, and was never sent, is not done behind their backs.
+        questions = [question for question in self._unsent if not question.answer.done()]
+        self._unsent.clear()
+        for question in questions:
+            if question.tries >= MAX_TRIES:
+                _refuse(question, RedisConnectionError(f"no answer in {MAX_TRIES} tries"))
         self._line.send([question for question in questions if question.tries < MAX_TRIES])
 
     async def _connect(self) -> None:
@@ -98,26 +130,37 @@ class Wire:
         error: Exception = RedisConnectionError("never tried")
         for number in range(MAX_TRIES):
             if number or self._mute:
-                await asyncio.sleep(self._pause(max(number, self._mute)))
-            connection: AbstractConnection = self._pool.make_connection()  # type: ignore[no-untyped-call]  # redis-py's own
+                await self._rest(self._pause(max(number, self._mute)))
             try:
-                await connection.connect()  # type: ignore[no-untyped-call]  # redis-py's own
-            except (RedisError, OSError) as exc:
+                self._line = await self._opened()
+            except Exception as exc:  # noqa: BLE001  # whatever it is, those who wait must hear of it
                 error = exc
                 continue
-            self._line = _Line(connection, self._lost)
             self._flush()
             return
-        self._fail(RedisConnectionError(f"cannot connect: {error}"))
+        self._fail(RedisConnectionError(f"cannot connect: {error or type(error).__name__}"))
+
+    async def _opened(self) -> _Line:
+        connection: AbstractConnection = self._pool.make_connection()  # type: ignore[no-untyped-call]  # redis-py's own
+        try:
+            async with asyncio.timeout(CONNECT_SECONDS):
+                await connection.connect()  # type: ignore[no-untyped-call]  # redis-py's own
+        except BaseException:
+            await connection.disconnect(nowait=True)
+            raise
+        return _Line(connection, self._lost)
 
     def _pause(self, failures: int) -> float:
-        return min(LONGEST_PAUSE, FIRST_PAUSE * 2.0 ** (failures - 1)) * (0.5 + self._chance() / 2)
+        # Past ten doublings it is the longest pause anyway, and a thousand would be no float any more.
+        return min(LONGEST_PAUSE, FIRST_PAUSE * 2.0 ** min(failures - 1, 10)) * (0.5 + self._chance() / 2)
 
     def _lost(self, unanswered: list[_Question], heard: bool) -> None:
         """The connection is gone: what it had not answered is asked again, in the same order."""
         self._line, self._mute = None, 0 if heard else self._mute + 1
         self._unsent.extendleft(reversed([question for question in unanswered if not question.answer.done()]))
-        if self._unsent:
+        if self._closed:
+            self._fail(RedisConnectionError("closed"))
+        elif self._unsent:
             self._schedule()
 
     def _fail(self, error: RedisError) -> None:
@@ -161,12 +204,28 @@ class _Line(asyncio.Protocol):
         """Hand each answer to who asked."""
         self._heard_at = asyncio.get_running_loop().time()
         self._reader.feed(data)
-        while self._asked and (answer := self._reader.gets()) is not _NOT_YET:
+        while (answer := self._next()) is not _NOT_YET:
+            if isinstance(answer, PushNotification):  # news of the server's own, nobody's answer
+                continue
             if isinstance(answer, BusyLoadingError):  # it is starting: as good as away
+                self.hang_up()
+                return
+            if not self._asked:  # each answer from here on would go to the wrong one
+                log.error("redis.out_of_step")
                 self.hang_up()
                 return
             self._heard = True
             _give(self._asked.popleft(), answer)
+
+    def _next(self) -> Any:
+        try:
+            return self._reader.gets()
+        except UnicodeDecodeError as exc:  # an answer, read to its end
+            return InvalidResponse(f"an answer that is no text: {exc.reason}")
+        except HiredisError as exc:
+            log.error("redis.out_of_step", extra={"reason": type(exc).__name__})
+            self.hang_up()
+            return _NOT_YET
 
     def connection_lost(self, _: Exception | None) -> None:
         """Give back what was not answered."""

@@ -26,6 +26,9 @@ class Words(Protocol):
     def broken(self) -> str:
         """The turn broke."""
 
+    def interrupted_before(self) -> str:
+        """Each worker that tried the turn died at it."""
+
     def stopped(self) -> str:
         """What ran, and what waited, was let go at the person's word."""
 

@@ -21,22 +21,26 @@ from typing import Any, cast
 
 from redis import Redis
 from redis.backoff import ConstantBackoff
+from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError
 from redis.retry import Retry
-from rq.exceptions import DeserializationError, NoSuchJobError
+from rq.command import handle_command, parse_payload
+from rq.exceptions import NoSuchJobError
 from rq.intermediate_queue import IntermediateQueue
 from rq.job import Job
 from rq.queue import Queue
 from rq.serializers import JSONSerializer
+from rq.utils import now
 from rq.worker import BaseWorker
 
 from channels.media import LocalMediaStore
 from config.bootstrap import Services
 from workers import jobs
-from workers.books import Books
+from workers.books import Books, Stopped
 from workers.loop import LoopThread
-from workers.offload import offload
-from workers.queue import FIRST, QUEUE, ForbiddenJob, SaysoJob
+from workers.offload import bound_threads, offload
+from workers.queue import FIRST, QUEUE, SaysoJob
+from workers.watchdog import Watchdog
 from workers.whisper import listen
 
 log = logging.getLogger(__name__)
@@ -49,6 +53,8 @@ SWEEP_SECONDS = 3600
 MAINTENANCE_INTERVAL = 60
 #: Seconds that the main thread waits for a job before it looks up: how long a signal may go unheard.
 WAIT_SECONDS = 1
+#: Seconds after which a Redis that says nothing counts as away; RQ's own, 55, is longer than most graces.
+SILENT_SECONDS = 3
 #: Seconds between two looks for urgent jobs while only their places are free.
 FULL_SECONDS = 0.05
 #: Jobs taken from the queue in one go at most.
@@ -61,7 +67,8 @@ _TAKE = """
 -- ARGV: places for all, places for urgent ones, their first letters, a job taken already or ''.
 local taken = {}
 local function take(id)
-  taken[#taken + 1] = {id, redis.call('HGETALL', 'rq:job:' .. id)}
+  local hash = redis.pcall('HGETALL', 'rq:job:' .. id)
+  taken[#taken + 1] = {id, hash.err and {} or hash}
 end
 if ARGV[4] ~= '' then take(ARGV[4]) end
 while #taken < tonumber(ARGV[2]) do
@@ -100,9 +107,11 @@ class SaysoWorker(BaseWorker):
         loop: LoopThread | None = None,
         capacity: Capacity = Capacity(),
         on_stop: Callable[[], None] = lambda: None,
+        told_to_stop: threading.Event | None = None,
         **options: Any,
     ) -> None:
         super().__init__(queues, *args, **options)
+        self._told_to_stop = told_to_stop or threading.Event()
         self._perform = perform
         self._loop = loop
         self._capacity = capacity
@@ -112,12 +121,20 @@ class SaysoWorker(BaseWorker):
         self._running: dict[str, Future[None]] = {}
         self._ended_one = threading.Condition()
         self._more: deque[SaysoJob] = deque()
-        self._looked_for_suspension = self._beaten = float("-inf")
+        #: Jobs that RQ was told to stop, until they have ended.
+        self._stopped: set[str] = set()
+        self._looked_for_suspension = float("-inf")
+        self._in_a_hurry = False
 
     @property
     def stopping(self) -> bool:
         """Whether a signal asked this worker to stop."""
-        return self._shutdown_requested_date is not None
+        return self._told_to_stop.is_set()
+
+    @property
+    def connection_timeout(self) -> int:
+        """Seconds to wait for any answer of Redis: nothing that is asked here blocks for longer than WAIT_SECONDS."""
+        return SILENT_SECONDS
 
     def bootstrap(self, *args: Any, **options: Any) -> None:
         """Register, and begin the books."""
@@ -132,9 +149,10 @@ class SaysoWorker(BaseWorker):
         """
         idle_since = time.monotonic()
         while not self._stop_requested:
-            jobs = self._guarded(partial(self._wait_for_jobs, timeout is not None))
-            if jobs:
-                self._more.extend(jobs)
+            self.check_for_suspension(burst=timeout is None)  # RQ's own looks only when it has a job
+            taken = self._guarded(partial(self._wait_for_jobs, timeout is not None))
+            if taken:
+                self._more.extend(taken)
                 return self._more.popleft(), self.queues[0]
             if timeout is None and not self._running:
                 return None
@@ -149,12 +167,9 @@ class SaysoWorker(BaseWorker):
             self._start(self._more.popleft())
 
     def heartbeat(self, timeout: int | None = None, pipeline: Any = None) -> None:
-        """As RQ's, but not at every job: the books beat as well."""
+        """RQ's, when the books write it. The main thread needs none of its own."""
         if pipeline is not None:
             super().heartbeat(timeout, pipeline=pipeline)
-        elif time.monotonic() - self._beaten > WORKER_TTL / 4:
-            self._beaten = time.monotonic()
-            self._guarded(partial(super().heartbeat, timeout))
 
     def check_for_suspension(self, burst: bool) -> None:
         """As RQ's, once a second."""
@@ -163,48 +178,103 @@ class SaysoWorker(BaseWorker):
             self._guarded(partial(super().check_for_suspension, burst))
 
     def run_maintenance_tasks(self) -> None:
-        """As RQ's; Redis may be away."""
-        self._guarded(super().run_maintenance_tasks)
+        """As RQ's. Redis may be away, and what somebody else has put into RQ's keys may be anything."""
+        try:
+            self._guarded(super().run_maintenance_tasks)
+        except Exception:
+            log.exception("worker.maintenance_failed")
+            self.last_cleaned_at = now()  # type: ignore[assignment]  # RQ's own has no type
 
     def get_heartbeat_ttl(self, job: Job, working_time: float = 0.0) -> int:
         """Seconds until an execution without a heartbeat counts as abandoned: an id is lost with it, and no turn."""
         return WORKER_TTL + 30
 
     def teardown(self) -> None:
-        """Let what runs come to its end, cut off what does not, say good-bye."""
-        self._on_stop()
+        """Let what runs come to its end, cut off what does not, say good-bye. Raises RedisError if nobody hears it."""
+        if self.stopping:
+            self._on_stop()
+            self._say_when_told()
         futures = list(self._running.values())
-        _, late = wait(futures, timeout=self._capacity.grace_seconds)
+        _, late = wait(futures, timeout=0 if self._in_a_hurry else self._capacity.grace_seconds)
         for future in late:
             future.cancel()
         if late:
             log.warning("worker.cut_off", extra={"jobs": len(late)})
             wait(late, timeout=CUT_SECONDS)
         self._books.close()
-        super().teardown()  # type: ignore[no-untyped-call]  # RQ's own
+        try:
+            super().teardown()  # type: ignore[no-untyped-call]  # RQ's own
+        except RedisError:
+            cast("Any", self.pubsub_thread).stop()  # RQ leaves it running
+            raise
+
+    def request_stop(self, signum: Any, frame: Any) -> None:
+        """The signal's handler, also while the next worker of this process is not ready to hear it itself."""
+        self._told_to_stop.set()
+        super().request_stop(signum, frame)  # type: ignore[no-untyped-call]  # RQ's own
+
+    def request_force_stop(self, signum: Any, frame: Any) -> None:
+        """As RQ's, on the second signal: no grace any more, whatever the main thread is at."""
+        try:
+            super().request_force_stop(signum, frame)
+        except SystemExit:
+            self._in_a_hurry = True
+            raise
+
+    def handle_payload(self, message: Any) -> None:
+        """RQ's commands. Its `stop-job` knows one job a worker; and what is no command must not end the thread."""
+        try:
+            payload = parse_payload(message)
+            if payload["command"] == "stop-job":
+                self._stop(payload["job_id"])
+            else:
+                handle_command(self, payload)
+        except (ValueError, KeyError, TypeError, AttributeError) as exc:
+            log.warning("worker.no_command", extra={"reason": type(exc).__name__})
 
     def request_stop_execution(self, execution_id: str) -> None:
         """RQ's command to stop one job: its turn is cut off, and its conversation is free once its lease ends."""
         execution = self.executions.get(execution_id)
-        running = self._running.get(execution.job_id) if execution else None
-        if execution and running:
-            self._stopped_job_id = execution.job_id
-            running.cancel()
+        if execution:
+            self._stop(execution.job_id)
+
+    def _stop(self, job_id: str) -> None:
+        running = self._running.get(job_id)
+        if running is None:
+            return
+        self._stopped.add(job_id)
+        if not running.cancel():  # it has just ended by itself
+            self._stopped.discard(job_id)
+
+    def _install_signal_handlers(self) -> None:
+        super()._install_signal_handlers()  # type: ignore[no-untyped-call]  # RQ's own
+        if self._told_to_stop.is_set():  # before we could hear it ourselves
+            self._stop_requested = True
 
     def _shutdown(self) -> None:
-        """Nothing is interrupted: the main thread looks up every second."""
+        """Called inside of the signal's handler: nothing is interrupted or asked of Redis here. The main thread looks
+        up every second.
+        """
         self._stop_requested = True
+
+    def _pubsub_exception_handler(self, exc: Exception, pubsub: Any, pubsub_thread: Any) -> None:
+        """As RQ's, for whatever Redis answers: without this thread no job can be stopped from outside."""
+        log.warning("worker.commands_unheard", extra={"reason": type(exc).__name__})
+        time.sleep(2.0)
+
+    def _say_when_told(self) -> None:
         with contextlib.suppress(RedisError):
-            self.set_shutdown_requested_date()  # type: ignore[no-untyped-call]  # RQ's own
+            if self._shutdown_requested_date:
+                self.set_shutdown_requested_date()  # type: ignore[no-untyped-call]  # RQ's own
 
     def _wait_for_jobs(self, patient: bool) -> list[SaysoJob]:
         self.heartbeat()
         if self.should_run_maintenance_tasks:
             self.run_maintenance_tasks()
         room = self._room(patient)
-        jobs = self._take(room) if room[1] > 0 else []
-        if jobs or not patient or room[0] <= 0:
-            return jobs
+        taken = self._take(room) if room[1] > 0 else []
+        if taken or not patient or room[0] <= 0:
+            return taken
         queue = self.queues[0]
         moved = self.connection.blmove(queue.key, _on_their_way(queue), WAIT_SECONDS, "LEFT", "RIGHT")
         return self._take(room, moved) if moved else []
@@ -222,41 +292,53 @@ class SaysoWorker(BaseWorker):
     def _take(self, room: tuple[int, int], moved: bytes | str = b"") -> list[SaysoJob]:
         queue = self.queues[0]
         taken = self._taker([queue.key, _on_their_way(queue)], [*room, FIRST, moved])
-        return [job for job_id, flat in taken if (job := self._job(job_id.decode(), flat))]
+        return [job for job_id, flat in taken if (job := self._job(job_id, flat))]
 
-    def _job(self, job_id: str, flat: list[bytes]) -> SaysoJob | None:
-        job = SaysoJob(job_id, connection=self.connection, serializer=self.serializer)
+    def _job(self, job_id: bytes, flat: list[bytes]) -> SaysoJob | None:
+        """The job, if it is one: whoever can write to Redis can put anything into the queue."""
+        try:
+            job = SaysoJob(job_id.decode(), connection=self.connection, serializer=self.serializer)
+        except (ValueError, TypeError):
+            self.connection.lrem(_on_their_way(self.queues[0]), 1, job_id)  # type: ignore[arg-type]  # Redis takes bytes
+            return None
         try:
             job.restore(dict(zip(flat[::2], flat[1::2], strict=True)))
-        except (NoSuchJobError, ValueError, KeyError, TypeError):  # deleted meanwhile, or no job at all
+        except Exception as exc:  # noqa: BLE001  # deleted meanwhile, or no job at all
+            if not isinstance(exc, NoSuchJobError):
+                log.error("job.unreadable", extra={"job": job.id, "reason": type(exc).__name__})
             self._books.ended(job)
             return None
         return job
 
     def _start(self, job: SaysoJob) -> None:
+        if self._loop is None or self._perform is None:
+            raise RuntimeError("a SaysoWorker that works needs `perform` and `loop`")
+        if job.id in self._running:  # put into the queue twice: one run does
+            log.warning("job.doubled", extra={"job": job.id})
+            return
         try:
             conversation = job.conversation
-        except (ForbiddenJob, DeserializationError) as exc:
+        except Exception as exc:  # noqa: BLE001  # its data may be anything, and must not end the worker
             log.error("job.refused", extra={"job": job.id})
             self._books.ended(job, exc)
             return
-        if self._loop is None or self._perform is None:
-            raise RuntimeError("a SaysoWorker that works needs `perform` and `loop`")
         self._books.begun(job)
-        future = self._loop.submit(_in_time(self._perform(conversation), job.timeout))
+        future = self._loop.submit(_in_time(partial(self._perform, conversation), job.timeout))
         self._running[job.id] = future
         future.add_done_callback(partial(self._ended, job))
 
     def _ended(self, job: SaysoJob, future: Future[None]) -> None:
+        """Called on the loop, or, when it is cut off, at once by who cuts it off: its coroutine may still clean up."""
         try:
             error = future.exception()
-        except CancelledError as exc:
-            error = exc if self._stopped_job_id == job.id else None
+        except CancelledError:
+            error = Stopped("on request") if job.id in self._stopped else None
         if error is not None:
             log.error("job.failed", extra={"job": job.id, "reason": type(error).__name__})
         self._books.ended(job, error)
         with self._ended_one:
             self._running.pop(job.id, None)
+            self._stopped.discard(job.id)
             self._ended_one.notify()
 
     def _guarded(self, call: Callable[[], Any]) -> Any:
@@ -269,9 +351,9 @@ class SaysoWorker(BaseWorker):
             return None
 
 
-async def _in_time(work: Coroutine[Any, Any, None], seconds: float | None) -> None:
+async def _in_time(work: Callable[[], Coroutine[Any, Any, None]], seconds: float | None) -> None:
     async with asyncio.timeout(seconds if seconds and seconds > 0 else None):
-        await work
+        await work()
 
 
 def _on_their_way(queue: Queue) -> str:
@@ -280,39 +362,61 @@ def _on_their_way(queue: Queue) -> str:
 
 def run_worker(services: Services) -> None:
     """Work until SIGTERM or SIGINT; what is in progress is finished first. Rides out restarts of Redis."""
+    bound_threads(services.settings.workers.tool_threads)
     process = jobs.install(services)
-    process.loop.submit(services.reaper.forever())
-    process.loop.submit(services.auditor.forever())
-    process.loop.submit(_sweep_media(services.media))
-    process.loop.submit(listen(services.redis_url, services.drain.look_up))
-    worker = None
-    while True:
+    watchdog = Watchdog(process.loop)
+    watchdog.start()
+    background = [process.loop.submit(each) for each in _rounds(services)]
+    for each in background:
+        each.add_done_callback(_report_end)
+    told_to_stop, heard = threading.Event(), False
+    while not told_to_stop.is_set():
         try:
-            worker = _new_worker(services, process.loop)
-            worker.work(logging_level="WARNING")
+            _new_worker(services, process.loop, told_to_stop).work(logging_level="WARNING")
+            heard = True
         except RedisError as exc:  # at its birth or at its good-bye
+            heard = False
             log.warning("worker.redis_away", extra={"reason": type(exc).__name__})
-        if worker is not None and worker.stopping:
-            _leave(services)
-            return
-        time.sleep(1)
+        if not told_to_stop.is_set():
+            time.sleep(1)
+    watchdog.stop()
+    for each in background:
+        each.cancel()
+    if heard:  # without Redis, silence says the same
+        _leave(services)
+
+
+def _rounds(services: Services) -> list[Coroutine[Any, Any, None]]:
+    """What goes on beside the jobs for as long as the process lives."""
+    stops = listen(services.redis_url, services.drain.look_up)
+    return [services.reaper.forever(), services.auditor.forever(), _sweep_media(services.media), stops]
+
+
+def _report_end(future: Future[None]) -> None:
+    """Each of them handles its errors by itself; should one end all the same, nobody would know."""
+    if not future.cancelled() and (error := future.exception()):
+        log.error("worker.half_dead", exc_info=error)
 
 
 def _leave(services: Services) -> None:
-    with contextlib.suppress(RedisError):  # without Redis, silence says the same
+    with contextlib.suppress(RedisError):
         services.reaper.presence.leave()
 
 
 async def _sweep_media(media: LocalMediaStore) -> None:
     """Remove old files now and then; several workers on one folder do no harm."""
     while True:
-        removed = await offload(media.sweep)
-        if removed:
-            log.info("media.swept", extra={"files": removed})
+        try:
+            removed = await offload(media.sweep)
+        except Exception:
+            log.exception("media.not_swept")
+        else:
+            if removed:
+                log.info("media.swept", extra={"files": removed})
         await asyncio.sleep(SWEEP_SECONDS)
 
 
-def _new_worker(services: Services, loop: LoopThread) -> SaysoWorker:
+def _new_worker(services: Services, loop: LoopThread, told_to_stop: threading.Event | None = None) -> SaysoWorker:
     limits = services.settings.workers
     return SaysoWorker(
         [QUEUE],
@@ -320,10 +424,16 @@ def _new_worker(services: Services, loop: LoopThread) -> SaysoWorker:
         loop=loop,
         capacity=Capacity(limits.concurrency, max(1, limits.concurrency // 10), limits.grace_seconds),
         on_stop=services.drain.hand_over,
-        # Few retries of its own: RQ's loop and ours try again anyway, and a signal is heard in between.
-        connection=Redis.from_url(services.redis_url, socket_connect_timeout=2, retry=Retry(ConstantBackoff(0.1), 2)),
+        told_to_stop=told_to_stop,
+        connection=_connect(services.redis_url),
         serializer=JSONSerializer,
         worker_ttl=WORKER_TTL,
         maintenance_interval=MAINTENANCE_INTERVAL,
         log_job_description=False,
     )
+
+
+def _connect(url: str) -> Redis:
+    """RQ's client. It tries a lost connection again and no silence: our loop does, and hears signals in between."""
+    retry = Retry(ConstantBackoff(0.1), 2, supported_errors=(RedisConnectionError,))
+    return Redis.from_url(url, socket_connect_timeout=2, retry=retry)

@@ -13,6 +13,7 @@ from agent.providers.words import STOP_WORDS, Token, name_words, stem, tokens
 
 _ID_PARAMETER = re.compile(r"(^|_)(id|ids|number|no|nr|code|ref|reference|key|uuid|sku)$")
 _DATE_PARAMETER = re.compile(r"(^|_)(date|day|on|due|since|until)(_|$)")
+_MOMENT_PARAMETER = re.compile(r"(^|_)when(_|$)")
 _CURRENCY_PARAMETER = re.compile(r"(^|_)currency(_|$)")
 
 _NUMBER = re.compile(r"[$€£]?([+-]?\d+(?:\.\d+)?)[$€£%]?")
@@ -20,6 +21,13 @@ _ID = re.compile(r"(?=\S*\d)(?=\S*[A-Za-z_@-])\S+|\S+@\S+")
 _ISO_DATE = re.compile(r"\d{4}-\d{2}-\d{2}(T[\d:.]+)?")
 _TRUE = frozenset({"true", "yes", "on", "1"})
 _FALSE = frozenset({"false", "no", "off", "0"})
+_DAY = r"(?:(?:on )?(?:today|tomorrow|(?:mon|tues|wednes|thurs|fri|satur|sun)day|\d{4}-\d\d-\d\d))"
+_TIME = r"(?:\d{1,2}(?::\d\d)?(?: ?[ap]m)?|noon|midnight)"
+_DELAY = r"in (?:\d+|an?|one|half an) (?:second|minute|hour|day|week)s?"
+#: A moment in words: "in 20 minutes", "tomorrow at 9", "at 9 on friday", "2026-12-24T18:00".
+_MOMENT = re.compile(
+    rf"{_DELAY}|{_DAY}(?: (?:at )?{_TIME})?|at {_TIME}(?: {_DAY})?|\d{{4}}-\d\d-\d\dT[\d:.+-]+Z?", re.IGNORECASE
+)
 #: What is a boolean in a command but something else in a sentence: "on Monday", "1 guest".
 _BOOLEAN_ONLY_IN_COMMANDS = frozenset({"on", "off", "1", "0"})
 
@@ -51,6 +59,9 @@ class _Picker:
     def pick(self) -> dict[str, Any]:
         self._take_assignments()
         for name, prop in self._open():
+            if _MOMENT_PARAMETER.search(name):
+                self._take_moment(name)
+                continue
             self._take(name, _reader(name, prop, self.today))
         for name, prop in self._open():
             if self._is_required(name) and prop.get("type") == "string":
@@ -83,8 +94,19 @@ class _Picker:
                 del self.left[index]
                 return
 
+    def _take_moment(self, name: str) -> None:
+        """The first run of words that says when, as long as it goes."""
+        count = len(self.left)
+        for start, end in ((first, last) for first in range(count) for last in range(count, first, -1)):
+            run = self.left[start:end]
+            said = " ".join(token.text for token in run)
+            if _MOMENT.fullmatch(said) and not any(token.quoted for token in run):
+                self.args[name] = said
+                del self.left[start:end]
+                return
+
     def _take_string(self, name: str, prop: Mapping[str, Any]) -> None:
-        if "enum" in prop or "format" in prop:
+        if "enum" in prop or "format" in prop or _MOMENT_PARAMETER.search(name):
             return
         self._take(name, lambda token: token.text if token.quoted else None)
         if name in self.args:

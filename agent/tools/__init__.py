@@ -5,6 +5,15 @@ from agent.tools.decorator import tool
 from agent.tools.errors import ToolError, ToolExecutionError, ToolLoadError, ToolNotFoundError, ToolValidationError
 from agent.tools.loader import LoadedTools, load_all, load_tools
 from agent.tools.registry import ToolRegistry
+from agent.tools.timers import (
+    SchedulingError,
+    cancel_scheduled,
+    remind,
+    schedule_reply,
+    scheduled,
+    time_of_turn,
+    words_of_turn,
+)
 from agent.tools.tool import Tool, ToolParameter
 from pending.results import Ambiguous, NotFound, PendingConfirmation, ToolResult
 
@@ -14,6 +23,7 @@ __all__ = [
     "LoadedTools",
     "NotFound",
     "PendingConfirmation",
+    "SchedulingError",
     "Tool",
     "ToolError",
     "ToolExecutionError",
@@ -23,9 +33,15 @@ __all__ = [
     "ToolRegistry",
     "ToolResult",
     "ToolValidationError",
+    "cancel_scheduled",
     "collect_artifacts",
     "emit_artifact",
     "load_all",
     "load_tools",
+    "remind",
+    "schedule_reply",
+    "scheduled",
+    "time_of_turn",
     "tool",
+    "words_of_turn",
 ]

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from channels.types import Media
+
 #: The MIME type of bytes that nobody named.
 UNKNOWN_MIME_TYPE = "application/octet-stream"
 
@@ -19,7 +21,8 @@ UNKNOWN_MIME_TYPE = "application/octet-stream"
 class Artifact:
     """A file made by a tool: at a URL, or as the bytes in `data`, which the run's caller puts in the media store.
 
-    `sha256` and `size` tell which file it was after the URL is gone. `data` stays out of repr and `to_dict`.
+    `sha256` and `size` tell which file it was after the URL is gone. `data` stays out of repr and `to_dict`; so does
+    `kept`, the file in the media store once it is there.
     """
 
     url: str = ""
@@ -30,10 +33,11 @@ class Artifact:
     role: str = "primary"
     retention: str = ""
     data: bytes | None = field(default=None, repr=False, compare=False)
+    kept: Media | None = field(default=None, repr=False, compare=False)
 
     def to_dict(self) -> dict[str, Any]:
         """Everything but the bytes, JSON-ready."""
-        return {each.name: getattr(self, each.name) for each in fields(self) if each.name != "data"}
+        return {each.name: getattr(self, each.name) for each in fields(self) if each.name not in ("data", "kept")}
 
 
 _collector: ContextVar[list[Artifact] | None] = ContextVar("sayso_artifacts", default=None)

@@ -35,6 +35,7 @@ def tool(
     reconcile: Reconciler | None = None,
     typed_code: bool = False,
     version: str = "",
+    read_only: bool = False,
 ) -> Callable[[Callable[..., Any]], Tool]: ...
 
 

@@ -58,12 +58,13 @@ class Tool:
 
     `injected_kwargs` and what `config_injector()` returns reach the function without the model ever seeing them.
     `requires_approval` tools are proposed to the user in the words of `preview` and run after the yes;
-    `idempotent` promises that running twice with the same arguments does no harm; `pending.idempotency_key()` tells
-    it which confirmed action it runs for. `typed_code` asks for a code to be typed with the yes. `reconcile(record)`
-    is asked how a run ended that was interrupted: True or words for the user when it took effect, False when it
-    certainly did not, None when nobody can tell. `undo` takes the effect back, for `undo_seconds` after the reply;
-    it is called with the tool's arguments, and with `result` if it has such a parameter. Change `version` when a
-    call that was previewed before must not run any more.
+    `idempotent` promises that running twice with the same arguments does no harm; `pending.idempotency_key()` names the
+    effect, the same at each repetition. `read_only` promises that it changes nothing: interrupted, it is run again.
+    `typed_code` asks for a code to be typed with the yes. `reconcile(record)` is asked how a run ended that was
+    interrupted: True or words for the user when it took effect, False when it certainly did not, None when nobody can
+    tell. `undo` takes the effect back, for `undo_seconds` after the reply; it is called with the tool's arguments, and
+    with `result` if it has such a parameter. Change `version` when a call that was previewed before must not run any
+    more.
     """
 
     name: str
@@ -83,6 +84,7 @@ class Tool:
     reconcile: Reconciler | None = field(default=None, repr=False)
     typed_code: bool = False
     version: str = ""
+    read_only: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "parameters", tuple(self.parameters))
@@ -94,6 +96,11 @@ class Tool:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function itself, as if it had never been decorated."""
         return self.function(*args, **kwargs)
+
+    @property
+    def repeatable(self) -> bool:
+        """Whether a call that was interrupted may be made again."""
+        return self.idempotent or self.read_only
 
     @property
     def is_async(self) -> bool:

@@ -2,8 +2,8 @@
 -- 'text' or 'tap', record, MAC, seq of the turn. Returns {verdict, state}.
 local fenced, pid, act = ARGV[2] ~= '', ARGV[4], ARGV[5]
 if fenced and not holds(ARGV[2], ARGV[3]) then return {'lost', ''} end
-local state, by, rec, mac, expires, seen, plan =
-  unpack(redis.call('HMGET', record(pid), 'state', 'by', 'rec', 'mac', 'expires', 'seen', 'plan'))
+local state, by, rec, mac, expires, seen, plan, ttl =
+  unpack(redis.call('HMGET', record(pid), 'state', 'by', 'rec', 'mac', 'expires', 'seen', 'plan', 'ttl'))
 if not state then return {'gone', ''} end
 if (state == 'claimed' or state == 'started') and by == act then return {'mine', state} end
 if state == 'expired' and by == act then return {'expired', state} end
@@ -32,7 +32,8 @@ if at >= (tonumber(expires) or 0) then
   enter(pid, {'expired'}, 'by', act)
   return {'expired', 'expired'}
 end
-if fenced and ARGV[6] == 'text' and tonumber(ARGV[9]) <= (tonumber(seen) or 0) then
+local shown_at = expires - (tonumber(ttl) or 0)  -- a turn that waited elsewhere has a later number, not a later time
+if fenced and ARGV[6] == 'text' and (tonumber(ARGV[9]) <= (tonumber(seen) or 0) or at < shown_at) then
   return {'early', state}  -- it was said before the preview was delivered: it answers something else
 end
 take()

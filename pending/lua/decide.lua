@@ -11,7 +11,7 @@ if before then
 end
 
 local STATE, EXPIRES, BY, ATTEMPT, BEGUN = 3, 4, 5, 6, 10
-local fields = pid and fields_of(pid, 'kind', 'digest', 'code', 'steps') or {}
+local fields = pid and fields_of(pid, 'kind', 'digest', 'code', 'steps', 'ttl') or {}
 
 -- The answer is remembered for as long as it may be asked for again: by then another action may wait here.
 local function gone()
@@ -24,7 +24,7 @@ local function answer(verdict)
   return {verdict, {pid, now(), {unpack(fields, 1, BEGUN)}}}
 end
 
-local mac, kind, digest, code, steps = fields[2], unpack(fields, BEGUN + 1, BEGUN + 4)
+local mac, kind, digest, code, steps, ttl = fields[2], unpack(fields, BEGUN + 1, BEGUN + 5)
 local state, expires, begun = fields[STATE], tonumber(fields[EXPIRES] or 0), tonumber(fields[BEGUN] or 0)
 
 local function end_as(end_state, verdict)
@@ -50,7 +50,8 @@ if intent == 'cancel' then return end_as('cancelled', 'cancelled') end
 if intent == 'ignore' then
   local sooner = now() + ARGV[8]
   if state == 'shown' and sooner < expires then  -- never later
-    redis.call('HSET', record(pid), 'expires', sooner)
+    -- A shorter window, not an earlier one.
+    redis.call('HSET', record(pid), 'expires', sooner, 'ttl', (tonumber(ttl) or 0) - (expires - sooner))
     fields[EXPIRES] = sooner
   end
   return answer('ignored')

@@ -18,8 +18,9 @@ if string.match(redis.call('LINDEX', inbox, 0) or '', '^%d+') == ARGV[8] then
   return 'late'
 end
 if ARGV[7] ~= '' then
+  local busy = awaited()
   say('-', ARGV[7])
   keep()
-  redis.call('ZADD', due, 'NX', now(), conversation)
+  if not busy then redis.call('ZADD', due, now(), conversation) end
 end
 return 'late'

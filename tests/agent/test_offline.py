@@ -215,3 +215,31 @@ def test_media_are_listed():
 def test_calls_have_ids():
     """A result can be tied to its call."""
     assert answer("delete invoice INV-42").tool_calls[0].id == "call_1"
+
+
+@tool
+def remind_me(text: str, when: str) -> str:
+    """Remind the user of something later."""
+    return text
+
+
+@pytest.mark.parametrize(
+    ("text", "what", "when"),
+    [
+        ("remind me tomorrow at 9 to call Bob", "call Bob", "tomorrow at 9"),
+        ("Remind me in 20 minutes to stretch", "stretch", "in 20 minutes"),
+        ("remind me to water the plants on Friday at 14:30", "water the plants", "on Friday at 14:30"),
+        ("remind me at 5 pm tomorrow: tea", "tea", "at 5 pm tomorrow"),
+        ("remind me of 'in 3 days' in an hour", "in 3 days", "in an hour"),
+        ("remind me 2026-12-24T18:00 about presents", "presents", "2026-12-24T18:00"),
+    ],
+)
+def test_moment_is_one_argument(text, what, when):
+    """The words that say when are taken together, and are no part of what is left."""
+    (call,) = answer(text, [remind_me.schema()]).tool_calls
+    assert call.parameters == {"text": what, "when": when}
+
+
+def test_moment_that_is_not_said_is_asked_for():
+    """What is to be done is no time."""
+    assert "needs when" in answer("remind me to stretch", [remind_me.schema()]).content

@@ -10,7 +10,17 @@ from dataclasses import replace
 
 import pytest
 
-from channels.base import Ambiguous, BadHook, Channel, Forbidden, RateLimited, Refused, SendError, Unreachable
+from channels.base import (
+    AddressClosed,
+    Ambiguous,
+    BadHook,
+    Channel,
+    Forbidden,
+    RateLimited,
+    Refused,
+    SendError,
+    Unreachable,
+)
 from channels.types import Button, Delivery, Hook, Receipt, Reply, Turn
 from tests.channels.harness import (
     ALL,
@@ -164,11 +174,22 @@ def test_missing_file_is_refused(platform: Platform, channel: Channel, platforms
 
 
 def test_rate_limit_says_how_long(platform: Platform, channel: Channel, platforms: FakePlatforms):
-    """429 becomes RateLimited, with the platform's own wait where it names one."""
+    """429 becomes RateLimited, with the platform's own wait."""
     platforms.script(platform.fake, "429")
     error = failure(channel, platform, Reply("hello"))
     assert isinstance(error, RateLimited)
-    assert error.retry_after == (1.0 if platform.name == "whatsapp" else 7.0)
+    assert error.retry_after == 7.0
+
+
+def test_closed_address_is_told_from_refused_words(platform: Platform, channel: Channel, platforms: FakePlatforms):
+    """Nothing will arrive there; other words might not be the cure."""
+    closed = {"whatsapp": "63016", "telegram": "Bad Request: chat not found", "slack": "is_archived"}
+    words = {"whatsapp": "21617", "telegram": "Bad Request: message is too long", "slack": "no_text"}
+    kinds = []
+    for errors in (closed, words):
+        platforms.script(platform.fake, errors[platform.name])
+        kinds.append(type(failure(channel, platform, Reply("hello"))))
+    assert kinds == [AddressClosed, Refused]
 
 
 @pytest.mark.parametrize("reply", [Reply("hello"), Reply("sure?", YES_NO), Reply("a", media=IMAGE)], ids=repr)

@@ -26,6 +26,14 @@ def read(media: MemoryMedia, update: dict, **settings):
     return telegram(media, None, **settings).receive(telegram_hook(update))
 
 
+def test_groups_take_less_than_people(media: MemoryMedia):
+    """20 a minute, however they come: five at once and one each 4 s."""
+    channel = telegram(media, None)
+    person, group = (channel.pace(Conversation("tg", chat)) for chat in ("5123456789", "-100123"))
+    assert (person.chat_gap, person.per_second, group.per_second) == (1.0, 30, 30)
+    assert group.burst + (60 - 1) // group.chat_gap <= 20
+
+
 def test_secret_of_another_bot_is_forbidden(media: MemoryMedia):
     """One secret per bot."""
     with pytest.raises(Forbidden):

@@ -133,10 +133,34 @@ def test_words_come_before_a_document_and_on_a_picture(media: MemoryMedia):
     assert channel.pieces(Reply("See", YES_NO, IMAGE)) == (Reply(media=IMAGE), Reply("See", YES_NO))
 
 
-def test_status_callback_is_asked_for(media: MemoryMedia, platforms: FakePlatforms):
-    """Errors of the channel come only this way."""
-    send(whatsapp(media, platforms.twilio_url, status_callback="https://b.example/hooks/wa/status"), Reply("x"))
-    assert platforms.sent[0]["raw"]["StatusCallback"] == "https://b.example/hooks/wa/status"
+CALLBACK = "https://b.example/hooks/wa/status"
+STATUS = {"MessageSid": SID, "MessageStatus": "undelivered", "ErrorCode": "63016", "AccountSid": TWILIO_ACCOUNT_SID}
+
+
+@pytest.mark.parametrize("callback", [CALLBACK, CALLBACK + "?tenant=a%20b", CALLBACK + "?x=1#rc=3"])
+def test_status_callback_names_its_delivery(media: MemoryMedia, platforms: FakePlatforms, callback: str):
+    """Errors of the channel come only this way, and the URL that we gave says which reply it was."""
+    delivery = f"{CHAT.id}#12"
+    channel = whatsapp(media, platforms.twilio_url, status_callback=callback)
+    asyncio.run(channel.send(Delivery(delivery, CHAT, Reply("x"))))
+    url = platforms.sent[0]["raw"]["StatusCallback"]
+    (update,) = channel.receive(replace(whatsapp_hook(STATUS, url.partition("#")[0]), path="status")).statuses
+    assert (update.delivery, update.status, update.error_code) == (delivery, "undelivered", "63016")
+    assert url.startswith(callback.partition("#")[0])
+
+
+def test_delivery_in_a_status_callback_is_signed(media: MemoryMedia):
+    """Nobody can move a status to another delivery."""
+    signed = whatsapp_hook(STATUS, f"{CALLBACK}?delivery={'a' * 20}.1")
+    with pytest.raises(Forbidden):
+        whatsapp(media, None).receive(replace(signed, url=signed.url[:-1] + "2"))
+
+
+@pytest.mark.parametrize("named", ["", "?delivery=", "?delivery=x.1", f"?delivery={'a' * 20}.0", "?delivery=%00"])
+def test_status_callback_without_a_delivery_is_a_status(media: MemoryMedia, named: str):
+    """The operator may have set a URL of his own in Twilio's console."""
+    (update,) = whatsapp(media, None).receive(whatsapp_hook(STATUS, CALLBACK + named)).statuses
+    assert update.delivery == ""
 
 
 @pytest.mark.parametrize(

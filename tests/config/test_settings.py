@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from channels.console import RESERVED_NAMES
-from config.bootstrap import describe, load_toolbox
+from channels.types import Conversation
+from config.bootstrap import bootstrap, describe, load_toolbox
 from config.loader import DEMO, ConfigError, default_config, load_settings
 from config.schema import CONSOLE_PATHS
 
@@ -51,6 +52,7 @@ MISTAKES = {
         "channels:\n  a: {platform: slack, bot_token: ${SECRET}, signing_secret: ${SECRET}, api_url: fake:80}\n",
         ":2:73: channels.a.api_url: no URL: write it as https://bots.example.com (it is 'fake:80')",
     ),
+    "negative pace": ("channels:\n  a: {platform: console, messages_per_second: -1}\n", "messages_per_second: "),
     "true for seconds": ("channels:\n  a: {platform: console, confirm_ttl: true}\n", "confirm_ttl: must be a number"),
     "true for count": ("agent: {max_iterations: true}\n", ":1:9: agent.max_iterations: must be a number"),
     "sender": (
@@ -228,3 +230,16 @@ def test_binary_file_is_named(file: Path, content: bytes):
     file.write_bytes(content)
     with pytest.raises(ConfigError, match=rf"sayso\.yaml:{content.count(10) + 1}: not text in UTF-8"):
         load_settings(file)
+
+
+@pytest.mark.parametrize(
+    ("given", "pace"), [("", (30, 1.0)), ("messages_per_second: 5,", (5, 1.0)), ("messages_per_second: 0,", (0, 0.0))]
+)
+def test_pace_of_a_channel_is_the_platforms_or_the_accounts(tmp_path: Path, given: str, pace: tuple[float, float]):
+    """What the account is known to be allowed replaces the platform's number; 0 turns all pacing off."""
+    telegram = f"platform: telegram, {given} token: ${{SECRET}}, secret_token: ${{SECRET}}"
+    file = tmp_path / "sayso.yaml"
+    file.write_text(f"channels:\n  a: {{{telegram}}}\n")
+    services = bootstrap(load_settings(file, {"SECRET": SECRET}), data=tmp_path, redis_url="redis://127.0.0.1:1")
+    found = services.drain.postman._pace(Conversation("a", "1"))
+    assert (found.per_second, found.chat_gap) == pace

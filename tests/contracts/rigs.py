@@ -12,6 +12,8 @@ from channels.types import Conversation, Tap, Turn
 from pending import InMemoryPendingStore, RedisPendingStore
 from pending.seal import split_button
 from pending.texts import Texts, speak
+from workers.deliveries import RedisDeliveries
+from workers.journals import RedisJournals
 from workers.mailbox import LEASE_MS, LUA, Limits, RedisMailbox
 from workers.memory import MemoryLanes
 from workers.outbox import RedisOutbox
@@ -54,7 +56,9 @@ class MemoryRig(Rig):
     def __init__(self, *, limits: Limits | None = None) -> None:
         self.now = time.time()
         self.store = InMemoryPendingStore(clock=lambda: self.now)
-        self.mailbox = self.outbox = MemoryLanes(voice, self.store.records, clock=lambda: self.now, limits=limits)
+        self.mailbox = self.outbox = self.journals = self.deliveries = MemoryLanes(
+            voice, self.store.records, clock=lambda: self.now, limits=limits
+        )
 
     def pass_time(self, seconds: float) -> None:
         """Move the clock."""
@@ -66,7 +70,11 @@ class MemoryRig(Rig):
 
     def dead(self) -> int:
         """How many replies were given up."""
-        return len(self.mailbox.dead)
+        return len(self.mailbox.aside("dead"))
+
+    def journal(self) -> list[str]:
+        """What is kept of the turn at the head."""
+        return list(self.mailbox._lanes[CHAT.id].journal)
 
     def audit(self) -> list[dict]:
         """The audit log."""
@@ -82,16 +90,26 @@ class RedisRig(Rig):
         self.shard = f"{PREFIX}{{{shard_of(CHAT.id)}}}"
         self.store = RedisPendingStore(client=client, secret_keys=["key"])
         self.mailbox, self.outbox = RedisMailbox(scripts, voice, limits=limits), RedisOutbox(scripts)
+        self.journals = RedisJournals(scripts)
+        self.deliveries = RedisDeliveries(scripts)
         self.woken: list[str] = []
         self.reaper = Reaper(client, scripts, self._wake_up)
 
     def pass_time(self, seconds: float) -> None:
-        """Move back the lease, what is due, when turns were received and when windows close."""
+        """Move back the lease, the pace, what is due, when turns were received, when timers ring and windows close."""
         ms = round(seconds * 1000)
         lane, inbox = f"{self.shard}:lane:{CHAT.id}", f"{self.shard}:in:{CHAT.id}"
         self.client.hincrby(lane, "until", -ms)
+        self._hurry(lane, "chat", ms)
+        for name in ("free", "closed"):
+            self._hurry(f"{PREFIX}pace:{CHAT.channel}", name, ms)
+        said, _, slot = (self.client.hget(lane, "slot") or "").partition(":")
+        if slot:
+            self.client.hset(lane, "slot", f"{said}:{int(slot) - ms}")
         if self.client.zscore(f"{self.shard}:due", CHAT.id) is not None:
             self.client.zincrby(f"{self.shard}:due", -ms, CHAT.id)
+        for name in self.client.zrange(f"{self.shard}:timers:{CHAT.id}", 0, -1):
+            self.client.zincrby(f"{self.shard}:timers:{CHAT.id}", -ms, name)
         for index, entry in enumerate(self.client.lrange(inbox, 0, -1)):
             seq, at, rest = entry.split(" ", 2)
             self.client.lset(inbox, index, f"{seq} {int(at) - ms} {rest}")
@@ -110,9 +128,17 @@ class RedisRig(Rig):
         """How many replies were given up."""
         return self.client.llen(f"{self.shard}:dead")
 
+    def journal(self) -> list[str]:
+        """What is kept of the turn at the head."""
+        return self.client.lrange(f"{self.shard}:journal:{CHAT.id}", 0, -1)
+
     def audit(self) -> list[dict]:
         """The audit log of the room's shard."""
         return [json.loads(entry) for entry in self.client.lrange(f"{self.shard}:audit", 0, -1)]
+
+    def _hurry(self, key: str, name: str, ms: int) -> None:
+        if self.client.hexists(key, name):
+            self.client.hincrbyfloat(key, name, -ms)
 
     def _wake_up(self, conversation: str) -> tuple[()]:
         self.woken.append(conversation)

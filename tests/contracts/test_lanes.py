@@ -9,10 +9,10 @@ import pytest
 
 from channels.types import Reply, Turn
 from pending.action import PendingAction
-from pending.records import Claim, Ending, StoredAction, seal_action
+from pending.records import Claim, Decision, Ending, StoredAction, seal_action
 from tests.contracts.rigs import CHAT, ENGLISH, turn
 from workers.lane import Change, LaneLost, Move, QueuedReply, QueuedTurn, TurnOvertaken
-from workers.mailbox import Limits
+from workers.mailbox import SEEN_MS, Limits
 
 SAID = Change(replies=((Reply("hi"), ""),))
 
@@ -61,7 +61,7 @@ def test_commit_after_a_takeover_changes_nothing(rig):
     new, again = lease(rig, "w2")
     with pytest.raises(LaneLost):
         rig.mailbox.commit(old, work, SAID)
-    assert (new.epoch, again) == (old.epoch + 1, replace(work, received_at=again.received_at))
+    assert (new.epoch, again) == (old.epoch + 1, replace(work, received_at=again.received_at, attempt=2))
 
 
 def test_every_call_of_a_lost_lease_is_refused(rig):
@@ -280,7 +280,7 @@ def test_postponed_reply_is_suspect_only_when_its_try_was(rig):
     rig.outbox.postpone(held, rig.mailbox.commit(held, work, SAID), 1)
     rig.pass_time(2)
     held, refused = lease(rig, "w2")
-    rig.outbox.postpone(held, refused, 1, suspect=True)
+    rig.outbox.postpone(held, refused, 1, "suspect")
     rig.pass_time(2)
     assert (refused.suspect, lease(rig, "w3")[1].suspect) == (False, True)
 
@@ -459,6 +459,53 @@ def test_expiry_is_judged_at_the_time_of_receipt(rig, before, after, verdict):
     rig.pass_time(after)
     held, work = lease(rig, "w2")
     assert rig.store.records.claim(claim_of(yes, action, held, work.seq), look(rig))[0] == verdict
+
+
+@pytest.mark.parametrize(("waited", "verdict"), [(50, "mine"), (20, "expired"), (200, "early")])
+def test_turn_that_waited_elsewhere_was_received_when_it_came_in(rig, waited, verdict):
+    """The window was open from 90 to 30 seconds ago: what was said before it, or after it, does not count."""
+    held, action = shown(rig)
+    rig.pass_time(90)
+    yes = turn("yes")
+    rig.mailbox.accept(yes, waited_seconds=waited)
+    held, work = lease(rig, "w2")
+    assert rig.store.records.claim(claim_of(yes, action, held, work.seq), look(rig))[0] == verdict
+
+
+def test_window_that_was_shortened_opened_no_earlier(rig):
+    """Words from before the preview stay early when its question was set aside meanwhile."""
+    held, action = shown(rig)
+    rig.pass_time(5)
+    rig.store.records.decide(Decision(turn().scope, "ignore", "e-ignore", ignore_seconds=10))
+    yes = turn("yes")
+    rig.mailbox.accept(yes, waited_seconds=8)
+    work = rig.mailbox.release(held)
+    assert rig.store.records.claim(claim_of(yes, action, held, work.seq), look(rig))[0] == "early"
+
+
+@pytest.mark.parametrize(("waited", "believed"), [(-500, 0), (1e12, SEEN_MS / 1000)])
+def test_turn_was_received_neither_in_the_future_nor_in_another_age(rig, waited, believed):
+    """Whatever the clock did on the machine where it waited."""
+    rig.mailbox.accept(turn(), waited_seconds=waited)
+    rig.accept(turn())
+    held, first = lease(rig)
+    second = rig.mailbox.commit(held, first, Change())
+    assert second.received_at - first.received_at == pytest.approx(believed, abs=60)
+
+
+def test_turn_that_waited_elsewhere_is_refused_without_a_word(make_rig):
+    """It is kept where it waited: nobody must be told that it may not have arrived."""
+    rig = make_rig(limits=Limits(waiting=1))
+    rig.accept(turn("a"))
+    assert rig.mailbox.accept(turn("b"), waited_seconds=1).outcome == "full"
+    assert lease(rig)[1].turn.text == "a"
+
+
+def test_turns_that_waited_elsewhere_were_not_written_all_at_once(make_rig):
+    """They are handed over in one go: nobody is too fast for that, then or for what comes next."""
+    rig = make_rig(limits=Limits(in_one_go=2))
+    assert {rig.mailbox.accept(turn(), waited_seconds=1).outcome for _ in range(5)} == {"new"}
+    assert [rig.accept(turn()).outcome for _ in range(3)] == ["new", "new", "fast"]
 
 
 def begun(rig):

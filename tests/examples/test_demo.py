@@ -12,7 +12,7 @@ from agent.tools import load_tools
 from config.loader import load_settings
 
 DEMO = Path(__file__).parents[2] / "config" / "demo.yaml"
-TOOLS = {tool.name for tool in load_tools("examples.invoices").tools}
+TOOLS = {tool.name for name in ("invoices", "reminders") for tool in load_tools(f"examples.{name}").tools}
 
 
 def test_the_demo_needs_nothing_from_its_environment():

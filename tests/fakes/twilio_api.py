@@ -7,6 +7,7 @@ import json
 import re
 import urllib.error
 import urllib.request
+from dataclasses import replace
 from typing import Any
 
 from tests.fakes.base import ACCEPTED, Answer, Call, Ledger, json_answer
@@ -60,7 +61,7 @@ class FakeTwilio:
     def failure(self, error: str) -> Answer:
         """A scripted error: an HTTP status or one of Twilio's codes."""
         if error == "429":
-            return _error(429, 20429, "Too Many Requests")
+            return replace(_error(429, 20429, "Too Many Requests"), headers={"Retry-After": "7"})
         if len(error) == 3:
             return _error(int(error), 20500, "Internal Server Error")
         return _error(400, int(error), "The 'To' number whatsapp:+4915100000042 was refused")

@@ -32,6 +32,7 @@ T = TypeVar("T")
 YAML = """
 public_url: {public_url}
 redis_url: ${{REDIS_URL}}
+spool: {spool}
 agent: {{model: offline}}
 tools: [examples.invoices, tests.flows.disks]
 channels:
@@ -45,13 +46,14 @@ channels:
     policy: {{allow: [find_*, sales_*, export_*], review: [delete_*], deny: []}}
     confirm_ttl: 60
   ops-tg:
-    {{platform: telegram, token: "${{TELEGRAM_TOKEN}}", secret_token: "${{TELEGRAM_SECRET}}", api_url: {url}/telegram}}
+    {{platform: telegram, token: "${{TELEGRAM_TOKEN}}", secret_token: "${{TELEGRAM_SECRET}}", api_url: {url}/telegram,
+     messages_per_second: 0}}
   quick-tg:
     {{platform: telegram, token: "${{TELEGRAM_TOKEN}}", secret_token: "${{TELEGRAM_SECRET}}", api_url: {url}/telegram,
-     confirm_ttl: 0.2}}
+     messages_per_second: 0, confirm_ttl: 0.2}}
   desk:
     {{platform: slack, bot_token: "${{SLACK_BOT_TOKEN}}", signing_secret: "${{SLACK_SIGNING_SECRET}}",
-     api_url: {url}/slack}}
+     api_url: {url}/slack, messages_per_second: 0}}
   web: {{platform: console}}
 """
 
@@ -77,13 +79,13 @@ def until(what: Callable[[], T], *, seconds: float = PATIENCE) -> T:
 class System:
     """Lives for one test module. Processes can be killed and started again."""
 
-    def __init__(self, folder: Path, *, workers: int = 2) -> None:
+    def __init__(self, folder: Path, *, workers: int = 2, spool: bool = False) -> None:
         self.data = folder
         self.platforms = FakePlatforms()
         self.redis = EmbeddedRedis(folder)
-        self.url = f"http://127.0.0.1:{_free_port()}"
+        self.url = f"http://127.0.0.1:{free_port()}"
         self.config = folder / "sayso.yaml"
-        self.config.write_text(YAML.format(public_url=self.url, url=self.platforms.url))
+        self.config.write_text(YAML.format(public_url=self.url, url=self.platforms.url, spool=str(spool).lower()))
         self.log = folder / "processes.log"
         self.web: subprocess.Popen[bytes] | None = None
         self.workers: list[subprocess.Popen[bytes]] = []
@@ -263,7 +265,8 @@ class SlackPerson(Person):
         return "desk", signing.slack_hook(fakes.SLACK_SIGNING_SECRET, body, time.time())
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """A port nobody listens on."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

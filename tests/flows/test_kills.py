@@ -51,7 +51,8 @@ agent: {{model: offline}}
 tools: [tests.flows.bills]
 channels:
   till:
-    {{platform: telegram, token: "${{TELEGRAM_TOKEN}}", secret_token: "${{TELEGRAM_SECRET}}", api_url: {url}/telegram}}
+    {{platform: telegram, token: "${{TELEGRAM_TOKEN}}", secret_token: "${{TELEGRAM_SECRET}}", api_url: {url}/telegram,
+     messages_per_second: 0}}
 """
 
 

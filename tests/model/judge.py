@@ -153,7 +153,7 @@ class Judge:
         if answer is None and self._holders.get(lease.conversation, ("", 0))[0] == lease.token:
             self._holders[lease.conversation] = ("", 0)
 
-    def _postpone(self, lease: Lease, *_: Any, answer: Any, suspect: bool) -> None:
+    def _postpone(self, lease: Lease, *_: Any, answer: Any) -> None:
         self._release(lease, answer=answer)
 
     def _commit(self, lease: Lease, queued: QueuedTurn, change: Change, *, answer: Any) -> None:
@@ -178,7 +178,7 @@ class Judge:
         if answer[0] == "mine":
             self._verdicts.claimed(claim.pending_action_id, claim.conversation, claim.by)
 
-    def _settle(self, lease: Lease, reply: QueuedReply, *, answer: Any, receipt: str = "", dead: str = "") -> None:
+    def _settle(self, lease: Lease, reply: QueuedReply, *, answer: Any, dead: str = "", **_: Any) -> None:
         """The window opens with the delivery, once; a preview that cannot be delivered is over."""
         sent = self._world.sent.get((lease.conversation, reply.number))
         if dead:

@@ -91,7 +91,7 @@ _FENCE_OF_CLAIM = "if fenced and not holds(ARGV[2], ARGV[3]) then return {'lost'
 _FENCE_OF_START = "if ARGV[2] ~= '' and not holds(ARGV[2], ARGV[3]) then return 'lost' end"
 _FENCE_UNLESS_STEP = _FENCE_OF_CLAIM.replace("fenced", "fenced and not redis.call('HGET', record(pid), 'plan')")
 _LIVE_LEASE = "if held and redis.call('HGET', lane, 'token') ~= ARGV[2] then return false end"
-_WAKE = "if not coming or (urgent and number('until') <= now()) then wake(12, urgent) end\nreturn {'new'"
+_WAKE = "if not coming or (urgent and number('until') <= now()) then wake(13, urgent) end\nreturn {'new'"
 _SAME_IN_CLAIM = "rec ~= ARGV[7] or mac ~= ARGV[8]"
 _SAME_IN_START = "rec ~= ARGV[6] or mac ~= ARGV[7]"
 _AUDIT = "audit(pid, states, by or '', mac or '')"
@@ -118,7 +118,10 @@ _LANE = (
             ]
         },
     ),
-    _swap("repeated replies are not marked", prelude=("== said and 1 or 0", "== said and 0 or 0")),
+    _swap(
+        "repeated replies are not marked",
+        prelude=("return redis.call('HEXISTS', lane, 'suspect:' .. said)", "return 0"),
+    ),
     _swap("an undeliverable question stays armed", settle=("'state') == 'armed' then", "'state') == 'no' then")),
 )
 _WINDOW = (

@@ -9,7 +9,8 @@ from contextvars import copy_context
 import pytest
 
 from pending import PendingActionExistsError, executor_factory, stash_pending
-from pending.proposals import MAX_STEPS, ChannelRun, begin_round, channel_run, in_channel_run, place
+from pending.proposals import MAX_STEPS, ChannelRun, Proposed, begin_round, channel_run, in_channel_run, place
+from pending.proposals import restore as propose_again
 
 
 def run_of(user: str = "ana") -> ChannelRun:
@@ -56,6 +57,22 @@ def test_proposals_of_a_later_answer_come_after_those_before():
                 lambda at=at, answer=answer: (place.set(at), stash_pending(kind="k", preview=f"{answer}"))
             )
     assert [action.preview for action in run.proposals] == ["1", "2", "3"]
+
+
+def test_what_a_killed_attempt_proposed_comes_before_what_is_proposed_now():
+    """It is the same action; a tool that asked a model itself had gone through answers of its own."""
+    with channel_run(run_of()) as first:
+        for _ in range(3):
+            begin_round()
+        early = Proposed(stash_pending(kind="k", preview="early"), first.places[0])
+    propose_again([early])  # outside a run there is nobody to ask
+    with channel_run(run_of()) as run:
+        begin_round()
+        propose_again([Proposed.from_dict(early.to_dict())])
+        begin_round()
+        stash_pending(kind="k", preview="late")
+    assert [action.preview for action in run.proposals] == ["early", "late"]
+    assert run.proposals[0] == early.action
 
 
 def test_proposal_says_what_its_tool_says_and_no_more():

@@ -49,9 +49,28 @@ class FakeMailbox:
         return Accepted(self.outcome(), len(self.turns))  # type: ignore[arg-type]
 
 
+class FakeDeliveries:
+    """Keeps what platforms report."""
+
+    def __init__(self) -> None:
+        self.reports: list[tuple[str, ...]] = []
+
+    def report(self, *said: str) -> str:
+        """Keep it."""
+        self.reports.append(said)
+        return said[2]
+
+
 def browser(channel: Any = None, mailbox: Any = None, **parts: Any) -> FlaskClient:
     """A client of an app with these parts."""
-    parts = {"media": None, "redis_url": "redis://127.0.0.1:1", "public_url": PUBLIC_URL, "channels": {}, **parts}
+    parts = {
+        "media": None,
+        "redis_url": "redis://127.0.0.1:1",
+        "public_url": PUBLIC_URL,
+        "channels": {},
+        "spool": None,
+        **parts,
+    }
     channels = {channel.name: channel} if channel else parts.pop("channels")
     parts.pop("channels", None)
     return create_app(SimpleNamespace(mailbox=mailbox or FakeMailbox(), channels=channels, **parts)).test_client()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 from redis import Redis
 
@@ -44,6 +45,14 @@ def test_primary_without_workers_makes_the_bot_not_ready(redis_client: Redis, tm
     Presence(other).beat()
     assert client.get("/readyz").status_code == 200
     server.stop()
+
+
+def test_turns_that_wait_on_this_disk_are_counted(redis_client: Redis):
+    """With Redis and without it; a bot without a spool does not speak of one."""
+    spool = SimpleNamespace(count=lambda: 7)
+    for client, redis in ((redis_client, "ok"), (connect("redis://127.0.0.1:1"), "ConnectionError")):
+        ready = browser(primaries=(Primary("", "", client),), spool=spool).get("/readyz").json
+        assert (ready["redis"], ready["spooled"]) == (redis, 7)
 
 
 def test_a_worker_that_was_killed_does_not_count(redis_client: Redis):

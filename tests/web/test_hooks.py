@@ -5,14 +5,21 @@ from __future__ import annotations
 import io
 import logging
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
+from redis.connection import UnixDomainSocketConnection
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from channels.base import BadHook, Forbidden
 from channels.types import HookAnswer, Received, StatusUpdate, Tap
 from channels.web import MAX_BODY
-from tests.web.services import PUBLIC_URL, TURN, FakeChannel, FakeMailbox, browser
+from tests.contracts.rigs import voice
+from tests.web.services import PUBLIC_URL, TURN, FakeChannel, FakeDeliveries, FakeMailbox, browser
+from workers.mailbox import LUA, RedisMailbox
+from workers.redis import Scripts, connect
+from workers.spool import Spool
+from workers.spool_file import Limits, SpoolFile
 
 
 def away() -> str:
@@ -25,6 +32,39 @@ def test_storage_that_is_away_is_never_acknowledged():
     answer = browser(FakeChannel(Received(turns=(TURN,))), FakeMailbox(away)).post("/hooks/shop")
     assert (answer.status_code, answer.headers["Retry-After"], answer.mimetype) == (503, "5", "text/plain")
     assert "redis" not in answer.text.lower()
+
+
+def test_storage_that_is_away_is_tried_twice_and_never_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """The platform listens for seconds only: one more try, at once, then 503."""
+    tries = []
+    monkeypatch.setattr("time.sleep", lambda seconds: pytest.fail(f"slept {seconds} s"))
+    monkeypatch.setattr(UnixDomainSocketConnection, "_connect", lambda _: tries.append("") or away())
+    mailbox = RedisMailbox(Scripts(connect(f"unix://{tmp_path}/redis.sock"), LUA), voice)
+    answer = browser(FakeChannel(Received(turns=(TURN,))), mailbox).post("/hooks/shop")
+    assert (answer.status_code, len(tries)) == (503, 2)
+
+
+def test_turn_on_the_spool_is_acknowledged(tmp_path: Path):
+    """It is on disk: the platform may forget it."""
+    file, mailbox = SpoolFile(tmp_path), FakeMailbox(away)
+    client = browser(FakeChannel(Received(turns=(TURN,))), mailbox, spool=unwatched(file, mailbox))
+    assert [client.post("/hooks/shop").status_code for _ in range(2)] == [200, 200]
+    assert [kept.turn for kept in SpoolFile(tmp_path).next(0, 10)] == [TURN]
+
+
+def test_turn_that_the_spool_refuses_is_never_acknowledged(tmp_path: Path):
+    """Redis is away and the disk is full: the platform must keep it."""
+    file, mailbox = SpoolFile(tmp_path, Limits(turns=0)), FakeMailbox(away)
+    answer = browser(FakeChannel(Received(turns=(TURN,))), mailbox, spool=unwatched(file, mailbox)).post("/hooks/shop")
+    assert (answer.status_code, answer.headers["Retry-After"], answer.mimetype) == (503, "5", "text/plain")
+    assert str(tmp_path) not in answer.text
+
+
+def unwatched(file: SpoolFile, mailbox: FakeMailbox) -> Spool:
+    """A spool that nobody empties."""
+    spool = Spool(file, mailbox)  # type: ignore[arg-type]
+    spool.watch = lambda: None  # type: ignore[method-assign]
+    return spool
 
 
 def test_full_mailbox_is_never_acknowledged():
@@ -123,6 +163,22 @@ def test_tap_is_accepted_for_the_action_its_button_was_minted_for():
     mailbox = FakeMailbox()
     browser(FakeChannel(Received(turns=(replace(TURN, tap=Tap("foreign")),))), mailbox).post("/hooks/shop")
     assert mailbox.turns[0][1] == ""
+
+
+def test_status_is_kept_with_its_delivery():
+    """What a platform reports later is stored; one that names no delivery is only logged."""
+    kept = FakeDeliveries()
+    statuses = (StatusUpdate("SM1", "failed", "63016", "wa:aa#3"), StatusUpdate("SM2", "read"))
+    assert browser(FakeChannel(Received(statuses=statuses)), deliveries=kept).post("/hooks/shop").status_code == 200
+    assert kept.reports == [("wa:aa#3", "SM1", "failed", "error 63016")]
+
+
+def test_status_that_cannot_be_kept_is_not_acknowledged():
+    """Redis is away: the platform may try again."""
+    kept = FakeDeliveries()
+    kept.report = lambda *_: away()
+    hook = Received(statuses=(StatusUpdate("SM1", "failed", "63016", "wa:aa#3"),))
+    assert browser(FakeChannel(hook), deliveries=kept).post("/hooks/shop").status_code == 503
 
 
 def test_logs_hold_no_numbers_and_no_words(caplog: pytest.LogCaptureFixture):

@@ -122,7 +122,8 @@ class Bot:
             return f"deleted {name}"
 
         self.provider = ScriptedProvider([*(self._calls(each) for each in names), *lines])
-        self.agent = ChannelAgent(Agent([delete], self.provider, AgentConfig(max_retries=0)), rig.store)
+        config = AgentConfig(max_retries=0)
+        self.agent = ChannelAgent(Agent([delete], self.provider, config), rig.store, journals=rig.journals)
         channels = {"chat": self.channel}
         self.drain = Drain(rig.mailbox, Postman(rig.outbox, channels, speak), channels, {"chat": self.agent}, voice)
 

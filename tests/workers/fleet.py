@@ -11,6 +11,7 @@ from pending import RedisPendingStore
 from pending.redis_records import LUA as PENDING_LUA
 from tests.contracts.rigs import CHAT, Rig, voice
 from workers.founding import found
+from workers.journals import RedisJournals
 from workers.lane import Change
 from workers.mailbox import LEASE_MS, LUA, RedisMailbox
 from workers.move import Mover
@@ -146,7 +147,7 @@ class FleetRig(Rig):
         records = RoutedScripts(homes, clients, PENDING_LUA, pauses=[0] * tries, pause=lambda _: None)
         self.store = RedisPendingStore(scripts=records, secret_keys=["key"])
         self.mailbox = RedisMailbox(self.scripts, voice, wake_up or (lambda _: ()))
-        self.outbox = RedisOutbox(self.scripts)
+        self.outbox, self.journals = RedisOutbox(self.scripts), RedisJournals(self.scripts)
 
     def pass_time(self, seconds: float) -> None:
         """Only a lease can end here."""

@@ -13,6 +13,7 @@ from redis import Redis
 from rq import Queue
 from rq.job import Job
 from rq.serializers import JSONSerializer
+from rq.utils import utcparse
 from rq.webhook import Webhook
 
 from channels.types import Conversation
@@ -21,7 +22,7 @@ from tests.contracts.rigs import CHAT, turn, voice
 from workers import jobs
 from workers.lane import Change
 from workers.mailbox import LUA, Limits, RedisMailbox
-from workers.queue import FIRST, QUEUE, ForbiddenJob, SaysoJob, WakeUps
+from workers.queue import FIRST, QUEUE, ForbiddenJob, SaysoJob, WakeUps, make_job
 from workers.reaper import Reaper
 from workers.redis import Scripts
 from workers.worker import _new_worker
@@ -69,6 +70,28 @@ def bare(redis_url, redis_client):
 def mailbox(redis_client):
     """A mailbox that wakes workers."""
     return RedisMailbox(Scripts(redis_client, LUA), voice, WakeUps(redis_client))
+
+
+@pytest.mark.parametrize("conversation", [CHAT.id, "shop-wa.2_x:" + "0f" * 10])
+def test_wake_up_is_the_job_rq_would_write(redis_client, conversation):
+    """Field for field, in RQ's order and types; only its times are its own."""
+    prefix, queue_key, queues_key, job_id, *flat = WakeUps(redis_client)(conversation)
+    job = make_job(redis_client, job_id, conversation)
+    written, ours = job.to_dict(include_meta=False), dict(zip(flat[::2], flat[1::2], strict=True))
+    job.created_at, job.enqueued_at = (utcparse(ours[name]) for name in ("created_at", "enqueued_at"))
+    assert list(ours.items()) == list(job.to_dict(include_meta=False).items())
+    assert [type(value) for value in ours.values()] == [type(value) for value in written.values()]
+    assert (prefix, queue_key, queues_key) == (
+        Job.redis_job_namespace_prefix,
+        Queue(QUEUE, connection=redis_client).key,
+        Queue.redis_queues_keys,
+    )
+
+
+def test_each_wake_up_has_an_id_of_its_own(redis_client):
+    """Two jobs under one id would be one."""
+    wake_up = WakeUps(redis_client)
+    assert len({wake_up(CHAT.id)[3] for _ in range(100)}) == 100
 
 
 @pytest.fixture

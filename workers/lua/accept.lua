@@ -1,6 +1,7 @@
 -- Store a turn once and wake its conversation. ARGV: conversation, event, user, tapped action or '-', turn as JSON,
 -- mailbox cap, milliseconds to remember the event, turns per minute and in one go of one user, conversations of this
--- shard that may wait, flags ('a': the bot must be in the conversation already, 'u': urgent, 's': stop), RQ job...
+-- shard that may wait, flags ('a': the bot must be in the conversation already, 'u': urgent, 's': stop), milliseconds
+-- that it waited elsewhere, RQ job...
 local seen = shard .. ':seen:' .. conversation .. ':' .. ARGV[2]
 local first = redis.call('GET', seen)
 if first then return {'duplicate', first} end
@@ -9,20 +10,21 @@ if flag('a') and redis.call('EXISTS', lane) == 0 then return {'ignored', '0'} en
 
 local waiting = redis.call('LLEN', inbox)
 if waiting >= tonumber(ARGV[6]) then return {'full', '0'} end
-local coming = redis.call('ZSCORE', due, conversation)
-if not coming and redis.call('ZCARD', due) >= tonumber(ARGV[10]) then return {'crowded', '0'} end
--- Whoever decides about what waits for a yes, or wants to stop, is not kept waiting and not counted.
+local coming = awaited()
+if not coming and redis.call('ZCOUNT', due, '-inf', now() + SOON) >= tonumber(ARGV[10]) then return {'crowded', '0'} end
+-- Whoever decides about what waits for a yes, or wants to stop, is not kept waiting and not counted; what waited
+-- elsewhere was not written all at once.
 local urgent = flag('u') or redis.call('EXISTS', live(ARGV[3])) == 1
-if not urgent and too_fast(ARGV[3], tonumber(ARGV[8]), tonumber(ARGV[9])) then return {'fast', '0'} end
+local paced = not urgent and ARGV[12] == '0'
+if paced and too_fast(ARGV[3], tonumber(ARGV[8]), tonumber(ARGV[9])) then return {'fast', '0'} end
 
 local seq = redis.call('HINCRBY', lane, 'received', 1)
-redis.call('RPUSH', inbox, table.concat({seq, now(), ARGV[3], ARGV[4], ARGV[5]}, ' '))
+redis.call('RPUSH', inbox, table.concat({seq, now() - ARGV[12], ARGV[3], ARGV[4], ARGV[5]}, ' '))
 redis.call('SET', seen, seq, 'PX', ARGV[7])
 keep()
 if flag('s') and waiting > 0 then
   redis.call('HSET', lane, 'stop', seq)
   redis.call('PUBLISH', shard .. ':stop', conversation)
 end
--- Somebody indexed is coming anyway: a queued job, a holder, or a retry that is due.
-if not coming or (urgent and number('until') <= now()) then wake(12, urgent) end
+if not coming or (urgent and number('until') <= now()) then wake(13, urgent) end
 return {'new', tostring(seq)}

@@ -1,5 +1,6 @@
 -- Finish a turn, or several worked on as one, all or nothing. ARGV: conversation, epoch, token, seq, user, event, change
--- as JSON {replies: [{pid, reply}], history?, move?, arms: [...]}, seq of the last.
+-- as JSON {replies: [{pid, reply}], history?, move?, arms: [...], timers: [{id, at, what}], silenced: [id]}, seq of the
+-- last.
 if not holds(ARGV[2], ARGV[3]) then return {'lost'} end
 local seq = tonumber(ARGV[4])
 if number('done') >= seq then return {'ok', view()} end
@@ -10,11 +11,15 @@ abandon_own(redis.call('GET', live(ARGV[5])), ARGV[6])
 abandon_own(string.match(head, '^%d+ %d+ %S+ (%S+) '), ARGV[6])
 local refused = obstacle(change)
 if refused then return {refused, view()} end
+if crowded(change) then return {'timers', view()} end
 redis.call('LPOP', inbox, tonumber(ARGV[8]) - seq + 1)
+redis.call('DEL', journal)
 redis.call('HSET', lane, 'done', ARGV[8])
 apply(change)
 forget_settled(ARGV[5])
 if change.history then redis.call('SET', history(ARGV[5]), change.history, 'PX', KEEP) end
+for _, id in ipairs(change.silenced) do drop_timer(id) end
+for _, one in ipairs(change.timers) do set_timer(one.id, one.at, one.what) end
 for _, reply in ipairs(change.replies) do say(reply.pid, reply.reply) end
 keep()
 return {'ok', view()}

@@ -1,12 +1,21 @@
--- The first reply must wait: let the lane go until then. ARGV: conversation, epoch, token, reply number, delay in ms,
--- '1' if this try may have arrived.
+-- The first reply must wait: let the lane go until then. ARGV: conversation, epoch, token, reply number, delay in ms, why:
+-- 'tried', 'suspect' (this try may have arrived), 'limited' (the platform asks its whole channel to wait) or 'paced' (it
+-- was not tried).
 if not holds(ARGV[2], ARGV[3]) then return 'lost' end
 local head = redis.call('LINDEX', outbox, 0)
 if string.match(head or '', '^%d+') ~= ARGV[4] then return 'gone' end
-redis.call('HINCRBY', lane, 'attempts', 1)
+local later = now() + ARGV[5]
 redis.call('HDEL', lane, 'sending')
-if ARGV[6] == '1' then redis.call('HSET', lane, 'suspect', ARGV[4]) end
+if ARGV[6] ~= 'paced' then
+  redis.call('HINCRBY', lane, 'attempts', 1)
+  redis.call('HDEL', lane, 'slot')
+end
+if ARGV[6] == 'suspect' then redis.call('HSET', lane, 'suspect:' .. ARGV[4], 1) end
+if ARGV[6] == 'limited' then
+  -- It was first in line: its next slot is the first after the wait.
+  redis.call('HSET', lane, 'slot', string.format('%s:%d', ARGV[4], silence(later)))
+end
 -- Nobody holds it, and nobody can take it sooner: a wake-up still in the queue must not cut the wait short.
-redis.call('HSET', lane, 'token', 'parked', 'until', now() + ARGV[5])
-redis.call('ZADD', due, now() + ARGV[5], conversation)
+redis.call('HSET', lane, 'token', 'parked', 'until', later)
+redis.call('ZADD', due, later, conversation)
 return 'ok'

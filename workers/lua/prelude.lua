@@ -5,11 +5,20 @@ local lane = shard .. ':lane:' .. conversation
 local inbox = shard .. ':in:' .. conversation
 local outbox = shard .. ':out:' .. conversation
 local due = shard .. ':due'
+local timers = shard .. ':timers:' .. conversation  -- when each timer rings
+local timer = shard .. ':timer:' .. conversation    -- and what it says then
+local journal = shard .. ':journal:' .. conversation
 
 local KEEP = 2592000000        -- a lane nobody uses is forgotten after 30 days
 local KEEP_RECORD = 172800000  -- a pending action is kept for two days, so that twins hear its outcome
 local WAKE_GRACE = 5000        -- a wake-up not answered within this is repeated by the reaper
-local MAX_DEAD = 1000
+local KEEP_DELIVERY = 604800000  -- what became of a reply can be looked up for a week
+local KEEP_PACE = 86400000     -- how fast a channel sends is forgotten a day after it was said
+local MAX_DELIVERIES = 50      -- of the last so many replies of a conversation
+local MAX_ASIDE = 1000
+local SPREAD = 50              -- milliseconds between those that waited for a channel that names no pace
+local MAX_TIMERS = 100         -- of one conversation
+local SOON = 15000             -- what is due within this has work, or a holder; later ones wait for a platform or a timer
 local BUSY_NOTICE = 60000      -- one whose turns are refused is told so once a minute
 local MAX_BURST = 10           -- turns that may be worked on as one
 local FIRST = 'first-'         -- what the ids of urgent jobs begin with
@@ -58,6 +67,18 @@ local function has_work()
   return redis.call('LLEN', inbox) + redis.call('LLEN', outbox) > 0
 end
 
+-- Whether somebody comes anyway: a holder, or the wake-up or retry of what waits already. A timer brings nobody before
+-- it rings.
+local function awaited()
+  return redis.call('ZSCORE', due, conversation) and (number('until') > now() or has_work())
+end
+
+-- Nothing is left to do now: the next timer, if there is one, is what this conversation is due for.
+local function rest()
+  local rings = redis.call('ZRANGE', timers, 0, 0, 'WITHSCORES')[2]
+  if rings then redis.call('ZADD', due, rings, conversation) else redis.call('ZREM', due, conversation) end
+end
+
 -- Put the RQ job that drains this conversation on its queue, an urgent one at its front. ARGV from `at`: what job keys
 -- begin with, queue key, queues key, job id, then the job's hash as RQ wrote it. Without a job (tests, one process) the
 -- index alone says that there is work.
@@ -84,9 +105,94 @@ local function too_fast(user, per_minute, in_one_go)
   return false
 end
 
+-- Only the newest of a kind waits: a waiting reply that begins with the same mark becomes this one, in its place. One
+-- that is being sent, or may have arrived, stays what it was.
+local function collapsed(mark, reply)
+  local sending = string.match(redis.call('HGET', lane, 'sending') or '', '^%d+')
+  for at, waiting in ipairs(redis.call('LRANGE', outbox, 0, -1)) do
+    local said, old = string.match(waiting, '^(%d+) %- (.*)$')
+    local same = said and said ~= sending and string.sub(old, 1, #mark) == mark
+    if same and redis.call('HEXISTS', lane, 'suspect:' .. said) == 0 then
+      redis.call('LSET', outbox, at - 1, said .. ' - ' .. reply)
+      return said
+    end
+  end
+end
+
 local function say(pid, reply)
+  local mark = pid == '-' and string.match(reply, '^{"collapse": "[^"]+"')
+  local taken = mark and collapsed(mark, reply)
+  if taken then return taken end
   local number_of_reply = redis.call('HINCRBY', lane, 'said', 1)
   redis.call('RPUSH', outbox, number_of_reply .. ' ' .. pid .. ' ' .. reply)
+  return tostring(number_of_reply)
+end
+
+-- What became of a reply. A status that the platform reported before us stays.
+local deliveries = shard .. ':delivery:' .. conversation
+local function note(said, state, tries, receipt, reason)
+  local words = table.concat({state, now(), tries, receipt ~= '' and receipt or '-', reason or ''}, ' ')
+  local new = redis.call('HSETNX', deliveries, said, words) == 1
+  redis.call('HDEL', deliveries, said - MAX_DELIVERIES)
+  redis.call('PEXPIRE', deliveries, KEEP_DELIVERY)
+  return new
+end
+
+local function put_aside(list, entry)
+  redis.call('LPUSH', list, cjson.encode(entry))
+  redis.call('LTRIM', list, 0, MAX_ASIDE - 1)
+  redis.call('PEXPIRE', list, KEEP)
+end
+
+-- In how many milliseconds a reply may go out, by the pace of its channel and what the platform asked for; -1 where
+-- nobody said how fast. Each reply has a slot of its own, booked once: those that wait come one by one, not at once.
+local function channel_pace()
+  return string.match(shard, '^(.-){') .. 'pace:' .. string.match(conversation, '^[^:]*')
+end
+
+local function booked(said)
+  local pace = channel_pace()
+  local gap, free, closed = unpack(redis.call('HMGET', pace, 'gap', 'free', 'closed'))
+  closed = tonumber(closed or '0')
+  if not gap and closed <= now() then return -1 end
+  local mine = tonumber(string.match(redis.call('HGET', lane, 'slot') or '', '^' .. said .. ':(%d+)$') or '-1')
+  if mine < closed or mine < 0 then
+    mine = math.ceil(math.max(now(), tonumber(free or '0'), closed))
+    redis.call('HSET', pace, 'free', math.max(now(), tonumber(free or '0'), closed) + tonumber(gap or SPREAD))
+    redis.call('HSET', lane, 'slot', string.format('%s:%d', said, mine))
+    if mine > now() then redis.call('PEXPIRE', pace, mine - now() + KEEP_PACE) end
+  end
+  return math.max(0, mine - now())
+end
+
+-- A platform asks its whole channel to wait. Returns until when, with what it asked before.
+local function silence(later)
+  local pace = channel_pace()
+  local closed, free, gap = unpack(redis.call('HMGET', pace, 'closed', 'free', 'gap'))
+  later = math.max(later, tonumber(closed or '0'))
+  redis.call('HSET', pace, 'closed', later, 'free', math.max(later, tonumber(free or '0')) + tonumber(gap or SPREAD))
+  redis.call('PEXPIRE', pace, later - now() + KEEP_PACE)
+  return later
+end
+
+-- A timer with this name, or what takes its place. All of a conversation are kept for as long as the last one needs.
+local function set_timer(id, at, what)
+  redis.call('HSET', timer, id, what)
+  redis.call('ZADD', timers, at, id)
+  local last = redis.call('ZRANGE', timers, -1, -1, 'WITHSCORES')[2]
+  for _, key in ipairs({timers, timer}) do
+    redis.call('PEXPIRE', key, math.max(0, last - now()) + KEEP)
+  end
+end
+
+local function drop_timer(id)
+  redis.call('ZREM', timers, id)
+  redis.call('HDEL', timer, id)
+end
+
+-- Whether these are more timers than a conversation may have.
+local function crowded(change)
+  return #change.timers > 0 and redis.call('ZCARD', timers) + #change.timers - #change.silenced > MAX_TIMERS
 end
 
 local function pending(pid)
@@ -103,10 +209,35 @@ local function suspect(reply)
   local said, epoch = string.match(reply, '^%d+'), redis.call('HGET', lane, 'epoch')
   local sending = redis.call('HGET', lane, 'sending')
   if sending and sending ~= said .. ':' .. epoch and string.match(sending, '^%d+') == said then
-    redis.call('HSET', lane, 'suspect', said)
+    redis.call('HSET', lane, 'suspect:' .. said, 1)
   end
   redis.call('HSET', lane, 'sending', said .. ':' .. epoch)
-  return redis.call('HGET', lane, 'suspect') == said and 1 or 0
+  return redis.call('HEXISTS', lane, 'suspect:' .. said)
+end
+
+-- The platform's id of a reply that may have arrived, if the platform told us by now that it did.
+local function arrived(said)
+  local state, receipt = string.match(redis.call('HGET', deliveries, said) or '', '^(%S+) %d+ %d+ (%S+)')
+  return (state == 'sent' or state == 'delivered' or state == 'read') and receipt or ''
+end
+
+local function to_send(reply)
+  local said, doubtful = string.match(reply, '^%d+'), suspect(reply)
+  local ahead = math.max(0, number('chat') - now())
+  return {
+    'reply', reply, number('attempts') + 1, doubtful, booked(said), ahead, doubtful == 1 and arrived(said) or '',
+  }
+end
+
+-- How many holders of the lane were shown this turn: one that was is taken to have begun it, unless it let the lane go.
+local function times_begun(turn)
+  local seq = string.match(turn, '^%d+')
+  local epoch, begun = unpack(redis.call('HMGET', lane, 'epoch', 'begun'))
+  local last, by, times = string.match(begun or '', '^(%d+) (%d+) (%d+)$')
+  if last ~= seq then by, times = '', 0 end
+  if by == epoch then return tonumber(times) end
+  redis.call('HSET', lane, 'begun', seq .. ' ' .. epoch .. ' ' .. times + 1)
+  return times + 1
 end
 
 -- Turns right behind the first, of the same user and without buttons: they may be worked on as one.
@@ -124,13 +255,14 @@ end
 -- What the holder has to do next: a reply to send, else a turn to work on with all it needs, else nothing.
 local function view()
   local reply = redis.call('LINDEX', outbox, 0)
-  if reply then return {'reply', reply, number('attempts') + 1, suspect(reply)} end
+  if reply then return to_send(reply) end
   local turn = redis.call('LINDEX', inbox, 0)
   if not turn then return {'idle'} end
   local user, tapped = string.match(turn, '^%d+ %d+ (%S+) (%S+) ')
   return {
     'turn', turn, pending(redis.call('GET', live(user))), pending(tapped),
-    redis.call('GET', history(user)) or '', burst(user, tapped), number('stop'),
+    redis.call('GET', history(user)) or '', burst(user, tapped), number('stop'), redis.call('HVALS', timer),
+    redis.call('LRANGE', journal, 0, -1), times_begun(turn),
   }
 end
 
@@ -212,12 +344,40 @@ local function abandon_own(pid, event)
   if pid and redis.call('HGET', record(pid), 'by') == event then abandon(pid) end
 end
 
--- The window opens when the user can see the preview: of a plan, that of all its steps.
+-- The window opens when the user can see the preview: of a plan, that of all its steps. Its end is told, if it is to be.
 local function show(pid, seen)
-  local state, ttl, steps = unpack(redis.call('HMGET', record(pid), 'state', 'ttl', 'steps'))
+  local state, ttl, steps, notice = unpack(redis.call('HMGET', record(pid), 'state', 'ttl', 'steps', 'notice'))
   if state ~= 'armed' then return end
   enter(pid, {'shown'}, 'expires', now() + (tonumber(ttl) or 0), 'seen', seen)
+  if notice and redis.call('ZCARD', timers) < MAX_TIMERS then
+    -- A scope waits for one action at a time: the notice of the next takes the place of one that has nothing to say.
+    local user, reply = string.match(notice, '^(%S+) (.*)$')
+    local id, ends = 'end:' .. user, now() + (tonumber(ttl) or 0)
+    set_timer(id, ends, cjson.encode({id = id, at = ends, ends = pid, reply = reply}))
+  end
   for step in string.gmatch(steps or '', '%S+') do show(step, seen) end
+end
+
+-- Whether the window closed on an action that nobody answered: it ends here.
+local function ran_out(pid)
+  local state, expires = unpack(redis.call('HMGET', record(pid), 'state', 'expires'))
+  if state ~= 'shown' or now() < (tonumber(expires) or 0) then return false end
+  enter(pid, {'expired'})
+  return true
+end
+
+-- The timers that are due say what they have to say, in the step that forgets them. The end of a window waits until no
+-- turn does: a yes that was sent in time may be among them.
+local function ring()
+  local rung = redis.call('ZRANGEBYSCORE', timers, '-inf', now())
+  for _, id in ipairs(rung) do
+    local what = cjson.decode(redis.call('HGET', timer, id) or '{}')
+    if not what.ends or redis.call('LLEN', inbox) == 0 then
+      drop_timer(id)
+      if what.reply and (not what.ends or ran_out(what.ends)) then say('-', what.reply) end
+    end
+  end
+  if #rung > 0 then keep() end
 end
 
 -- Whether another action is in the way of this one, which may take the place of the one that is moved.

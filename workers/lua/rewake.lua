@@ -1,8 +1,9 @@
--- Repeat the wake-up of a conversation that is overdue. ARGV: conversation, RQ job...
+-- Ring the timers of a conversation that is overdue, and wake whoever sends that, or missed an earlier wake-up. ARGV: conversation, RQ job...
 local score = redis.call('ZSCORE', due, conversation)
 if not score or tonumber(score) > now() then return 'not due' end
+ring()
 if not has_work() then
-  redis.call('ZREM', due, conversation)
+  rest()
   return 'idle'
 end
 wake(2)

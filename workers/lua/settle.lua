@@ -1,17 +1,27 @@
--- The first reply is sent, or never will be. ARGV: conversation, epoch, token, reply number, 'sent' or 'dead', detail.
+-- The first reply is sent, or never will be. ARGV: conversation, epoch, token, reply number, outcome, detail, by how many
+-- milliseconds it brings its chat ahead of its pace. Outcomes: 'sent' (detail: receipt); 'dead', 'doubtful' (the last
+-- try may have arrived), 'closed' (so is the address), 'limited' (its channel is silent for those milliseconds), each with
+-- the reason.
 if not holds(ARGV[2], ARGV[3]) then return {'lost'} end
 local head = redis.call('LINDEX', outbox, 0)
-local said, pid = string.match(head or '', '^(%d+) (%S+) ')
+local said, pid, entry = string.match(head or '', '^(%d+) (%S+) (.*)$')
 if said ~= ARGV[4] then return {'gone', view()} end
+local doubtful = ARGV[5] == 'doubtful' or redis.call('HEXISTS', lane, 'suspect:' .. said) == 1
+local aside = {id = conversation .. '#' .. said, at = now(), tries = number('attempts') + 1}
 redis.call('LPOP', outbox)
 redis.call('HSET', lane, 'attempts', 0)
-redis.call('HDEL', lane, 'sending', 'suspect')
-if ARGV[5] == 'dead' then
-  local entry = cjson.encode({conversation = conversation, reason = ARGV[6], at = now(), reply = head})
-  redis.call('LPUSH', shard .. ':dead', entry)
-  redis.call('LTRIM', shard .. ':dead', 0, MAX_DEAD - 1)
+redis.call('HDEL', lane, 'sending', 'slot', 'suspect:' .. said)
+if ARGV[5] == 'sent' then
+  local new = note(said, doubtful and 'ambiguous' or 'sent', aside.tries, ARGV[6])
+  if doubtful and new then put_aside(shard .. ':ambiguous', aside) end
+  if ARGV[7] ~= '0' then redis.call('HSET', lane, 'chat', math.max(now(), number('chat')) + ARGV[7]) end
+  if pid ~= '-' then show(pid, number('received')) end
+else
+  note(said, 'dead', aside.tries, '', ARGV[6])
+  aside.reason, aside.asks, aside.doubtful, aside.entry = ARGV[6], pid ~= '-', doubtful, entry
+  put_aside(shard .. ':dead', aside)
+  if ARGV[5] == 'limited' then silence(now() + ARGV[7]) end
+  if ARGV[5] == 'closed' then redis.call('HSET', lane, 'closed', number('received') .. ' ' .. ARGV[6]) end
   if pid ~= '-' and redis.call('HGET', record(pid), 'state') == 'armed' then enter(pid, {'expired'}) end
-elseif pid ~= '-' then
-  show(pid, number('received'))
 end
 return {'ok', view()}

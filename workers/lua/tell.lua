@@ -2,7 +2,8 @@
 local told = number('told_full')
 if now() - told < BUSY_NOTICE then return 'told' end
 redis.call('HSET', lane, 'told_full', now())
+local coming = awaited()
 say('-', ARGV[2])
 keep()
-if not redis.call('ZSCORE', due, conversation) then wake(3) end
+if not coming then wake(3) end
 return 'ok'

@@ -1,0 +1,98 @@
+"""Journal: what a run has come to so far, kept where the successor of a killed worker finds it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+from agent.messages import Message, Role, ToolCall, UsageStats
+from agent.tools.artifacts import Artifact
+from agent.tools.timers import TimerChange
+from pending.proposals import Proposed
+
+#: What the model is told of a call that was begun by a worker that died.
+UNCLEAR = (
+    "Outcome unknown: this call was interrupted, and nobody can tell whether it took effect. Do not repeat it without "
+    "asking the user."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class CallOutcome:
+    """What one call came to: the text for the model, what it made and, when the run ends with it, why."""
+
+    call: ToolCall
+    content: str
+    ends: Literal["", "pending", "terminal"] = ""
+    #: What the user reads when the run ends here.
+    closing: str = ""
+    #: It was begun by a worker that died, and nobody knows how it ended.
+    unclear: bool = False
+    artifacts: tuple[Artifact, ...] = ()
+    proposals: tuple[Proposed, ...] = ()
+    timers: tuple[TimerChange, ...] = ()
+
+    @property
+    def message(self) -> Message:
+        """The outcome as the model sees it."""
+        return Message(Role.TOOL, self.content, tool_call_id=self.call.id, tool_name=self.call.tool_name)
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """An answer of the model, what it cost, and the names of the tools that it was shown, None for all."""
+
+    message: Message
+    usage: UsageStats
+    tools: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Recalled:
+    """An answer that calls tools, and what is known of its calls, by their index."""
+
+    answered: Answered
+    outcomes: Mapping[int, CallOutcome] = field(default_factory=dict)
+
+
+class Journal(Protocol):
+    """Lives as long as one run. What it says of an index means the calls of the answer last recalled or noted."""
+
+    def recall(self) -> Recalled | None:
+        """The next answer that is known from an earlier attempt. None: from here on the model has to be asked."""
+
+    def note(self, answered: Answered) -> bool:
+        """Take down an answer that calls tools. False when there is no room for what it may lead to."""
+
+    async def save(self, *begun: int) -> None:
+        """Write what was taken down, and that these calls begin: none of them will be begun again. Raises LaneError."""
+
+    async def keep(self, at: int, outcome: CallOutcome) -> CallOutcome:
+        """Take down what a call came to. Returns it as it is kept, which is how the model must see it."""
+
+    def key(self, at: int) -> str:
+        """The idempotency key of a call, the same in every attempt."""
+
+
+class NoJournal:
+    """Where nobody could take over from a killed run, nothing is kept."""
+
+    def recall(self) -> Recalled | None:
+        """Nothing is known."""
+        return None
+
+    def note(self, answered: Answered) -> bool:
+        """There is always room for nothing."""
+        return True
+
+    async def save(self, *begun: int) -> None:
+        """Write nothing."""
+
+    async def keep(self, at: int, outcome: CallOutcome) -> CallOutcome:
+        """The outcome as it is."""
+        return outcome
+
+    def key(self, at: int) -> str:
+        """None."""
+        return ""

@@ -1,0 +1,220 @@
+"""TurnJournal: the journal of one turn of a mailbox, kept beside it until the turn is committed."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from agent.journal import UNCLEAR, Answered, CallOutcome, Recalled
+from agent.messages import Message, ToolCall, UsageStats
+from agent.tools.artifacts import Artifact
+from agent.tools.timers import TimerChange
+from channels.types import Media
+from pending.proposals import Proposed
+from workers.journals import Journals
+from workers.lane import JournalUnreadable, Lease, QueuedTurn, journal_head
+from workers.offload import reach
+
+#: Characters of one result that a journalled run shows to its model, and keeps.
+MAX_RESULT_CHARS = 64_000
+#: Characters of a journal at which no other call is begun: the run ends politely.
+MAX_JOURNAL_CHARS = 1_000_000
+
+#: Puts a file made by a tool where it outlives this process.
+KeepFile = Callable[[Artifact], Awaitable[Artifact]]
+
+
+class TurnJournal:
+    """Lives as long as one attempt at a turn.
+
+    Entries are JSON. The first names the turn; then come the model's answers with tool calls, which calls of the last
+    one were begun (only those that must not be begun twice), and what they came to. The answer that ends the run needs
+    no entry: the commit that follows at once is its entry.
+    """
+
+    def __init__(self, store: Journals, lease: Lease, queued: QueuedTurn, keep_file: KeepFile) -> None:
+        """Raises JournalUnreadable when nobody can tell what an earlier attempt has done."""
+        known = queued.journal if _is_of(queued) else ()
+        self._recalled = deque(_read(known[1:]))
+        self._waiting = [] if known else [journal_head(queued)]
+        self._written = len(known)
+        self._size = sum(map(len, known))
+        self._store = store
+        self._lease = lease
+        self._queued = queued
+        self._keep_file = keep_file
+        self._calls: Sequence[ToolCall] = ()
+        self._answers = 0
+        self._lock = asyncio.Lock()
+
+    def recall(self) -> Recalled | None:
+        """The next answer of an earlier attempt, with what is known of its calls."""
+        if not self._recalled:
+            return None
+        recalled = self._recalled.popleft()
+        self._turn_to(recalled.answered)
+        return recalled
+
+    def note(self, answered: Answered) -> bool:
+        """Take down an answer; `save` writes it together with the calls that begin."""
+        entry = json.dumps({"answer": answered.message.to_dict(), **_cost(answered)})
+        if self._size + len(entry) > MAX_JOURNAL_CHARS:
+            return False
+        self._turn_to(answered)
+        self._take(entry)
+        return True
+
+    async def save(self, *begun: int) -> None:
+        """Write what was taken down, in one round trip. Calls of one answer may save at once: one writes for all."""
+        if begun:
+            self._take(json.dumps({"begun": begun}))
+        async with self._lock:
+            entries = tuple(self._waiting)
+            if entries:
+                await reach(self._store.journal, self._lease, self._queued.seq, self._written, entries)
+                self._written += len(entries)
+                del self._waiting[: len(entries)]
+
+    async def keep(self, at: int, outcome: CallOutcome) -> CallOutcome:
+        """Take down what a call came to, its files put where they last, what is too long cut."""
+        files = [await self._keep_file(artifact) for artifact in outcome.artifacts]
+        kept = replace(
+            outcome, content=_cut(outcome.content), closing=_cut(outcome.closing), artifacts=tuple(files)
+        )  # fmt: skip
+        self._take(json.dumps({"call": at, **_result(kept)}, default=str))
+        return kept
+
+    def key(self, at: int) -> str:
+        """The idempotency key of a call: a hash of the turn's event, of the call's place in it, and of what it does."""
+        call, turn = self._calls[at], self._queued.turn
+        what = [turn.conversation.id, turn.event_id, self._answers, at, call.tool_name, call.parameters]
+        return hashlib.sha256(json.dumps(what, sort_keys=True, default=str).encode()).hexdigest()[:32]
+
+    def _turn_to(self, answered: Answered) -> None:
+        self._calls = answered.message.tool_calls
+        self._answers += 1
+
+    def _take(self, entry: str) -> None:
+        self._waiting.append(entry)
+        self._size += len(entry)
+
+
+def _cost(answered: Answered) -> dict[str, Any]:
+    shown = {} if answered.tools is None else {"tools": answered.tools}
+    return {"usage": asdict(answered.usage), **shown}
+
+
+def _result(outcome: CallOutcome) -> dict[str, Any]:
+    """An outcome without its call, which its answer names; empty fields are left out."""
+    fields = {
+        "content": outcome.content,
+        "ends": outcome.ends,
+        "closing": outcome.closing,
+        "files": [_file_entry(artifact) for artifact in outcome.artifacts],
+        "proposals": [proposed.to_dict() for proposed in outcome.proposals],
+        "timers": [change.to_dict() for change in outcome.timers],
+    }
+    return {name: value for name, value in fields.items() if value}
+
+
+def _file_entry(artifact: Artifact) -> dict[str, Any]:
+    return {**artifact.to_dict(), **({"kept": asdict(artifact.kept)} if artifact.kept else {})}
+
+
+def _cut(text: str) -> str:
+    """A result as a journalled run has it: the same for the model that saw it first and after a crash."""
+    if len(text) <= MAX_RESULT_CHARS:
+        return text
+    return f"{text[:MAX_RESULT_CHARS]} [cut, was {len(text)} characters]"
+
+
+def _is_of(queued: QueuedTurn) -> bool:
+    """Whether the journal that came with a turn is its own; there should be no other."""
+    try:
+        head = json.loads(queued.journal[0]) if queued.journal else {"seq": 0}
+        if head["seq"] == queued.seq and head["upto"] != queued.last:
+            raise ValueError("not of the same turns")
+        return bool(head["seq"] == queued.seq)
+    except (ValueError, KeyError, TypeError) as exc:
+        raise JournalUnreadable("entry 0") from exc
+
+
+def _read(entries: Iterable[str]) -> list[Recalled]:
+    """What an earlier attempt took down.
+
+    Raises JournalUnreadable: to start over, or to go on from the last entry that makes sense, could do a thing twice.
+    """
+    answers: list[_Reading] = []
+    for number, text in enumerate(entries, 1):
+        try:
+            _read_entry(answers, json.loads(text))
+        except (ValueError, KeyError, TypeError, IndexError, AttributeError) as exc:
+            raise JournalUnreadable(f"entry {number}") from exc
+    return [reading.recalled for reading in answers]
+
+
+@dataclass(slots=True)
+class _Reading:
+    """An answer, as far as the journal was read."""
+
+    answered: Answered
+    begun: set[int] = field(default_factory=set)
+    outcomes: dict[int, CallOutcome] = field(default_factory=dict)
+
+    @property
+    def recalled(self) -> Recalled:
+        """What was begun and has no result is unclear, and for good: in every attempt it is told the same."""
+        calls = self.answered.message.tool_calls
+        unclear = {at: CallOutcome(calls[at], UNCLEAR, unclear=True) for at in self.begun}
+        return Recalled(self.answered, {**unclear, **self.outcomes})
+
+
+def _read_entry(answers: list[_Reading], entry: Mapping[str, Any]) -> None:
+    match entry:
+        case {"answer": message}:
+            answers.append(_Reading(_answered(message, entry)))
+        case {"begun": [*begun]}:
+            calls = answers[-1].answered.message.tool_calls
+            answers[-1].begun.update(at for at in begun if calls[_index(at)])
+        case {"call": at}:
+            answers[-1].outcomes[at] = _outcome(answers[-1].answered.message.tool_calls[_index(at)], entry)
+        case _:
+            raise ValueError("no entry of ours")
+
+
+def _index(value: Any) -> int:
+    if type(value) is not int or value < 0:
+        raise ValueError("no index of a call")
+    return value
+
+
+def _answered(message: Mapping[str, Any], entry: Mapping[str, Any]) -> Answered:
+    shown = entry.get("tools")
+    return Answered(
+        Message.from_dict(message), UsageStats(**entry["usage"]), None if shown is None else tuple(map(str, shown))
+    )
+
+
+def _outcome(call: ToolCall, entry: Mapping[str, Any]) -> CallOutcome:
+    ends = entry.get("ends", "")
+    if ends not in ("", "pending", "terminal"):
+        raise ValueError("no ending of a run")
+    return CallOutcome(
+        call,
+        content=str(entry.get("content", "")),
+        ends=ends,
+        closing=str(entry.get("closing", "")),
+        artifacts=tuple(_file(each) for each in entry.get("files", ())),
+        proposals=tuple(Proposed.from_dict(each) for each in entry.get("proposals", ())),
+        timers=tuple(TimerChange.from_dict(each) for each in entry.get("timers", ())),
+    )
+
+
+def _file(entry: Mapping[str, Any]) -> Artifact:
+    kept = entry.get("kept")
+    return Artifact(**{**entry, "kept": Media(**kept) if kept else None})

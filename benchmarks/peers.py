@@ -1,0 +1,127 @@
+"""Peers: the same work by hand on Flask and RQ, as a short example in their manuals would do it.
+
+python -m benchmarks.peers web <port> | fork | simple        (with REDIS_URL)
+
+The webhook verifies with the standard library, de-duplicates by SET NX and calls `Queue.enqueue`; the job waits as long
+as the text says and answers with one HTTP POST over a connection that its process keeps. Nothing of what the product
+promises is kept: no order, no history, no lease, no outbox.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from http.client import HTTPConnection
+from urllib.parse import parse_qsl, urlsplit
+
+from flask import Flask, abort, request
+from redis import Redis
+from rq import Queue, SimpleWorker, Worker
+from rq.serializers import JSONSerializer
+
+from tests.fakes.platforms import SLACK_BOT_TOKEN, SLACK_SIGNING_SECRET, TELEGRAM_SECRET, TWILIO_AUTH_TOKEN
+
+QUEUE = "bench-peer"
+
+#: What the floor's one script does: remember the event, keep the message, wake somebody.
+FLOOR = "if redis.call('SET', KEYS[1], 1, 'NX', 'EX', 86400) then redis.call('RPUSH', KEYS[2], ARGV[1]) end return 1"
+
+#: Keeps one message: event id, chat, text, raw body.
+Keep = Callable[[str, str, str, bytes], object]
+
+
+def peer_app(keep: Keep, public_url: str = "") -> Flask:
+    """A Flask app that takes the signed webhooks of three platforms."""
+    app = Flask("peer")
+
+    @app.post("/hooks/desk")
+    def slack() -> str:
+        body, stamp = request.get_data(), request.headers["X-Slack-Request-Timestamp"]
+        digest = hmac.new(SLACK_SIGNING_SECRET.encode(), b"v0:%b:%b" % (stamp.encode(), body), hashlib.sha256)
+        fresh = abs(time.time() - int(stamp)) < 300
+        if not fresh or not hmac.compare_digest("v0=" + digest.hexdigest(), request.headers["X-Slack-Signature"]):
+            abort(403)
+        said = json.loads(body)
+        keep(said["event_id"], said["event"]["channel"], said["event"]["text"], body)
+        return ""
+
+    @app.post("/hooks/ops-tg")
+    def telegram() -> str:
+        if not hmac.compare_digest(request.headers["X-Telegram-Bot-Api-Secret-Token"], TELEGRAM_SECRET):
+            abort(403)
+        body = request.get_data()
+        said = json.loads(body)
+        keep(str(said["update_id"]), str(said["message"]["chat"]["id"]), said["message"]["text"], body)
+        return ""
+
+    @app.post("/hooks/shop-wa")
+    def whatsapp() -> str:
+        body = request.get_data()
+        form = dict(parse_qsl(body.decode(), keep_blank_values=True))
+        words = public_url + request.path + "".join(name + form[name] for name in sorted(form))
+        digest = hmac.new(TWILIO_AUTH_TOKEN.encode(), words.encode(), hashlib.sha1).digest()
+        if not hmac.compare_digest(base64.b64encode(digest).decode(), request.headers["X-Twilio-Signature"]):
+            abort(403)
+        keep(form["MessageSid"], form["From"], form["Body"], body)
+        return ""
+
+    return app
+
+
+def with_script(client: Redis) -> Keep:
+    """The floor: one EVALSHA."""
+    push = client.register_script(FLOOR)
+    return lambda event, _, __, body: push(keys=[f"bench:seen:{event}", "bench:kept"], args=[body])
+
+
+def with_enqueue(client: Redis) -> Keep:
+    """What RQ's manual says, and a SET NX because platforms repeat."""
+    queue = Queue(QUEUE, connection=client, serializer=JSONSerializer)
+
+    def keep(event: str, chat: str, text: str, _: bytes) -> None:
+        if client.set(f"bench:once:{event}", 1, nx=True, ex=86400):
+            queue.enqueue("benchmarks.peers.answer", chat, text, result_ttl=0)
+
+    return keep
+
+
+_connections: dict[int, HTTPConnection] = {}
+
+
+def answer(chat: str, text: str) -> None:
+    """The job: wait as long as the text says, then post a message."""
+    command, _, seconds = text.partition(" ")
+    if command == "/think":
+        time.sleep(float(seconds))
+    body = json.dumps({"channel": chat, "text": text, "blocks": [_section(text)], "unfurl_links": False})
+    connection = _connections.setdefault(os.getpid(), HTTPConnection(urlsplit(os.environ["BENCH_PLATFORM"]).netloc))
+    headers = {"Content-Type": "application/json", "Authorization": f"Bearer {SLACK_BOT_TOKEN}"}
+    connection.request("POST", "/api/chat.postMessage", body.encode(), headers)
+    assert json.loads(connection.getresponse().read())["ok"]
+
+
+def _section(text: str) -> dict[str, object]:
+    return {"type": "section", "text": {"type": "mrkdwn", "text": text}}
+
+
+def main(command: str, *args: str) -> None:
+    """Serve, or work, until SIGTERM."""
+    client = Redis.from_url(os.environ["REDIS_URL"])
+    if command == "web":
+        from config.gunicorn import serve
+
+        serve(peer_app(with_enqueue(client)), host="127.0.0.1", port=int(args[0]), threads=32, begin=lambda: None)
+    else:
+        worker = {"fork": Worker, "simple": SimpleWorker}[command]
+        queues = [Queue(QUEUE, connection=client, serializer=JSONSerializer)]
+        worker(queues, connection=client, serializer=JSONSerializer).work(logging_level="WARNING")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

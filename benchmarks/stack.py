@@ -1,0 +1,187 @@
+"""Stack: Redis, and the processes of ours and of the peers, started and ended by a benchmark."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self, cast
+
+import httpx
+from redis import Redis
+
+from config.embedded import EmbeddedRedis
+from pending.texts import speak
+from tests.fakes import platforms as fakes
+from workers.mailbox import LUA, RedisMailbox
+from workers.queue import WakeUps
+from workers.redis import Scripts, connect
+
+#: Seconds to wait for processes to be up.
+PATIENCE = 90.0
+
+YAML = """
+public_url: {public_url}
+redis_url: ${{REDIS_URL}}
+agent: {{model: offline}}
+tools: [benchmarks.thinking]
+workers: {{concurrency: {concurrency}, join_bursts: false}}
+channels:
+  desk:
+    {{platform: slack, bot_token: "${{SLACK_BOT_TOKEN}}", signing_secret: "${{SLACK_SIGNING_SECRET}}",
+     api_url: "{platform}"}}
+  ops-tg:
+    {{platform: telegram, token: "${{TELEGRAM_TOKEN}}", secret_token: "${{TELEGRAM_SECRET}}", api_url: "{platform}"}}
+  shop-wa:
+    {{platform: whatsapp, account_sid: "${{TWILIO_ACCOUNT_SID}}", auth_token: "${{TWILIO_AUTH_TOKEN}}",
+     from: "whatsapp:+14155238886", api_url: "{platform}"}}
+"""
+
+ENVIRON = {
+    "TWILIO_ACCOUNT_SID": fakes.TWILIO_ACCOUNT_SID,
+    "TWILIO_AUTH_TOKEN": fakes.TWILIO_AUTH_TOKEN,
+    "TELEGRAM_TOKEN": fakes.TELEGRAM_TOKEN,
+    "TELEGRAM_SECRET": fakes.TELEGRAM_SECRET,
+    "SLACK_BOT_TOKEN": fakes.SLACK_BOT_TOKEN,
+    "SLACK_SIGNING_SECRET": fakes.SLACK_SIGNING_SECRET,
+}
+
+
+@dataclass(slots=True)
+class Stack:
+    """Lives inside `with`. `platform` is where replies go; every process is ended, and Redis with them."""
+
+    folder: Path
+    platform: str
+    concurrency: int = 100
+    port: int = 0
+    peer_port: int = 0
+    redis: EmbeddedRedis = field(init=False)
+    _processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
+
+    def __enter__(self) -> Self:
+        self.port, self.peer_port = free_port(), free_port()
+        self.redis = EmbeddedRedis(self.folder)
+        self.redis.start()
+        text = YAML.format(public_url=self.public_url, platform=self.platform, concurrency=self.concurrency)
+        self.config.write_text(text)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for process in self._processes:
+            process.terminate()
+            process.send_signal(signal.SIGCONT)
+        for process in self._processes:
+            process.wait(PATIENCE)
+        self.redis.stop()
+
+    @property
+    def config(self) -> Path:
+        """The YAML."""
+        return self.folder / "sayso.yaml"
+
+    @property
+    def public_url(self) -> str:
+        """Where our web answers."""
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def client(self) -> Redis:
+        """A client of the stack's Redis."""
+        return connect(self.redis.url, patient=True)
+
+    def mailbox(self, *, wakes: bool = True) -> RedisMailbox:
+        """The door of the stack's Redis; with `wakes`, workers hear of what comes in."""
+        client = self.client
+        wake_up = WakeUps(client) if wakes else lambda _: ()
+        return RedisMailbox(Scripts(client, LUA), lambda turn: speak(turn.language), wake_up)
+
+    def web(self) -> subprocess.Popen[bytes]:
+        """Our web process, answering."""
+        process = self._start("config.cli", "web", *self._common, "--port", str(self.port))
+        _await(lambda: _answers(f"{self.public_url}/healthz"))
+        return process
+
+    def worker(self) -> subprocess.Popen[bytes]:
+        """One of our workers, ready."""
+        before = self._workers()
+        process = self._start("config.cli", "worker", *self._common)
+        _await(lambda: self._workers() > before)
+        return process
+
+    def peer_web(self) -> subprocess.Popen[bytes]:
+        """The peer's web process, answering."""
+        process = self._start("benchmarks.peers", "web", str(self.peer_port))
+        _await(lambda: _answers(f"http://127.0.0.1:{self.peer_port}/"))
+        return process
+
+    def peer_worker(self, kind: str) -> subprocess.Popen[bytes]:
+        """One of RQ's own workers, `fork` or `simple`, ready."""
+        before = int(cast("int", self.client.scard("rq:workers")))
+        process = self._start("benchmarks.peers", kind)
+        _await(lambda: int(cast("int", self.client.scard("rq:workers"))) > before)
+        return process
+
+    def end(self, process: subprocess.Popen[bytes]) -> None:
+        """Stop one process."""
+        process.terminate()
+        process.wait(PATIENCE)
+        self._processes.remove(process)
+
+    @property
+    def _common(self) -> list[str]:
+        return ["--config", str(self.config), "--data", str(self.folder)]
+
+    def _workers(self) -> int:
+        return int(cast("int", self.client.zcard("sayso:workers")))
+
+    def _start(self, module: str, *args: str) -> subprocess.Popen[bytes]:
+        environ = {**os.environ, **ENVIRON, "REDIS_URL": self.redis.url, "BENCH_PLATFORM": self.platform}
+        with (self.folder / "processes.log").open("ab") as log:
+            process = subprocess.Popen([sys.executable, "-m", module, *args], env=environ, stdout=log, stderr=log)
+        self._processes.append(process)
+        return process
+
+
+def free_port() -> int:
+    """A port nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def cpu_seconds(process: subprocess.Popen[bytes] | int) -> float:
+    """What a process, its children, and those it has reaped used of the CPU so far, in seconds."""
+    pid = process if isinstance(process, int) else process.pid
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    ticks = sum(map(int, fields[11:15]))
+    return ticks / os.sysconf("SC_CLK_TCK") + sum(cpu_seconds(int(child)) for child in children)
+
+
+def rss_mb(process: subprocess.Popen[bytes]) -> float:
+    """The memory a process holds, in MB."""
+    status = Path(f"/proc/{process.pid}/status").read_text()
+    return int(status.partition("VmRSS:")[2].split()[0]) / 1024
+
+
+def _answers(url: str) -> bool:
+    try:
+        httpx.get(url, timeout=2)
+    except httpx.HTTPError:
+        return False
+    return True
+
+
+def _await(what: Callable[[], Any]) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not what():
+        if time.monotonic() > deadline:
+            raise TimeoutError("the processes did not come up")
+        time.sleep(0.05)

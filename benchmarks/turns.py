@@ -1,0 +1,181 @@
+"""Turns: what a message costs from its webhook to its reply, beside the same work by hand on RQ, in one run.
+
+    python -m benchmarks.turns
+
+Everything runs at once and rounds alternate, so only ratios count. Ours is the whole path: web process, `sayso worker`
+process, and a platform that hears the replies; Redis keeps every write on disk before it answers. The peers
+(`benchmarks.peers`) have the same server, the same Redis and the same platform, and promise nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import statistics
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+from benchmarks.ingest import ingest
+from benchmarks.stack import Stack, rss_mb
+from benchmarks.street import Street
+from benchmarks.table import HEAD, Row, show
+from channels.types import Conversation, Turn
+from workers.mailbox import RedisMailbox
+from workers.queue import QUEUE
+
+#: Rounds of turns one after the other, and turns in each.
+ROUNDS, TURNS = 5, 40
+#: People who speak at once to a slow model, its seconds, and for how long they go on.
+CROWD, MODEL_SECONDS, CROWD_SECONDS = 32, 0.5, 6.0
+#: Turns parked at once in one process, their seconds, and how many chats have a second turn waiting behind.
+PARKED, PARKED_SECONDS, FOLLOWED = 1000, 2.0, 100
+PARKED_ROUNDS = 3
+LATER = "and then"
+
+
+def main() -> None:
+    """Print the table, as it grows."""
+    print(HEAD, flush=True)
+    asyncio.run(measure())
+
+
+async def measure() -> None:
+    """All of it."""
+    async with Street() as street:
+        with tempfile.TemporaryDirectory(prefix="sayso-bench-") as folder, Stack(Path(folder), street.url) as stack:
+            show(await asyncio.to_thread(ingest, stack))
+            stack.client.flushall()
+            await live(stack, street)
+        with tempfile.TemporaryDirectory(prefix="sayso-bench-") as folder, Stack(
+            Path(folder), street.url, concurrency=PARKED
+        ) as stack:  # fmt: skip
+            show(await parked(stack, street))
+
+
+async def live(stack: Stack, street: Street) -> None:
+    """One turn at a time with a model of no latency, then a crowd with a slow one."""
+    await asyncio.gather(*map(asyncio.to_thread, (stack.web, stack.worker, stack.peer_web)))
+    costs: dict[str, list[float]] = {"ours": [], "fork": [], "simple": []}
+    crowds: dict[str, tuple[float, list[float]]] = {}
+    for kind in ("simple", "fork"):
+        peer = await asyncio.to_thread(stack.peer_worker, kind)
+        await asyncio.gather(*(street.say(port, "hello", line=9) for port in (stack.port, stack.peer_port)))
+        for _ in range(ROUNDS):
+            costs["ours"] += await _one_by_one(street, stack.port)
+            costs[kind] += await _one_by_one(street, stack.peer_port)
+        if kind == "fork":
+            crowds["ours"] = await _crowd(street, stack.port)
+            crowds["fork"] = await _crowd(street, stack.peer_port)
+        await asyncio.to_thread(stack.end, peer)
+    show(_latency_rows(costs) + _crowd_rows(crowds))
+
+
+def _latency_rows(costs: dict[str, list[float]]) -> list[Row]:
+    medians = {name: statistics.median(seconds) * 1000 for name, seconds in costs.items()}
+    ours = medians["ours"]
+    words = "webhook to reply, p50, one at a time,"
+    return [
+        Row(f"{words} RQ's fork Worker to it", f"{ours:.2f} ms", f"{medians['fork']:.2f} ms", medians["fork"] / ours,
+            5, at_least=True),
+        Row(f"{words} SimpleWorker to it (aim: 2)", f"{ours:.2f} ms", f"{medians['simple']:.2f} ms",
+            medians["simple"] / ours, 1, at_least=True),
+    ]  # fmt: skip
+
+
+def _crowd_rows(crowds: dict[str, tuple[float, list[float]]]) -> list[Row]:
+    (ours, latencies), (fork, _) = crowds["ours"], crowds["fork"]
+    worst = sorted(latencies)[int(len(latencies) * 0.99)]
+    words = f"{CROWD} people, a model of {MODEL_SECONDS * 1000:.0f} ms:"
+    return [
+        Row(f"{words} turns/s, to one fork Worker", f"{ours:.1f}/s", f"{fork:.1f}/s", ours / fork, 25, at_least=True),
+        Row(f"{words} p99 of {len(latencies)} turns, to the model", f"{worst * 1000:.0f} ms",
+            f"{MODEL_SECONDS * 1000:.0f} ms", worst / MODEL_SECONDS, 1.2),
+    ]  # fmt: skip
+
+
+async def _one_by_one(street: Street, port: int) -> list[float]:
+    return [await street.say(port, "hello there") for _ in range(TURNS)]
+
+
+async def _crowd(street: Street, port: int) -> tuple[float, list[float]]:
+    """Turns per second, and how long each took. Each person speaks again once answered; all began a turn before."""
+    seconds: list[float] = []
+
+    async def person(number: int) -> None:
+        await street.say(port, "/think 0", line=number)
+        while time.perf_counter() < until:
+            seconds.append(await street.say(port, f"/think {MODEL_SECONDS}", line=number))
+
+    started = time.perf_counter()
+    until = started + CROWD_SECONDS
+    await asyncio.gather(*map(person, range(CROWD)))
+    return len(seconds) / (time.perf_counter() - started), seconds
+
+
+async def parked(stack: Stack, street: Street) -> list[Row]:
+    """A thousand turns that wait at once in one process; the median of the rounds, and the most memory."""
+    worker = await asyncio.to_thread(stack.worker)
+    mailbox = stack.mailbox()
+    makespans, per_ten = [], []
+    for number in range(PARKED_ROUNDS):
+        chats = [f"DP{number}{index:05}" for index in range(PARKED)]
+        street.heard.clear()
+        accept(mailbox, [(f"DW{number:05}", "hello")])
+        await street.until_heard(1)
+        street.heard.clear()
+        seconds, megabytes = await _park(stack, street, worker, mailbox, chats)
+        makespans.append(seconds)
+        per_ten.append(megabytes / PARKED * 10)
+    makespan, most = statistics.median(makespans), max(per_ten)
+    words = f"{PARKED} turns of {PARKED_SECONDS:g} s in one process:"
+    return [
+        Row(f"{words} first lease to last reply, {FOLLOWED} chats with a second turn, all in order",
+            f"{makespan:.2f} s", f"{PARKED_SECONDS:g} s", makespan / PARKED_SECONDS, 1.3),
+        Row(f"{words} memory for 10 of them", f"{most:.2f} MB", "1 MB", most, 1.0),
+    ]  # fmt: skip
+
+
+async def _park(
+    stack: Stack, street: Street, worker: subprocess.Popen[bytes], mailbox: RedisMailbox, chats: list[str]
+) -> tuple[float, float]:
+    """Everything is accepted while the worker is paused. Returns the seconds from its going on, and the MB it grew."""
+    worker.send_signal(signal.SIGSTOP)
+    accept(mailbox, [(chat, f"/think {PARKED_SECONDS}") for chat in chats])
+    accept(mailbox, [(chat, LATER) for chat in chats[:FOLLOWED]])
+    waiting = stack.client.llen(f"rq:queue:{QUEUE}")
+    assert waiting >= PARKED - 1, waiting  # one is on its way already
+    base, started = rss_mb(worker), time.perf_counter()
+    worker.send_signal(signal.SIGCONT)
+    most = asyncio.create_task(_most_mb(worker, street, PARKED + FOLLOWED))
+    seconds = await street.until_heard(PARKED + FOLLOWED) - started
+    _check_order(street, chats)
+    return seconds, await most - base
+
+
+def accept(mailbox: RedisMailbox, texts: list[tuple[str, str]]) -> None:
+    """Keep these turns, as the web does: chat and text of each."""
+    for chat, text in texts:
+        event = f"bench:{chat}:{text}:{time.monotonic_ns()}"
+        mailbox.accept(Turn(event, Conversation("desk", chat), f"U{chat}", text))
+
+
+async def _most_mb(worker: subprocess.Popen[bytes], street: Street, count: int) -> float:
+    most = 0.0
+    while sum(map(len, street.heard.values())) < count:
+        most = max(most, rss_mb(worker))
+        await asyncio.sleep(0.05)
+    return most
+
+
+def _check_order(street: Street, chats: list[str]) -> None:
+    first, then = ["thought"], ["thought", f"You said: {LATER}"]
+    expected = {chat: then if number < FOLLOWED else first for number, chat in enumerate(chats)}
+    heard = {chat: [text for _, text in answers] for chat, answers in street.heard.items()}
+    wrong = {chat: heard.get(chat) for chat in {**expected, **heard} if heard.get(chat) != expected.get(chat)}
+    assert not wrong, wrong
+
+
+if __name__ == "__main__":
+    main()

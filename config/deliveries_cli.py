@@ -1,0 +1,118 @@
+"""The `sayso deliveries` commands: list, show, retry."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import click
+
+from config.refusals import clear_errors, fail, load
+
+if TYPE_CHECKING:  # as in config.cli: a command loads only what it needs
+    from workers.deliveries import Aside, Deliveries, Fate
+
+#: Characters of a reason and of a reply's words that `list` has room for.
+WIDTH = 60
+
+_config = click.option("--config", type=click.Path(path_type=Path), help="The YAML file, for its Redis.")
+_data = click.option(
+    "--data", type=click.Path(path_type=Path), envvar="SAYSO_DATA", default=Path(".sayso"), show_default=True,
+    help="The folder of a running `sayso up`.",
+)  # fmt: skip
+
+
+@click.group()
+def deliveries() -> None:
+    """What became of the replies, and a second try for those that were given up."""
+
+
+@deliveries.command("list")
+@_config
+@_data
+@click.option(
+    "--state", type=click.Choice(["dead", "failed", "ambiguous"]), help="Only these.  [default: dead, failed]"
+)
+@click.option("--channel", default="", help="Only this channel's.")
+@click.option("--last", default=50, show_default=True, type=click.IntRange(1, 1000), help="How many, at most.")
+def list_(config: Path | None, data: Path, state: str | None, channel: str, last: int) -> None:
+    """List replies that were given up (dead), taken and not delivered (failed), or sent twice (ambiguous)."""
+    with _opened(config, data) as kept:
+        states = cast("Sequence[Aside]", [state] if state else ["dead", "failed"])
+        every = [fate for each in states for fate in kept.aside(each)]
+    found = [fate for fate in every if not channel or fate.id.startswith(f"{channel}:")]
+    for fate in sorted(found, key=lambda fate: -fate.at)[:last]:
+        click.echo(_row(fate))
+    if not found:
+        click.echo("nothing was put aside")
+
+
+@deliveries.command()
+@click.argument("delivery")
+@_config
+@_data
+def show(delivery: str, config: Path | None, data: Path) -> None:
+    """Show what became of DELIVERY (or of a conversation's last ones), and the words of a dead one."""
+    conversation, _, number = delivery.partition("#")
+    with _opened(config, data) as kept:
+        fates, closed = kept.fates(conversation)
+        dead = {fate.id: fate for fate in kept.aside("dead")}
+    dead = {name: fate for name, fate in dead.items() if name.startswith(f"{conversation}#")}
+    found = {**{fate.id: fate for fate in fates}, **dead}
+    rows = [fate for name, fate in found.items() if not number or name == delivery]
+    if not rows:
+        fail(f"nothing is kept of {delivery!r}: it is more than a week or 50 replies ago, or no delivery at all")
+    for fate in rows:
+        click.echo(_row(fate))
+    if closed:
+        click.echo(f"the address takes nothing until its person writes again: {_plain(closed)}")
+
+
+@deliveries.command()
+@click.argument("delivery")
+@_config
+@_data
+def retry(delivery: str, config: Path | None, data: Path) -> None:
+    """Put a dead DELIVERY back at the end of its conversation's outbox, once."""
+    from workers.deliveries import NotRepeatable
+
+    with _opened(config, data) as kept:
+        try:
+            new = kept.retry(delivery)
+        except NotRepeatable as exc:
+            fail(str(exc))
+    click.echo(f"{delivery} waits again, as {new}")
+
+
+@contextmanager
+def _opened(config: Path | None, data: Path) -> Iterator[Deliveries]:
+    from redis.exceptions import RedisError
+
+    from config.bootstrap import open_deliveries
+
+    settings = load(config)
+    with clear_errors():
+        kept = open_deliveries(settings, data)
+    try:
+        yield kept
+    except RedisError as exc:
+        fail(f"Redis does not answer ({type(exc).__name__}): deliveries are kept there")
+
+
+def _row(fate: Fate) -> str:
+    at = datetime.fromtimestamp(fate.at, UTC).strftime("%Y-%m-%d %H:%M:%S")
+    notes: list[Any] = [fate.reason, fate.text and f"“{fate.text}”", fate.asks and "(asked for a yes)"]
+    notes.append(fate.doubtful and "(may have arrived)")
+    if fate.state == "retried":
+        notes.append(f"as #{fate.receipt}")
+    words = "  ".join(_plain(note) for note in notes if note)
+    return f"{at}  {fate.id:34}  {fate.state:9}  {fate.tries:2} tries  {words}".rstrip()
+
+
+def _plain(words: str) -> str:
+    """Somebody's words on one line of a terminal, and nothing that would command it."""
+    line = " ".join("".join(letter if letter.isprintable() else " " for letter in words).split())
+    return line if len(line) <= WIDTH else f"{line[: WIDTH - 1]}…"

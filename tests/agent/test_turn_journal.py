@@ -1,0 +1,115 @@
+"""TurnJournal: what is taken down while a write is under way, or whose write failed, is written by the next one."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from redis.exceptions import RedisError
+
+from agent import Message, ToolCall, UsageStats
+from agent.journal import Answered, CallOutcome
+from agent.messages import Role
+from agent.turn_journal import TurnJournal
+from tests.contracts.rigs import turn
+from workers.lane import Lease, QueuedTurn
+from workers.offload import crossing
+
+CALLS = (ToolCall("look", {"what": "a"}, "1"), ToolCall("look", {"what": "a"}, "2"))
+LEASE = Lease("chat:room", 1, "w1")
+
+
+class Shelf:
+    """A store of journals that can lose its answers."""
+
+    def __init__(self) -> None:
+        self.entries: list[str] = []
+        self.fails = False
+
+    def journal(self, lease, seq, at, entries) -> None:
+        """Append what is new."""
+        self.entries += entries[len(self.entries) - at :]
+        if self.fails:
+            raise RedisError("no answer")
+
+
+async def keep_file(artifact):
+    """There are no files."""
+    return artifact
+
+
+def noted(shelf: Shelf, event: str = "e1") -> TurnJournal:
+    """A journal with an answer that makes two calls."""
+    given = turn("go", event=event)
+    queued = QueuedTurn(1, 0.0, "ana", given, {}, {}, "", journal=tuple(shelf.entries))
+    journal = TurnJournal(shelf, LEASE, queued, keep_file)
+    journal.recall() or journal.note(Answered(Message(Role.ASSISTANT, tool_calls=CALLS), UsageStats()))
+    return journal
+
+
+async def kept(journal: TurnJournal, at: int) -> None:
+    """A call comes to its end."""
+    await journal.keep(at, CallOutcome(CALLS[at], f"result {at}"))
+
+
+def outcomes(shelf: Shelf) -> dict[int, str]:
+    """What the next attempt knows of the calls."""
+    queued = QueuedTurn(1, 0.0, "ana", turn("go", event="e1"), {}, {}, "", journal=tuple(shelf.entries))
+    recalled = TurnJournal(shelf, LEASE, queued, keep_file).recall()
+    return {at: outcome.content for at, outcome in recalled.outcomes.items()}
+
+
+def test_result_that_comes_during_a_write_goes_with_the_next():
+    """Two calls end at nearly the same time; neither result is lost, and none is there twice."""
+    shelf = Shelf()
+
+    async def slowly(function):
+        await asyncio.sleep(0)
+        return function()
+
+    async def both() -> None:
+        crossing.set(slowly)
+        journal = noted(shelf)
+        await kept(journal, 0)
+        first = asyncio.create_task(journal.save())
+        await asyncio.sleep(0)
+        await kept(journal, 1)
+        await asyncio.gather(first, journal.save())
+
+    asyncio.run(both())
+    assert outcomes(shelf) == {0: "result 0", 1: "result 1"}
+    assert len(shelf.entries) == 4
+
+
+def test_write_without_an_answer_is_made_again_with_what_came_since():
+    """It had been made after all: its entries are not there twice."""
+    shelf = Shelf()
+
+    async def twice() -> None:
+        journal = noted(shelf)
+        await kept(journal, 0)
+        shelf.fails = True
+        with pytest.raises(RedisError):
+            await journal.save()
+        shelf.fails = False
+        await kept(journal, 1)
+        await journal.save()
+
+    asyncio.run(twice())
+    assert (outcomes(shelf), len(shelf.entries)) == ({0: "result 0", 1: "result 1"}, 4)
+
+
+def test_each_call_has_a_key_of_its_own():
+    """Also the same call, made twice in one answer or in two, and the same words of another event."""
+    journal, other = noted(Shelf()), noted(Shelf(), "e2")
+    keys = [journal.key(0), journal.key(1), other.key(0)]
+    journal.note(Answered(Message(Role.ASSISTANT, tool_calls=CALLS), UsageStats()))
+    assert len({*keys, journal.key(0), journal.key(1)}) == 5
+
+
+def test_key_is_the_same_in_the_next_attempt():
+    """It does not depend on who makes the call."""
+    shelf = Shelf()
+    journal = noted(shelf)
+    asyncio.run(journal.save())
+    assert noted(shelf).key(1) == journal.key(1)

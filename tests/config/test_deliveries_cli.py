@@ -1,0 +1,90 @@
+"""The `sayso deliveries` commands: what operators see of replies that did not arrive, and what they can do."""
+
+from __future__ import annotations
+
+import pytest
+from click.testing import CliRunner
+
+from channels.types import Reply
+from config.cli import main
+from tests.config.processes import free_port
+from tests.contracts.rigs import CHAT, RedisRig, turn
+from tests.contracts.test_deliveries import bury, said, saying
+
+DEAD = f"{CHAT.id}#1"
+
+
+@pytest.fixture
+def rig(redis_client, redis_url, tmp_path, monkeypatch):
+    """A room in Redis, which the environment names."""
+    monkeypatch.setenv("REDIS_URL", redis_url)
+    monkeypatch.setenv("SAYSO_DATA", str(tmp_path))
+    monkeypatch.delenv("SAYSO_CONFIG", raising=False)
+    return RedisRig(redis_client)
+
+
+def run(*args: object) -> tuple[int, str]:
+    """Exit code and all output of a `sayso deliveries` command. What it raises besides is a bug."""
+    result = CliRunner().invoke(main, ["deliveries", *map(str, args)])
+    if result.exception and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result.exit_code, result.output
+
+
+def test_dead_reply_is_retried_once(rig):
+    """However often it is typed; a worker is woken by a job of RQ's."""
+    bury(rig)
+    assert run("retry", DEAD) == run("retry", DEAD) == (0, f"{DEAD} waits again, as {CHAT.id}#2\n")
+    assert rig.client.llen("rq:queue:sayso") == 1
+    assert "retried" in run("show", DEAD)[1]
+
+
+def test_what_cannot_be_retried_is_said(rig):
+    """With the reason, and exit code 1."""
+    code, words = run("retry", DEAD)
+    assert (code, "is not among the dead" in words) == (1, True)
+    assert "write it as listed" in run("retry", "nonsense")[1]
+
+
+def test_list_shows_what_was_put_aside(rig):
+    """Newest first: the dead with words and reason, the failed with the platform's code; by state and channel."""
+    bury(rig)
+    rig.accept(turn())
+    held, work = rig.mailbox.lease(CHAT.id, "w2")
+    reply = rig.mailbox.commit(held, work, saying(Reply("there")))
+    rig.outbox.settle(held, reply, receipt="m2")
+    rig.deliveries.report(f"{CHAT.id}#2", "m2", "undelivered", "error 63016")
+    code, words = run("list")
+    assert (code, len(words.splitlines())) == (0, 2)
+    assert "Refused: blocked  “hi”" in words
+    assert "error 63016" in run("list", "--state", "failed")[1]
+    assert "63016" not in run("list", "--state", "dead", "--channel", "chat")[1]
+    assert run("list", "--channel", "other") == (0, "nothing was put aside\n")
+
+
+def test_show_tells_that_an_address_is_closed(rig):
+    """Until its person writes again."""
+    bury(rig, end="closed")
+    assert "takes nothing until its person writes again: Refused: blocked" in run("show", CHAT.id)[1]
+
+
+def test_words_command_no_terminal(rig):
+    """What people wrote is shown without control characters, and short."""
+    held, reply = said(rig, Reply("\x1b[31mred" + "x" * 500))
+    rig.outbox.settle(held, reply, dead="Refused: no")
+    words = run("list")[1]
+    assert "\x1b" not in words
+    assert len(words) < 250
+
+
+def test_unknown_delivery_is_said(rig):
+    """Exit code 1."""
+    code, words = run("show", DEAD)
+    assert (code, "nothing is kept of" in words) == (1, True)
+
+
+def test_redis_that_is_away_is_said(rig, monkeypatch):
+    """One line, no traceback."""
+    monkeypatch.setenv("REDIS_URL", f"redis://127.0.0.1:{free_port()}")
+    code, words = run("list")
+    assert (code, "Redis does not answer" in words, len(words.splitlines())) == (1, True, 1)

@@ -1,0 +1,321 @@
+"""Deliveries: what both outboxes promise about pace, receipts, the dead, and what waits."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from channels.types import Button, Conversation, Reply
+from tests.contracts.rigs import CHAT, turn
+from tests.contracts.test_lanes import lease, propose
+from workers.deliveries import NotRepeatable
+from workers.lane import Change, LaneLost
+
+HALL = Conversation("chat", "hall")
+
+
+def saying(*replies: Reply) -> Change:
+    """A turn that says so much."""
+    return Change(replies=tuple((reply, "") for reply in replies or (Reply("hi"),)))
+
+
+def said(rig, *replies: Reply):
+    """A turn was answered: its lease and the first reply."""
+    rig.accept(turn())
+    held, work = lease(rig)
+    return held, rig.mailbox.commit(held, work, saying(*replies))
+
+
+def said_in_hall(rig):
+    """The same in another conversation of the channel."""
+    rig.mailbox.accept(replace(turn(), conversation=HALL))
+    held, work = rig.mailbox.lease(HALL.id, "h1")
+    return held, rig.mailbox.commit(held, work, saying())
+
+
+def texts(rig, held, reply) -> list[str]:
+    """All that goes out."""
+    sent = []
+    while reply:
+        sent.append(reply.delivery(held).reply.text)
+        reply = rig.outbox.settle(held, reply, receipt="m")
+    return sent
+
+
+def states(rig) -> list[str]:
+    """What became of the room's deliveries."""
+    return [fate.state for fate in rig.deliveries.fates(CHAT.id)[0]]
+
+
+def bury(rig, *, end="dead", doubtful=False) -> str:
+    """A reply is given up: its id."""
+    held, reply = said(rig)
+    if doubtful:
+        rig.outbox.postpone(held, reply, 1, "suspect")
+        rig.pass_time(2)
+        held, reply = lease(rig, "w2")
+    rig.outbox.settle(held, reply, dead="Refused: blocked", end=end)
+    rig.mailbox.release(held)
+    return f"{CHAT.id}#{reply.number}"
+
+
+def test_dead_reply_is_put_back_once(rig):
+    """However often it is asked for: the same new delivery, at the end of its outbox, and somebody comes for it."""
+    dead = bury(rig)
+    assert rig.deliveries.retry(dead) == rig.deliveries.retry(dead) == f"{CHAT.id}#2"
+    rig.pass_time(6)
+    assert (rig.overdue(), rig.dead(), states(rig)) == ([CHAT.id], 0, ["retried"])
+    held, again = lease(rig, "w3")
+    assert (again.delivery(held).reply.text, again.attempt, again.suspect) == ("hi", 1, False)
+    assert rig.outbox.settle(held, again, receipt="m") is None
+
+
+@pytest.mark.parametrize("doubtful", [{"doubtful": True}, {"end": "doubtful"}])
+def test_dead_reply_that_may_have_arrived_is_put_back_marked(rig, doubtful):
+    """Whether an earlier try fell silent or the last one."""
+    dead = bury(rig, **doubtful)
+    assert rig.deliveries.aside("dead")[0].doubtful
+    rig.deliveries.retry(dead)
+    assert lease(rig, "w3")[1].suspect
+
+
+def test_question_is_not_put_back(rig):
+    """Its action ended with it: nobody could answer it any more."""
+    rig.accept(turn("delete"))
+    held, work = lease(rig)
+    rig.outbox.settle(held, rig.mailbox.commit(held, work, propose(rig)[0]), dead="Refused: blocked")
+    with pytest.raises(NotRepeatable, match="asked for a yes"):
+        rig.deliveries.retry(f"{CHAT.id}#1")
+    assert rig.dead() == 1
+
+
+def test_reply_that_arrived_after_all_is_not_put_back(rig):
+    """The platform's word came after we gave up."""
+    dead = bury(rig, end="doubtful")
+    assert rig.deliveries.report(dead, "m1", "delivered") == "delivered"
+    for _ in range(2):
+        with pytest.raises(NotRepeatable, match="was sent"):
+            rig.deliveries.retry(dead)
+
+
+@pytest.mark.parametrize("name", ["chat:none#1", "no id", "#", "chat:x#y"])
+def test_what_is_not_dead_is_not_put_back(rig, name):
+    """Nor anything that is no delivery."""
+    with pytest.raises(NotRepeatable):
+        rig.deliveries.retry(name)
+
+
+def test_old_progress_that_is_put_back_replaces_nothing(rig):
+    """It comes after the newer one."""
+    held, reply = said(rig, Reply("10 %", collapse="p"))
+    rig.outbox.settle(held, reply, dead="Refused: blocked")
+    rig.accept(turn())
+    reply = rig.mailbox.commit(held, rig.mailbox.release(held), saying(Reply("x"), Reply("20 %", collapse="p")))
+    rig.deliveries.retry(f"{CHAT.id}#1")
+    assert texts(rig, held, reply) == ["x", "20 %", "10 %"]
+
+
+def test_dead_reply_keeps_what_an_operator_needs(rig):
+    """Why, when, after how many tries, and its words."""
+    held, reply = said(rig, Reply("hi", (Button("Yes", "y"),)))
+    rig.outbox.settle(held, reply, dead="Refused: blocked")
+    (fate,) = rig.deliveries.aside("dead")
+    assert (fate.id, fate.reason, fate.tries, fate.text) == (f"{CHAT.id}#1", "Refused: blocked", 1, "hi")
+    assert fate.at > 1_700_000_000
+
+
+def test_closed_address_is_marked_until_its_person_writes(rig):
+    """Blocked, and then heard of again: the mark is gone."""
+    bury(rig, end="closed")
+    assert rig.deliveries.fates(CHAT.id)[1] == "Refused: blocked"
+    rig.accept(turn())
+    assert rig.deliveries.fates(CHAT.id)[1] == ""
+
+
+def test_receipt_is_kept_with_the_delivery(rig):
+    """Under its number, with the tries it took."""
+    held, reply = said(rig)
+    rig.outbox.settle(held, reply, receipt="m1")
+    (fate,), _ = rig.deliveries.fates(CHAT.id)
+    assert (fate.id, fate.state, fate.receipt, fate.tries) == (f"{CHAT.id}#1", "sent", "m1", 1)
+
+
+def test_only_the_last_deliveries_are_kept(rig):
+    """Fifty of a conversation."""
+    texts(rig, *said(rig, *(Reply(str(number)) for number in range(60))))
+    fates, _ = rig.deliveries.fates(CHAT.id)
+    assert [fate.id.rpartition("#")[2] for fate in fates] == [str(number) for number in range(11, 61)]
+
+
+def test_later_failure_turns_sent_into_failed(rig):
+    """Twilio took it and could not deliver it: the operator sees that, once."""
+    held, reply = said(rig)
+    rig.outbox.settle(held, reply, receipt="m1")
+    for _ in range(2):
+        assert rig.deliveries.report(f"{CHAT.id}#1", "m1", "undelivered", "error 63016") == "failed"
+    (fate,) = rig.deliveries.aside("failed")
+    assert (fate.id, fate.reason, states(rig)) == (f"{CHAT.id}#1", "error 63016", ["failed"])
+
+
+def test_reports_count_in_any_order(rig):
+    """Read before delivered before sent: read it is."""
+    held, reply = said(rig)
+    rig.outbox.settle(held, reply, receipt="m1")
+    kept = [rig.deliveries.report(f"{CHAT.id}#1", "m1", status) for status in ("read", "delivered", "sent", "odd")]
+    assert (kept, states(rig)) == (["read", "read", "read", ""], ["read"])
+
+
+@pytest.mark.parametrize(("first", "second"), [("failed", "delivered"), ("delivered", "failed")])
+def test_of_one_sent_twice_the_copy_that_arrived_counts(rig, first, second):
+    """The other copy's failure takes nothing away."""
+    held, reply = said(rig)
+    rig.outbox.settle(held, reply, receipt="m1")
+    copies = ("m1", "m2") if first == "failed" else ("m2", "m1")
+    rig.deliveries.report(f"{CHAT.id}#1", copies[0], first)
+    assert rig.deliveries.report(f"{CHAT.id}#1", copies[1], second) == "delivered"
+
+
+def test_report_may_come_before_the_worker_says_sent(rig):
+    """Webhooks are fast: nothing that was reported is overwritten."""
+    held, reply = said(rig)
+    assert rig.deliveries.report(f"{CHAT.id}#1", "m1", "delivered") == "delivered"
+    rig.outbox.settle(held, reply, receipt="m1")
+    assert states(rig) == ["delivered"]
+
+
+def test_report_of_an_unknown_delivery_is_dropped(rig):
+    """A number that was never said, or too long ago."""
+    said(rig)
+    assert [rig.deliveries.report(f"{CHAT.id}#{number}", "m", "failed") for number in (2, 99)] == ["", ""]
+    assert rig.deliveries.aside("failed") == []
+
+
+def test_ambiguous_reply_that_the_platform_reported_has_arrived(rig):
+    """Its answer was lost, its status came: the next holder has the receipt and need not send it again."""
+    held, reply = said(rig)
+    rig.outbox.postpone(held, reply, 5, "suspect")
+    rig.deliveries.report(f"{CHAT.id}#1", "m1", "sent")
+    rig.pass_time(6)
+    held, again = lease(rig, "w2")
+    assert (again.suspect, again.receipt) == (True, "m1")
+    rig.outbox.settle(held, again, receipt=again.receipt)
+    assert (states(rig), rig.deliveries.aside("ambiguous")) == (["sent"], [])
+
+
+def test_reply_sent_after_a_doubtful_try_is_ambiguous(rig):
+    """The operator can see who may have read something twice."""
+    held, reply = said(rig)
+    rig.outbox.postpone(held, reply, 1, "suspect")
+    rig.pass_time(2)
+    held, again = lease(rig, "w2")
+    rig.outbox.settle(held, again, receipt="m2")
+    (fate,) = rig.deliveries.aside("ambiguous")
+    assert (fate.tries, again.receipt, states(rig)) == (2, "", ["ambiguous"])
+
+
+def test_platform_that_asks_to_wait_silences_its_whole_channel(rig):
+    """Other conversations hear it before they try; the one that was told goes first."""
+    held, reply = said(rig)
+    rig.outbox.postpone(held, reply, 30, "limited")
+    assert 29 < said_in_hall(rig)[1].wait <= 30.1
+    rig.pass_time(31)
+    assert lease(rig, "w2")[1].wait in (0, None)
+
+
+def test_dead_reply_may_silence_its_channel_too(rig):
+    """Its last try heard that the platform wants a pause: the next reply waits."""
+    held, reply = said(rig, Reply("1"), Reply("2"))
+    following = rig.outbox.settle(held, reply, dead="RateLimited: 30 s", end="limited", gap=30)
+    assert 29 < following.wait <= 30.1
+
+
+def test_shorter_wait_does_not_cut_a_longer_one(rig):
+    """Two answers of a platform that crossed."""
+    (held, reply), (hall, other) = said(rig), said_in_hall(rig)
+    rig.outbox.postpone(hall, other, 30, "limited")
+    rig.outbox.postpone(held, reply, 1, "limited")
+    rig.pass_time(2)
+    assert 27 < lease(rig, "w2")[1].wait <= 28.1
+
+
+def test_channel_sends_at_its_pace(rig):
+    """One in ten seconds: conversations get slots one after the other, each reply only one."""
+    (room, first), (hall, second) = said(rig), said_in_hall(rig)
+    assert (first.wait, rig.outbox.pace(room, first, 0.1)) == (None, 0)
+    waits = [rig.outbox.pace(hall, second, 0.1) for _ in range(2)]
+    assert all(8 < wait <= 10 for wait in waits)
+    rig.accept(turn())
+    work = rig.outbox.settle(room, first, receipt="m")
+    assert 18 < rig.mailbox.commit(room, work, saying()).wait <= 20
+
+
+def test_waiting_for_its_turn_is_no_try(rig):
+    """The lane is let go, and the slot is kept."""
+    room, first = said(rig, Reply("1"), Reply("2"))
+    rig.outbox.pace(room, first, 0.1)
+    second = rig.outbox.settle(room, first, receipt="m")
+    rig.outbox.postpone(room, second, second.wait, "paced")
+    assert rig.mailbox.lease(CHAT.id, "early") is None
+    rig.pass_time(11)
+    later = lease(rig, "w2")[1]
+    assert (later.attempt, later.wait, later.suspect) == (1, 0, False)
+
+
+def test_pace_is_fenced(rig):
+    """Who lost the lane books nothing."""
+    old, reply = said(rig)
+    rig.end_lease()
+    lease(rig, "w2")
+    with pytest.raises(LaneLost):
+        rig.outbox.pace(old, reply, 1)
+
+
+def test_chat_is_ahead_of_its_pace_after_each_reply(rig):
+    """By as many seconds as its replies brought, less those that passed."""
+    room, first = said(rig, Reply("1"), Reply("2"), Reply("3"))
+    second = rig.outbox.settle(room, first, receipt="m", gap=20)
+    third = rig.outbox.settle(room, second, receipt="m", gap=20)
+    assert first.ahead == 0
+    assert 18 < second.ahead <= 20
+    assert 38 < third.ahead <= 40
+
+
+def test_only_the_newest_of_a_kind_waits(rig):
+    """In the place of the one it replaces; others stay, and so does the order."""
+    progress = [Reply(f"{percent} %", collapse="p") for percent in (10, 20, 30)]
+    held, first = said(rig, Reply("a"), progress[0], Reply("b"), *progress[1:], Reply("z", collapse="q"))
+    assert texts(rig, held, first) == ["a", "30 %", "b", "z"]
+
+
+@pytest.mark.parametrize("why", ["being sent", "may have arrived"])
+def test_what_may_be_out_is_not_replaced(rig, why):
+    """The newer one follows it."""
+    rig.accept(turn())
+    rig.accept(turn())
+    held, work = lease(rig)
+    reply = rig.mailbox.commit(held, work, saying(Reply("10 %", collapse="p")))
+    if why == "may have arrived":
+        rig.outbox.postpone(held, reply, 1, "suspect")
+        rig.pass_time(2)
+        held, reply = lease(rig, "w2")
+    rig.mailbox.commit(held, replace(work, seq=2), saying(Reply("20 %", collapse="p"), Reply("30 %", collapse="p")))
+    assert texts(rig, held, reply) == ["10 %", "30 %"]
+
+
+def test_question_never_collapses(rig):
+    """What previews an action must arrive: it neither replaces nor is replaced."""
+    rig.accept(turn("delete"))
+    held, work = lease(rig)
+    change, action = propose(rig)
+    question = (Reply("Delete it?", collapse="p"), action.pending_action_id)
+    others = ((Reply("1", collapse="p"), ""), (Reply("2", collapse="p"), ""))
+    reply = rig.mailbox.commit(held, work, replace(change, replies=(others[0], question, others[1])))
+    assert texts(rig, held, reply) == ["2", "Delete it?"]
+
+
+@pytest.mark.parametrize("key", ['a"b', "a b", "x" * 65, "é"])
+def test_what_replies_collapse_with_is_a_plain_word(key):
+    """It is compared as it is written."""
+    with pytest.raises(ValueError, match="collapse"):
+        Reply("x", collapse=key)

@@ -1,0 +1,26 @@
+"""docs/scheduling.md: what it shows is run."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from agent.tools.timers import TimerBook, timer_book
+
+PAGE = (Path(__file__).parents[2] / "docs" / "scheduling.md").read_text()
+
+
+def test_the_tool_of_the_page_sets_its_timers() -> None:
+    """Two, in the book of its turn; and words for the user where there is none."""
+    names: dict[str, Any] = {}
+    (block,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    exec(compile(block, "docs/scheduling.md", "exec"), names)
+    book = TimerBook("ana", 1000.0, "en")
+    with timer_book(book):
+        assert names["call_back"](about="the offer") == "I will."
+    assert [(timer.at, timer.text) for timer in book.added] == [
+        (4600.0, "Reminder: the offer"),
+        (8200.0, "And now it is over."),
+    ]
+    assert "needs a channel" in names["call_back"](about="the offer")

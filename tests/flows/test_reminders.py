@@ -1,0 +1,45 @@
+"""Reminders: Redis and every worker are killed between the promise and its time, and it is kept, once."""
+
+from __future__ import annotations
+
+import os
+import signal
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.flows.system import System, TelegramPerson, until
+
+
+@pytest.fixture(scope="module")
+def forgetful() -> Iterator[System]:
+    """A system of its own, with reminders and one worker."""
+    with tempfile.TemporaryDirectory(prefix="sayso-rem-") as folder:
+        system = System(Path(folder), workers=1)
+        system.config.write_text(
+            system.config.read_text().replace("tools: [examples", "tools: [examples.reminders, examples")
+        )
+        with system as running:
+            yield running
+
+
+def test_reminder_outlives_redis_and_its_worker(forgetful: System) -> None:
+    """Both are killed with SIGKILL; a message in between is answered at once, and the reminder arrives once."""
+    person = TelegramPerson(forgetful, 31)
+    person.say("remind me in 6 seconds to stretch")
+    assert person.hears()[0]["text"].startswith("I will remind you 20")
+    for worker in forgetful.workers:
+        worker.kill()
+        worker.wait()
+    forgetful.workers.clear()
+    os.kill(forgetful.redis.pid or 0, signal.SIGKILL)
+    until(lambda: not forgetful.redis.is_alive())
+    forgetful.redis.restart()
+    forgetful.start_worker()
+    until(lambda: forgetful.post(*person.text(2, "hello")).status_code == 200)
+    assert [heard["text"] for heard in person.hears(2)] == ["You said: hello", "Reminder: stretch"]
+    person.say("list reminders")
+    assert person.hears()[0]["text"] == "There are no reminders."
+    assert person.hears_nothing_more()

@@ -1,0 +1,213 @@
+"""Story: a turn with two rounds of tools on a real drain, whose worker can be killed at every step it takes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import Counter
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any
+
+from agent import Agent, AgentConfig, Message, ToolCall, UsageStats, emit_artifact, tool
+from agent.channel_agent import ChannelAgent
+from agent.messages import Role
+from channels.types import Media
+from pending import idempotency_key
+from pending.texts import speak
+from tests.contracts.rigs import CHAT, Rig, turn, voice
+from tests.workers.fakes import FakeChannel
+from workers.drain import Drain
+from workers.outbox import Postman
+
+
+class Killed(BaseException):
+    """`kill -9`: no code of ours may catch it."""
+
+
+@dataclass(slots=True)
+class Life:
+    """The steps of all workers, numbered; at some of them the worker dies."""
+
+    deaths: set[int] = field(default_factory=set)
+    names: set[str] = field(default_factory=set)
+    steps: list[str] = field(default_factory=list)
+    dead: bool = False
+
+    def at(self, name: str) -> None:
+        """A step, if it is not the last one: the dead take none, whatever else they were at."""
+        if not self.dead:
+            self.steps.append(name)
+            self.dead = len(self.steps) in self.deaths or name in self.names
+            self.names -= {name} if self.dead else set()
+        if self.dead:
+            raise Killed(name)
+
+
+class Mortal:
+    """A store whose caller may die right before and right after each call."""
+
+    def __init__(self, store: Any, life: Life) -> None:
+        self._store, self._life = store, life
+
+    def __getattr__(self, name: str) -> Any:
+        def call(*args: Any, **options: Any) -> Any:
+            self._life.at(f"before {name}")
+            answer = getattr(self._store, name)(*args, **options)
+            self._life.at(f"after {name}")
+            return answer
+
+        return call
+
+
+class Script:
+    """A model that goes by what it has been shown: the line after the answers it has already given in this turn."""
+
+    def __init__(self, lines: list[Any], life: Life) -> None:
+        self.lines, self.asked, self.seen, self.users = lines, Counter(), [], []
+        self._life = life
+
+    async def acomplete(self, **request: Any) -> tuple[Message, UsageStats]:
+        """The next line; it counts how often each was asked for."""
+        messages = request["messages"]
+        said = max(at for at, message in enumerate(messages) if message.role is Role.USER)
+        at = sum(message.role is Role.ASSISTANT for message in messages[said:])
+        self.asked[at] += 1
+        self.users.append(messages[said].content)
+        self._life.at(f"before model {at}")
+        self.seen.append([message.content for message in messages if message.role is Role.TOOL])
+        self._life.at(f"after model {at}")
+        line = self.lines[at]
+        answer = Message(Role.ASSISTANT, line) if isinstance(line, str) else Message(Role.ASSISTANT, tool_calls=line)
+        return answer, UsageStats(10, 1, 11)
+
+
+@dataclass(slots=True)
+class Shelf:
+    """A media store that lasts."""
+
+    files: dict[str, bytes] = field(default_factory=dict)
+
+    def put(self, data: bytes, *, mime_type: str, filename: str) -> Media:
+        """Keep it."""
+        self.files[f"f{len(self.files)}"] = data
+        return Media(f"f{len(self.files) - 1}", mime_type, filename, len(data), stored=True)
+
+
+def call(name: str, **parameters: Any) -> ToolCall:
+    """A call with an id of its own."""
+    return ToolCall(name, parameters, f"{name}-{'-'.join(map(str, parameters.values()))}")
+
+
+#: The story whose tools are called.
+playing: ContextVar[Story] = ContextVar("playing")
+
+
+@tool(read_only=True)
+async def look(what: str) -> str:
+    """Look."""
+    return await playing.get().act("look", what)
+
+
+@tool
+async def post(what: str) -> str:
+    """Post."""
+    return await playing.get().act("post", what)
+
+
+@tool(idempotent=True)
+async def charge(what: str) -> str:
+    """Charge."""
+    return await playing.get().act("charge", what)
+
+
+@tool
+async def draw(what: str) -> str:
+    """Draw a picture."""
+    emit_artifact(data=what.encode(), filename=f"{what}.png", mime_type="image/png")
+    return await playing.get().act("draw", what)
+
+
+@tool(requires_approval=True, preview="Delete {what}")
+async def delete(what: str) -> str:
+    """Delete."""
+    return await playing.get().act("delete", what)
+
+
+@tool(terminal=True)
+async def show(what: str) -> str:
+    """Show, and end."""
+    return await playing.get().act("show", what)
+
+
+#: Two rounds of calls, then an answer.
+LINES = [
+    (call("look", what="a"), call("post", what="b")),
+    (call("charge", what="c"), call("post", what="d")),
+    "all done",
+]
+
+
+class Story:
+    """Workers come and go; the shelf, the lanes and the tools' own ledgers stay."""
+
+    def __init__(self, rig: Rig, lines: list[Any] | None = None, **config: Any) -> None:
+        self.rig, self.life, self.shelf, self.channel = rig, Life(), Shelf(), FakeChannel()
+        self.begun, self.ended, self.keys = Counter(), Counter(), {}
+        self.model = Script(LINES if lines is None else lines, self.life)
+        self.tools = [look, post, charge, draw, delete, show]
+        self._config = AgentConfig(max_retries=0, **config)
+
+    async def act(self, name: str, what: str) -> str:
+        """A tool's effect, with its key, in three steps."""
+        self.life.at(f"before {name} {what}")
+        self.begun[what] += 1
+        self.keys.setdefault(what, []).append(idempotency_key())
+        self.life.at(f"during {name} {what}")
+        self.ended[what] += 1
+        self.life.at(f"after {name} {what}")
+        return f"{name} {what} ok"
+
+    def hear(self, text: str = "go", **fields: Any) -> None:
+        """Somebody writes."""
+        self.rig.accept(turn(text, **fields))
+
+    def worker(self) -> Drain:
+        """A new process."""
+        journals = Mortal(self.rig.journals, self.life)
+        agent = ChannelAgent(
+            Agent(self.tools, self.model, self._config), self.rig.store, journals=journals, media=self.shelf
+        )
+        channels = {"chat": self.channel}
+        postman = Postman(Mortal(self.rig.outbox, self.life), channels, speak)
+        return Drain(Mortal(self.rig.mailbox, self.life), postman, channels, {"chat": agent}, voice, joins=True)
+
+    def work(self) -> bool:
+        """A worker does what there is to do. False when it was killed at it; its lease has ended then."""
+        self.life.dead = False
+        playing.set(self)
+        try:
+            asyncio.run(self.worker().run(CHAT.id))
+        except Killed:
+            self.rig.end_lease()
+            return False
+        return True
+
+    def work_on(self) -> str:
+        """Workers come until one of them lives. The last words that arrived."""
+        for _ in range(10):
+            if self.work():
+                return self.channel.texts[-1]
+        raise AssertionError("no worker lived")
+
+    def killed_at(self, *names: str) -> str:
+        """`go` is said and the worker killed at each of these steps. The last words that arrived."""
+        self.hear()
+        for name in names:
+            self.life.names = {name}
+            assert not self.work(), f"nobody came to {name!r}: {self.life.steps}"
+        return self.work_on()
+
+    def journal(self) -> list[dict]:
+        """What is kept of the turn by now."""
+        return [json.loads(entry) for entry in self.rig.journal()]

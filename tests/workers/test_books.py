@@ -1,0 +1,268 @@
+"""Books: RQ's entries are true in the end, whatever Redis answers, and a heartbeat comes in time."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+from redis import Redis
+from redis.client import Pipeline
+from redis.exceptions import ConnectionError as RedisConnectionError
+from rq import Worker
+from rq.job import Job, JobStatus
+from rq.registry import FailedJobRegistry, StartedJobRegistry
+from rq.serializers import JSONSerializer
+from rq.worker import WorkerStatus
+
+from tests.workers.works import enqueue, left_behind, make_worker
+from workers.books import BEAT_SECONDS, Books, Stopped
+from workers.queue import QUEUE, SaysoJob
+
+ON_THEIR_WAY = f"rq:queue:{QUEUE}:intermediate"
+
+
+class Desk:
+    """A registered worker's books, written when the test says so, on a clock that it moves."""
+
+    def __init__(self, redis_url: str, client: Redis) -> None:
+        self.now = 0.0
+        self.client = client
+        self.worker = make_worker(redis_url, None, None)
+        self.worker.register_birth()
+        self.books = Books(self.worker, clock=lambda: self.now)
+        self.books._closing.wait = lambda _: None  # it does not pause after a failure
+
+    def taken(self, number: int) -> Job:
+        """A job that was taken from the queue."""
+        job = enqueue(self.client, number)
+        self.client.lmove(f"rq:queue:{QUEUE}", ON_THEIR_WAY)
+        return SaysoJob.fetch(job.id, connection=self.worker.connection, serializer=JSONSerializer)
+
+    def begun(self, number: int) -> Job:
+        """A job under way."""
+        job = self.taken(number)
+        self.books.begun(job)
+        return job
+
+    def write(self) -> None:
+        """One entry."""
+        self.books._write_down()
+
+    def running(self) -> list[str]:
+        """What RQ takes for running, by each of its views."""
+        started = StartedJobRegistry(QUEUE, connection=self.client, serializer=JSONSerializer)
+        (seen,) = Worker.all(connection=self.client)
+        views = [
+            sorted(started.get_job_ids()),
+            sorted(execution.job_id for execution in seen.get_current_executions()),
+            sorted(execution.job_id for execution in self.worker.executions.values()),
+        ]
+        assert views[0] == views[1] == views[2]
+        return views[0]
+
+
+@pytest.fixture
+def desk(redis_url, redis_client):
+    """Books of a worker, on an empty Redis."""
+    with Redis.from_url(redis_url) as client:
+        yield Desk(redis_url, client)
+
+
+def lose_answer(monkeypatch, *, done: bool) -> None:
+    """The next pipeline's answer is lost, after it was done or before."""
+    execute = Pipeline.execute
+
+    def lost(self, *args, **kwargs):
+        monkeypatch.setattr(Pipeline, "execute", execute)
+        if done:
+            execute(self, *args, **kwargs)
+        raise RedisConnectionError("lost")
+
+    monkeypatch.setattr(Pipeline, "execute", lost)
+
+
+def test_job_that_came_and_went_between_two_entries_leaves_nothing(desk):
+    """Neither registered nor kept."""
+    job = desk.begun(1)
+    desk.books.ended(job)
+    desk.write()
+    assert (left_behind(desk.client), desk.running()) == (set(), [])
+
+
+def test_job_that_takes_its_time_is_registered_and_dismissed(desk):
+    """As one of RQ's own."""
+    job = desk.begun(1)
+    desk.write()
+    assert (desk.running(), desk.client.llen(ON_THEIR_WAY)) == (["drain-1"], 0)
+    desk.books.ended(job)
+    desk.write()
+    assert (left_behind(desk.client), desk.running()) == (set(), [])
+
+
+@pytest.mark.parametrize("done", [True, False])
+def test_lost_answer_registers_no_job_twice(desk, monkeypatch, done):
+    """A second execution would be abandoned in RQ's eyes, and fail a job that runs."""
+    job = desk.begun(1)
+    lose_answer(monkeypatch, done=done)
+    desk.write()
+    desk.write()
+    started = StartedJobRegistry(QUEUE, connection=desk.client)
+    assert (desk.running(), desk.client.zcard(started.key)) == (["drain-1"], 1)
+    assert len(list(desk.client.scan_iter("rq:execution:*"))) == 1
+    desk.books.ended(job)
+    desk.write()
+    assert left_behind(desk.client) == set()
+
+
+def test_job_that_ends_while_its_registration_is_in_doubt_leaves_nothing(desk, monkeypatch):
+    """What the lost answer left goes with it."""
+    job = desk.begun(1)
+    lose_answer(monkeypatch, done=True)
+    desk.write()
+    desk.books.ended(job)
+    desk.write()
+    assert (left_behind(desk.client), desk.running()) == (set(), [])
+
+
+def test_job_that_ends_while_it_is_being_registered_is_dismissed_next(desk, monkeypatch):
+    """The end comes from the loop's thread, between the pipeline and its answer."""
+    job = desk.begun(1)
+    execute = Pipeline.execute
+
+    def ends_meanwhile(self, *args, **kwargs):
+        monkeypatch.setattr(Pipeline, "execute", execute)
+        answers = execute(self, *args, **kwargs)
+        desk.books.ended(job)
+        return answers
+
+    monkeypatch.setattr(Pipeline, "execute", ends_meanwhile)
+    desk.write()
+    desk.write()
+    assert (left_behind(desk.client), desk.running()) == (set(), [])
+
+
+def test_heartbeat_comes_in_time_under_load(desk):
+    """Something to write at every moment: a turn that takes longer than its TTL is still alive to RQ."""
+    desk.begun(0)
+    desk.write()
+    (execution,) = desk.worker.executions.values()
+    desk.client.expire(execution.key, 5)
+    for number in range(1, 5):
+        desk.now += BEAT_SECONDS / 3
+        desk.books.ended(desk.begun(number))
+        desk.write()
+    assert desk.client.ttl(execution.key) > 60
+
+
+def test_heartbeat_that_failed_is_tried_again_at_once(desk, monkeypatch):
+    """And not at its next time."""
+    desk.now += BEAT_SECONDS
+    desk.client.expire(desk.worker.key, 5)
+    lose_answer(monkeypatch, done=False)
+    desk.write()
+    assert desk.client.ttl(desk.worker.key) <= 5
+    desk.write()
+    assert desk.client.ttl(desk.worker.key) > 60
+
+
+def test_worker_that_redis_forgot_registers_again(desk):
+    """After an absence longer than its TTL, `rq info` shows it again, with its state."""
+    desk.begun(1)
+    desk.write()
+    desk.client.delete(desk.worker.key, "rq:workers", f"rq:workers:{QUEUE}")
+    desk.now += BEAT_SECONDS
+    desk.write()
+    (seen,) = Worker.all(connection=desk.client)
+    assert (seen.name, seen.pid, seen.get_state()) == (desk.worker.name, desk.worker.pid, "busy")
+    assert desk.client.ttl(desk.worker.key) > 60
+
+
+def test_suspended_worker_stays_so_in_rqs_eyes(desk):
+    """Whatever ends meanwhile; afterwards the next heartbeat puts it right."""
+    job = desk.begun(1)
+    desk.write()
+    desk.worker.set_state(WorkerStatus.SUSPENDED)
+    desk.books.ended(job)
+    desk.now += BEAT_SECONDS
+    desk.write()
+    assert Worker.all(connection=desk.client)[0].get_state() == "suspended"
+    desk.worker.set_state(WorkerStatus.BUSY)  # what RQ's resume puts back
+    desk.now += BEAT_SECONDS
+    desk.write()
+    assert Worker.all(connection=desk.client)[0].get_state() == "idle"
+
+
+def test_refused_entry_holds_up_no_other(desk):
+    """Somebody filled one of RQ's keys with something else: reported, and the rest is written."""
+    desk.client.set("rq:executions:drain-1", "no sorted set")
+    jobs = [desk.begun(number) for number in (1, 2)]
+    desk.write()
+    assert "drain-2" in StartedJobRegistry(QUEUE, connection=desk.client).get_job_ids()
+    for job in jobs:
+        desk.books.ended(job)
+    desk.write()
+    assert (desk.books._entries, left_behind(desk.client)) == ({}, {"rq:executions:drain-1"})
+
+
+@pytest.mark.parametrize(
+    ("error", "status"), [(ValueError("broken"), JobStatus.FAILED), (Stopped("on request"), JobStatus.STOPPED)]
+)
+@pytest.mark.parametrize("registered", [True, False])
+def test_failure_is_filed_as_rq_files_it(desk, error, status, registered):
+    """Whether it had been registered or not; and nothing of the execution stays."""
+    job = desk.begun(1)
+    if registered:
+        desk.write()
+    desk.books.ended(job, error)
+    desk.write()
+    assert Job.fetch("drain-1", connection=desk.client, serializer=JSONSerializer).get_status() == status
+    assert FailedJobRegistry(QUEUE, connection=desk.client).get_job_ids() == ["drain-1"]
+    assert (desk.running(), desk.client.llen(ON_THEIR_WAY)) == ([], 0)
+    assert list(desk.client.scan_iter("rq:execution*")) == []
+
+
+def test_failure_that_cannot_be_filed_is_forgotten(desk, monkeypatch, caplog):
+    """RQ's own code failed on it: logged, once."""
+    monkeypatch.setattr(desk.worker, "handle_job_failure", lambda *_, **__: 1 / 0)
+    desk.books.ended(desk.begun(1), ValueError("broken"))
+    desk.write()
+    desk.write()
+    assert [record.message for record in caplog.records] == ["books.not_filed"]
+    assert desk.books._entries == {}
+
+
+def test_unexpected_error_does_not_end_the_books(desk, monkeypatch, caplog):
+    """The thread goes on, and what could not be written is written later."""
+    job = desk.begun(1)
+    monkeypatch.setattr(desk.books, "_register", lambda *_: 1 / 0)
+    desk.write()
+    monkeypatch.undo()
+    desk.books._closing.wait = lambda _: None
+    assert [record.message for record in caplog.records] == ["books.failed"]
+    desk.write()
+    assert desk.running() == ["drain-1"]
+    desk.books.ended(job)
+    desk.write()
+    assert left_behind(desk.client) == set()
+
+
+def test_close_writes_what_is_left(redis_url, redis_client):
+    """On the books' own thread."""
+    with Redis.from_url(redis_url) as client:
+        desk = Desk(redis_url, client)
+        books = Books(desk.worker)
+        books.open()
+        jobs = [desk.taken(number) for number in range(50)]
+        for job in jobs:
+            books.begun(job)
+        for job in jobs:
+            books.ended(job)
+        books.close()
+        assert not books._thread.is_alive()
+        assert left_behind(client) == set()
+
+
+def test_books_that_were_never_opened_can_be_closed(desk):
+    """A worker that failed at its birth."""
+    desk.books._closing = threading.Event()
+    desk.books.close()

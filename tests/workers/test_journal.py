@@ -1,0 +1,536 @@
+"""Journal: a turn whose worker is killed goes on where it was; nothing is done or paid twice without a word."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+from redis.exceptions import ConnectionError as RedisConnectionError
+
+from agent import tool
+from agent.journal import UNCLEAR
+from pending import stash_pending
+from pending.results import PendingConfirmation
+from tests.contracts.rigs import CHAT, ENGLISH, MemoryRig, RedisRig
+from tests.workers.story import LINES, Story, call
+from workers.drain import MAX_ATTEMPTS
+
+#: What a person reads of a turn that was given up.
+INTERRUPTED = ENGLISH.interrupted_before()
+#: What a person reads of a call of which nobody knows how it ended.
+UNKNOWN = "I was interrupted while doing this: {}\nI cannot tell whether it finished"
+
+
+@pytest.fixture(params=["memory", "redis"])
+def make_story(request):
+    """Makes a story on either kind of lanes."""
+    client = request.getfixturevalue("redis_client") if request.param == "redis" else None
+    return lambda *lines, **config: Story(RedisRig(client) if client else MemoryRig(), list(lines) or None, **config)
+
+
+def test_tool_that_was_interrupted_is_not_repeated_and_the_user_is_told(make_story):
+    """Its worker died in the middle: the model is told that nobody knows, and so is the person."""
+    story = make_story()
+    told = story.killed_at("during post b")
+    assert (story.begun["b"], story.ended["b"]) == (1, 0)
+    assert told.startswith(UNKNOWN.format("post"))
+    assert told.endswith("all done")
+    assert story.model.seen[-1] == ["look a ok", UNCLEAR, "charge c ok", "post d ok"]
+
+
+def test_tool_that_had_finished_but_was_not_taken_down_is_unclear_too(make_story):
+    """The effect took place, and its worker died before it could say so."""
+    story = make_story((call("post", what="b"),), "all done")
+    assert story.killed_at("after post b").startswith(UNKNOWN.format("post"))
+    assert (story.begun["b"], story.ended["b"]) == (1, 1)
+
+
+def test_model_that_repeats_an_unclear_call_all_the_same_is_refused(make_story):
+    """It has been told not to; in this turn it cannot."""
+    story = make_story((call("post", what="b"),), (call("post", what="b"), call("post", what="c")), "all done")
+    story.killed_at("during post b")
+    assert (story.begun["b"], story.begun["c"]) == (1, 1)
+    assert story.model.seen[-1] == [UNCLEAR, UNCLEAR, "post c ok"]
+
+
+def test_same_call_behind_an_unclear_one_is_refused_too(make_story):
+    """The model asked for it twice in one answer; the second was not begun, and is not the way to repeat the first."""
+    twice = (call("post", what="b"), call("post", what="b"))
+    story = make_story(twice, "all done", parallel_tool_execution=False)
+    story.killed_at("during post b")
+    assert (story.begun["b"], story.model.seen[-1]) == (1, [UNCLEAR, UNCLEAR])
+
+
+def test_unclear_call_may_be_made_in_a_later_turn(make_story):
+    """The person was asked, and wants it again."""
+    story = make_story((call("post", what="b"),), "all done")
+    story.killed_at("during post b")
+    story.hear("do it again")
+    assert (story.work_on(), story.begun["b"]) == ("all done", 2)
+
+
+def test_idempotent_tool_that_was_interrupted_runs_again_with_the_same_key(make_story):
+    """And no other call ever has this key."""
+    story = make_story(parallel_tool_execution=False)
+    assert story.killed_at("during charge c") == "all done"
+    first, second = story.keys["c"]
+    assert first == second != ""
+    assert len({key for keys in story.keys.values() for key in keys}) == len(story.keys)
+
+
+def test_read_only_tool_that_was_interrupted_is_run_again(make_story):
+    """It changes nothing."""
+    story = make_story((call("look", what="a"),), "all done")
+    assert story.killed_at("during look a") == "all done"
+    assert story.begun["a"] == 2
+
+
+def test_answer_that_was_paid_for_is_not_asked_for_again(make_story):
+    """Killed once it was written, before any of its tools began."""
+    story = make_story((call("look", what="a"),), "all done")
+    assert story.killed_at("after journal") == "all done"
+    assert dict(story.model.asked) == {0: 1, 1: 1}
+
+
+def test_finished_calls_are_not_repeated(make_story):
+    """Killed after the last result, before the commit: the model has only its last words to say again."""
+    story = make_story()
+    assert story.killed_at("before commit") == "all done"
+    assert set(story.begun.values()) == {1}
+    assert dict(story.model.asked) == {0: 1, 1: 1, 2: 2}
+
+
+def test_worker_that_dies_twice_is_replaced_twice(make_story):
+    """In one turn, in the first round and in the second."""
+    story = make_story()
+    told = story.killed_at("during post b", "during post d")
+    assert told.count(UNKNOWN.format("post")) == 2
+    assert (story.begun["b"], story.begun["d"]) == (1, 1)
+    assert story.model.asked[0] == story.model.asked[1] == 1
+
+
+def test_call_that_was_not_begun_runs_after_the_crash(make_story):
+    """One after the other: the second was not begun when the first was interrupted."""
+    story = make_story((call("post", what="b"), call("post", what="d")), "all done", parallel_tool_execution=False)
+    story.killed_at("during post b")
+    assert (story.begun["b"], story.begun["d"]) == (1, 1)
+    assert story.model.seen[-1] == [UNCLEAR, "post d ok"]
+
+
+def test_killed_between_two_calls_neither_is_repeated(make_story):
+    """The first one's result is written together with the begin of the second."""
+    story = make_story((call("post", what="b"), call("post", what="d")), "all done", parallel_tool_execution=False)
+    story.killed_at("before post d")
+    assert story.model.seen[-1] == ["post b ok", UNCLEAR]
+    assert (story.begun["b"], story.begun["d"]) == (1, 0)
+
+
+def test_tool_does_not_run_when_the_lane_is_lost(make_story):
+    """A worker that was paused too long while the model thought must leave the tools to the other."""
+    story = make_story((call("post", what="b"),), "all done")
+    thief = []
+    complete = story.model.acomplete
+
+    async def steal(**request):
+        answer = await complete(**request)
+        if not thief:
+            story.rig.end_lease()
+            thief.append(story.rig.mailbox.lease(CHAT.id, "thief"))
+        return answer
+
+    story.model.acomplete = steal
+    story.hear()
+    assert story.work()
+    assert (story.begun["b"], story.channel.texts) == (0, [])
+    story.rig.end_lease()
+    assert (story.work_on(), story.begun["b"]) == ("all done", 1)
+
+
+def test_lane_lost_in_one_of_several_calls_stops_the_others(make_story):
+    """They are cancelled: another worker speaks for them by now."""
+    story = make_story((call("post", what="b"), call("wait")), "all done")
+    stopped = []
+
+    @tool
+    async def wait() -> str:
+        """Wait."""
+        try:
+            await asyncio.sleep(60)
+        finally:
+            stopped.append(True)
+
+    @tool
+    async def post(what: str) -> str:
+        """Post, and lose the lane."""
+        story.rig.end_lease()
+        story.rig.mailbox.lease(CHAT.id, "thief")
+        return what
+
+    async def stopped_by_then() -> list[bool]:
+        await story.worker().run(CHAT.id)
+        return list(stopped)
+
+    story.tools = [wait, post]
+    story.hear()
+    assert (asyncio.run(stopped_by_then()), story.channel.texts) == ([True], [])
+
+
+def test_tool_does_not_run_when_its_begin_cannot_be_written(make_story):
+    """Redis is away: the turn is left for later, and nothing is said of it."""
+    story = make_story((call("post", what="b"),), "all done")
+    journal = story.rig.journals.journal
+    story.rig.journals.journal = lambda *_: (_ for _ in ()).throw(RedisConnectionError("away"))
+    story.hear()
+    with pytest.raises(RedisConnectionError):
+        story.work()
+    assert story.begun["b"] == 0
+    story.rig.journals.journal = journal
+    story.rig.end_lease()
+    assert (story.work_on(), story.begun["b"]) == ("all done", 1)
+
+
+def test_journal_whose_answer_is_lost_is_sent_again(make_story):
+    """Every write is made twice: nothing is there twice, nothing is missing."""
+    story = make_story()
+    journal = story.rig.journals.journal
+    story.rig.journals.journal = lambda *args: [journal(*args), journal(*args)]
+    assert story.killed_at("during post d").startswith(UNKNOWN.format("post"))
+    assert story.model.seen[-1] == ["look a ok", "post b ok", "charge c ok", UNCLEAR]
+
+
+def test_turn_without_tools_writes_no_journal(make_story):
+    """It costs no round trip."""
+    story = make_story("all done")
+    story.hear()
+    story.work()
+    assert "before journal" not in story.life.steps
+
+
+def test_round_of_one_call_costs_two_writes(make_story):
+    """The answer with the begin of its call, and the result."""
+    story = make_story((call("post", what="b"),), "all done")
+    story.hear()
+    story.work()
+    assert story.life.steps.count("before journal") == 2
+
+
+def test_calls_one_after_the_other_cost_a_write_each_and_one(make_story):
+    """A result goes with the begin of the next."""
+    calls = tuple(call("post", what=what) for what in "abc")
+    story = make_story(calls, "all done", parallel_tool_execution=False)
+    story.hear()
+    story.work()
+    assert story.life.steps.count("before journal") == 4
+
+
+def test_next_turn_knows_nothing_of_the_last_ones_journal(make_story):
+    """The same words again: the model is asked again, and its tools run."""
+    story = make_story()
+    story.killed_at("during charge c")
+    story.hear()
+    assert story.work_on() == "all done"
+    assert story.model.asked[0] == 2
+    assert (story.begun["b"], len(set(story.keys["b"]))) == (2, 2)
+
+
+def test_file_of_a_finished_call_is_delivered_after_the_crash(make_story):
+    """It was put in the media store when the call ended, once."""
+    story = make_story((call("draw", what="cat"),), "all done")
+    story.killed_at("before commit")
+    (picture,) = [delivery.reply.media for delivery in story.channel.sent if delivery.reply.media]
+    assert (story.shelf.files, picture.ref, picture.filename) == ({"f0": b"cat"}, "f0", "cat.png")
+
+
+def test_proposal_survives_its_worker(make_story):
+    """Killed before the commit: what is asked is the very action that was proposed, and one yes runs it once."""
+    story = make_story((call("delete", what="x"),))
+    story.hear()
+    story.life.names = {"before commit"}
+    assert not story.work()
+    (proposed,) = [each for entry in story.journal() for each in entry.get("proposals", ())]
+    assert story.work_on().startswith("Delete x")
+    button = story.channel.sent[-1].reply.buttons[0]
+    assert button.data[1:23] == proposed["action"]["pending_action_id"]
+    story.hear("yes")
+    assert (story.work_on(), story.begun["x"]) == ("delete x ok", 1)
+    assert story.model.asked[0] == 1
+
+
+def test_plan_survives_in_its_order(make_story):
+    """Three proposals, killed at each step that came before the commit."""
+    names = "xyz"
+    story = make_story(tuple(call("delete", what=what) for what in names))
+    story.hear()
+    for number in (2, 4, 6, 8):
+        story.life.deaths = {len(story.life.steps) + number}
+        story.work()
+    question = story.work_on()
+    assert [question.index(f"Delete {what}") for what in names] == sorted(
+        question.index(f"Delete {what}") for what in names
+    )
+    story.hear("yes")
+    story.work_on()
+    assert [story.begun[what] for what in names] == [1, 1, 1]
+
+
+def test_tool_that_proposes_by_itself_keeps_its_proposal(make_story):
+    """The closure it brought is gone with its process; the factory of its kind performs it."""
+    ran = []
+
+    @tool
+    def pay() -> PendingConfirmation:
+        """Pay."""
+        stash_pending(kind="payment", preview="Pay 5", args={"cents": 500}, executor=lambda: ran.append("closure"))
+        return PendingConfirmation(action="payment", preview="Pay 5")
+
+    story = make_story((call("pay"),))
+    story.tools.append(pay)
+    story.rig.store.register_executor_factory("payment", lambda action: lambda: ran.append(action.args["cents"]))
+    story.hear()
+    story.life.names = {"before commit"}
+    assert not story.work()
+    story.rig.store.executors._closures.clear()
+    assert story.work_on().startswith("Pay 5")
+    story.hear("yes")
+    story.work_on()
+    assert ran == [500]
+
+
+def test_terminal_tool_ends_the_run_the_same_way(make_story):
+    """Its result is the answer, and no model is asked to put it into words."""
+    story = make_story((call("show", what="x"),), "never said")
+    assert story.killed_at("before commit") == "show x ok"
+    assert (story.begun["x"], dict(story.model.asked)) == (1, {0: 1})
+
+
+def test_long_result_is_the_same_before_and_after_the_crash(make_story, monkeypatch):
+    """Cut in the same place, for the model that saw it first and for the one that goes on."""
+    monkeypatch.setattr("agent.turn_journal.MAX_RESULT_CHARS", 6)
+    story = make_story((call("look", what="a"),), "all done")
+    story.killed_at("after model 1")
+    assert story.model.seen == [[], ["look a [cut, was 9 characters]"], ["look a [cut, was 9 characters]"]]
+
+
+def test_journal_that_is_full_ends_the_run_politely(make_story, monkeypatch):
+    """No tool begins that could not be taken down."""
+    monkeypatch.setattr("agent.turn_journal.MAX_JOURNAL_CHARS", 500)
+    story = make_story()
+    story.hear()
+    assert story.work_on() == "I stopped after 2 steps without reaching an answer."
+    assert set(story.begun) == {"a", "b"}
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    ["", "junk", "[]", "{}", "null", '{"begun": [7]}', '{"call": -1}', '{"call": 0, "ends": "x"}', '{"answer": 1}'],
+)
+@pytest.mark.parametrize("at", [0, 1, -1])
+def test_journal_that_makes_no_sense_ends_the_turn_with_a_word(garbage, at):
+    """Nobody can tell what was done: nothing is repeated, and the next turn is answered."""
+    story = Story(MemoryRig())
+    story.hear()
+    story.life.names = {"after post b"}
+    assert not story.work()
+    story.rig.mailbox._lanes[CHAT.id].journal[at] = garbage
+    assert story.work_on() == INTERRUPTED
+    assert story.begun == {"a": 1, "b": 1}
+    story.hear()
+    assert story.work_on() == "all done"
+
+
+def proposal_changed(**fields) -> Story:
+    """The worker was killed, and somebody writes something else into the proposal that it took down."""
+    story = Story(MemoryRig(), [(call("delete", what="x"),), "all done"])
+    story.hear()
+    story.life.names = {"before commit"}
+    story.work()
+    kept = story.rig.mailbox._lanes[CHAT.id].journal
+    entry = json.loads(kept[-1])
+    entry["proposals"][0]["action"].update(fields)
+    kept[-1] = json.dumps(entry)
+    return story
+
+
+@pytest.mark.parametrize("fields", [{"args": {"what": "y"}}, {"preview": "x" * 5000}, {"kind": "sayso:plan"}, {"x": 1}])
+def test_proposal_changed_in_the_journal_is_refused(fields):
+    """Its arguments are not those of its digest, or nobody could agree to it."""
+    assert proposal_changed(**fields).work_on() == INTERRUPTED
+
+
+def test_proposal_asks_the_person_of_its_own_turn():
+    """Whoever else the journal names."""
+    story = proposal_changed(user_id="mallory")
+    assert story.work_on().startswith("Delete x")
+    story.hear("yes", user="mallory")
+    story.work()
+    assert story.begun["x"] == 0
+    story.model.lines = ["all done"]
+    story.hear("yes")
+    assert (story.work_on(), story.begun["x"]) == ("delete x ok", 1)
+
+
+def test_turn_that_kills_each_worker_is_given_up_with_a_word(make_story):
+    """It must not kill workers for ever."""
+    story = make_story((call("look", what="a"),), "all done")
+    told = story.killed_at(*["during look a"] * MAX_ATTEMPTS)
+    assert (told, story.begun["a"]) == (INTERRUPTED, MAX_ATTEMPTS)
+    story.hear()
+    assert story.work_on() == "all done"
+
+
+def test_nothing_stays_armed_behind_a_turn_that_kills_each_worker(make_story):
+    """The seed's rule holds for it too."""
+    story = make_story((call("delete", what="x"),))
+    story.hear()
+    story.work_on()
+    story.model.lines = [(call("look", what="a"),), "all done"]
+    told = story.killed_at(*["during look a"] * MAX_ATTEMPTS)
+    assert told.startswith("Not confirmed, so I dropped this: Delete x.")
+    assert told.endswith(INTERRUPTED)
+
+
+def test_burst_that_was_interrupted_stays_together_with_nobody_else(make_story):
+    """Two messages were answered as one; the third came after the crash, and is another turn."""
+    story = make_story()
+    story.hear("one")
+    story.hear("two")
+    story.life.names = {"during charge c"}
+    assert not story.work()
+    story.hear("three")
+    assert (story.work_on(), story.model.asked[0]) == ("all done", 2)
+    assert story.begun["a"] == story.begun["b"] == 2
+    assert story.model.users[0] == story.model.users[1] == "one\ntwo"
+    assert story.model.users[-1] == "three"
+
+
+def test_message_that_kills_its_worker_is_worked_on_alone_after_that(make_story):
+    """Those that were answered together with it, before anything was begun, are not dragged along."""
+    story = make_story("all done")
+    story.hear("one")
+    story.hear("two")
+    story.life.names = {"after model 0"}
+    assert not story.work()
+    story.work_on()
+    assert story.model.users == ["one\ntwo", "one", "two"]
+
+
+def test_usage_of_all_attempts_is_counted(make_story):
+    """What an earlier worker paid for is part of the bill."""
+    story, results = make_story(), []
+    worker = story.worker
+
+    def watched():
+        drain = worker()
+        arun = drain.agents["chat"].agent.arun
+
+        async def watch(*args, **options):
+            results.append(await arun(*args, **options))
+            return results[-1]
+
+        drain.agents["chat"].agent.arun = watch
+        return drain
+
+    story.worker = watched
+    story.killed_at("during post d")
+    (result,) = results
+    assert (result.usage.prompt_tokens, result.iterations, len(result.tool_calls)) == (30, 3, 4)
+
+
+def test_selector_is_not_asked_again_for_what_is_known(make_story):
+    """It may cost a model call too; a call of a tool that it did not choose is refused as before."""
+    asked = []
+
+    class Selector:
+        async def select(self, messages, tools):
+            asked.append(len(messages))
+            return [tool for tool in tools if tool.name == "look"]
+
+    story = make_story((call("look", what="a"), call("post", what="b")), "all done")
+    worker = story.worker
+
+    def choosy():
+        drain = worker()
+        drain.agents["chat"].agent.selector = Selector()
+        return drain
+
+    story.worker = choosy
+    story.killed_at("during look a")
+    assert (asked, story.begun["b"]) == ([1, 4], 0)
+
+
+class Books:
+    """What was certain when workers were killed, and what came of it."""
+
+    def __init__(self, story: Story) -> None:
+        self.story, self.answers, self.results, self.marks = story, 0, set(), set()
+        self.asked, self.begun = {}, {}
+
+    def close(self) -> None:
+        """A worker was killed: what is written now must not be done again."""
+        entries = self.story.journal()
+        calls = [
+            call["parameters"]["what"] for entry in entries for call in entry.get("answer", {}).get("tool_calls", ())
+        ]
+        rounds = [at for at, entry in enumerate(entries) if "answer" in entry]
+        for at, entry in enumerate(entries):
+            first = 2 * (sum(number <= at for number in rounds) - 1)
+            self.results |= {calls[first + entry["call"]]} if "call" in entry else set()
+            self.marks |= {calls[first + index] for index in entry.get("begun", ())}
+        self.answers = max(self.answers, len(rounds))
+        self.asked.update({at: self.story.model.asked[at] for at in range(len(rounds))})
+        self.begun.update({what: self.story.begun[what] for what in self.results})
+
+    def audit(self, deaths: int) -> None:
+        """After the turn was answered."""
+        story, last = self.story, self.story.channel.texts[-1]
+        assert last.endswith("all done")
+        assert {at: story.model.asked[at] for at in self.asked} == self.asked, "an answer that was kept is paid once"
+        assert {what: story.begun[what] for what in self.begun} == self.begun, "a finished tool is not repeated"
+        assert all(count <= 1 + deaths for count in story.model.asked.values())
+        assert story.begun["b"] <= 1 >= story.begun["d"], "what must not be repeated is not"
+        unclear = {what for what in self.marks - self.results if what in "bd"}
+        assert last.count(UNKNOWN.format("post")) == len(unclear), "what is unclear is told, and nothing else"
+        assert all(story.ended[what] >= 1 for what in "abcd" if what not in unclear), "all else was done"
+        assert all(len(set(keys)) == 1 for keys in story.keys.values()), "a call has one key"
+
+
+def lived(rig, deaths: set[int], **config) -> bool:
+    """The whole story with these deaths, audited. False when the story ended before the last of them."""
+    story = Story(rig, LINES, **config)
+    story.life.deaths = deaths
+    books = Books(story)
+    story.hear()
+    killed = 0
+    while not story.work():
+        killed += 1
+        books.close()
+    books.audit(killed)
+    return killed == len(deaths)
+
+
+@pytest.fixture(params=["memory", "redis"])
+def make_rig(request):
+    """Makes empty lanes of either kind."""
+    if request.param == "memory":
+        return MemoryRig
+    client = request.getfixturevalue("redis_client")
+    return lambda: client.flushall() and RedisRig(client)
+
+
+@pytest.mark.parametrize("parallel", [True, False], ids=["at once", "one by one"])
+def test_killed_at_every_step(make_rig, parallel):
+    """Before and after every call of a store, of the model and of a tool, and in the middle of each tool."""
+    step = 1
+    while lived(make_rig(), {step}, parallel_tool_execution=parallel):
+        step += 1
+    assert step > 35
+
+
+def test_killed_at_every_two_steps():
+    """The second worker is killed too, at every step of its own."""
+    ended = 0
+    for first in range(1, 39):
+        for second in range(first + 1 + first % 4, first + 40, 4):
+            ended += lived(MemoryRig(), {first, second})
+    assert ended > 150

@@ -1,0 +1,268 @@
+"""Postman: whatever a platform does, replies arrive in order, at its pace, and none is lost in silence."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from channels.base import AddressClosed, Ambiguous, Pace, RateLimited, Refused, Unreachable
+from channels.types import Conversation, Delivery, Receipt, Reply
+from pending.texts import speak
+from tests.contracts.rigs import MemoryRig, turn
+from workers import outbox
+from workers.lane import Change, LaneParked, QueuedReply
+from workers.outbox import Postman
+
+#: What a reply is marked with that may have arrived before.
+MARK = speak("").repeated("x")[:-1]
+#: What a try comes to: its error, and whether the message arrived all the same.
+FAULTS = {
+    "fine": (None, True),
+    "timeout": (Ambiguous("no answer"), False),
+    "late": (Ambiguous("no answer"), True),
+    "429": (RateLimited(7), False),
+    "503": (Unreachable("down"), False),
+    "blocked": (AddressClosed("blocked"), False),
+}
+
+
+class Platform:
+    """A platform with faults, which knows when it was tried and when it had asked for silence."""
+
+    name = "chat"
+
+    def __init__(self, rig: MemoryRig, faults) -> None:
+        self.rig, self.faults = rig, iter(faults)
+        self.arrived: list[tuple[str, str]] = []
+        self.tries: list[float] = []
+        self.silent_until, self.broken_silences = 0.0, 0
+
+    async def send(self, delivery: Delivery) -> Receipt:
+        """Take a message, or not."""
+        self.tries.append(self.rig.now)
+        self.broken_silences += self.rig.now < self.silent_until
+        error, arrives = FAULTS[next(self.faults, "fine")]
+        if arrives:
+            self.arrived.append((delivery.conversation.chat, delivery.reply.text.removeprefix(MARK)))
+        if isinstance(error, RateLimited):
+            self.silent_until = self.rig.now + error.retry_after
+        if error:
+            raise error
+        return Receipt("m")
+
+    def pieces(self, reply: Reply) -> list[Reply]:
+        """Everything fits."""
+        return [reply]
+
+    def firsts(self, chat: str) -> list[str]:
+        """What arrived in a chat, doubles left out."""
+        return list(dict.fromkeys(text for where, text in self.arrived if where == chat))
+
+
+class Post:
+    """Conversations with so many replies each, and workers that carry them."""
+
+    def __init__(self, faults, *, chats: int = 1, replies: int = 1, pace: Pace | None = None) -> None:
+        self.rig = MemoryRig()
+        self.platform = Platform(self.rig, faults)
+        self.slept: list[float] = []
+        paces = {"chat": lambda _: pace} if pace else {}
+        self.postman = Postman(
+            self.rig.outbox, {"chat": self.platform}, speak, paces=paces, chance=lambda: 1.0, sleep=self._sleep
+        )
+        self.rooms = {room.id: room for room in (Conversation("chat", f"c{number}") for number in range(chats))}
+        for room in self.rooms.values():
+            self._say(room, [f"{room.chat} {number}" for number in range(replies)])
+
+    def run(self, rounds: int = 5000) -> None:
+        """Workers come when something is due, until nothing is."""
+        for _ in range(rounds):
+            self.rig.now += 1
+            for room in self.rig.overdue():
+                self.work(room)
+            if not any(lane.busy for lane in self.rig.mailbox._lanes.values()):
+                return
+        raise AssertionError("something was never sent nor given up")
+
+    def work(self, room: str) -> None:
+        """One worker's pass through a conversation."""
+        taken = self.rig.mailbox.lease(room, f"w{self.rig.now}")
+        if taken is None:
+            return
+        lease, work = taken
+        try:
+            while isinstance(work, QueuedReply):
+                work = asyncio.run(self.postman.carry(lease, work))
+            self.rig.mailbox.release(lease)
+        except LaneParked:
+            return
+
+    def _say(self, room: Conversation, texts) -> None:
+        self.rig.mailbox.accept(replace(turn(), conversation=room))
+        lease, work = self.rig.mailbox.lease(room.id, "said")
+        self.rig.mailbox.commit(lease, work, Change(replies=tuple((Reply(text), "") for text in texts)))
+        self.rig.mailbox.release(lease, hand_over=True)
+
+    async def _sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        self.rig.now += seconds
+
+
+def check(post: Post, replies: int) -> None:
+    """Order of first arrivals, nothing lost that is not on the operator's list, silence kept when asked for."""
+    dead = {fate.text: fate for fate in post.rig.deliveries.aside("dead")}
+    for room in post.rooms.values():
+        said, came = [f"{room.chat} {number}" for number in range(replies)], post.platform.firsts(room.chat)
+        assert came == [text for text in said if text in came]
+        assert set(said) <= set(came) | dead.keys()
+    given_up = [fate for fate in dead.values() if not fate.reason.startswith("AddressClosed")]
+    assert all(fate.tries == outbox.MAX_ATTEMPTS for fate in given_up)
+    assert post.platform.broken_silences == 0
+
+
+@settings(max_examples=150)
+@given(faults=st.lists(st.sampled_from(list(FAULTS)), max_size=60), chats=st.integers(1, 3))
+def test_no_faults_change_the_order_or_lose_a_reply(faults, chats):
+    """Whatever the platform does with each try, in up to three conversations at once."""
+    post = Post(faults, chats=chats, replies=4)
+    post.run()
+    check(post, 4)
+
+
+def test_bad_day_of_a_provider(caplog):
+    """30 % timeouts, 10 % 429 and 5 % 5xx over 2,000 replies: order kept, and each that is given up is told."""
+    day = random.Random(4)
+    weights = {"timeout": 20, "late": 10, "429": 10, "503": 5, "fine": 55}
+    faults = day.choices(list(weights), list(weights.values()), k=20_000)
+    post = Post(faults, chats=20, replies=100)
+    with caplog.at_level(logging.ERROR):
+        post.run(20_000)
+    check(post, 100)
+    assert caplog.messages.count("reply.dead") == post.rig.dead()
+    assert len(post.platform.tries) > 2000
+
+
+def test_reply_is_dead_after_ten_tries_and_the_next_goes_on(caplog):
+    """Its operator finds it in the log and on the list, with what is needed for another try."""
+    post = Post(["timeout"] * outbox.MAX_ATTEMPTS, replies=2)
+    post.run()
+    (fate,) = post.rig.deliveries.aside("dead")
+    assert (fate.tries, fate.doubtful, fate.text) == (10, True, "c0 0")
+    assert post.platform.arrived == [("c0", "c0 1")]
+    assert "reply.dead" in caplog.messages
+
+
+def test_reply_that_is_put_back_arrives_marked():
+    """What was given up in doubt may be there already: its second life says so, after the newer replies."""
+    post = Post(["timeout"] * outbox.MAX_ATTEMPTS, replies=2)
+    post.run()
+    (fate,) = post.rig.deliveries.aside("dead")
+    sent, post.platform.send = [], lambda delivery: _take(sent, delivery)
+    post.rig.deliveries.retry(fate.id)
+    post.run()
+    assert sent == [speak("").repeated("c0 0")]
+
+
+async def _take(sent: list[str], delivery: Delivery) -> Receipt:
+    sent.append(delivery.reply.text)
+    return Receipt("m")
+
+
+def test_reply_the_platform_reported_is_not_sent_again():
+    """Its answer was lost, its status came in: no double."""
+    post = Post(["late"])
+    (room,) = post.rooms
+    post.rig.now += 6
+    post.work(room)
+    post.rig.deliveries.report(f"{room}#1", "m7", "delivered")
+    post.run()
+    assert post.platform.arrived == [("c0", "c0 0")]
+    assert post.rig.deliveries.fates(room)[0][0].receipt == "m7"
+
+
+def test_one_wait_holds_for_all_conversations():
+    """A platform that asks one of ten for silence is tried by none of them until it is over."""
+    post = Post(["429"], chats=10)
+    post.run()
+    first, *others = post.platform.tries
+    assert len(post.platform.arrived) == 10
+    assert min(others) >= first + 7
+
+
+def test_last_try_of_a_dead_reply_may_silence_the_channel_too():
+    """The reply is given up, the platform's wish is not."""
+    post = Post(["timeout"] * (outbox.MAX_ATTEMPTS - 1) + ["429"], replies=2)
+    post.run()
+    check(post, 2)
+    assert post.platform.tries[-1] >= post.platform.tries[-2] + 7
+
+
+def test_channel_is_not_sent_to_faster_than_it_takes():
+    """Two a second: thirty replies of thirty conversations take a quarter of a minute."""
+    post = Post([], chats=30, pace=Pace(per_second=2))
+    post.run()
+    spent = [late - early for early, late in zip(post.platform.tries, post.platform.tries[3:], strict=False)]
+    assert post.platform.tries[-1] - post.platform.tries[0] >= 14
+    assert min(spent) >= 0.5  # a round of the reaper may wake two whose slots are behind
+
+
+def test_chat_is_not_sent_to_faster_than_it_takes_after_a_burst():
+    """Three at once, then one each 4 s: short waits are slept, long ones let the lane go."""
+    post = Post([], replies=6, pace=Pace(chat_gap=4, burst=3))
+    post.run()
+    begin = post.platform.tries[0]
+    assert [round(at - begin) for at in post.platform.tries[:3]] == [0, 0, 0]
+    assert [round(at - begin) for at in post.platform.tries[3:]] == [4, 8, 12]
+
+
+def test_short_wait_is_slept_and_counts_as_no_try():
+    """Ten a second: the second reply waits a tenth of one, in its worker's hands."""
+    post = Post([], replies=2, pace=Pace(per_second=10))
+    post.run()
+    assert post.slept == [pytest.approx(0.1, abs=0.01)]
+    assert [fate.tries for fate in post.rig.deliveries.fates(next(iter(post.rooms)))[0]] == [1, 1]
+
+
+def test_pace_is_said_once_by_a_process():
+    """After that it comes with the reply, without a further call."""
+    post, said = Post([], replies=5, pace=Pace(per_second=100)), []
+    pace = post.rig.outbox.pace
+    post.rig.outbox.pace = lambda *given: said.append(given) or pace(*given)
+    post.run()
+    assert len(said) == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "closed"), [(AddressClosed("blocked"), "AddressClosed: blocked"), (Refused("x"), "")]
+)
+def test_only_a_closed_address_is_marked(error, closed):
+    """Words that are refused say nothing of the next ones."""
+    post = Post([])
+    (room,) = post.rooms
+
+    async def refuse(delivery: Delivery) -> Receipt:
+        raise error
+
+    post.platform.send = refuse
+    post.run()
+    assert post.rig.deliveries.fates(room)[1] == closed
+
+
+def test_platform_without_a_number_is_tried_less_and_less_often():
+    """429 without `Retry-After` counts as one second; the pauses grow as if it were away."""
+    post = Post([])
+
+    async def busy(delivery: Delivery) -> Receipt:
+        post.platform.tries.append(post.rig.now)
+        raise RateLimited(1)
+
+    post.platform.send = busy
+    post.run()
+    pauses = [round(late - early) for early, late in zip(post.platform.tries, post.platform.tries[1:], strict=False)]
+    assert (pauses[:4], len(pauses)) == ([2, 4, 8, 16], 9)

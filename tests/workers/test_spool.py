@@ -1,0 +1,315 @@
+"""Spool: while Redis is away nothing is lost, doubled or overtaken, and no yes is taken for later than it was."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import OutOfMemoryError
+
+from channels.types import Conversation
+from tests.contracts.rigs import CHAT, MemoryRig, turn
+from tests.contracts.test_lanes import claim_of, lease, look, shown
+from workers import spool as spool_module
+from workers.lane import Change
+from workers.mailbox import Limits as Door
+from workers.spool import BREATHER, Spool
+from workers.spool_file import Limits, SpoolFile, SpoolFull, SpoolUnusable
+
+AWAY = RedisConnectionError("Error 111 connecting to redis:6379")
+ELSEWHERE = Conversation("chat", "elsewhere")
+
+
+class Link:
+    """The way to a mailbox: cut while `error` is set, or after so many `answers`; `dies` once it has answered."""
+
+    def __init__(self, mailbox) -> None:
+        self.mailbox, self.error, self.answers, self.dies, self.asked = mailbox, None, -1, None, 0
+
+    def accept(self, given, **options):
+        """Accept, or fail as planned."""
+        self.asked += 1
+        if self.error and self.answers <= 0:
+            raise self.error
+        self.answers -= 1
+        accepted = self.mailbox.accept(given, **options)
+        if self.dies:
+            raise self.dies
+        return accepted
+
+
+class Desk:
+    """One machine: a mailbox that can be cut off, the spool's folder, and web processes that share them."""
+
+    def __init__(self, folder: Path, *, limits: Limits | None = None, waiting: int = 50) -> None:
+        self.rig = MemoryRig(limits=Door(waiting=waiting))
+        self.link = Link(self.rig.mailbox)
+        self.file = SpoolFile(folder / "spool", limits)
+        self.steady = 0.0
+        self.web, self.sibling = self.process(), self.process()
+
+    def process(self) -> Spool:
+        """One more web process. It empties the spool when it is told to."""
+        spool = Spool(self.file, self.link, clock=lambda: self.rig.now, steady=lambda: self.steady)
+        spool.watch = lambda: None  # type: ignore[method-assign]
+        return spool
+
+    def cut(self) -> None:
+        """Redis goes away."""
+        self.link.error = AWAY
+
+    def mend(self) -> None:
+        """Redis comes back, and is believed to be."""
+        self.link.error = None
+        self.steady += BREATHER + 1
+
+    def says(self, *texts: str, to: Spool | None = None, chat: Conversation = CHAT) -> list[str]:
+        """What became of these turns at the door. The words are their events' ids too."""
+        door = to or self.web
+        return [door.accept(replace(turn(text, event=text), conversation=chat)).outcome for text in texts]
+
+    def answered(self, chat: Conversation = CHAT) -> list[str]:
+        """What a worker finds in a mailbox, in order."""
+        held, work = self.rig.mailbox.lease(chat.id, f"w{self.rig.now}") or (None, None)
+        found = []
+        while work:
+            found.append(work.turn.text)
+            work = self.rig.mailbox.commit(held, work, Change())
+        if held:
+            self.rig.mailbox.release(held)
+        return found
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Desk:
+    """A machine whose Redis is there."""
+    return Desk(tmp_path)
+
+
+def test_turns_that_came_in_an_outage_are_handed_over_in_order(desk: Desk):
+    """Each once, behind what was there before, though every one was delivered twice."""
+    desk.says("a")
+    desk.cut()
+    assert desk.says("b", "b", "c", "c", to=desk.sibling) == ["spooled"] * 4
+    desk.mend()
+    assert desk.web.drain() == 2
+    assert desk.says("b", "c") == ["duplicate"] * 2
+    assert desk.answered() == ["a", "b", "c"]
+
+
+def test_nothing_overtakes_a_turn_that_waits(desk: Desk):
+    """Redis is back and another process hears the next turn first: it must wait too, and only in that conversation."""
+    desk.cut()
+    desk.says("a")
+    desk.mend()
+    assert desk.says("b", to=desk.sibling) == ["spooled"]
+    assert desk.says("x", to=desk.sibling, chat=ELSEWHERE) == ["new"]
+    desk.web.drain()
+    assert desk.says("c", to=desk.sibling) == ["new"]
+    assert desk.answered() == ["a", "b", "c"]
+
+
+def test_turn_kept_while_the_spool_is_emptied_is_handed_over_last(desk: Desk):
+    """It came after a look at the file, and before what was found there was forgotten."""
+    desk.cut()
+    desk.says("a")
+    desk.mend()
+    drop = desk.file.drop
+
+    def drop_as_another_comes(numbers) -> None:
+        desk.file.drop = drop
+        assert desk.says("b", to=desk.sibling) == ["spooled"]
+        drop(numbers)
+
+    desk.file.drop = drop_as_another_comes
+    desk.web.drain()
+    assert (desk.answered(), desk.file.has_some()) == (["a", "b"], False)
+
+
+def test_process_that_dies_between_handing_over_and_forgetting_doubles_nothing(desk: Desk):
+    """The next one hands the turn over again: a duplicate."""
+    desk.cut()
+    desk.says("a", "b")
+    desk.mend()
+    desk.link.dies = SystemExit()
+    desk.file.drop = lambda numbers: None  # it never came to that
+    with pytest.raises(SystemExit):
+        desk.web.drain()
+    desk.link.dies = None
+    del desk.file.drop
+    assert desk.sibling.drain() == 2
+    assert (desk.answered(), desk.file.count()) == (["a", "b"], 0)
+
+
+def test_turn_whose_answer_was_lost_is_no_second_one(desk: Desk):
+    """Redis had it, and the web could not know: it waits as well, and is a duplicate then."""
+    desk.link.dies = AWAY
+    assert desk.says("a") == ["spooled"]
+    desk.link.dies = None
+    desk.mend()
+    desk.web.drain()
+    assert desk.answered() == ["a"]
+
+
+def test_redis_that_goes_away_again_keeps_what_it_did_not_take(desk: Desk):
+    """The rest waits on, in order."""
+    desk.cut()
+    desk.says("a", "b", "c")
+    desk.link.answers = 1
+    with pytest.raises(RedisConnectionError):
+        desk.web.drain()
+    assert desk.file.count() == 2
+    desk.mend()
+    desk.sibling.drain()
+    assert desk.answered() == ["a", "b", "c"]
+
+
+def test_full_mailbox_is_waited_for(tmp_path: Path):
+    """What it does not take waits, with all that follows in its conversation; others are handed over meanwhile."""
+    desk = Desk(tmp_path, waiting=2)
+    desk.cut()
+    desk.says("a", "b", "c", "d")
+    desk.says("x", chat=ELSEWHERE)
+    desk.mend()
+    assert (desk.web.drain(), desk.file.count()) == (3, 2)
+    assert (desk.answered(), desk.answered(ELSEWHERE)) == (["a", "b"], ["x"])
+    desk.web.drain()
+    assert desk.answered() == ["c", "d"]
+
+
+def test_what_redis_refuses_of_one_conversation_does_not_hold_up_others(desk: Desk):
+    """It answers, so it is there."""
+    desk.cut()
+    desk.says("a")
+    desk.says("x", chat=ELSEWHERE)
+    desk.link.error = OutOfMemoryError("command not allowed")
+    assert (desk.web.drain(), desk.link.asked, desk.file.count()) == (0, 3, 2)
+    desk.mend()
+    assert desk.web.drain() == 2
+
+
+@pytest.mark.parametrize(("before", "outage", "verdict"), [(30, 300, "mine"), (90, 300, "expired")])
+def test_yes_counts_when_it_was_sent_in_time(desk: Desk, before: int, outage: int, verdict: str):
+    """However long the outage was."""
+    held, action = shown(desk.rig)
+    desk.rig.mailbox.release(held)
+    desk.cut()
+    desk.rig.pass_time(before)
+    yes = turn("yes")
+    desk.web.accept(yes)
+    desk.rig.pass_time(outage)
+    desk.mend()
+    desk.web.drain()
+    held, work = lease(desk.rig, "w2")
+    assert desk.rig.store.records.claim(claim_of(yes, action, held, work.seq), look(desk.rig))[0] == verdict
+
+
+def test_yes_from_before_the_preview_is_early(desk: Desk):
+    """It was typed in the outage; the preview went out as Redis came back, before the spool was emptied."""
+    desk.cut()
+    yes = turn("yes")
+    desk.web.accept(yes)
+    desk.rig.pass_time(300)
+    desk.mend()
+    held, action = shown(desk.rig)
+    desk.rig.mailbox.release(held)
+    desk.rig.pass_time(1)
+    desk.web.drain()
+    held, work = lease(desk.rig, "w2")
+    assert desk.rig.store.records.claim(claim_of(yes, action, held, work.seq), look(desk.rig))[0] == "early"
+
+
+def test_button_keeps_its_action(desk: Desk):
+    """A tap that waited names the same pending action."""
+    desk.cut()
+    desk.web.accept(turn(tap="data"), tapped="pid-1")
+    desk.mend()
+    desk.web.drain()
+    assert desk.rig.mailbox._lanes[CHAT.id].inbox[0].tapped == "pid-1"
+
+
+def test_redis_that_does_not_answer_is_not_asked_by_every_webhook(desk: Desk):
+    """A hanging one would hold up all threads: within a moment only the first asks."""
+    desk.cut()
+    for number in range(20):
+        desk.says(f"x{number}", chat=Conversation("chat", str(number)))
+    assert desk.link.asked == 1
+    desk.mend()
+    assert desk.says("y", chat=ELSEWHERE) == ["new"]
+
+
+def test_turn_with_nowhere_to_go_is_refused(tmp_path: Path):
+    """Too many wait: the caller hears so, and answers 503."""
+    desk = Desk(tmp_path, limits=Limits(turns=1))
+    desk.cut()
+    desk.says("a")
+    with pytest.raises(SpoolFull):
+        desk.says("b")
+    desk.mend()
+    desk.web.drain()
+    assert (desk.says("b"), desk.answered()) == (["new"], ["a", "b"])
+
+
+def test_disk_that_fails_while_redis_is_there_refuses_only_what_may_overtake(desk: Desk, tmp_path: Path):
+    """Without the file nobody knows whose turns wait."""
+    desk.cut()
+    desk.says("a")
+    desk.mend()
+    (tmp_path / "spool" / "turns.sqlite3").write_bytes(b"no database" * 1000)
+    with pytest.raises(SpoolUnusable):
+        desk.says("b")
+    (tmp_path / "spool" / "waiting").unlink()
+    assert desk.says("b") == ["new"]
+
+
+def test_spool_that_another_process_empties_is_left_to_it(desk: Desk):
+    """Two at once would be correct too, and twice the work."""
+    desk.cut()
+    desk.says("a")
+    desk.mend()
+    with desk.file.alone():
+        assert (desk.web.drain(), desk.link.asked) == (0, 1)
+
+
+def test_healthy_path_opens_no_file(desk: Desk, monkeypatch: pytest.MonkeyPatch):
+    """It looks at one file's name."""
+    monkeypatch.setattr("sqlite3.connect", None)
+    assert (desk.says("a"), desk.web.count()) == (["new"], 0)
+
+
+def test_logs_hold_no_words(desk: Desk, caplog: pytest.LogCaptureFixture):
+    """Ids only."""
+    caplog.set_level("INFO")
+    desk.cut()
+    desk.says("secret")
+    desk.mend()
+    desk.web.drain()
+    assert [record.message for record in caplog.records] == ["redis.away", "spool.handed_over"]
+    assert "secret" not in " ".join(str(vars(record)) for record in caplog.records)
+
+
+def test_spool_is_emptied_in_the_background(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """From the first look on, also what another life of this process left, its sign lost; nothing ends the thread."""
+    monkeypatch.setattr(spool_module, "ROUND_SECONDS", 0.001)
+    desk = Desk(tmp_path)
+    desk.cut()
+    desk.says("a")
+    (tmp_path / "spool" / "waiting").unlink()
+    errors = iter([AWAY, ValueError("a mistake of ours"), SpoolUnusable("gone")])
+    done = threading.Event()
+
+    class Mailbox:
+        def accept(self, given, **_):
+            for error in errors:
+                raise error
+            done.set()
+            return desk.rig.mailbox.accept(given)
+
+    spool = Spool(desk.file, Mailbox())
+    spool.watch()
+    spool.watch()
+    assert done.wait(10)
+    assert [thread.name for thread in threading.enumerate()].count("spool") == 1

@@ -1,0 +1,219 @@
+"""SpoolFile: what was kept is on disk, in order, once, whoever is killed."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from channels.types import Conversation
+from tests.contracts.rigs import CHAT, turn
+from workers.spool_file import Limits, SpoolFile, SpoolFull, SpoolUnusable
+
+KEEP = """
+import sys
+from pathlib import Path
+from tests.contracts.rigs import turn
+from workers.spool_file import SpoolFile
+file, name, count = SpoolFile(Path(sys.argv[1])), sys.argv[2], int(sys.argv[3])
+for number in range(count):
+    file.keep(turn(f"{name}-{number}", event=f"{name}-{number}"), tapped="", received_at=0.0)
+    print(number, flush=True)
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> SpoolFile:
+    """A spool on which nothing was kept."""
+    return SpoolFile(tmp_path / "spool")
+
+
+def keep(file: SpoolFile, *texts: str, chat: Conversation = CHAT) -> None:
+    """Keep turns with these words; their beginnings are the events' ids too."""
+    for text in texts:
+        file.keep(replace(turn(text, event=text[:9]), conversation=chat), tapped="", received_at=0.0)
+
+
+def texts(file: SpoolFile) -> list[str]:
+    """The words that wait, in order, as another process would read them."""
+    return [kept.turn.text for kept in file.next(0, 10_000)]
+
+
+def keeping(folder: Path, name: str, count: int):
+    """A process that keeps turns and says after each that it did."""
+    command = [sys.executable, "-c", KEEP, str(folder), name, str(count)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2])
+
+
+def test_what_a_killed_process_had_kept_is_there(tmp_path: Path):
+    """kill -9 in the middle of writing: each turn that was answered for waits, whole, and at most one more."""
+    process = keeping(tmp_path, "a", 10_000)
+    said = [process.stdout.readline() for _ in range(20)]
+    process.send_signal(signal.SIGKILL)
+    said += process.stdout.readlines()
+    process.wait()
+    there = texts(SpoolFile(tmp_path))
+    assert there[: len(said)] == [f"a-{number}" for number in range(len(said))]
+    assert len(there) - len(said) in (0, 1)
+
+
+def test_half_written_turn_is_none(file: SpoolFile, tmp_path: Path):
+    """A process that dies before its transaction ends leaves what was there before it, and the file goes on."""
+    keep(file, "a")
+    child = os.fork()
+    if child == 0:
+        db = sqlite3.connect(tmp_path / "spool" / "turns.sqlite3", isolation_level=None)
+        db.execute("PRAGMA cache_size = 1")  # so that it is written to the file itself
+        db.execute("BEGIN IMMEDIATE")
+        rows = [("c", str(n), "x" * 50_000) for n in range(20)]
+        db.executemany(
+            "INSERT INTO turns (conversation, event, tapped, received_at, turn) VALUES (?, ?, '', 0, ?)", rows
+        )
+        os.kill(os.getpid(), signal.SIGKILL)
+    os.waitpid(child, 0)
+    assert (tmp_path / "spool" / "turns.sqlite3-journal").exists()
+    keep(file, "b")
+    assert (texts(file), file.count()) == (["a", "b"], 2)
+
+
+def test_two_processes_keep_into_one_file(tmp_path: Path):
+    """From the first turn on, which makes the file: nothing is refused, nothing lost, each one's order kept."""
+    processes = [keeping(tmp_path, name, 40) for name in "ab"]
+    assert [process.wait(60) for process in processes] == [0, 0]
+    there = texts(SpoolFile(tmp_path))
+    for name in "ab":
+        assert [text for text in there if text.startswith(name)] == [f"{name}-{number}" for number in range(40)]
+
+
+def test_turn_delivered_twice_waits_once(file: SpoolFile):
+    """The platform repeats what it believes lost."""
+    keep(file, "a", "b", "a")
+    assert texts(file) == ["a", "b"]
+
+
+def test_turn_comes_back_as_it_went(file: SpoolFile):
+    """With the action its button names and the time it came in."""
+    given = turn("yes ✓ \N{GRINNING FACE}", tap="1data")
+    file.keep(given, tapped="pid-1", received_at=1234.5)
+    (kept,) = file.next(0, 10)
+    assert (kept.turn, kept.tapped, kept.received_at) == (given, "pid-1", 1234.5)
+
+
+def test_sign_is_there_while_anything_waits(file: SpoolFile):
+    """It is all that the healthy path looks at."""
+    assert (file.has_some(), file.holds(CHAT.id), file.count()) == (False, False, 0)
+    keep(file, "a", "b")
+    assert (file.has_some(), file.holds(CHAT.id), file.holds("other:1"), file.count()) == (True, True, False, 2)
+    for kept in file.next(0, 10):
+        file.drop([kept.n])
+        file.align()
+        assert file.has_some() == bool(file.count())
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_sign_that_a_crash_left_wrong_is_put_right(file: SpoolFile, tmp_path: Path, waits: bool):
+    """At the next start: a turn whose sign is gone would wait for ever."""
+    keep(file, "a")
+    if waits:
+        (tmp_path / "spool" / "waiting").unlink()
+    else:
+        file.drop([1])
+    file.align()
+    assert file.has_some() == waits
+
+
+@pytest.mark.parametrize("limits", [Limits(turns=2), Limits(turns_of_one=2)])
+def test_one_turn_too_many_is_refused(tmp_path: Path, limits: Limits):
+    """A repeated one is not one more, and room that was made can be used."""
+    file = SpoolFile(tmp_path, limits)
+    keep(file, "a", "b", "a")
+    with pytest.raises(SpoolFull):
+        keep(file, "c")
+    file.drop([1])
+    keep(file, "c")
+    assert texts(file) == ["b", "c"]
+
+
+def test_one_conversation_cannot_take_the_room_of_others(tmp_path: Path):
+    """Its own turns are refused first."""
+    file = SpoolFile(tmp_path, Limits(turns_of_one=1))
+    keep(file, "a")
+    keep(file, "b", chat=Conversation("chat", "elsewhere"))
+    assert texts(file) == ["a", "b"]
+
+
+def test_file_has_no_more_bytes_than_it_may(tmp_path: Path):
+    """As with a full disk: the turn is refused, what waits stays, and what is handed over makes room."""
+    file = SpoolFile(tmp_path, Limits(bytes=100_000))
+    keep(file, "a" * 30_000, "b" * 30_000)
+    with pytest.raises(SpoolUnusable, match="full"):
+        keep(file, "c" * 60_000)
+    assert len(texts(file)) == 2
+    file.drop([1, 2])
+    keep(file, "c" * 60_000)
+    assert file.count() == 1
+
+
+def test_disk_that_takes_nothing_is_told(tmp_path: Path):
+    """No false promise; and it heals by itself."""
+    (tmp_path / "spool").write_text("no folder")
+    file = SpoolFile(tmp_path / "spool")
+    for call in (lambda: keep(file, "a"), file.align, lambda: file.alone().__enter__()):
+        with pytest.raises(SpoolUnusable, match="spool"):
+            call()
+    (tmp_path / "spool").unlink()
+    keep(file, "a")
+    assert texts(file) == ["a"]
+
+
+def test_damaged_file_is_told(file: SpoolFile, tmp_path: Path):
+    """Nobody can tell what waits in it, so nothing may overtake it."""
+    keep(file, "a")
+    (tmp_path / "spool" / "turns.sqlite3").write_bytes(b"no database" * 1000)
+    for call in (lambda: file.holds(CHAT.id), file.count, lambda: file.next(0, 1), lambda: keep(file, "b")):
+        with pytest.raises(SpoolUnusable, match=r"turns\.sqlite3"):
+            call()
+
+
+def test_turn_that_cannot_be_read_is_put_aside(file: SpoolFile, tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    """Kept for the operator, in nobody's way, and not repeated in the log."""
+    keep(file, "secret words", "b")
+    with sqlite3.connect(tmp_path / "spool" / "turns.sqlite3") as db:
+        db.execute("UPDATE turns SET turn = replace(turn, 'event_id', 'former_name') WHERE n = 1")
+    assert (texts(file), file.count()) == (["b"], 1)
+    file.drop([2])
+    file.align()
+    assert not file.has_some()
+    assert ("spool.unreadable" in caplog.messages, "secret words" in caplog.text) == (True, False)
+
+
+def test_only_one_empties_the_file(file: SpoolFile):
+    """Until it is done, or dead."""
+    other = multiprocessing.get_context("fork").Process(target=_hold, args=(file,))
+    with file.alone() as first, file.alone() as second:
+        assert (first, second) == (True, False)
+    other.start()
+    other.join()
+    with file.alone() as again:
+        assert again
+
+
+def _hold(file: SpoolFile) -> None:
+    file.alone().__enter__()
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_others_cannot_read_it(file: SpoolFile, tmp_path: Path):
+    """It holds what people wrote; what was handed over is not left behind in it."""
+    keep(file, "secret words")
+    assert (tmp_path / "spool").stat().st_mode & 0o77 == 0
+    assert (tmp_path / "spool" / "turns.sqlite3").stat().st_mode & 0o77 == 0
+    file.drop([1])
+    assert b"secret words" not in (tmp_path / "spool" / "turns.sqlite3").read_bytes()

@@ -1,0 +1,312 @@
+"""Threads: tools have a bounded number of them, wait in order, and one that hangs is known and holds nobody."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from agent import AgentConfig, ToolCall, tool
+from agent.calls import _timed
+from tests.flows.system import until
+from workers import offload as crossings
+from workers.offload import CutOff, NeverBegan, bound_threads, in_thread, perform, run_sync
+from workers.threads import Threads
+
+
+@pytest.fixture
+def one():
+    """A process that has one thread for tools."""
+    bound_threads(1)
+    yield crossings._threads[os.getpid()]
+    del crossings._threads[os.getpid()]
+
+
+class Hanging:
+    """A tool that hangs until the door is opened."""
+
+    def __init__(self) -> None:
+        self.begun = threading.Event()
+        self.door = threading.Event()
+
+    def __call__(self) -> str:
+        """Hang."""
+        self.begun.set()
+        self.door.wait()
+        return "in the end"
+
+
+@pytest.fixture
+def hanging():
+    """It ends with the test."""
+    function = Hanging()
+    yield function
+    function.door.set()
+
+
+async def begun(function: Hanging) -> None:
+    """Wait until it runs."""
+    await asyncio.to_thread(function.begun.wait)
+
+
+def test_no_more_run_than_there_are_threads():
+    """Forty calls, four threads, each thread used again."""
+    bound_threads(4)
+    running, most, lock = set(), [], threading.Lock()
+    together = threading.Barrier(4)
+
+    def call() -> int:
+        with lock:
+            running.add(threading.get_ident())
+            most.append(len(running))
+        together.wait(30)
+        with lock:
+            running.discard(threading.get_ident())
+        return threading.get_ident()
+
+    async def story():
+        return await asyncio.gather(*(in_thread(call) for _ in range(40)))
+
+    try:
+        threads = asyncio.run(story())
+    finally:
+        del crossings._threads[os.getpid()]
+    assert (len(threads), len(set(threads)), max(most)) == (40, 4, 4)
+
+
+def test_calls_wait_in_order(one, hanging):
+    """Who came first runs first."""
+    order = []
+
+    async def story():
+        first = asyncio.create_task(in_thread(hanging))
+        await begun(hanging)
+        rest = [asyncio.create_task(in_thread(lambda number=number: order.append(number))) for number in range(20)]
+        await asyncio.sleep(0)
+        hanging.door.set()
+        await asyncio.gather(first, *rest)
+
+    asyncio.run(story())
+    assert order == list(range(20))
+
+
+def test_call_that_left_before_it_had_a_thread_never_runs(one, hanging):
+    """A tool that acts after its caller was told it did not would be a lie."""
+    ran = []
+
+    async def story():
+        first = asyncio.create_task(in_thread(hanging))
+        await begun(hanging)
+        second, third = (asyncio.create_task(in_thread(lambda name=name: ran.append(name))) for name in ("2", "3"))
+        await asyncio.sleep(0)
+        second.cancel()
+        await asyncio.wait({second})
+        hanging.door.set()
+        await asyncio.gather(first, third)
+
+    asyncio.run(story())
+    assert ran == ["3"]
+
+
+def test_performed_call_that_left_before_it_had_a_thread_never_runs_and_says_so(one, hanging):
+    """Whoever listens for the late truth hears at once that nothing was done."""
+    ran, heard = [], []
+
+    async def late(result, error) -> None:
+        heard.append((result, type(error)))
+
+    async def story():
+        first = asyncio.create_task(in_thread(hanging))
+        await begun(hanging)
+        second = asyncio.create_task(perform(lambda: ran.append("second"), 30, late))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        second.cancel()
+        await asyncio.wait({second})
+        await asyncio.gather(*crossings._left)
+        hanging.door.set()
+        await first
+        await in_thread(lambda: None)
+
+    asyncio.run(story())
+    assert (ran, heard) == ([], [(None, NeverBegan)])
+
+
+def test_work_that_was_left_before_it_was_started_is_not_counted():
+    """Its caller was cancelled before its first step."""
+    pool = Threads("tool", 1)
+    assert pool.leave(crossings.Work(lambda: None))
+    assert pool.hung == 0
+
+
+def test_waiting_for_a_thread_costs_no_tool_its_time(one, hanging):
+    """Its limit is about the tool: it counts from when it runs, and then it holds."""
+
+    async def story():
+        first = asyncio.create_task(in_thread(hanging))
+        await begun(hanging)
+        waiting = asyncio.create_task(perform(lambda: "done", 0.01))
+        done, _ = await asyncio.wait({waiting}, timeout=0.1)
+        assert not done
+        hanging.door.set()
+        return await first, await waiting
+
+    assert asyncio.run(story()) == ("in the end", "done")
+
+
+def test_agents_limit_for_a_tool_counts_from_when_it_runs(one, hanging):
+    """`tool_timeout_seconds` as well."""
+
+    @tool()
+    def quick() -> str:
+        """Be quick."""
+        return "done"
+
+    async def story():
+        first = asyncio.create_task(in_thread(hanging))
+        await begun(hanging)
+        waiting = asyncio.create_task(_timed(ToolCall("quick", {}), quick, AgentConfig(tool_timeout_seconds=0.01)))
+        done, _ = await asyncio.wait({waiting}, timeout=0.1)
+        assert not done
+        hanging.door.set()
+        await first
+        return await waiting
+
+    assert asyncio.run(story()) == "done"
+
+
+def test_limit_holds_once_it_runs(one, hanging):
+    """And a hung tool is counted and logged, with the line it hangs at, until it ends."""
+
+    async def story():
+        with pytest.raises(CutOff):
+            await perform(hanging, 0.01)
+        await asyncio.sleep(0)
+
+    asyncio.run(story())
+    assert one.hung == 1
+    hanging.door.set()
+    until(lambda: one.hung == 0)
+
+
+def test_hung_tool_is_logged_with_its_stack(one, hanging, caplog):
+    """So that its author can be asked."""
+
+    async def story():
+        with pytest.raises(CutOff):
+            await perform(hanging, 0.01)
+        await asyncio.sleep(0)
+
+    asyncio.run(story())
+    (record,) = [record for record in caplog.records if record.message == "tool.left_running"]
+    assert (record.hung, record.threads) == (1, 1)
+    assert "self.door.wait()" in record.stack
+
+
+def test_tool_that_runs_tools_does_not_wait_for_itself(one):
+    """It holds the only thread: those it calls have one beyond the bound, however deep."""
+
+    def inner() -> str:
+        return "inner"
+
+    def outer() -> str:
+        return f"outer {run_sync(in_thread(lambda: run_sync(in_thread(inner))))}"
+
+    assert asyncio.run(in_thread(outer)) == "outer inner"
+
+
+def test_tool_that_ends_its_thread_ends_only_itself(one):
+    """The thread serves the next one."""
+
+    async def story():
+        with pytest.raises(crossings.Quit):
+            await in_thread(lambda: sys.exit(1))
+        return await in_thread(lambda: "next")
+
+    assert asyncio.run(story()) == "next"
+
+
+def test_result_for_a_loop_that_is_gone_harms_no_thread(one, hanging):
+    """The caller's loop closed while its tool ran."""
+
+    async def story():
+        with pytest.raises(CutOff):
+            await perform(hanging, 0.01)
+
+    async def again():
+        return await in_thread(lambda: "next")
+
+    asyncio.run(story())
+    hanging.door.set()
+    assert asyncio.run(again()) == "next"
+
+
+def test_machine_without_threads_is_told_and_forgotten(monkeypatch):
+    """No call waits for a thread that will never come."""
+    pool = Threads("tool", 2)
+
+    def refuse(_) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    work = crossings.Work(lambda: None)
+    with pytest.raises(RuntimeError):
+        pool.start(work)
+    assert (pool._threads, list(pool._waiting)) == (0, [])
+
+
+def test_threads_that_nobody_needs_end(monkeypatch):
+    """A burst of tools leaves no crowd of threads."""
+    monkeypatch.setattr("workers.threads.IDLE_SECONDS", 0.01)
+    pool, done = Threads("tool", 8), threading.Event()
+    pool.start(crossings.Work(done.set))
+    assert done.wait(30)
+    until(lambda: pool._threads == 0)
+    again = threading.Event()
+    pool.start(crossings.Work(again.set))
+    assert again.wait(30)
+
+
+def test_forked_child_has_threads_of_its_own(one):
+    """RQ's own worker forks: a parent's threads do not exist in its child."""
+    asyncio.run(in_thread(lambda: None))
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if asyncio.run(in_thread(lambda: "there")) == "there" else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_hung_tool_does_not_hold_the_process():
+    """Daemon threads: Python waits for none of them."""
+    script = """
+import asyncio, threading
+from workers.offload import CutOff, perform
+async def main():
+    try:
+        await perform(threading.Event().wait, 0.01)
+    except CutOff:
+        print("left")
+asyncio.run(main())
+"""
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
+    assert ended.stdout == "left\n"
+
+
+def test_our_own_functions_hold_no_process_either():
+    """A round of the reaper that waits for a silent Redis is left behind at exit."""
+    script = """
+import asyncio, threading
+from workers.offload import offload
+async def main():
+    task = asyncio.create_task(offload(threading.Event().wait))
+    await asyncio.sleep(0)
+    task.cancel()
+asyncio.run(main())
+print("left")
+"""
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
+    assert ended.stdout == "left\n"

@@ -1,0 +1,190 @@
+"""Timers through a whole worker: what tools set is committed with their turn, and what ends unanswered is told."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from agent import Agent, AgentConfig, OfflineProvider, ScriptedProvider, ToolCall, ToolPolicy, tool
+from agent.channel_agent import MAX_NOTICE_CHARS, ChannelAgent
+from agent.tools.loader import load_tools
+from pending.texts import speak
+from tests.contracts.rigs import CHAT, MemoryRig, turn, voice
+from tests.workers.fakes import FakeChannel
+from workers.drain import Drain
+from workers.outbox import Postman
+
+
+@tool(requires_approval=True, preview="Delete {name}")
+def delete(name: str) -> str:
+    """Delete a thing."""
+    return f"deleted {name}"
+
+
+#: A model's call of the tool.
+CALLS = [ToolCall("remind_me", {"text": "x", "when": "in 5 minutes"}, "c1")]
+
+
+class Room:
+    """A conversation in memory with reminders and something to delete."""
+
+    def __init__(self, provider=None, policy=None, **options) -> None:
+        self.rig, self.channel = MemoryRig(), FakeChannel()
+        tools = [*load_tools("examples.reminders").tools, delete]
+        config = AgentConfig(max_retries=0, tool_policy=policy)
+        agent = Agent(tools, provider or OfflineProvider(), config)
+        self.agent = ChannelAgent(agent, self.rig.store, **options)
+        channels = {"chat": self.channel}
+        postman = Postman(self.rig.outbox, channels, speak)
+        self.drain = Drain(self.rig.mailbox, postman, channels, {"chat": self.agent}, voice)
+
+    def say(self, text: str, user: str = "ana") -> str:
+        """A turn and its answer."""
+        self.rig.accept(turn(text, user=user))
+        return self.work()
+
+    def work(self) -> str:
+        """Drain the room; the last words that arrived."""
+        asyncio.run(self.drain.run(CHAT.id))
+        return self.channel.texts[-1] if self.channel.texts else ""
+
+    def later(self, seconds: float) -> list[str]:
+        """What is said without being asked while this time passes."""
+        before = len(self.channel.texts)
+        self.rig.pass_time(seconds)
+        for _ in self.rig.overdue():
+            self.work()
+        return self.channel.texts[before:]
+
+
+def test_reminder_is_told_back_and_rings_once():
+    """The whole path, with the model that needs no account."""
+    room = Room()
+    assert room.say("remind me in 10 minutes to call Bob").startswith("I will remind you 20")
+    assert room.later(599) == []
+    assert room.later(2) == ["Reminder: call Bob"]
+    assert room.later(3600) == []
+    assert room.say("list reminders") == "There are no reminders."
+
+
+def test_worker_killed_before_its_commit_sets_a_reminder_once():
+    """The turn is worked on again, the tool runs again, and one reminder rings."""
+    room = Room(ScriptedProvider([CALLS, "ok", CALLS, "ok"]))
+    commit = room.rig.mailbox.commit
+
+    def killed(*args):
+        room.rig.mailbox.commit = commit
+        raise RuntimeError("killed")
+
+    room.rig.mailbox.commit = killed
+    with pytest.raises(RuntimeError):
+        room.say("remind me")
+    room.rig.end_lease()
+    assert room.later(1) == ["ok"]
+    assert room.later(600) == ["Reminder: x"]
+
+
+def test_reminder_of_a_finished_call_is_not_lost_with_its_worker():
+    """The tool is not run again: what it set, and what it took back, is known from the journal."""
+    room = Room(ScriptedProvider([CALLS, "ok"]))
+    room.say("remind me")
+    cancel = ToolCall("cancel_reminder", {"reminder_id": "1"}, "c2")
+    room.agent.agent.provider = ScriptedProvider([[*CALLS, cancel], "fine"])
+    room.agent._journals = room.rig.mailbox
+    commit = room.rig.mailbox.commit
+
+    def killed(*args):
+        room.rig.mailbox.commit = commit
+        room.agent.agent.provider = ScriptedProvider(["fine"])
+        raise RuntimeError("killed")
+
+    room.rig.mailbox.commit = killed
+    with pytest.raises(RuntimeError):
+        room.say("another, instead")
+    room.rig.end_lease()
+    assert room.later(1) == ["fine"]
+    assert room.later(600) == ["Reminder: x"]
+
+
+def test_people_hear_and_cancel_their_own_reminders():
+    """Bob neither sees nor cancels Ana's, in the room they share."""
+    room = Room()
+    room.say("remind me in 10 minutes to call Bob")
+    assert room.say("list reminders", user="bob") == "There are no reminders."
+    assert room.say("cancel reminder 1", user="bob") == "You have no reminder 1 here."
+    assert room.say("list reminders").startswith("1: call Bob, 20")
+    assert room.say("cancel reminder 1").startswith("Cancelled: 1: call Bob")
+    assert room.later(3600) == []
+
+
+def test_message_is_answered_while_a_reminder_waits():
+    """Before it, at its very time, and after it."""
+    room = Room()
+    room.say("remind me tomorrow at 9 to call Bob")
+    room.rig.accept(turn("hello"))
+    assert room.later(6) == ["You said: hello"]
+
+
+def test_reminder_behind_a_yes_is_refused_in_words():
+    """What runs after a yes may be told as done by another worker: it can set nothing that its turn must commit."""
+    room = Room(policy=ToolPolicy(review=["remind_me"]))
+    room.say("remind me in 10 minutes to call Bob")
+    assert "a tool that its policy allows without a yes" in room.say("yes")
+    assert room.later(3600) == []
+
+
+def test_question_that_nobody_answers_is_ended_aloud():
+    """Once, and a yes that crosses with the notice runs nothing and hears why."""
+    room = Room(expiry_notice=True)
+    room.say("delete INV-7")
+    assert room.later(59) == []
+    assert room.later(2) == [
+        "No answer came in time, so this confirmation expired: Delete INV-7\n"
+        "Nothing was done. Ask again if you still want it."
+    ]
+    assert room.later(3600) == []
+    assert "Delete INV-7" in room.say("yes")
+    assert "deleted" not in " ".join(room.channel.texts)
+    assert room.say("yes") == "You said: yes"
+
+
+def test_question_that_is_answered_or_dropped_is_not_ended_aloud():
+    """Yes, no, or something else."""
+    room = Room(expiry_notice=True)
+    for answer in ("yes", "no", "what about the weather?"):
+        room.say("delete INV-7")
+        room.say(answer)
+        assert room.later(120) == []
+
+
+def test_without_the_setting_nobody_is_told():
+    """Silence is the default."""
+    room = Room()
+    room.say("delete INV-7")
+    assert room.later(120) == []
+
+
+def test_yes_that_waited_for_its_worker_is_heard_before_the_end():
+    """It came in time; nobody was there until the window had closed."""
+    room = Room(expiry_notice=True)
+    room.say("delete INV-7")
+    room.rig.accept(turn("yes"))
+    assert room.later(100) == ["deleted INV-7"]
+    assert room.later(100) == []
+
+
+def test_notice_of_a_long_question_fits_in_one_message():
+    """Its preview is cut, not its sense."""
+    room = Room(expiry_notice=True)
+    room.say(f"delete '{'x' * 2000}'")
+    (told,) = room.later(61)
+    assert MAX_NOTICE_CHARS < len(told) < MAX_NOTICE_CHARS + 200
+    assert "expired" in told
+
+
+def test_broken_turn_sets_nothing():
+    """The model went away after the tool had run, and the person hears that nothing was done."""
+    room = Room(ScriptedProvider([CALLS]))
+    assert "Nothing was done" in room.say("remind me")
+    assert room.later(3600) == []

@@ -1,0 +1,148 @@
+"""Watchdog: a blocked loop is reported once, with its culprit, and once more when it is free; nothing else is."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from tests.flows.system import until
+from workers.loop import LoopThread
+from workers.watchdog import BLOCKED_SECONDS, LOOK_SECONDS, Watchdog
+
+
+class FakeLoop:
+    """A loop that answers when it is let."""
+
+    thread = 7
+
+    def __init__(self) -> None:
+        self.free = True
+        self._asked: list = []
+
+    def soon(self, callback) -> None:
+        """Call it, now or when free again."""
+        self._asked.append(callback)
+        self.let(free=self.free)
+
+    def let(self, *, free: bool) -> None:
+        """Whether it answers."""
+        self.free = free
+        while free and self._asked:
+            self._asked.pop(0)()
+
+
+class Stage:
+    """A watchdog on a fake loop and a hand-moved clock, and what it said."""
+
+    def __init__(self, caplog) -> None:
+        self.now = 100.0
+        self.loop = FakeLoop()
+        self.dog = Watchdog(self.loop, clock=lambda: self.now, stack=lambda thread: f"stack of {thread}")
+        self._caplog = caplog
+
+    def look(self, times: int = 1, *, every: float = LOOK_SECONDS) -> None:
+        """Time passes, and the dog looks, so often."""
+        for _ in range(times):
+            self.now += every
+            self.dog.look()
+
+    @property
+    def said(self) -> list[str]:
+        """Its reports."""
+        return [record.message for record in self._caplog.records]
+
+
+@pytest.fixture
+def stage(caplog):
+    """A watchdog that has looked once."""
+    made = Stage(caplog)
+    made.look()
+    return made
+
+
+def test_blocked_loop_is_reported_once_with_its_stack_and_once_when_free(stage, caplog):
+    """However long it lasts; the second report has the whole time."""
+    stage.loop.let(free=False)
+    stage.look(30)
+    assert stage.said == ["loop.blocked"]
+    assert caplog.records[0].stack == "stack of 7"
+    stage.loop.let(free=True)
+    stage.look(5)
+    assert stage.said == ["loop.blocked", "loop.free_again"]
+    assert caplog.records[1].seconds == pytest.approx(3.0, abs=0.2)
+
+
+def test_next_block_is_reported_again(stage):
+    """One report per block, not per process."""
+    for _ in range(2):
+        stage.loop.let(free=False)
+        stage.look(10)
+        stage.loop.let(free=True)
+        stage.look(2)
+    assert stage.said == ["loop.blocked", "loop.free_again"] * 2
+
+
+def test_busy_loop_that_answers_in_time_is_no_block(stage):
+    """Just under the limit, again and again."""
+    for _ in range(20):
+        stage.loop.let(free=False)
+        stage.look(int(BLOCKED_SECONDS / LOOK_SECONDS) - 1)
+        stage.loop.let(free=True)
+        stage.look()
+    assert stage.said == []
+
+
+def test_stopped_process_is_no_block(stage):
+    """SIGSTOP, or a laptop that slept for a night: the watchdog was not looking either."""
+    stage.loop.let(free=False)
+    stage.look()
+    stage.look(every=36_000)
+    stage.loop.let(free=True)
+    stage.look(3)
+    assert stage.said == []
+
+
+def test_block_after_a_stop_is_still_seen(stage):
+    """The stop only does not count."""
+    stage.look(every=36_000)
+    stage.loop.let(free=False)
+    stage.look(10)
+    assert stage.said == ["loop.blocked"]
+
+
+def test_really_blocked_loop_is_caught_at_its_line(caplog):
+    """A real loop, a real thread, and a function that waits without `await`."""
+    loop, door = LoopThread(), threading.Event()
+    dog = Watchdog(loop)
+    dog.start()
+
+    def the_culprit() -> None:
+        door.wait()
+
+    loop.soon(the_culprit)
+    until(lambda: [record for record in caplog.records if record.message == "loop.blocked"])
+    door.set()
+    until(lambda: [record for record in caplog.records if record.message == "loop.free_again"])
+    dog.stop()
+    loop.close()
+    assert "in the_culprit\n    door.wait()" in caplog.records[0].stack
+    assert not dog._thread.is_alive()
+
+
+def test_watchdog_of_a_closed_loop_goes_home():
+    """Stopped or not."""
+    loop = LoopThread()
+    dog = Watchdog(loop)
+    dog.start()
+    loop.close()
+    dog._thread.join(30)
+    assert not dog._thread.is_alive()
+    dog.stop()
+
+
+def test_watchdog_that_never_started_can_be_stopped():
+    """A worker that failed at its start."""
+    loop = LoopThread()
+    Watchdog(loop).stop()
+    loop.close()

@@ -1,0 +1,38 @@
+"""Whisper: whatever anybody publishes, the next stop is heard."""
+
+from __future__ import annotations
+
+import asyncio
+
+from redis import Redis
+
+from tests.flows.system import until
+from workers import whisper
+from workers.redis import PREFIX
+from workers.whisper import listen
+
+
+def test_word_that_is_no_text_deafens_nobody(redis_url, redis_client, monkeypatch):
+    """Reported, and listened again."""
+    monkeypatch.setattr(whisper, "PAUSE_SECONDS", 0)
+
+    def say(words: bytes | str) -> None:
+        with Redis.from_url(redis_url) as client:
+            until(lambda: client.publish(f"{PREFIX}{{0}}:stop", words))
+
+    async def story():
+        heard: asyncio.Queue[str] = asyncio.Queue()
+        reported = asyncio.Event()
+        monkeypatch.setattr(whisper.log, "exception", lambda _: reported.set())
+        listening = asyncio.create_task(listen(redis_url, heard.put_nowait))
+        await asyncio.to_thread(say, "first")
+        first = await heard.get()
+        await asyncio.to_thread(say, b"\xff\xfe")
+        await reported.wait()
+        await asyncio.to_thread(say, "second")
+        second = await heard.get()
+        listening.cancel()
+        await asyncio.wait({listening})
+        return first, second
+
+    assert asyncio.run(story()) == ("first", "second")

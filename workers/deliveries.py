@@ -1,0 +1,213 @@
+"""Deliveries: what became of the replies, as workers and platforms told, and a second chance for the dead ones."""
+
+from __future__ import annotations
+
+import json
+from collections import OrderedDict, deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, Protocol
+
+from workers.lane import pairs
+from workers.mailbox import WakeUp
+from workers.redis import Scripts, shard_of
+
+#: What may have become of a reply. `ambiguous`: sent after a try that may have arrived too; `failed`: taken by the
+#: platform and not delivered; `dead`: given up; `retried`: put back into its outbox.
+State = Literal["sent", "ambiguous", "delivered", "read", "failed", "dead", "retried"]
+#: What an operator may want to look at.
+Aside = Literal["dead", "failed", "ambiguous"]
+#: Of how many replies of a conversation it is kept what became of them.
+MAX_DELIVERIES = 50
+#: The platforms' words for what they report. Others, such as a payment's, tell nothing of a delivery.
+REPORTS: Mapping[str, State] = {
+    "queued": "sent", "accepted": "sent", "sending": "sent", "sent": "sent", "delivered": "delivered", "read": "read",
+    "failed": "failed", "undelivered": "failed", "canceled": "failed",
+}  # fmt: skip
+
+
+class NotRepeatable(Exception):
+    """Raised when a delivery cannot be put back: it is not dead, it asked for a yes, or it was sent after all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fate:
+    """What became of one delivery, in `tries` tries, at Unix seconds `at`.
+
+    `receipt` is the platform's message id, and of a retried one the number it has now. Only a dead one has its `entry`;
+    one that `asks` for a yes cannot be answered any more; a `doubtful` one may have arrived.
+    """
+
+    id: str
+    state: State
+    at: float
+    tries: int
+    receipt: str = ""
+    reason: str = ""
+    entry: str = ""
+    asks: bool = False
+    doubtful: bool = False
+
+    @property
+    def text(self) -> str:
+        """The words of a dead one."""
+        return str(json.loads(json.loads(self.entry)["reply"]).get("text", "")) if self.entry else ""
+
+
+class Deliveries(Protocol):
+    """Every delivery that is kept: the last of each conversation, and those put aside for the operator."""
+
+    def report(self, delivery_id: str, message_id: str, status: str, reason: str = "") -> str:
+        """Note what a platform said, whenever it comes. Returns the state that is kept, "" for one nobody knows."""
+
+    def fates(self, conversation: str) -> tuple[list[Fate], str]:
+        """The last deliveries of a conversation, oldest first, and why its address takes none now, or ""."""
+
+    def aside(self, state: Aside, most: int = 1000) -> list[Fate]:
+        """What was put aside, newest first, at most so many of each shard."""
+
+    def retry(self, delivery_id: str) -> str:
+        """Put a dead reply back at the end of its outbox, once. Returns its new id. Raises NotRepeatable."""
+
+
+class RedisDeliveries:
+    """The deliveries in Redis."""
+
+    def __init__(self, scripts: Scripts, wake_up: WakeUp = lambda _: ()) -> None:
+        self._scripts = scripts
+        self._wake_up = wake_up
+
+    def report(self, delivery_id: str, message_id: str, status: str, reason: str = "") -> str:
+        """Note what a platform said. Raises redis.RedisError."""
+        news, (conversation, number) = REPORTS.get(status), split_id(delivery_id)
+        if news is None:
+            return ""
+        return str(self._scripts.run("report", conversation, number, message_id, news, reason))
+
+    def fates(self, conversation: str) -> tuple[list[Fate], str]:
+        """The last deliveries of a conversation, and why its address takes none."""
+        found, closed = self._scripts.run("fates", conversation)
+        noted = sorted(pairs(found).items(), key=lambda each: int(each[0]))
+        return [_noted(f"{conversation}#{number}", words) for number, words in noted], str(closed)
+
+    def aside(self, state: Aside, most: int = 1000) -> list[Fate]:
+        """What was put aside in all shards."""
+        found = [entry for entries in self._scripts.on_every_shard("aside", state, most) for entry in entries]
+        return sorted((_put_aside(state, entry) for entry in found), key=lambda fate: -fate.at)
+
+    def retry(self, delivery_id: str) -> str:
+        """Put a dead reply back and wake a worker. Raises NotRepeatable."""
+        conversation, number = split_id(delivery_id)
+        entries = self._scripts.on_shard("aside", shard_of(conversation), "dead", 1000)
+        entry = next((entry for entry in entries if json.loads(entry)["id"] == delivery_id), "")
+        reply, doubtful = repeatable(_put_aside("dead", entry)) if entry else ("", False)
+        # One that is not there may have been put back by this very call, its answer lost: the script knows.
+        given = (number, entry, reply, "1" if doubtful else "0")
+        new = self._scripts.run("retry", conversation, *given, *self._wake_up(conversation))
+        return new_id(delivery_id, str(new))
+
+
+def split_id(delivery_id: str) -> tuple[str, int]:
+    """Conversation and number of a delivery. Raises NotRepeatable for what is no id."""
+    conversation, _, number = delivery_id.rpartition("#")
+    if not conversation or not number.isdecimal():
+        raise NotRepeatable(f"{delivery_id!r} is no delivery: write it as listed, like wa:0123456789abcdef0123#7")
+    return conversation, int(number)
+
+
+def repeatable(fate: Fate) -> tuple[str, bool]:
+    """The outbox entry of a dead reply, and whether it may have arrived. Raises NotRepeatable for a question."""
+    if fate.asks:
+        raise NotRepeatable(f"{fate.id} asked for a yes that nobody can give any more: the person has to ask again")
+    entry = json.loads(fate.entry)
+    entry.pop("collapse", None)  # it must not take the place of a newer one
+    return json.dumps(entry), fate.doubtful
+
+
+def new_id(delivery_id: str, number: str) -> str:
+    """The id of a reply that was put back. Raises NotRepeatable when it was not."""
+    if number == "arrived":
+        raise NotRepeatable(f"{delivery_id} was sent: its platform said so")
+    if not number:
+        raise NotRepeatable(f"{delivery_id} is not among the dead deliveries")
+    return f"{split_id(delivery_id)[0]}#{number}"
+
+
+def _noted(delivery_id: str, words: str) -> Fate:
+    state, at, tries, receipt, reason = words.split(" ", 4)
+    return Fate(delivery_id, state, int(at) / 1000, int(tries), "" if receipt == "-" else receipt, reason)  # type: ignore[arg-type]  # our scripts write only states
+
+
+def _put_aside(state: Aside, entry: str) -> Fate:
+    fields: dict[str, Any] = json.loads(entry)
+    more = {name: fields[name] for name in ("reason", "entry", "asks", "doubtful") if name in fields}
+    return Fate(fields["id"], state, fields["at"] / 1000, fields["tries"], **more)
+
+
+#: How far each state is, for reports that come in any order.
+_RANKS: Mapping[State, int] = {
+    "dead": 0, "sent": 1, "ambiguous": 1, "delivered": 2, "read": 3, "failed": 4, "retried": 5,
+}  # fmt: skip
+
+
+@dataclass(slots=True)
+class MemoryFates:
+    """The deliveries of one process, bounded: what the scripts note, in Python. `MemoryLanes` keeps the rest."""
+
+    noted: dict[str, OrderedDict[int, Fate]] = field(default_factory=dict)
+    put_aside: dict[Aside, deque[Fate]] = field(
+        default_factory=lambda: {
+            "dead": deque(maxlen=1000),
+            "failed": deque(maxlen=1000),
+            "ambiguous": deque(maxlen=1000),
+        }
+    )
+
+    def note(self, fate: Fate, *, over: bool = False) -> bool:
+        """Keep what became of a reply. A status that the platform reported before us stays, unless it is `over`."""
+        conversation, number = split_id(fate.id)
+        noted = self.noted.setdefault(conversation, OrderedDict())
+        if number in noted and not over:
+            return False
+        noted[number] = fate
+        noted.pop(number - MAX_DELIVERIES, None)
+        return True
+
+    def find(self, delivery_id: str) -> Fate | None:
+        """What is noted of a delivery."""
+        conversation, number = split_id(delivery_id)
+        noted = self.noted.get(conversation)
+        return noted.get(number) if noted else None
+
+    def of(self, conversation: str) -> list[Fate]:
+        """What is noted of a conversation, oldest first."""
+        noted = self.noted.get(conversation)
+        return [noted[number] for number in sorted(noted)] if noted else []
+
+    def arrived(self, delivery_id: str) -> str:
+        """The receipt of a delivery whose platform took it, else ""."""
+        known = self.find(delivery_id)
+        return known.receipt if known and known.state in ("sent", "delivered", "read") else ""
+
+    def end(self, fate: Fate) -> None:
+        """A reply was settled."""
+        new = self.note(fate)
+        if fate.state == "dead" or (fate.state == "ambiguous" and new):
+            self.put_aside[fate.state].appendleft(fate)
+
+    def report(self, news: Fate, *, sending: bool) -> str:
+        """A platform said something of a reply; `sending` says that it is the one at the head of its outbox."""
+        known = self.find(news.id)
+        if known is None and not sending:
+            return ""
+        if known is not None:
+            same = known.receipt == news.receipt
+            rank = 0 if known.state == "failed" and not same else _RANKS[known.state]
+            other = not same and (known.receipt or known.state == "dead")
+            if _RANKS[news.state] <= rank or (other and news.state == "failed"):
+                return known.state
+            news = replace(news, tries=known.tries)
+        self.note(news, over=True)
+        if news.state == "failed":
+            self.put_aside["failed"].appendleft(news)
+        return news.state

@@ -1,0 +1,24 @@
+-- What a platform says later about a reply it had accepted. ARGV: conversation, reply number, the platform's message id,
+-- 'sent', 'delivered', 'read' or 'failed', reason. Reports come in any order. Returns the state that is kept, or ''.
+local RANK = {dead = 0, sent = 1, ambiguous = 1, delivered = 2, read = 3, failed = 4, retried = 5}
+local said, message, news = ARGV[2], ARGV[3], ARGV[4]
+local known = redis.call('HGET', deliveries, said)
+local state, tries, receipt = string.match(known or '', '^(%S+) %d+ (%d+) (%S+)')
+if not state then
+  -- Faster than the worker that sent it: it counts as soon as that worker says so, or its successor asks.
+  if string.match(redis.call('LINDEX', outbox, 0) or '', '^%d+') ~= said then return '' end
+  tries = number('attempts') + 1
+else
+  -- Of one that was sent twice, the copy that arrived counts.
+  local rank = state == 'failed' and receipt ~= message and 0 or RANK[state]
+  local other = receipt ~= message and (receipt ~= '-' or state == 'dead')
+  if RANK[news] <= rank or (other and news == 'failed') then return state end
+  redis.call('HDEL', deliveries, said)
+end
+note(said, news, tries, message, ARGV[5])
+if news == 'failed' then
+  put_aside(shard .. ':failed', {
+    id = conversation .. '#' .. said, at = now(), tries = tonumber(tries), reason = ARGV[5],
+  })
+end
+return news
