@@ -70,6 +70,12 @@ def _web_address(url: str) -> str:
     return url.rstrip("/")
 
 
+def _redis_address(url: str) -> str:
+    if not url.startswith(("redis://", "rediss://", "unix://")):
+        raise ValueError("no URL of a Redis: write it as redis://host:6379/0, rediss://... or unix:///path")
+    return url
+
+
 def _shipped(language: str) -> str:
     if language not in SHIPPED_LANGUAGES:
         raise ValueError(f"no table of yes and no for this language: choose from {', '.join(SHIPPED_LANGUAGES)}")
@@ -78,6 +84,7 @@ def _shipped(language: str) -> str:
 
 Secret = Annotated[SecretStr, AfterValidator(_not_blank)]
 Url = Annotated[str, AfterValidator(_web_address)]
+RedisUrl = Annotated[str, AfterValidator(_redis_address)]
 OptionalUrl = Annotated[Url | None, BeforeValidator(_nothing_if_empty)]
 NotBoolean = BeforeValidator(_no_boolean)
 Language = Annotated[str, AfterValidator(_shipped)]
@@ -226,6 +233,7 @@ class Settings(Section):
 
     public_url: str = ""
     redis_url: str = Field(default="", repr=False)  # it may hold a password
+    shards: dict[Annotated[str, Field(pattern=CHANNEL_NAME)], RedisUrl] = Field(default={}, repr=False)
     spool: bool = False
     agent: AgentSettings = AgentSettings()
     workers: WorkerSettings = WorkerSettings()
@@ -258,9 +266,20 @@ class Settings(Section):
     @field_validator("redis_url")
     @classmethod
     def _a_redis(cls, url: str) -> str:
-        if url and not url.startswith(("redis://", "rediss://", "unix://")):
-            raise ValueError("no URL of a Redis: write it as redis://host:6379/0, rediss://... or unix:///path")
-        return url
+        return _redis_address(url) if url else ""
+
+    @field_validator("shards", mode="before")
+    @classmethod
+    def _left_out(cls, urls: object) -> object:
+        """`shards:` with nothing below it says as much as no line at all."""
+        return {} if urls is None else urls
+
+    @field_validator("shards")
+    @classmethod
+    def _different_servers(cls, urls: dict[str, str]) -> dict[str, str]:
+        if len(set(urls.values())) < len(urls):
+            raise ValueError("two names have the same URL: each primary is a server of its own")
+        return urls
 
     @field_validator("channels")
     @classmethod
