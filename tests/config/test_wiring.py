@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from redis import Redis
+
 from agent.escalation import Escalation
 from channels.types import Conversation, Delivery, Reply
 from config.bootstrap import bootstrap
@@ -19,8 +21,8 @@ def test_agents_of_a_worker_journal_their_turns(tmp_path: Path, redis_url: str):
     assert isinstance(services.drain.agents["web"]._journals, RedisJournals)
 
 
-def test_operators_are_alarmed_where_and_in_the_language_that_is_configured(tmp_path: Path, redis_url: str):
-    """And a worker is woken for them: what is forwarded must not wait for the next round of the reaper."""
+def test_operators_are_alarmed_as_configured(tmp_path: Path, redis_url: str, redis_client: Redis):
+    """There, in the language of their channel; a worker is woken for them: what is forwarded must not wait for the next round of the reaper."""
     file = tmp_path / "sayso.yaml"
     file.write_text(
         "channels:\n  web:\n    platform: console\n"
@@ -32,4 +34,4 @@ def test_operators_are_alarmed_where_and_in_the_language_that_is_configured(tmp_
     assert services.drain.agents["web"]._escalation == Escalation(300, to, "de")
     assert services.drain.agents["ops"]._escalation is None
     services.drain.postman._outbox.forward(Delivery("web:1#1", to, Reply("Look there")))
-    assert services.redis.llen("rq:queue:sayso") == 1
+    assert redis_client.llen("rq:queue:sayso") == 1
