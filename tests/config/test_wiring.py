@@ -22,7 +22,7 @@ def test_agents_of_a_worker_journal_their_turns(tmp_path: Path, redis_url: str):
 
 
 def test_operators_are_alarmed_as_configured(tmp_path: Path, redis_url: str, redis_client: Redis):
-    """There, in the language of their channel; a worker is woken for them: what is forwarded must not wait for the next round of the reaper."""
+    """There, in their channel's language; and a worker is woken for what was forwarded to them."""
     file = tmp_path / "sayso.yaml"
     file.write_text(
         "channels:\n  web:\n    platform: console\n"
