@@ -14,6 +14,7 @@ from redis import Redis
 from redis.exceptions import ResponseError
 
 from agent import Agent, AgentConfig, ChannelAgent, ConversationMemory, OfflineProvider, Tool, ToolPolicy
+from agent.escalation import Escalation
 from agent.tools.errors import ToolLoadError
 from agent.tools.loader import LoadedTools, load_all, load_tools
 from channels.base import Channel, MediaSource, Notebook, Pace
@@ -142,7 +143,7 @@ def bootstrap(
         media=media,
         drain=Drain(
             mailbox,
-            Postman(RedisOutbox(scripts), channels, speak, paces=_paces(settings, channels, len(primaries))),
+            Postman(RedisOutbox(scripts, wake_up), channels, speak, paces=_paces(settings, channels, len(primaries))),
             channels,
             agents,
             voice,
@@ -340,7 +341,16 @@ def _agent(
         language=channel.speaks,
         languages=channel.languages,
         expiry_notice=channel.expiry_notice,
+        escalation=_escalation(settings, channel),
     )
+
+
+def _escalation(settings: Settings, channel: AnyChannel) -> Escalation | None:
+    """Operators are told in the language of the channel that they are on."""
+    if channel.escalate is None:
+        return None
+    after, to = channel.escalate.after, channel.escalate.to
+    return Escalation(after, Conversation(to.channel, to.chat, to.thread), settings.channels[to.channel].speaks)
 
 
 def _policy(settings: PolicySettings | None) -> ToolPolicy | None:

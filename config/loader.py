@@ -14,8 +14,10 @@ import yaml
 from pydantic import ValidationError
 
 from config.schema import (
+    AddressSettings,
     AgentSettings,
     ConsoleSettings,
+    EscalateSettings,
     Origin,
     Path_,
     PolicySettings,
@@ -33,6 +35,7 @@ _KNOWN_KEYS = sorted(
         info.alias or name
         for model in (
             Settings, AgentSettings, PolicySettings, WhatsAppSettings, TelegramSettings, SlackSettings, ConsoleSettings,
+            EscalateSettings, AddressSettings,
         )
         for name, info in model.model_fields.items()
     }

@@ -144,6 +144,21 @@ class PolicySettings(Section):
     deny_when: list[dict[str, str]] = []
 
 
+class AddressSettings(Section):
+    """A conversation, as its platform names it."""
+
+    channel: str
+    chat: str = Field(min_length=1)
+    thread: str = ""
+
+
+class EscalateSettings(Section):
+    """Who hears of a question that is unanswered so many seconds after it was delivered."""
+
+    after: Annotated[float, NotBoolean] = Field(gt=0, le=86_400)
+    to: AddressSettings
+
+
 class ChannelSettings(Section):
     """What every channel has. `tools` left out means all; `confirm_ttl` is in seconds.
 
@@ -159,6 +174,7 @@ class ChannelSettings(Section):
     confirm_emoji: bool = False
     messages_per_second: Annotated[float | None, NotBoolean] = Field(default=None, ge=0, le=10_000)
     expiry_notice: bool = False
+    escalate: EscalateSettings | None = None
 
     @model_validator(mode="after")
     def _speaks_what_it_reads(self) -> Self:
@@ -289,11 +305,26 @@ class Settings(Section):
             raise ValidationError.from_exception_data(cls.__name__, [_taken(name) for name in sorted(taken)])
         return channels
 
+    @field_validator("channels")
+    @classmethod
+    def _operators_can_be_reached(cls, channels: dict[str, AnyChannel]) -> dict[str, AnyChannel]:
+        targets = {name: each.escalate.to.channel for name, each in channels.items() if each.escalate}
+        lost = [_nowhere(name, to, channels) for name, to in targets.items() if to not in channels]
+        if lost:
+            raise ValidationError.from_exception_data(cls.__name__, lost)
+        return channels
+
 
 def _taken(name: str) -> InitErrorDetails:
     """The error of one console's name. It carries the path, so that the channel's own line is told."""
     words = "this name is a page of the console's own: choose another, such as web"
     return InitErrorDetails(type=PydanticCustomError("console_name", words), loc=(name,), input=name)
+
+
+def _nowhere(name: str, to: str, channels: Mapping[str, AnyChannel]) -> InitErrorDetails:
+    """The error of one channel that escalates to none. It carries the path, so that the very line is told."""
+    error = PydanticCustomError("no_channel", "names no channel; known: {known}", {"known": ", ".join(channels)})
+    return InitErrorDetails(type=error, loc=(name, "escalate", "to", "channel"), input=to)
 
 
 def secret_fields() -> set[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -22,6 +23,9 @@ from workers.connections import Connections
 SHARDS = 64
 #: What every key of ours begins with.
 PREFIX = "sayso:"
+
+#: The arguments that make the RQ job which drains a conversation: keys, id and hash. Empty: nobody is woken.
+WakeUp = Callable[[str], Sequence[str | bytes | int | float]]
 
 _DEFINED = re.compile(r"local (?:function )?([\w, ]+?)\s*(?:[=(]|$)", re.MULTILINE)
 _WORD = re.compile(r"\w+")

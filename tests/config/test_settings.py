@@ -52,6 +52,31 @@ MISTAKES = {
         "channels:\n  a: {platform: slack, bot_token: ${SECRET}, signing_secret: ${SECRET}, api_url: fake:80}\n",
         ":2:73: channels.a.api_url: no URL: write it as https://bots.example.com (it is 'fake:80')",
     ),
+    "operators nowhere": (
+        "channels:\n  a:\n    platform: console\n    escalate: {after: 300, to: {channel: opps, chat: C1}}\n  ops:\n"
+        "    platform: console\n",
+        ":4:33: channels.a.escalate.to.channel: names no channel; known: a, ops (it is 'opps')",
+    ),
+    "operators without a chat": (
+        "channels:\n  a: {platform: console, escalate: {after: 300, to: {channel: a}}}\n",
+        "channels.a.escalate.to.chat: missing: add it",
+    ),
+    "operators with no chat": (
+        "channels:\n  a: {platform: console, escalate: {after: 300, to: {channel: a, chat: ''}}}\n",
+        "channels.a.escalate.to.chat: is empty: give it a value",
+    ),
+    "operators' chat as a number": (
+        "channels:\n  a: {platform: console, escalate: {after: 300, to: {channel: a, chat: -100}}}\n",
+        "channels.a.escalate.to.chat: must be text: put it in quotes",
+    ),
+    "alarm at once": (
+        "channels:\n  a: {platform: console, escalate: {after: 0, to: {channel: a, chat: C1}}}\n",
+        "channels.a.escalate.after: must be greater than 0",
+    ),
+    "alarm never": (
+        "channels:\n  a: {platform: console, escalate: {to: {channel: a, chat: C1}}}\n",
+        "channels.a.escalate.after: missing: add it",
+    ),
     "negative pace": ("channels:\n  a: {platform: console, messages_per_second: -1}\n", "messages_per_second: "),
     "true for seconds": ("channels:\n  a: {platform: console, confirm_ttl: true}\n", "confirm_ttl: must be a number"),
     "true for count": ("agent: {max_iterations: true}\n", ":1:9: agent.max_iterations: must be a number"),
