@@ -35,7 +35,7 @@ public_url: {public_url}
 redis_url: ${{REDIS_URL}}
 spool: {spool}
 agent: {{model: offline}}
-tools: [examples.invoices]
+tools: [examples.invoices, tests.flows.disks]
 channels:
   shop-wa:
     platform: whatsapp
