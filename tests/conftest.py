@@ -23,6 +23,7 @@ settings.load_profile("sayso")
 SYSTEMS = ("browser/", "config/test_up.py", "flows/")
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Tell pytest-xdist what belongs into one process. Without it, as in mutation testing, there is only one."""
     if not config.pluginmanager.hasplugin("xdist"):
