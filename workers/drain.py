@@ -32,6 +32,7 @@ from workers.lane import (
 from workers.mailbox import LEASE_MS, Mailbox
 from workers.offload import offload, reach
 from workers.outbox import Postman
+from workers.redis import ShardMoved
 from workers.words import Voice, Words
 
 log = logging.getLogger(__name__)
@@ -106,7 +107,11 @@ class Drain:
     async def run(self, conversation: str) -> None:
         """Empty a conversation's outbox and mailbox, in order, unless another worker is at it."""
         token, asked = secrets.token_urlsafe(8), self.clock()
-        taken = await reach(self.mailbox.lease, conversation, token)
+        try:
+            taken = await reach(self.mailbox.lease, conversation, token)
+        except ShardMoved as exc:  # it is woken where it arrives
+            _log_left(conversation, exc)
+            return
         if taken is None:
             return
         held = self._at_work[conversation] = _Held(taken[0], asked)
@@ -117,9 +122,9 @@ class Drain:
             if not working.done():
                 raise LaneLost(conversation)
             await working
-        except (LaneLost, LaneParked, TurnOvertaken) as exc:
+        except (LaneLost, LaneParked, TurnOvertaken, ShardMoved) as exc:
             # A lane that is still held is worked on again when its lease ends.
-            log.info("lane.left", extra={"conversation": conversation, "reason": type(exc).__name__})
+            _log_left(conversation, exc)
         finally:
             if self._at_work.get(conversation) is held:
                 del self._at_work[conversation]
@@ -144,7 +149,9 @@ class Drain:
 
     async def _work(self, held: _Held, work: Work) -> None:
         until, turns = self.clock() + MAX_SECONDS, 0
-        while True:
+        if work is None:
+            work = await reach(self.mailbox.release, held.lease)
+        while work is not None:
             match work:
                 case QueuedReply():
                     # After a long pause of this process the lane may be somebody else's: sending is not fenced.
@@ -157,10 +164,6 @@ class Drain:
                 case QueuedTurn():
                     turns += 1
                     work = await self._turn(held, self._joined(work))
-                case None:
-                    work = await reach(self.mailbox.release, held.lease)
-                    if work is None:
-                        return
 
     def _joined(self, queued: QueuedTurn) -> QueuedTurn:
         agent = self.agents.get(queued.turn.conversation.channel)
@@ -179,11 +182,11 @@ class Drain:
         if attending:
             await asyncio.wait({attending}, timeout=ATTEND_SECONDS)
         try:
-            return await reach(self.mailbox.commit, lease, queued, _in_pieces(change, channel))
+            return await reach(self.mailbox.commit, lease, queued, _in_pieces(change, channel), let_go=True)
         except TurnOvertaken as exc:
             log.warning("turn.overtaken", extra={"reason": str(exc), "seq": queued.seq})
             broken = await self._give_up(lease, queued, self.voice(queued.turn).broken())
-            return await reach(self.mailbox.commit, lease, queued, _in_pieces(broken, channel))
+            return await reach(self.mailbox.commit, lease, queued, _in_pieces(broken, channel), let_go=True)
 
     async def _answer(self, held: _Held, queued: QueuedTurn) -> Change:
         lease, words = held.lease, self.voice(queued.turn)
@@ -231,6 +234,10 @@ class Drain:
         slots = asyncio.Semaphore(MAX_FETCHES)
         files = await asyncio.gather(*(_kept(media, channel, self.media, slots) for media in turn.media))
         return replace(queued, turn=replace(turn, media=tuple(files)))
+
+
+def _log_left(conversation: str, reason: Exception) -> None:
+    log.info("lane.left", extra={"conversation": conversation, "reason": type(reason).__name__})
 
 
 def _unasked(queued: QueuedTurn, words: Words) -> str | None:

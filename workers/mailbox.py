@@ -7,14 +7,14 @@ Everything a turn changes - the mailbox, the replies, the history, the pending a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from channels.types import Reply, Turn
 from workers.lane import Change, LaneLost, Lease, QueuedTurn, TurnOvertaken, Work, outbox_entry, read_work, stops
-from workers.redis import SHARDS, Scripts
+from workers.redis import SHARDS, Scripts, WakeUp
 from workers.words import Voice, Words
 
 #: Milliseconds a lane stays with a worker that stopped renewing: how long a killed worker's turn waits at most.
@@ -24,9 +24,6 @@ SEEN_MS = 72 * 3600 * 1000
 
 #: Where this room's scripts are.
 LUA = Path(__file__).parent / "lua"
-
-#: The arguments that make the RQ job which drains a conversation: keys, id and hash. Empty: nobody is woken.
-WakeUp = Callable[[str], Sequence[str | bytes | int | float]]
 
 
 Outcome = Literal["new", "duplicate", "ignored", "full", "fast", "crowded", "spooled"]
@@ -82,8 +79,11 @@ class Mailbox(Protocol):
     def renew(self, lease: Lease) -> int:
         """Keep the lane; the number of the last turn that said stop, 0 for none. Raises LaneLost."""
 
-    def commit(self, lease: Lease, queued: QueuedTurn, change: Change) -> Work:
-        """Finish a turn, all or nothing, and see what is next. Raises LaneLost, TurnOvertaken."""
+    def commit(self, lease: Lease, queued: QueuedTurn, change: Change, *, let_go: bool = False) -> Work:
+        """Finish a turn, all or nothing, and see what is next. With `let_go`, None means that the lane is let go.
+
+        Raises LaneLost, TurnOvertaken.
+        """
 
     def release(self, lease: Lease, *, hand_over: bool = False) -> Work:
         """Let the lane go; what came in meanwhile is returned instead, unless it is to be handed over."""
@@ -143,7 +143,7 @@ class RedisMailbox:
             raise LaneLost(lease.conversation)
         return int(answer)
 
-    def commit(self, lease: Lease, queued: QueuedTurn, change: Change) -> Work:
+    def commit(self, lease: Lease, queued: QueuedTurn, change: Change, *, let_go: bool = False) -> Work:
         """Pop the turn, append its replies, save its history, move or arm its action: all or nothing."""
         data = change.to_json(queued.turn.conversation)
         answer = self._scripts.run(
@@ -156,6 +156,7 @@ class RedisMailbox:
             queued.turn.event_id,
             data,
             queued.last,
+            "1" if let_go else "0",
         )
         return checked(answer, lease)
 

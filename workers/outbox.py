@@ -13,15 +13,17 @@ from redis.exceptions import RedisError
 
 from channels.base import AddressClosed, Ambiguous, Channel, Pace, RateLimited, SendError, Unreachable
 from channels.types import Conversation, Delivery, Receipt, Reply
-from workers.lane import LaneLost, LaneParked, Lease, QueuedReply, Work, read_work
+from workers.lane import LaneLost, LaneParked, Lease, QueuedReply, Work, outbox_entry, read_work
 from workers.offload import reach
-from workers.redis import Scripts
+from workers.redis import Scripts, WakeUp
 from workers.words import Speak
 
 log = logging.getLogger(__name__)
 
 #: A reply is given up after this many tries.
 MAX_ATTEMPTS = 10
+#: Replies that may wait in a conversation to which others forward theirs. The scripts know it too.
+MAX_WAITING = 100
 #: The longest pause between two tries, in seconds, unless the platform asks for more.
 MAX_BACKOFF_SECONDS = 60.0
 
@@ -49,11 +51,12 @@ class Outbox(Protocol):
         dead: str = "",
         end: End = "dead",
         gap: float = 0.0,
+        let_go: bool = False,
     ) -> Work:
         """The reply was sent, or is given up for the reason `dead`. What it previewed may be answered now.
 
         `gap`: seconds by which it brings its chat ahead of its pace; or, at a `limited` end, for which its channel is
-        silent. Raises LaneLost.
+        silent. With `let_go`, None means that nothing is left and the lane is let go. Raises LaneLost.
         """
 
     def postpone(self, lease: Lease, reply: QueuedReply, seconds: float, why: Why = "tried") -> None:
@@ -62,12 +65,19 @@ class Outbox(Protocol):
     def pace(self, lease: Lease, reply: QueuedReply, per_second: float) -> float:
         """Say how fast the reply's channel sends. Returns the seconds until its turn. Raises LaneLost."""
 
+    def forward(self, delivery: Delivery) -> str:
+        """Append it to the outbox of the conversation it is addressed to, once for its id, and wake a worker there.
+
+        Needs no lease. Returns its id there, or "" when too many replies wait there already.
+        """
+
 
 class RedisOutbox:
     """The outbox in Redis: each call is one script, one round trip."""
 
-    def __init__(self, scripts: Scripts) -> None:
+    def __init__(self, scripts: Scripts, wake_up: WakeUp = lambda _: ()) -> None:
         self._scripts = scripts
+        self._wake_up = wake_up
 
     def settle(
         self,
@@ -78,11 +88,12 @@ class RedisOutbox:
         dead: str = "",
         end: End = "dead",
         gap: float = 0.0,
+        let_go: bool = False,
     ) -> Work:
         """Drop the reply from the outbox and note what became of it. Raises LaneLost."""
         outcome, detail = (end, dead) if dead else ("sent", "".join(receipt.split()))
         place = (lease.conversation, lease.epoch, lease.token, reply.number)
-        answer = self._scripts.run("settle", *place, outcome, detail, round(gap * 1000))
+        answer = self._scripts.run("settle", *place, outcome, detail, round(gap * 1000), "1" if let_go else "0")
         if answer[0] == "lost":
             raise LaneLost(lease.conversation)
         return read_work(answer[1])
@@ -100,6 +111,12 @@ class RedisOutbox:
         if wait_ms == -2:
             raise LaneLost(lease.conversation)
         return wait_ms / 1000
+
+    def forward(self, delivery: Delivery) -> str:
+        """Say it in another lane, once."""
+        to, entry = delivery.conversation.id, outbox_entry(delivery.conversation, delivery.reply)
+        said = self._scripts.run("forward", to, delivery.id, entry, *self._wake_up(to))
+        return f"{to}#{said}" if said else ""
 
 
 class Postman:
@@ -128,14 +145,19 @@ class Postman:
         self._paced: set[str] = set()
 
     async def carry(self, lease: Lease, reply: QueuedReply) -> Work:
-        """Send the reply and return what the lane holds next. Raises LaneParked when it has to wait, LaneLost."""
+        """Send the reply and return what the lane holds next, None when nothing is left and the lane is let go.
+
+        Raises LaneParked when it has to wait, LaneLost.
+        """
         delivery = reply.delivery(lease)
         channel = self._channels.get(delivery.conversation.channel)
         if channel is None:
             return await self._bury(lease, reply, "the channel is no longer configured")
+        if reply.is_forwarded:
+            return await self._forward(lease, reply, delivery)
         if reply.receipt:
             log.info("reply.had_arrived", extra={"delivery": delivery.id})
-            return await reach(self._outbox.settle, lease, reply, receipt=reply.receipt)
+            return await reach(self._outbox.settle, lease, reply, receipt=reply.receipt, let_go=True)
         pace = self._pace(delivery.conversation)
         await self._wait(lease, reply, delivery.conversation.channel, pace)
         try:
@@ -143,7 +165,16 @@ class Postman:
         except SendError as exc:
             return await self._failed(lease, reply, exc)
         log.info("reply.sent", extra={"delivery": delivery.id, "suspect": reply.suspect})
-        return await reach(self._outbox.settle, lease, reply, receipt=receipt.message_id, gap=pace.chat_gap)
+        gap = pace.chat_gap
+        return await reach(self._outbox.settle, lease, reply, receipt=receipt.message_id, gap=gap, let_go=True)
+
+    async def _forward(self, lease: Lease, reply: QueuedReply, delivery: Delivery) -> Work:
+        """Have another conversation say it: whatever is wrong with its platform holds nobody up in this one."""
+        there = await reach(self._outbox.forward, delivery)
+        if not there:
+            return await self._bury(lease, reply, "too many replies wait in the conversation that it is for")
+        log.info("reply.forwarded", extra={"delivery": delivery.id, "there": there})
+        return await reach(self._outbox.settle, lease, reply, receipt=there, let_go=True)
 
     def _pace(self, conversation: Conversation) -> Pace:
         pace = self._paces.get(conversation.channel)
@@ -178,7 +209,7 @@ class Postman:
 
     async def _bury(self, lease: Lease, reply: QueuedReply, reason: str, end: End = "dead", gap: float = 0.0) -> Work:
         log.error("reply.dead", extra={"delivery": f"{lease.conversation}#{reply.number}", "reason": reason})
-        return await reach(self._outbox.settle, lease, reply, dead=reason, end=end, gap=gap)
+        return await reach(self._outbox.settle, lease, reply, dead=reason, end=end, gap=gap, let_go=True)
 
     def _repeated(self, channel: Channel, delivery: Delivery) -> Delivery:
         """What is said when it may have arrived before: words again, marked; a file is asked for, not sent twice."""
