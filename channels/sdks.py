@@ -9,7 +9,7 @@ from importlib import import_module
 _SENDS_WITH = {
     "whatsapp": ("twilio.rest.api", "twilio.http.http_client"),
     "telegram": ("telegram", "telegram.request", "httpcore", "anyio"),
-    "slack": ("slack_sdk",),
+    "slack": ("slack_sdk.web.async_client",),
 }
 
 
