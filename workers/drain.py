@@ -145,7 +145,9 @@ class Drain:
 
     async def _work(self, held: _Held, work: Work) -> None:
         until, turns = self.clock() + MAX_SECONDS, 0
-        while True:
+        if work is None:
+            work = await reach(self.mailbox.release, held.lease)
+        while work is not None:
             match work:
                 case QueuedReply():
                     # After a long pause of this process the lane may be somebody else's: sending is not fenced.
@@ -158,10 +160,6 @@ class Drain:
                 case QueuedTurn():
                     turns += 1
                     work = await self._turn(held, self._joined(work))
-                case None:
-                    work = await reach(self.mailbox.release, held.lease)
-                    if work is None:
-                        return
 
     def _joined(self, queued: QueuedTurn) -> QueuedTurn:
         agent = self.agents.get(queued.turn.conversation.channel)
@@ -180,11 +178,11 @@ class Drain:
         if attending:
             await asyncio.wait({attending}, timeout=ATTEND_SECONDS)
         try:
-            return await reach(self.mailbox.commit, lease, queued, _in_pieces(change, channel))
+            return await reach(self.mailbox.commit, lease, queued, _in_pieces(change, channel), let_go=True)
         except TurnOvertaken as exc:
             log.warning("turn.overtaken", extra={"reason": str(exc), "seq": queued.seq})
             broken = await self._give_up(lease, queued, self.voice(queued.turn).broken())
-            return await reach(self.mailbox.commit, lease, queued, _in_pieces(broken, channel))
+            return await reach(self.mailbox.commit, lease, queued, _in_pieces(broken, channel), let_go=True)
 
     async def _answer(self, held: _Held, queued: QueuedTurn) -> Change:
         lease, words = held.lease, partial(self.voice, queued.turn)

@@ -82,8 +82,11 @@ class Mailbox(Protocol):
     def renew(self, lease: Lease) -> int:
         """Keep the lane; the number of the last turn that said stop, 0 for none. Raises LaneLost."""
 
-    def commit(self, lease: Lease, queued: QueuedTurn, change: Change) -> Work:
-        """Finish a turn, all or nothing, and see what is next. Raises LaneLost, TurnOvertaken."""
+    def commit(self, lease: Lease, queued: QueuedTurn, change: Change, *, let_go: bool = False) -> Work:
+        """Finish a turn, all or nothing, and see what is next. With `let_go`, None means that the lane is let go.
+
+        Raises LaneLost, TurnOvertaken.
+        """
 
     def release(self, lease: Lease, *, hand_over: bool = False) -> Work:
         """Let the lane go; what came in meanwhile is returned instead, unless it is to be handed over."""
@@ -143,7 +146,7 @@ class RedisMailbox:
             raise LaneLost(lease.conversation)
         return int(answer)
 
-    def commit(self, lease: Lease, queued: QueuedTurn, change: Change) -> Work:
+    def commit(self, lease: Lease, queued: QueuedTurn, change: Change, *, let_go: bool = False) -> Work:
         """Pop the turn, append its replies, save its history, move or arm its action: all or nothing."""
         data = change.to_json(queued.turn.conversation)
         answer = self._scripts.run(
@@ -156,6 +159,7 @@ class RedisMailbox:
             queued.turn.event_id,
             data,
             queued.last,
+            "1" if let_go else "0",
         )
         return checked(answer, lease)
 

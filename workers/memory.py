@@ -121,6 +121,7 @@ class _Lane:
     stop: int = 0
     journal: list[str] = field(default_factory=list)
     begun: tuple[int, int, int] = (0, 0, 0)
+    ended: tuple[int, str] = (0, "")
     epoch: int = 0
     token: str = ""
     until: float = 0.0
@@ -261,7 +262,7 @@ class MemoryLanes:
             if held and lane.token != token:
                 return None
             lane.epoch += not held
-            lane.token, lane.until = token, now + LEASE_MS / 1000
+            lane.token, lane.until, lane.ended = token, now + LEASE_MS / 1000, (0, "")
             lane.due = lane.until
             return Lease(conversation, lane.epoch, token), self._view(conversation, lane)
 
@@ -272,12 +273,14 @@ class MemoryLanes:
             lane.until = lane.due = self._clock() + LEASE_MS / 1000
             return lane.stop
 
-    def commit(self, lease: Lease, queued: QueuedTurn, change: Change) -> Work:
+    def commit(self, lease: Lease, queued: QueuedTurn, change: Change, *, let_go: bool = False) -> Work:
         """Finish a turn, all or nothing, and see what is next. Raises LaneLost, TurnOvertaken."""
         with self._lock:
+            if self._ended(lease):
+                return None
             lane = self._held(lease)
             if lane.done >= queued.seq:
-                return self._view(lease.conversation, lane)
+                return self._next_work(lease, lane, let_go=let_go)
             if not lane.inbox or lane.inbox[0].seq != queued.seq:
                 raise TurnOvertaken(f"{lease.conversation}: moved")
             if change.timers and len(lane.bells) + len(change.timers) - len(change.silenced) > MAX_TIMERS:
@@ -296,7 +299,7 @@ class MemoryLanes:
                 _remember(lane.histories, queued.user, change.history, MAX_HISTORIES)
             for reply, pid in change.replies:
                 _say(lane, pid, outbox_entry(queued.turn.conversation, reply))
-            return self._view(lease.conversation, lane)
+            return self._next_work(lease, lane, let_go=let_go)
 
     def journal(self, lease: Lease, seq: int, at: int, entries: Sequence[str]) -> None:
         """Append to the journal of the turn at the head. Raises LaneLost, TurnOvertaken."""
@@ -332,9 +335,12 @@ class MemoryLanes:
         dead: str = "",
         end: End = "dead",
         gap: float = 0.0,
+        let_go: bool = False,
     ) -> Work:
         """The reply was sent, or is given up for the reason `dead`. Raises LaneLost."""
         with self._lock:
+            if self._ended(lease):
+                return None
             lane, now = self._held(lease), self._clock()
             if lane.outbox and lane.outbox[0][0] == reply.number:
                 number, pid, text = lane.outbox.popleft()
@@ -351,7 +357,7 @@ class MemoryLanes:
                     self._fates.end(Fate(delivery_id, "ambiguous" if doubtful else "sent", now, tries, receipt))
                     lane.chat = max(now, lane.chat) + gap
                     _set_notice(lane, *self._pendings.show(pid, lane.received))
-            return self._view(lease.conversation, lane)
+            return self._next_work(lease, lane, let_go=let_go)
 
     def postpone(self, lease: Lease, reply: QueuedReply, seconds: float, why: Why = "tried") -> None:
         """Later: the lane is let go until then. Raises LaneLost."""
@@ -487,6 +493,19 @@ class MemoryLanes:
             del lane.bells[bell.timer.id]
             if not bell.ends or self._pendings.run_out(bell.ends):
                 _say(lane, "", bell.entry)
+
+    def _next_work(self, lease: Lease, lane: _Lane, *, let_go: bool) -> Work:
+        """What is next; a holder that has nothing left to do lets go in the same step."""
+        work = self._view(lease.conversation, lane)
+        if work is None and let_go:
+            lane.let_go(lane.next_ring())
+            lane.begun, lane.ended = (0, 0, 0), (lease.epoch, lease.token)
+        return work
+
+    def _ended(self, lease: Lease) -> bool:
+        """Whether this holder has let go so, and lost the answer."""
+        lane = self._lanes.get(lease.conversation)
+        return lane is not None and lane.ended == (lease.epoch, lease.token)
 
     def _held(self, lease: Lease) -> _Lane:
         if not self.holds(lease):

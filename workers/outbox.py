@@ -49,11 +49,12 @@ class Outbox(Protocol):
         dead: str = "",
         end: End = "dead",
         gap: float = 0.0,
+        let_go: bool = False,
     ) -> Work:
         """The reply was sent, or is given up for the reason `dead`. What it previewed may be answered now.
 
         `gap`: seconds by which it brings its chat ahead of its pace; or, at a `limited` end, for which its channel is
-        silent. Raises LaneLost.
+        silent. With `let_go`, None means that nothing is left and the lane is let go. Raises LaneLost.
         """
 
     def postpone(self, lease: Lease, reply: QueuedReply, seconds: float, why: Why = "tried") -> None:
@@ -78,11 +79,12 @@ class RedisOutbox:
         dead: str = "",
         end: End = "dead",
         gap: float = 0.0,
+        let_go: bool = False,
     ) -> Work:
         """Drop the reply from the outbox and note what became of it. Raises LaneLost."""
         outcome, detail = (end, dead) if dead else ("sent", "".join(receipt.split()))
         place = (lease.conversation, lease.epoch, lease.token, reply.number)
-        answer = self._scripts.run("settle", *place, outcome, detail, round(gap * 1000))
+        answer = self._scripts.run("settle", *place, outcome, detail, round(gap * 1000), "1" if let_go else "0")
         if answer[0] == "lost":
             raise LaneLost(lease.conversation)
         return read_work(answer[1])
@@ -128,14 +130,17 @@ class Postman:
         self._paced: set[str] = set()
 
     async def carry(self, lease: Lease, reply: QueuedReply) -> Work:
-        """Send the reply and return what the lane holds next. Raises LaneParked when it has to wait, LaneLost."""
+        """Send the reply and return what the lane holds next, None when nothing is left and the lane is let go.
+
+        Raises LaneParked when it has to wait, LaneLost.
+        """
         delivery = reply.delivery(lease)
         channel = self._channels.get(delivery.conversation.channel)
         if channel is None:
             return await self._bury(lease, reply, "the channel is no longer configured")
         if reply.receipt:
             log.info("reply.had_arrived", extra={"delivery": delivery.id})
-            return await reach(self._outbox.settle, lease, reply, receipt=reply.receipt)
+            return await reach(self._outbox.settle, lease, reply, receipt=reply.receipt, let_go=True)
         pace = self._pace(delivery.conversation)
         await self._wait(lease, reply, delivery.conversation.channel, pace)
         try:
@@ -143,7 +148,8 @@ class Postman:
         except SendError as exc:
             return await self._failed(lease, reply, exc)
         log.info("reply.sent", extra={"delivery": delivery.id, "suspect": reply.suspect})
-        return await reach(self._outbox.settle, lease, reply, receipt=receipt.message_id, gap=pace.chat_gap)
+        gap = pace.chat_gap
+        return await reach(self._outbox.settle, lease, reply, receipt=receipt.message_id, gap=gap, let_go=True)
 
     def _pace(self, conversation: Conversation) -> Pace:
         pace = self._paces.get(conversation.channel)
@@ -178,7 +184,7 @@ class Postman:
 
     async def _bury(self, lease: Lease, reply: QueuedReply, reason: str, end: End = "dead", gap: float = 0.0) -> Work:
         log.error("reply.dead", extra={"delivery": f"{lease.conversation}#{reply.number}", "reason": reason})
-        return await reach(self._outbox.settle, lease, reply, dead=reason, end=end, gap=gap)
+        return await reach(self._outbox.settle, lease, reply, dead=reason, end=end, gap=gap, let_go=True)
 
     def _repeated(self, channel: Channel, delivery: Delivery) -> Delivery:
         """What is said when it may have arrived before: words again, marked; a file is asked for, not sent twice."""

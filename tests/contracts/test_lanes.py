@@ -570,3 +570,33 @@ def test_what_a_broken_turn_left_claimed_is_in_nobodys_hands(rig):
     rig.store.records.claim(claim_of(yes, action, held, work.seq), look(rig))
     rig.mailbox.commit(held, work, SAID)
     assert look(rig) is None
+
+
+def test_holder_with_nothing_left_lets_go_in_the_same_step(rig):
+    """The next worker can have the lane at once, and the next turn wakes one."""
+    rig.accept(turn())
+    held, work = lease(rig)
+    reply = rig.mailbox.commit(held, work, SAID, let_go=True)
+    assert rig.outbox.settle(held, reply, receipt="m1", let_go=True) is None
+    assert rig.mailbox.lease(CHAT.id, "w2")[0].epoch == held.epoch + 1
+
+
+def test_answer_lost_while_letting_go_is_given_again(rig):
+    """What was asked twice was done once, and says so; once somebody else has the lane, it is lost."""
+    rig.accept(turn())
+    held, work = lease(rig)
+    reply = rig.mailbox.commit(held, work, SAID, let_go=True)
+    assert [rig.outbox.settle(held, reply, receipt="m1", let_go=True) for _ in range(2)] == [None, None]
+    assert rig.mailbox.commit(held, work, SAID, let_go=True) is None
+    rig.mailbox.lease(CHAT.id, "w2")
+    with pytest.raises(LaneLost):
+        rig.outbox.settle(held, reply, receipt="m1", let_go=True)
+
+
+def test_holder_with_something_left_keeps_the_lane(rig):
+    """A turn that came in meanwhile is its own to do."""
+    rig.accept(turn("a"))
+    held, work = lease(rig)
+    rig.accept(turn("b"))
+    assert rig.mailbox.commit(held, work, Change(), let_go=True).turn.text == "b"
+    assert rig.mailbox.lease(CHAT.id, "w2") is None

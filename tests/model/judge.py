@@ -31,6 +31,8 @@ class Judge:
         self._verdicts = Verdicts(world, peek)
         #: Who may work on each conversation, until when.
         self._holders: dict[str, tuple[str, int]] = {}
+        #: Workers that let go because nothing was left.
+        self._over: set[str] = set()
 
     def accepted(self, turn: Turn, outcome: str, seq: int) -> None:
         """The door's answer to an event: new once, then always the same number."""
@@ -45,7 +47,11 @@ class Judge:
 
     def called(self, name: str, args: Sequence[Any], options: Mapping[str, Any], answer: Any) -> None:
         """A store did what a worker asked for. Not called when it refused because the lane was lost."""
-        if name in _FENCED and "lost" not in (answer, answer[0] if isinstance(answer, tuple) else ""):
+        over = bool(options.get("let_go")) and answer is None  # asked again, it says so again, and changes nothing
+        again = over and args[0].token in self._over
+        if over:
+            self._over.add(args[0].token)
+        if name in _FENCED and not again and "lost" not in (answer, answer[0] if isinstance(answer, tuple) else ""):
             self._held(name, args[0].lease if name in ("claim", "start") else args[0])
         follow = getattr(self, f"_{name}", None)
         if follow:
@@ -156,7 +162,9 @@ class Judge:
     def _postpone(self, lease: Lease, *_: Any, answer: Any) -> None:
         self._release(lease, answer=answer)
 
-    def _commit(self, lease: Lease, queued: QueuedTurn, change: Change, *, answer: Any) -> None:
+    def _commit(self, lease: Lease, queued: QueuedTurn, change: Change, *, answer: Any, let_go: bool = False) -> None:
+        if let_go:
+            self._release(lease, answer=answer)
         world, seq = self._world, queued.seq
         event = world.by_seq.get((lease.conversation, seq))
         if event is None:
@@ -178,8 +186,12 @@ class Judge:
         if answer[0] == "mine":
             self._verdicts.claimed(claim.pending_action_id, claim.conversation, claim.by)
 
-    def _settle(self, lease: Lease, reply: QueuedReply, *, answer: Any, dead: str = "", **_: Any) -> None:
+    def _settle(
+        self, lease: Lease, reply: QueuedReply, *, answer: Any, dead: str = "", let_go: bool = False, **_: Any
+    ) -> None:
         """The window opens with the delivery, once; a preview that cannot be delivered is over."""
+        if let_go:
+            self._release(lease, answer=answer)
         sent = self._world.sent.get((lease.conversation, reply.number))
         if dead:
             self._verdicts.undelivered(lease.conversation)

@@ -104,7 +104,6 @@ _LANE = (
     _cut("no fence in settle", settle=_FENCE),
     _cut("no fence in claim", claim=_FENCE_OF_CLAIM),
     _cut("no fence in start", start=_FENCE_OF_START),
-    _cut("no fence in release", release=_FENCE),
     _cut("lease stolen while live", lease=_LIVE_LEASE),
     _cut("no dedup in accept", accept="if first then return {'duplicate', first} end"),
     _swap("dedup without storing", accept=("redis.call('RPUSH', inbox, ", "tostring(")),

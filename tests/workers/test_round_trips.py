@@ -73,12 +73,12 @@ def test_webhook_is_one_round_trip(asked, mailbox):
     assert asked(lambda: client.post("/hooks/shop")) == ["accept"]
 
 
-def test_turn_with_one_reply_is_four_round_trips(asked, redis_client):
-    """Take the lane, finish the turn, note that its reply was sent, let go; nothing else is asked on the way."""
+def test_turn_with_one_reply_is_three_round_trips(asked, redis_client):
+    """Take the lane, finish the turn, note that its reply was sent and let go; nothing else is asked on the way."""
     bot = Bot(RedisRig(redis_client), lines=("hello", "hello again"))
     bot.say("hi")
     bot.hear("hi again")
-    assert asked(bot.work) == ["lease", "commit", "settle", "release"]
+    assert asked(bot.work) == ["lease", "commit", "settle"]
     assert bot.channel.texts == ["hello", "hello again"]
 
 
@@ -88,7 +88,7 @@ def test_a_further_turn_is_two_more(asked, redis_client):
     bot.say("first")
     for text in ("second", "third"):
         bot.hear(text)
-    assert asked(bot.work) == ["lease", "commit", "settle", "commit", "settle", "release"]
+    assert asked(bot.work) == ["lease", "commit", "settle", "commit", "settle"]
 
 
 def test_many_jobs_are_taken_in_one_round_trip(asked, mailbox, worker):

@@ -73,7 +73,7 @@ def test_worker_killed_before_its_commit_sets_a_reminder_once():
     room = Room(ScriptedProvider([CALLS, "ok", CALLS, "ok"]))
     commit = room.rig.mailbox.commit
 
-    def killed(*args):
+    def killed(*args, **options):
         room.rig.mailbox.commit = commit
         raise RuntimeError("killed")
 
@@ -94,7 +94,7 @@ def test_reminder_of_a_finished_call_is_not_lost_with_its_worker():
     room.agent._journals = room.rig.mailbox
     commit = room.rig.mailbox.commit
 
-    def killed(*args):
+    def killed(*args, **options):
         room.rig.mailbox.commit = commit
         room.agent.agent.provider = ScriptedProvider(["fine"])
         raise RuntimeError("killed")

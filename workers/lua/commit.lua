@@ -1,9 +1,10 @@
 -- Finish a turn, or several worked on as one, all or nothing. ARGV: conversation, epoch, token, seq, user, event, change
 -- as JSON {replies: [{pid, reply}], history?, move?, arms: [...], timers: [{id, at, what}], silenced: [id]}, seq of the
--- last.
+-- last, '1' to let the lane go when nothing is left.
+if ended(ARGV[2], ARGV[3]) then return {'ok', {'idle'}} end
 if not holds(ARGV[2], ARGV[3]) then return {'lost'} end
 local seq = tonumber(ARGV[4])
-if number('done') >= seq then return {'ok', view()} end
+if number('done') >= seq then return {'ok', next_work(ARGV[9], ARGV[2], ARGV[3])} end
 local head = redis.call('LINDEX', inbox, 0)
 if not head or tonumber(string.match(head, '^%d+')) ~= seq then return {'moved', view()} end
 local change = cjson.decode(ARGV[7])
@@ -22,4 +23,4 @@ for _, id in ipairs(change.silenced) do drop_timer(id) end
 for _, one in ipairs(change.timers) do set_timer(one.id, one.at, one.what) end
 for _, reply in ipairs(change.replies) do say(reply.pid, reply.reply) end
 keep()
-return {'ok', view()}
+return {'ok', next_work(ARGV[9], ARGV[2], ARGV[3])}

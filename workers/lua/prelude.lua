@@ -266,6 +266,21 @@ local function view()
   }
 end
 
+-- What is next; with '1', a holder that has nothing left to do has let go in the same step.
+local function next_work(let_go, epoch, token)
+  local work = view()
+  if let_go == '1' and work[1] == 'idle' then
+    redis.call('HSET', lane, 'token', '', 'until', 0, 'begun', '', 'ended', epoch .. ':' .. token)
+    rest()
+  end
+  return work
+end
+
+-- Whether this holder has let go so, and lost the answer.
+local function ended(epoch, token)
+  return redis.call('HGET', lane, 'ended') == epoch .. ':' .. token
+end
+
 -- An action as the pending room reads it: its name, this server's time, and its fields in this order. What follows
 -- them is for scripts that must know more of it.
 local function fields_of(pid, ...)

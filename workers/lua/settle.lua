@@ -1,11 +1,12 @@
 -- The first reply is sent, or never will be. ARGV: conversation, epoch, token, reply number, outcome, detail, by how many
 -- milliseconds it brings its chat ahead of its pace. Outcomes: 'sent' (detail: receipt); 'dead', 'doubtful' (the last
 -- try may have arrived), 'closed' (so is the address), 'limited' (its channel is silent for those milliseconds), each with
--- the reason.
+-- the reason. '1' to let the lane go when nothing is left.
+if ended(ARGV[2], ARGV[3]) then return {'ok', {'idle'}} end
 if not holds(ARGV[2], ARGV[3]) then return {'lost'} end
 local head = redis.call('LINDEX', outbox, 0)
 local said, pid, entry = string.match(head or '', '^(%d+) (%S+) (.*)$')
-if said ~= ARGV[4] then return {'gone', view()} end
+if said ~= ARGV[4] then return {'gone', next_work(ARGV[8], ARGV[2], ARGV[3])} end
 local doubtful = ARGV[5] == 'doubtful' or redis.call('HEXISTS', lane, 'suspect:' .. said) == 1
 local aside = {id = conversation .. '#' .. said, at = now(), tries = number('attempts') + 1}
 redis.call('LPOP', outbox)
@@ -24,4 +25,4 @@ else
   if ARGV[5] == 'closed' then redis.call('HSET', lane, 'closed', number('received') .. ' ' .. ARGV[6]) end
   if pid ~= '-' and redis.call('HGET', record(pid), 'state') == 'armed' then enter(pid, {'expired'}) end
 end
-return {'ok', view()}
+return {'ok', next_work(ARGV[8], ARGV[2], ARGV[3])}
