@@ -235,7 +235,7 @@ class SlackChannel:
         except SlackClientError as exc:
             raise Ambiguous("no clear answer from Slack") from exc
         except (ClientError, OSError) as exc:
-            raise _network_error(exc) from exc
+            raise _network_error(exc) from None  # it may name the address that a file was to go to
 
     async def _post(self, delivery: Delivery) -> Receipt:
         from slack_sdk.errors import SlackApiError

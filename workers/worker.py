@@ -384,6 +384,7 @@ def run_worker(services: Services) -> None:
         each.cancel()
     if heard:  # without Redis, silence says the same
         _leave(services)
+    process.loop.close()
 
 
 def _rounds(services: Services) -> list[Coroutine[Any, Any, None]]:
