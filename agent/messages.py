@@ -82,6 +82,10 @@ class UsageStats:
     model: str = ""
     provider: str = ""
 
+    def to_dict(self) -> dict[str, Any]:
+        """The usage as JSON-ready data."""
+        return {name: getattr(self, name) for name in self.__slots__}
+
     def __add__(self, other: UsageStats) -> UsageStats:
         return replace(
             other,

@@ -40,9 +40,7 @@ class KeptRequest(BaseRequest):
         """
         form, headers = _form(request_data), {"User-Agent": self.USER_AGENT}
         try:
-            async with self._session.request(
-                method, url, data=form, headers=headers, allow_redirects=False
-            ) as answer:
+            async with self._session.request(method, url, data=form, headers=headers, allow_redirects=False) as answer:
                 return answer.status, await answer.read()
         except (ClientError, OSError) as exc:  # time-outs are among them
             if never_sent(exc):
