@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 from agent.config import AgentResult
 from agent.confirmed import register_tool
+from agent.escalation import Escalation
 from agent.loop import Agent
 from agent.memory import ConversationMemory
 from agent.messages import Message, Role
@@ -91,7 +92,7 @@ class ChannelAgent:
     it at once, and what is proposed counts as shown. With `journals` a turn whose worker is killed goes on where it
     was; without, it starts over. People are answered in the language they write, if it is one of `languages` (none: any
     that has a catalogue), else in `language`. With `expiry_notice` a worker tells them when a question of theirs ends
-    unanswered.
+    unanswered; with `escalation` it tells the operators of one that nobody answers.
     """
 
     def __init__(
@@ -106,6 +107,7 @@ class ChannelAgent:
         language: str = "en",
         languages: Collection[str] = (),
         expiry_notice: bool = False,
+        escalation: Escalation | None = None,
     ) -> None:
         self.agent = agent
         self.store = store or InMemoryPendingStore()
@@ -115,6 +117,7 @@ class ChannelAgent:
         self._journals = journals
         self._language = language
         self._expiry_notice = expiry_notice
+        self._escalation = escalation
         self._languages = frozenset(languages or getattr(self.parser, "languages", ()))
         self._memories: OrderedDict[str, ConversationMemory] = OrderedDict()
         for tool in agent.tools:
@@ -389,15 +392,20 @@ class ChannelAgent:
         asked = Reply(question, self._buttons(head, case, words))
         *steps, arm = proposal.arms(self.store.seal, case.turn.scope.id)
         return Change(
-            replies=(*files, (asked, head.pending_action_id)), arms=(*steps, self._with_notice(case, arm, head))
+            replies=(*files, (asked, head.pending_action_id)), arms=(*steps, self._with_notices(case, arm, head))
         )
 
-    def _with_notice(self, case: _Case, arm: Arm, head: PendingAction) -> Arm:
+    def _with_notices(self, case: _Case, arm: Arm, head: PendingAction) -> Arm:
         """The action, and what is said when nobody answers: without a lane there is nobody to say it."""
-        if not self._expiry_notice or case.lease is None:
+        if case.lease is None:
             return arm
-        told = speak(head.language).expired_unanswered(_shortened(head.preview))
-        return replace(arm, notice=outbox_entry(case.turn.conversation, Reply(told, language=head.language)))
+        preview, here = _shortened(head.preview), case.turn.conversation
+        if self._escalation:
+            arm = self._escalation.alarmed(arm, preview, here)
+        if not self._expiry_notice:
+            return arm
+        told = speak(head.language).expired_unanswered(preview)
+        return replace(arm, notice=outbox_entry(here, Reply(told, language=head.language)))
 
     def _buttons(self, head: PendingAction, case: _Case, words: Texts) -> tuple[Button, ...]:
         """What is asked for with a code has no button that confirms: the code must be typed."""

@@ -22,6 +22,7 @@ from config.bootstrap import Services, bootstrap, check_redis
 from config.loader import ConfigError, default_config, load_settings
 from config.logs import set_up_logs
 from pending.seal import split_button
+from workers.presence import Presence
 from workers.redis import RedisUnfit
 from workers.spool_file import SpoolUnusable
 
@@ -201,11 +202,12 @@ def _add_health(app: Flask, services: Services) -> None:
     @app.get("/readyz")
     def readyz() -> tuple[Response, int]:
         try:
-            workers = services.reaper.presence.count()
+            counts = {primary.name: Presence(primary.client).count() for primary in services.primaries}
         except RedisError as exc:
             return jsonify(status="not ready", redis=type(exc).__name__, **spooled()), 503
-        status = "ready" if workers else "not ready"
-        return jsonify(status=status, redis="ok", workers=workers, **spooled()), 200 if workers else 503
+        ready, shards = all(counts.values()), {"shards": counts} if "" not in counts else {}
+        status, more = "ready" if ready else "not ready", {**shards, **spooled()}
+        return jsonify(status=status, redis="ok", workers=sum(counts.values()), **more), 200 if ready else 503
 
     def spooled() -> dict[str, int]:
         return {"spooled": services.spool.count()} if services.spool else {}

@@ -16,11 +16,12 @@ import click
 from config.refusals import clear_errors, fail, load
 
 if TYPE_CHECKING:  # as in config.cli: a command loads only what it needs
+    from config.schema import Settings
     from pending.audit.body import Body
     from pending.audit.check import Report
     from pending.audit.entry import Entry
     from pending.audit.ledger import Ledger
-    from pending.audit.tail import Tail
+    from pending.audit.tail import Tail, Tails
 
 #: Faults that are printed; a log that was restored from an old copy may have thousands.
 MOST_FAULTS = 20
@@ -134,21 +135,29 @@ def _keys(data: Path) -> list[str]:
     return keys or fail(f"no secret key: set {VARIABLE}, or name the data folder of the workers with --data")
 
 
-def _tail(config: Path | None, data: Path) -> tuple[Tail | None, list[str]]:
+def _tail(config: Path | None, data: Path) -> tuple[Tail | Tails | None, list[str]]:
     """What is still in Redis, or the note that nobody can tell."""
     from redis.exceptions import RedisError
 
     from config.bootstrap import find_redis
     from config.loader import ConfigError
-    from pending.audit.tail import Tail
-    from workers.redis import connect
 
     try:
-        client = connect(find_redis(load(config), data))
-        client.ping()
-    except (ConfigError, RedisError, ValueError):
+        settings = load(config)
+        return _tail_of(settings, find_redis(settings, data)), []
+    except (ConfigError, RedisError, ValueError, KeyError):
         return None, ["Redis cannot be reached: entries missing at the end of the log would not be noticed"]
-    return Tail(client), []
+
+
+def _tail_of(settings: Settings, url: str) -> Tail | Tails:
+    from pending.audit.tail import Tail, Tails
+    from workers.redis import connect
+    from workers.shards import ShardMap
+
+    client = connect(url)
+    client.ping()
+    tails = {name: Tail(connect(each)) for name, each in settings.shards.items()}
+    return Tails([tails[home] for home in ShardMap(client).refresh()]) if tails else Tail(client)
 
 
 def _tell(report: Report, notes: list[str]) -> None:

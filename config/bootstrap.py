@@ -14,6 +14,7 @@ from redis import Redis
 from redis.exceptions import ResponseError
 
 from agent import Agent, AgentConfig, ChannelAgent, ConversationMemory, OfflineProvider, Tool, ToolPolicy
+from agent.escalation import Escalation
 from agent.tools.errors import ToolLoadError
 from agent.tools.loader import LoadedTools, load_all, load_tools
 from channels.base import Channel, MediaSource, Notebook, Pace
@@ -38,11 +39,13 @@ from pending.audit.auditor import Auditor
 from pending.audit.ledger import FILE as LEDGER
 from pending.audit.ledger import Ledger
 from pending.audit.signer import Signer
+from pending.redis_records import LUA as PENDING_LUA
 from pending.store import BasePendingStore
 from pending.texts import speak
 from workers.connections import Connections
 from workers.deliveries import Deliveries, RedisDeliveries
 from workers.drain import Drain
+from workers.founding import check_alone, found
 from workers.journals import Journals, RedisJournals
 from workers.mailbox import LUA, Limits, Mailbox, RedisMailbox
 from workers.notebook import RedisNotebook
@@ -50,6 +53,7 @@ from workers.outbox import Postman, RedisOutbox
 from workers.queue import WakeUps
 from workers.reaper import Reaper
 from workers.redis import RedisUnfit, Scripts, check_fit, connect
+from workers.shards import Primary, RoutedScripts, ShardMap
 from workers.spool import Spool
 from workers.spool_file import FOLDER as SPOOL
 from workers.spool_file import SpoolFile
@@ -79,6 +83,7 @@ class Services:
     public_url: str
     redis_url: str
     redis: Redis
+    primaries: tuple[Primary, ...]
     mailbox: Mailbox
     channels: Mapping[str, Channel]
     media: LocalMediaStore
@@ -90,26 +95,35 @@ class Services:
 
 
 def bootstrap(
-    settings: Settings, *, data: Path, redis_url: str = "", public_url: str = "", patient: bool = False
+    settings: Settings,
+    *,
+    data: Path,
+    redis_url: str = "",
+    public_url: str = "",
+    patient: bool = False,
+    shard: str = "",
 ) -> Services:
     """Wire a process. `patient` is for workers, which ride out a restart of Redis; the web refuses fast instead.
 
-    Raises ConfigError and RedisUnfit, each naming the cure.
+    `shard` names the primary that a worker works for. Raises ConfigError and RedisUnfit, each naming the cure.
     """
+    if patient:
+        _check_shard(settings, shard)
     keys = _open_data(data)
     os.environ.setdefault("SAYSO_DATA", str(data))
     redis_url = redis_url or find_redis(settings, data)
     public_url = settings.public_url or (public_url or os.environ.get("SAYSO_PUBLIC_URL", DEFAULT_URL)).rstrip("/")
-    client = _connect(redis_url, patient=patient)
-    if patient:
-        Connections.of(client).wire = Wire(redis_url)
+    client = _open_redis(redis_url, patient=patient)
+    primaries = open_primaries(settings, redis_url, client, patient=patient)
+    own = next((primary for primary in primaries if primary.name == shard), primaries[0])
+    gated = bool(settings.shards)
     wake_up = WakeUps(client)
-    scripts = Scripts(client, LUA)
+    scripts, pending_scripts = (_scripts(client, primaries, folder) for folder in (LUA, PENDING_LUA))
     media = LocalMediaStore(data / "media", keys=keys, public_url=public_url)
     feed = RedisFeed(connect(redis_url, answer_seconds=FEED_SECONDS))
     shelf = _Shelf(RedisNotebook(client), feed, media, keys, public_url)
     channels = {name: _sound_channel(name, settings, shelf) for name in settings.channels}
-    agents = _agents(settings, client, media, keys, RedisJournals(scripts))
+    agents = _agents(settings, pending_scripts, media, keys, RedisJournals(scripts))
     voice = _voice(agents)
     limits = settings.limits
     mailbox = RedisMailbox(
@@ -121,14 +135,15 @@ def bootstrap(
     return Services(
         settings=settings,
         public_url=public_url,
-        redis_url=redis_url,
+        redis_url=own.url,
         redis=client,
+        primaries=primaries,
         mailbox=mailbox,
         channels=channels,
         media=media,
         drain=Drain(
             mailbox,
-            Postman(RedisOutbox(scripts), channels, speak, paces=_paces(settings, channels)),
+            Postman(RedisOutbox(scripts, wake_up), channels, speak, paces=_paces(settings, channels, len(primaries))),
             channels,
             agents,
             voice,
@@ -136,17 +151,47 @@ def bootstrap(
             settings.workers.turn_timeout,
             settings.workers.join_bursts,
         ),
-        reaper=Reaper(client, scripts, wake_up),
-        auditor=Auditor(client, Ledger(data / LEDGER, Signer(keys))),
+        reaper=Reaper(own.client, Scripts(own.client, LUA, gated=gated), wake_up),
+        auditor=Auditor(own.client, Ledger(data / LEDGER, Signer(keys)), gated=gated),
         deliveries=RedisDeliveries(scripts, wake_up),
         spool=Spool(SpoolFile(data / SPOOL), mailbox) if settings.spool else None,
     )
 
 
+def _check_shard(settings: Settings, shard: str) -> None:
+    names = ", ".join(settings.shards)
+    if settings.shards and shard not in settings.shards:
+        raise ConfigError([f"a worker works for one primary: give --shard (or SAYSO_SHARD), one of {names}"])
+    if shard and not settings.shards:
+        raise ConfigError([f"--shard {shard}: the configuration has no `shards`: leave it out"])
+
+
+def open_primaries(settings: Settings, redis_url: str, client: Redis, *, patient: bool = False) -> tuple[Primary, ...]:
+    """All servers that hold conversations; the one of `redis_url` where no others are named. Raises ConfigError."""
+    named = settings.shards.items()
+    found = [Primary(name, url, _open_redis(url, patient=patient)) for name, url in named]
+    return tuple(found or [Primary("", redis_url, client)])
+
+
+def _open_redis(url: str, *, patient: bool) -> Redis:
+    client = _connect(url, patient=patient)
+    if patient:
+        Connections.of(client).wire = Wire(url)
+    return client
+
+
+def _scripts(client: Redis, primaries: Sequence[Primary], folder: Path) -> Scripts:
+    if not primaries[0].name:
+        return Scripts(client, folder)
+    return RoutedScripts(ShardMap(client), {primary.name: primary.client for primary in primaries}, folder)
+
+
 def open_deliveries(settings: Settings, data: Path) -> Deliveries:
     """The deliveries alone, for the command line. Raises ConfigError."""
-    client = _connect(find_redis(settings, data), patient=False)
-    return RedisDeliveries(Scripts(client, LUA), WakeUps(client))
+    url = find_redis(settings, data)
+    client = _connect(url, patient=False)
+    scripts = _scripts(client, open_primaries(settings, url, client), LUA)
+    return RedisDeliveries(scripts, WakeUps(client))
 
 
 def find_redis(settings: Settings, data: Path) -> str:
@@ -181,9 +226,14 @@ def _connect(url: str, *, patient: bool) -> Redis:
 
 def check_redis(services: Services) -> None:
     """Refuse a Redis that would lose what we keep, and say what is risky. Raises RedisUnfit, redis.RedisError."""
-    _check_version(services.redis)
-    for warning in check_fit(services.redis):
-        log.warning("redis.risk", extra={"advice": warning})
+    for client in dict.fromkeys([services.redis, *(primary.client for primary in services.primaries)]):
+        _check_version(client)
+        for warning in check_fit(client):
+            log.warning("redis.risk", extra={"advice": warning})
+    if services.settings.shards:
+        found(services.redis, services.primaries)
+    else:
+        check_alone(services.redis)
 
 
 def _check_version(client: Redis) -> None:
@@ -238,11 +288,11 @@ def _select(toolbox: LoadedTools, patterns: Sequence[str] | None) -> list[Tool]:
 
 
 def _agents(
-    settings: Settings, client: Redis, media: LocalMediaStore, keys: list[str], journals: Journals
+    settings: Settings, scripts: Scripts, media: LocalMediaStore, keys: list[str], journals: Journals
 ) -> dict[str, ChannelAgent]:
     toolbox = load_toolbox(settings)
     return {
-        name: _agent(settings, channel, toolbox, _redis_store(channel, client, keys), media, journals)
+        name: _agent(settings, channel, toolbox, _redis_store(channel, scripts, keys), media, journals)
         for name, channel in settings.channels.items()
     }
 
@@ -257,8 +307,8 @@ def _voice(agents: Mapping[str, ChannelAgent]) -> Voice:
     return words
 
 
-def _redis_store(channel: AnyChannel, client: Redis, keys: list[str]) -> RedisPendingStore:
-    return RedisPendingStore(parser=_parser(channel), client=client, secret_keys=keys)
+def _redis_store(channel: AnyChannel, scripts: Scripts, keys: list[str]) -> RedisPendingStore:
+    return RedisPendingStore(parser=_parser(channel), scripts=scripts, secret_keys=keys)
 
 
 def _parser(channel: AnyChannel) -> RegexConfirmParser:
@@ -291,7 +341,16 @@ def _agent(
         language=channel.speaks,
         languages=channel.languages,
         expiry_notice=channel.expiry_notice,
+        escalation=_escalation(settings, channel),
     )
+
+
+def _escalation(settings: Settings, channel: AnyChannel) -> Escalation | None:
+    """Operators are told in the language of the channel that they are on."""
+    if channel.escalate is None:
+        return None
+    after, to = channel.escalate.after, channel.escalate.to
+    return Escalation(after, Conversation(to.channel, to.chat, to.thread), settings.channels[to.channel].speaks)
 
 
 def _policy(settings: PolicySettings | None) -> ToolPolicy | None:
@@ -300,17 +359,24 @@ def _policy(settings: PolicySettings | None) -> ToolPolicy | None:
     return ToolPolicy(settings.allow, settings.review, settings.deny, settings.deny_when)
 
 
-def _paces(settings: Settings, channels: Mapping[str, Channel]) -> dict[str, Callable[[Conversation], Pace]]:
-    return {name: _pace(channel, settings.channels[name].messages_per_second) for name, channel in channels.items()}
+def _paces(
+    settings: Settings, channels: Mapping[str, Channel], shares: int = 1
+) -> dict[str, Callable[[Conversation], Pace]]:
+    return {
+        name: _pace(channel, settings.channels[name].messages_per_second, shares) for name, channel in channels.items()
+    }
 
 
-def _pace(channel: Channel, per_second: float | None) -> Callable[[Conversation], Pace]:
-    """The platform's own pace, unless the configuration knows this account's."""
-    if per_second is None:
-        return channel.pace
+def _pace(channel: Channel, per_second: float | None, shares: int) -> Callable[[Conversation], Pace]:
+    """The platform's own pace, unless the configuration knows this account's; each primary keeps to its share of it."""
     if per_second == 0:
         return lambda _: Pace()
-    return lambda conversation: replace(channel.pace(conversation), per_second=per_second)
+
+    def pace(conversation: Conversation) -> Pace:
+        own = channel.pace(conversation)
+        return replace(own, per_second=(own.per_second if per_second is None else per_second) / shares)
+
+    return pace
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""The `sayso` command: up, web, worker, chat, check, audit, deliveries, simulate."""
+"""The `sayso` command: up, web, worker, chat, check, audit, deliveries, shards, simulate."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ import click
 from config.audit_cli import audit
 from config.deliveries_cli import deliveries
 from config.refusals import clear_errors, fail, load
+from config.shards_cli import shards
 from config.simulate_cli import simulate
 
 _config = click.option(
@@ -36,6 +37,7 @@ def main() -> None:
 
 
 main.add_command(audit)
+main.add_command(shards)
 main.add_command(deliveries)
 main.add_command(simulate)
 
@@ -91,7 +93,8 @@ def web(config: Path | None, data: Path, host: str, port: int, threads: int) -> 
 @main.command()
 @_config
 @_data
-def worker(config: Path | None, data: Path) -> None:
+@click.option("--shard", envvar="SAYSO_SHARD", default="", help="The primary to work for, where there are several.")
+def worker(config: Path | None, data: Path, shard: str = "") -> None:
     """Run a worker process: it answers turns and sends replies."""
     from channels.sdks import load_sdks
     from config.bootstrap import bootstrap, check_redis
@@ -101,7 +104,7 @@ def worker(config: Path | None, data: Path) -> None:
     set_up_logs()
     settings = load(config)
     with clear_errors():
-        services = bootstrap(settings, data=data, patient=True)
+        services = bootstrap(settings, data=data, patient=True, shard=shard)
         check_redis(services)
     load_sdks(channel.platform for channel in settings.channels.values())
     run_worker(services)

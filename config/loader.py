@@ -14,8 +14,10 @@ import yaml
 from pydantic import ValidationError
 
 from config.schema import (
+    AddressSettings,
     AgentSettings,
     ConsoleSettings,
+    EscalateSettings,
     Origin,
     Path_,
     PolicySettings,
@@ -33,6 +35,7 @@ _KNOWN_KEYS = sorted(
         info.alias or name
         for model in (
             Settings, AgentSettings, PolicySettings, WhatsAppSettings, TelegramSettings, SlackSettings, ConsoleSettings,
+            EscalateSettings, AddressSettings,
         )
         for name, info in model.model_fields.items()
     }
@@ -52,7 +55,7 @@ _WORDS = {
     "float_parsing": "must be a number",
     "too_short": "is empty: add one",
     "string_too_short": "is empty: give it a value",
-    "string_pattern_mismatch": "a channel's name has 1 to 64 letters, digits and . _ -",
+    "string_pattern_mismatch": "a name has 1 to 64 letters, digits and . _ -",
     "missing": "missing: add it",
     "union_tag_not_found": "platform is missing: one of whatsapp, telegram, slack, console",
     "union_tag_invalid": "unknown platform: one of whatsapp, telegram, slack, console",
@@ -236,7 +239,7 @@ class _Reader:
     def _in_clear(self, path: Path_, text: str) -> bool:
         """Whether a secret, or a part of one, stands in the file: also as the default of a variable."""
         literal = _REFERENCE.sub(lambda match: (match["default"] or "").removeprefix(":-"), text)
-        if path == ("redis_url",):
+        if _is_redis(path):
             return bool(re.search(r"://[^/@]*:[^/@]*\w[^/@]*@", literal))
         return _last(path) in self.secrets and bool(re.search(r"\w", literal))
 
@@ -282,7 +285,7 @@ class _Reader:
 
     def _shown(self, path: Path_, value: Any) -> str:
         """The value, unless it is a secret: one by its key, or whatever came from the environment or a file."""
-        if _last(path) in self.secrets or path == ("redis_url",):
+        if _last(path) in self.secrets or _is_redis(path):
             return ""
         if path in self.references:
             return f" (it is what {self.references[path]} says)"
@@ -295,6 +298,11 @@ class _Reader:
 
     def _place(self, mark: yaml.Mark) -> str:
         return f"{self.file}:{mark.line + 1}:{mark.column + 1}"
+
+
+def _is_redis(path: Path_) -> bool:
+    """Whether a value is the URL of a Redis, which may hold a password."""
+    return path[:1] in (("redis_url",), ("shards",))
 
 
 def _last(path: Path_) -> str:

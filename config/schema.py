@@ -70,6 +70,12 @@ def _web_address(url: str) -> str:
     return url.rstrip("/")
 
 
+def _redis_address(url: str) -> str:
+    if not url.startswith(("redis://", "rediss://", "unix://")):
+        raise ValueError("no URL of a Redis: write it as redis://host:6379/0, rediss://... or unix:///path")
+    return url
+
+
 def _shipped(language: str) -> str:
     if language not in SHIPPED_LANGUAGES:
         raise ValueError(f"no table of yes and no for this language: choose from {', '.join(SHIPPED_LANGUAGES)}")
@@ -78,6 +84,7 @@ def _shipped(language: str) -> str:
 
 Secret = Annotated[SecretStr, AfterValidator(_not_blank)]
 Url = Annotated[str, AfterValidator(_web_address)]
+RedisUrl = Annotated[str, AfterValidator(_redis_address)]
 OptionalUrl = Annotated[Url | None, BeforeValidator(_nothing_if_empty)]
 NotBoolean = BeforeValidator(_no_boolean)
 Language = Annotated[str, AfterValidator(_shipped)]
@@ -137,6 +144,21 @@ class PolicySettings(Section):
     deny_when: list[dict[str, str]] = []
 
 
+class AddressSettings(Section):
+    """A conversation, as its platform names it."""
+
+    channel: str
+    chat: str = Field(min_length=1)
+    thread: str = ""
+
+
+class EscalateSettings(Section):
+    """Who hears of a question that is unanswered so many seconds after it was delivered."""
+
+    after: Annotated[float, NotBoolean] = Field(gt=0, le=86_400)
+    to: AddressSettings
+
+
 class ChannelSettings(Section):
     """What every channel has. `tools` left out means all; `confirm_ttl` is in seconds.
 
@@ -152,6 +174,7 @@ class ChannelSettings(Section):
     confirm_emoji: bool = False
     messages_per_second: Annotated[float | None, NotBoolean] = Field(default=None, ge=0, le=10_000)
     expiry_notice: bool = False
+    escalate: EscalateSettings | None = None
 
     @model_validator(mode="after")
     def _speaks_what_it_reads(self) -> Self:
@@ -226,6 +249,7 @@ class Settings(Section):
 
     public_url: str = ""
     redis_url: str = Field(default="", repr=False)  # it may hold a password
+    shards: dict[Annotated[str, Field(pattern=CHANNEL_NAME)], RedisUrl] = Field(default={}, repr=False)
     spool: bool = False
     agent: AgentSettings = AgentSettings()
     workers: WorkerSettings = WorkerSettings()
@@ -258,9 +282,20 @@ class Settings(Section):
     @field_validator("redis_url")
     @classmethod
     def _a_redis(cls, url: str) -> str:
-        if url and not url.startswith(("redis://", "rediss://", "unix://")):
-            raise ValueError("no URL of a Redis: write it as redis://host:6379/0, rediss://... or unix:///path")
-        return url
+        return _redis_address(url) if url else ""
+
+    @field_validator("shards", mode="before")
+    @classmethod
+    def _left_out(cls, urls: object) -> object:
+        """`shards:` with nothing below it says as much as no line at all."""
+        return {} if urls is None else urls
+
+    @field_validator("shards")
+    @classmethod
+    def _different_servers(cls, urls: dict[str, str]) -> dict[str, str]:
+        if len(set(urls.values())) < len(urls):
+            raise ValueError("two names have the same URL: each primary is a server of its own")
+        return urls
 
     @field_validator("channels")
     @classmethod
@@ -270,11 +305,26 @@ class Settings(Section):
             raise ValidationError.from_exception_data(cls.__name__, [_taken(name) for name in sorted(taken)])
         return channels
 
+    @field_validator("channels")
+    @classmethod
+    def _operators_can_be_reached(cls, channels: dict[str, AnyChannel]) -> dict[str, AnyChannel]:
+        targets = {name: each.escalate.to.channel for name, each in channels.items() if each.escalate}
+        lost = [_nowhere(name, to, channels) for name, to in targets.items() if to not in channels]
+        if lost:
+            raise ValidationError.from_exception_data(cls.__name__, lost)
+        return channels
+
 
 def _taken(name: str) -> InitErrorDetails:
     """The error of one console's name. It carries the path, so that the channel's own line is told."""
     words = "this name is a page of the console's own: choose another, such as web"
     return InitErrorDetails(type=PydanticCustomError("console_name", words), loc=(name,), input=name)
+
+
+def _nowhere(name: str, to: str, channels: Mapping[str, AnyChannel]) -> InitErrorDetails:
+    """The error of one channel that escalates to none. It carries the path, so that the very line is told."""
+    error = PydanticCustomError("no_channel", "names no channel; known: {known}", {"known": ", ".join(channels)})
+    return InitErrorDetails(type=error, loc=(name, "escalate", "to", "channel"), input=to)
 
 
 def secret_fields() -> set[str]:

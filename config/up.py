@@ -180,11 +180,17 @@ class Up:
         web = [*sayso, "web", *common, "--host", self.host, "--port", str(self.port)]
         self._children = [Child("web", web, environ)]
         self._children += [
-            Child(f"worker {number}", [*sayso, "worker", *common], environ) for number in range(1, self.workers + 1)
+            Child(f"worker {name} {number}".replace("  ", " "), [*sayso, "worker", *common, *shard], environ)
+            for name, shard in self._shards()
+            for number in range(1, self.workers + 1)
         ]
         for child in self._children:
             child.start()
             self._kept.append(Kept(child.name, child.is_alive, child.start, time.monotonic()))
+
+    def _shards(self) -> list[tuple[str, list[str]]]:
+        """What the workers of each primary are started with."""
+        return [(name, ["--shard", name]) for name in self.settings.shards] or [("", [])]
 
     def _await_ready(self) -> None:
         deadline = time.monotonic() + READY_SECONDS

@@ -272,8 +272,8 @@ class RedisPendingStore(BasePendingStore):
     """Pending actions in Redis (6.2 or later), for many processes and machines.
 
     Only the record is stored, never a closure: register an executor factory for each kind. `secret_keys` seal the
-    records, by default those of the environment's SAYSO_SECRET_KEYS. Raises ValueError for a `client` that does not
-    decode its answers.
+    records, by default those of the environment's SAYSO_SECRET_KEYS. With several primaries, `scripts` are this room's
+    (`LUA`), wherever they run. Raises ValueError for a `client` that does not decode its answers.
     """
 
     def __init__(
@@ -285,9 +285,10 @@ class RedisPendingStore(BasePendingStore):
         max_executor_entries: int = 5000,
         *,
         client: Redis | None = None,
+        scripts: Scripts | None = None,
         secret_keys: list[str] | None = None,
     ) -> None:
-        scripts = Scripts(client or connect(url), LUA, prefix=prefix)
+        scripts = scripts or Scripts(client or connect(url), LUA, prefix=prefix)
         seal = Seal(secret_keys or _keys_from_environment())
         super().__init__(RedisRecords(scripts), seal, parser, default_ttl_seconds, max_executor_entries)
 

@@ -217,6 +217,10 @@ class Texts:
         """Nobody answered the question in time."""
         return self._say("expired_unanswered", preview=preview)
 
+    def escalation(self, preview: str, channel: str, seconds: float) -> str:
+        """Told to operators: nobody answered a question on `channel` yet; an answer counts for so long after it."""
+        return self._say("escalation", preview=preview, channel=channel, duration=self._duration(seconds))
+
     def _step(self, state: str, preview: str, told: str) -> str:
         if state == "done":
             return "\n   ".join(self.done(preview, told).splitlines())

@@ -9,8 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol
 
 from workers.lane import pairs
-from workers.mailbox import WakeUp
-from workers.redis import Scripts, shard_of
+from workers.redis import Scripts, WakeUp, shard_of
 
 #: What may have become of a reply. `ambiguous`: sent after a try that may have arrived too; `failed`: taken by the
 #: platform and not delivered; `dead`: given up; `retried`: put back into its outbox.

@@ -33,6 +33,7 @@ from workers.lane import (
 from workers.mailbox import LEASE_MS, Mailbox
 from workers.offload import offload, reach
 from workers.outbox import Postman
+from workers.redis import ShardMoved
 from workers.words import Voice, Words
 
 log = logging.getLogger(__name__)
@@ -107,7 +108,11 @@ class Drain:
     async def run(self, conversation: str) -> None:
         """Empty a conversation's outbox and mailbox, in order, unless another worker is at it."""
         token, asked = secrets.token_urlsafe(8), self.clock()
-        taken = await reach(self.mailbox.lease, conversation, token)
+        try:
+            taken = await reach(self.mailbox.lease, conversation, token)
+        except ShardMoved as exc:  # it is woken where it arrives
+            _log_left(conversation, exc)
+            return
         if taken is None:
             return
         held = self._at_work[conversation] = _Held(taken[0], asked)
@@ -118,9 +123,9 @@ class Drain:
             if not working.done():
                 raise LaneLost(conversation)
             await working
-        except (LaneLost, LaneParked, TurnOvertaken) as exc:
+        except (LaneLost, LaneParked, TurnOvertaken, ShardMoved) as exc:
             # A lane that is still held is worked on again when its lease ends.
-            log.info("lane.left", extra={"conversation": conversation, "reason": type(exc).__name__})
+            _log_left(conversation, exc)
         finally:
             if self._at_work.get(conversation) is held:
                 del self._at_work[conversation]
@@ -230,6 +235,10 @@ class Drain:
         slots = asyncio.Semaphore(MAX_FETCHES)
         files = await asyncio.gather(*(_kept(media, channel, self.media, slots) for media in turn.media))
         return replace(queued, turn=replace(turn, media=tuple(files)))
+
+
+def _log_left(conversation: str, reason: Exception) -> None:
+    log.info("lane.left", extra={"conversation": conversation, "reason": type(reason).__name__})
 
 
 def _unasked(queued: QueuedTurn, words: Callable[[], Words]) -> str | None:

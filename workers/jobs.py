@@ -35,6 +35,7 @@ def drain(conversation: str) -> None:
 
 
 def _from_environment() -> Services:
-    """Under a plain `rq worker` nobody installed anything: SAYSO_CONFIG and SAYSO_DATA say what to load."""
+    """Under a plain `rq worker` nobody installed anything: the environment says what to load (SAYSO_CONFIG, ...)."""
     settings = load_settings(default_config())
-    return bootstrap(settings, data=Path(os.environ.get("SAYSO_DATA", ".sayso")), patient=True)
+    data, shard = Path(os.environ.get("SAYSO_DATA", ".sayso")), os.environ.get("SAYSO_SHARD", "")
+    return bootstrap(settings, data=data, patient=True, shard=shard)

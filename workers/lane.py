@@ -19,6 +19,8 @@ from channels.types import Conversation, Delivery, Reply, Turn
 
 #: Timers that one conversation may have. The scripts know it too.
 MAX_TIMERS = 100
+#: What an outbox entry begins with that another conversation is to say. The scripts look for it.
+FORWARD = '{"forward"'
 
 
 class LaneError(Exception):
@@ -140,6 +142,11 @@ class QueuedReply:
     ahead: float = 0.0
     receipt: str = ""
 
+    @property
+    def is_forwarded(self) -> bool:
+        """Whether another conversation is to say it."""
+        return self.text.startswith(FORWARD)
+
     def delivery(self, lease: Lease) -> Delivery:
         """The reply with its address, as adapters take it."""
         entry = json.loads(self.text)
@@ -181,7 +188,8 @@ class Arm:
     """A pending action to store: its record exactly as sealed, and for how long it may be answered once shown.
 
     A `live` one is what its scope waits for; others are reached by a button, or as the `steps` of a plan. `notice` is
-    the outbox entry that is said when its window closes unanswered, "" for none.
+    the outbox entry that is said when its window closes unanswered, `alarm` the one that is said when nobody answered
+    `alarm_after_ms` after it was shown, at the end of its window at the latest; "" for none.
     """
 
     pending_action_id: str
@@ -197,14 +205,23 @@ class Arm:
     plan: str = ""
     steps: tuple[str, ...] = ()
     notice: str = ""
+    alarm: str = ""
+    alarm_after_ms: int = 0
 
     @property
     def more(self) -> tuple[str, ...]:
         """Fields that only some actions have, by name and value."""
         fields = {"code": self.code, "plan": self.plan, "steps": " ".join(self.steps)}
+        fields |= {"idempotent": "1" if self.idempotent else "", **self._later}
+        return tuple(word for name, value in fields.items() if value for word in (name, value))
+
+    @property
+    def _later(self) -> dict[str, str]:
+        """What is said when nobody answers, behind the scope that it is about."""
         notice = f"{self.user} {self.notice}" if self.notice else ""
-        given = {**fields, "idempotent": "1" if self.idempotent else "", "notice": notice}
-        return tuple(word for name, value in given.items() if value for word in (name, value))
+        if not self.alarm:
+            return {"notice": notice}
+        return {"notice": notice, "alarm": f"{self.user} {self.alarm}", "alarm_after": str(self.alarm_after_ms)}
 
     def to_dict(self) -> dict[str, Any]:
         """The action as the scripts read it."""
@@ -276,9 +293,14 @@ class Change:
         return json.dumps(data)
 
 
-def outbox_entry(to: Conversation, reply: Reply) -> str:
-    """A reply and its address, as the outbox keeps them. What it collapses with comes first: scripts look for it."""
-    first = {"collapse": reply.collapse} if reply.collapse else {}
+def outbox_entry(to: Conversation, reply: Reply, *, forward: bool = False) -> str:
+    """A reply and its address, as the outbox keeps them. What it collapses with comes first: scripts look for it.
+
+    `forward`: it waits in the outbox of one conversation until it is put into that of the one it is addressed to.
+    """
+    first: dict[str, Any] = {"collapse": reply.collapse} if reply.collapse else {}
+    if forward:
+        first = {"forward": True}
     return json.dumps({**first, "to": [to.channel, to.chat, to.thread], "reply": reply.to_json()})
 
 

@@ -7,14 +7,14 @@ Everything a turn changes - the mailbox, the replies, the history, the pending a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from channels.types import Reply, Turn
 from workers.lane import Change, LaneLost, Lease, QueuedTurn, TurnOvertaken, Work, outbox_entry, read_work, stops
-from workers.redis import SHARDS, Scripts
+from workers.redis import SHARDS, Scripts, WakeUp
 from workers.words import Voice, Words
 
 #: Milliseconds a lane stays with a worker that stopped renewing: how long a killed worker's turn waits at most.
@@ -24,9 +24,6 @@ SEEN_MS = 72 * 3600 * 1000
 
 #: Where this room's scripts are.
 LUA = Path(__file__).parent / "lua"
-
-#: The arguments that make the RQ job which drains a conversation: keys, id and hash. Empty: nobody is woken.
-WakeUp = Callable[[str], Sequence[str | bytes | int | float]]
 
 
 Outcome = Literal["new", "duplicate", "ignored", "full", "fast", "crowded", "spooled"]

@@ -12,9 +12,10 @@ from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import Any, Protocol, TypeVar
 
-from channels.types import Reply, Turn
+from channels.types import Delivery, Reply, Turn
 from workers.deliveries import REPORTS, Aside, Fate, MemoryFates, new_id, repeatable, split_id
 from workers.lane import (
+    FORWARD,
     MAX_TIMERS,
     Arm,
     Change,
@@ -31,7 +32,7 @@ from workers.lane import (
     stops,
 )
 from workers.mailbox import LEASE_MS, SEEN_MS, Accepted, Limits, Outcome, refusal, waited_ms
-from workers.outbox import End, Why
+from workers.outbox import MAX_WAITING, End, Why
 from workers.words import Voice
 
 V = TypeVar("V")
@@ -42,6 +43,8 @@ _MARK = re.compile(r'\{"collapse": "[^"]+"')
 MAX_LANES = 5000
 #: Event ids and histories remembered in one conversation.
 MAX_EVENTS = 1000
+#: Forwarded deliveries remembered.
+MAX_FORWARDED = 5000
 MAX_HISTORIES = 1000
 #: Turns that may be worked on as one.
 MAX_BURST = 10
@@ -90,11 +93,14 @@ class _Letter:
 
 @dataclass(frozen=True, slots=True)
 class _Bell:
-    """A timer, the outbox entry that it says, and the action whose window it ends, "" for none."""
+    """A timer, the outbox entry that it says, and the action whose window it `ends` or that nobody answered when it
+    `asks`, "" for none.
+    """
 
     timer: Timer
     entry: str
     ends: str = ""
+    asks: str = ""
 
 
 @dataclass(slots=True)
@@ -225,6 +231,7 @@ class MemoryLanes:
         self._limits = limits or Limits()
         self._max_lanes = max_lanes
         self._lanes: OrderedDict[str, _Lane] = OrderedDict()
+        self._forwarded: OrderedDict[str, str] = OrderedDict()
 
     def accept(self, turn: Turn, *, tapped: str = "", waited_seconds: float = 0.0) -> Accepted:
         """Store a turn once."""
@@ -234,7 +241,7 @@ class MemoryLanes:
             first = lane.seen.get(turn.event_id)
             if first and now - first[1] < SEEN_MS / 1000:
                 return Accepted("duplicate", first[0])
-            if is_new and not turn.addressed:
+            if not lane.received and not turn.addressed:
                 return Accepted("ignored", 0)
             refused = self._refused(lane, turn, now, is_new=is_new, paced=not waited)
             if refused:
@@ -319,7 +326,7 @@ class MemoryLanes:
             if not self.holds(lease):
                 return None
             lane = self._lanes[lease.conversation]
-            self._ring(lane)
+            self._ring(lease.conversation, lane)
             if lane.busy and not hand_over:
                 return self._view(lease.conversation, lane)
             lane.let_go(self._clock() + WAKE_GRACE_SECONDS if lane.busy else lane.next_ring())
@@ -356,7 +363,7 @@ class MemoryLanes:
                 else:
                     self._fates.end(Fate(delivery_id, "ambiguous" if doubtful else "sent", now, tries, receipt))
                     lane.chat = max(now, lane.chat) + gap
-                    _set_notice(lane, *self._pendings.show(pid, lane.received))
+                    _set_notices(lane, *self._pendings.show(pid, lane.received))
             return self._next_work(lease, lane, let_go=let_go)
 
     def postpone(self, lease: Lease, reply: QueuedReply, seconds: float, why: Why = "tried") -> None:
@@ -380,6 +387,21 @@ class MemoryLanes:
             lane, channel = self._held(lease), self._channel(lease.conversation)
             channel.gap = 1 / per_second
             return channel.book(lane, reply.number, self._clock()) or 0.0
+
+    def forward(self, delivery: Delivery) -> str:
+        """Say it in another lane, once. Returns its id there, or "" when too many replies wait there already."""
+        with self._lock:
+            first, name = self._forwarded.get(delivery.id), delivery.conversation.id
+            if first:
+                return first
+            lane, now = self._lanes.get(name, _Lane()), self._clock()
+            if len(lane.outbox) >= MAX_WAITING or (name not in self._lanes and not self._has_room()):
+                return ""
+            self._lanes[name] = lane
+            lane.due = lane.due if lane.awaited(now) else now
+            number = _say(lane, "", outbox_entry(delivery.conversation, delivery.reply))
+            _remember(self._forwarded, delivery.id, f"{name}#{number}", MAX_FORWARDED)
+            return f"{name}#{number}"
 
     def report(self, delivery_id: str, message_id: str, status: str, reason: str = "") -> str:
         """Note what a platform said. Returns the state that is kept, "" for one nobody knows."""
@@ -415,8 +437,8 @@ class MemoryLanes:
         with self._lock:
             now = self._clock()
             found = [(name, lane) for name, lane in self._lanes.items() if lane.due is not None and lane.due <= now]
-            for _, lane in found:
-                self._ring(lane)
+            for name, lane in found:
+                self._ring(name, lane)
                 lane.due = now + WAKE_GRACE_SECONDS if lane.busy else lane.next_ring()
             return [name for name, lane in found if lane.busy]
 
@@ -484,15 +506,21 @@ class MemoryLanes:
             lane.due = lane.due if lane.awaited(now) else now + WAKE_GRACE_SECONDS
             _say(lane, "", outbox_entry(turn.conversation, refusal(self._voice(turn), refused)))
 
-    def _ring(self, lane: _Lane) -> None:
-        """What is due says what it has to say. The end of a window waits until no turn does: it may be the yes."""
+    def _ring(self, conversation: str, lane: _Lane) -> None:
+        """What is due says what it has to say. What is about a question waits until no turn does: it may be the yes."""
         now = self._clock()
         for bell in sorted(lane.bells.values(), key=lambda bell: (bell.timer.at, bell.timer.id)):
-            if bell.timer.at > now or (bell.ends and lane.inbox):
+            if bell.timer.at > now or ((bell.ends or bell.asks) and lane.inbox):
                 continue
             del lane.bells[bell.timer.id]
-            if not bell.ends or self._pendings.run_out(bell.ends):
+            if self._speaks(conversation, bell):
                 _say(lane, "", bell.entry)
+
+    def _speaks(self, conversation: str, bell: _Bell) -> bool:
+        """Whether one that is due has anything to say: one about a question only while nobody answered it."""
+        if bell.ends:
+            return self._pendings.run_out(bell.ends)
+        return not bell.asks or self._pendings.view(conversation, "", bell.asks)[1].get("state") == "shown"
 
     def _next_work(self, lease: Lease, lane: _Lane, *, let_go: bool) -> Work:
         """What is next; a holder that has nothing left to do lets go in the same step."""
@@ -515,6 +543,8 @@ class MemoryLanes:
     def _view(self, conversation: str, lane: _Lane) -> Work:
         if lane.outbox:
             number, _, text = lane.outbox[0]
+            if text.startswith(FORWARD):
+                return QueuedReply(number, text, lane.attempts + 1)
             suspect, now = lane.may_have_arrived(number), self._clock()
             wait = self._channel(conversation).book(lane, number, now)
             receipt = self._fates.arrived(f"{conversation}#{number}") if suspect else ""
@@ -600,11 +630,25 @@ def _set_timers(lane: _Lane, queued: QueuedTurn, change: Change) -> None:
         lane.bells[timer.id] = _Bell(timer, outbox_entry(queued.turn.conversation, Reply(timer.text)))
 
 
-def _set_notice(lane: _Lane, at: float, arm: Arm | None) -> None:
-    """A scope waits for one action at a time: the notice of the next takes the place of one that has nothing to say."""
-    if arm and arm.notice and len(lane.bells) < MAX_TIMERS:
-        timer = Timer(f"end:{arm.user}", at, Reply.from_json(json.loads(arm.notice)["reply"]).text)
-        lane.bells[timer.id] = _Bell(timer, arm.notice, ends=arm.pending_action_id)
+def _set_notices(lane: _Lane, at: float, arm: Arm | None) -> None:
+    """What an action shown just now has to say when nobody answers, until its window closes `at`.
+
+    A scope waits for one action at a time: the notice of the next takes the place of one that has nothing to say.
+    """
+    if arm is None:
+        return
+    sooner = max(0, arm.ttl_ms - arm.alarm_after_ms) / 1000
+    alarm = Timer(f"alarm:{arm.user}", round(at - sooner, 3), _words(arm.alarm))
+    notice = Timer(f"end:{arm.user}", at, _words(arm.notice))
+    for bell in (
+        _Bell(alarm, arm.alarm, asks=arm.pending_action_id), _Bell(notice, arm.notice, ends=arm.pending_action_id)
+    ):  # fmt: skip
+        if bell.entry and len(lane.bells) < MAX_TIMERS:
+            lane.bells[bell.timer.id] = bell
+
+
+def _words(entry: str) -> str:
+    return Reply.from_json(json.loads(entry)["reply"]).text if entry else ""
 
 
 def _remember(notes: OrderedDict[str, V], key: str, value: V, most: int) -> None:

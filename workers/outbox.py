@@ -13,15 +13,17 @@ from redis.exceptions import RedisError
 
 from channels.base import AddressClosed, Ambiguous, Channel, Pace, RateLimited, SendError, Unreachable
 from channels.types import Conversation, Delivery, Receipt, Reply
-from workers.lane import LaneLost, LaneParked, Lease, QueuedReply, Work, read_work
+from workers.lane import LaneLost, LaneParked, Lease, QueuedReply, Work, outbox_entry, read_work
 from workers.offload import reach
-from workers.redis import Scripts
+from workers.redis import Scripts, WakeUp
 from workers.words import Speak
 
 log = logging.getLogger(__name__)
 
 #: A reply is given up after this many tries.
 MAX_ATTEMPTS = 10
+#: Replies that may wait in a conversation to which others forward theirs. The scripts know it too.
+MAX_WAITING = 100
 #: The longest pause between two tries, in seconds, unless the platform asks for more.
 MAX_BACKOFF_SECONDS = 60.0
 
@@ -63,12 +65,19 @@ class Outbox(Protocol):
     def pace(self, lease: Lease, reply: QueuedReply, per_second: float) -> float:
         """Say how fast the reply's channel sends. Returns the seconds until its turn. Raises LaneLost."""
 
+    def forward(self, delivery: Delivery) -> str:
+        """Append it to the outbox of the conversation it is addressed to, once for its id, and wake a worker there.
+
+        Needs no lease. Returns its id there, or "" when too many replies wait there already.
+        """
+
 
 class RedisOutbox:
     """The outbox in Redis: each call is one script, one round trip."""
 
-    def __init__(self, scripts: Scripts) -> None:
+    def __init__(self, scripts: Scripts, wake_up: WakeUp = lambda _: ()) -> None:
         self._scripts = scripts
+        self._wake_up = wake_up
 
     def settle(
         self,
@@ -102,6 +111,12 @@ class RedisOutbox:
         if wait_ms == -2:
             raise LaneLost(lease.conversation)
         return wait_ms / 1000
+
+    def forward(self, delivery: Delivery) -> str:
+        """Say it in another lane, once."""
+        to, entry = delivery.conversation.id, outbox_entry(delivery.conversation, delivery.reply)
+        said = self._scripts.run("forward", to, delivery.id, entry, *self._wake_up(to))
+        return f"{to}#{said}" if said else ""
 
 
 class Postman:
@@ -138,6 +153,8 @@ class Postman:
         channel = self._channels.get(delivery.conversation.channel)
         if channel is None:
             return await self._bury(lease, reply, "the channel is no longer configured")
+        if reply.is_forwarded:
+            return await self._forward(lease, reply, delivery)
         if reply.receipt:
             log.info("reply.had_arrived", extra={"delivery": delivery.id})
             return await reach(self._outbox.settle, lease, reply, receipt=reply.receipt, let_go=True)
@@ -150,6 +167,14 @@ class Postman:
         log.info("reply.sent", extra={"delivery": delivery.id, "suspect": reply.suspect})
         gap = pace.chat_gap
         return await reach(self._outbox.settle, lease, reply, receipt=receipt.message_id, gap=gap, let_go=True)
+
+    async def _forward(self, lease: Lease, reply: QueuedReply, delivery: Delivery) -> Work:
+        """Have another conversation say it: whatever is wrong with its platform holds nobody up in this one."""
+        there = await reach(self._outbox.forward, delivery)
+        if not there:
+            return await self._bury(lease, reply, "too many replies wait in the conversation that it is for")
+        log.info("reply.forwarded", extra={"delivery": delivery.id, "there": there})
+        return await reach(self._outbox.settle, lease, reply, receipt=there, let_go=True)
 
     def _pace(self, conversation: Conversation) -> Pace:
         pace = self._paces.get(conversation.channel)

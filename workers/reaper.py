@@ -9,10 +9,9 @@ import secrets
 from redis import Redis
 from redis.exceptions import RedisError
 
-from workers.mailbox import WakeUp
 from workers.offload import offload
 from workers.presence import Presence
-from workers.redis import PREFIX, Scripts
+from workers.redis import PREFIX, Scripts, WakeUp
 
 log = logging.getLogger(__name__)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -15,7 +15,7 @@ from zlib import crc32
 from redis import Redis
 from redis.backoff import ExponentialWithJitterBackoff, NoBackoff
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import NoScriptError, RedisError
+from redis.exceptions import NoScriptError, RedisError, ResponseError
 from redis.retry import Retry
 
 from workers.connections import Connections
@@ -25,14 +25,33 @@ SHARDS = 64
 #: What every key of ours begins with.
 PREFIX = "sayso:"
 
+#: The arguments that make the RQ job which drains a conversation: keys, id and hash. Empty: nobody is woken.
+WakeUp = Callable[[str], Sequence[str | bytes | int | float]]
+
 _DEFINED = re.compile(r"local (?:function )?([\w, ]+?)\s*(?:[=(]|$)", re.MULTILINE)
 _WORD = re.compile(r"\w+")
 _COMMENT = re.compile(r"--.*")
 _PRELUDE = Path(__file__).parent / "lua" / "prelude.lua"
+#: What our scripts' refusals begin with when their shard is not to be touched on this server.
+_MOVED = "SHARDMOVED"
+#: What each script begins with where there are several primaries. One that is closing still takes turns in, and lets
+#: whoever holds a lane finish.
+_GATE = """do
+  local home = redis.call('GET', KEYS[1] .. ':home') or 'nowhere'
+  local here = home == 'open' or (string.sub(home, 1, 7) == 'closing' and not %s)
+  if not here then return redis.error_reply('SHARDMOVED ' .. home) end
+end
+"""
+#: The script that begins work on a lane.
+LEASE = "lease"
 
 
 class RedisUnfit(Exception):
     """Raised at start when the Redis given could lose or evict what we must keep."""
+
+
+class ShardMoved(ResponseError):
+    """Raised when a shard is on its way, or at home on another primary: nothing was done."""
 
 
 def connect(url: str, *, patient: bool = False, answer_seconds: float | None = None) -> Redis:
@@ -96,17 +115,19 @@ class Scripts:
     """Lua scripts of one folder, each run in one round trip and loaded by itself where it is not known.
 
     Every script gives the same answer when it is sent again, because we resend when a reply was lost. Raises ValueError
-    for a client that does not decode its answers.
+    for a client that does not decode its answers. `gated` scripts touch no shard whose home is another server: they
+    raise ShardMoved.
     """
 
-    def __init__(self, client: Redis, folder: Path, *, prefix: str = PREFIX) -> None:
+    def __init__(self, client: Redis, folder: Path, *, prefix: str = PREFIX, gated: bool = False) -> None:
         if not client.connection_pool.connection_kwargs.get("decode_responses"):
             raise ValueError("this Redis client answers in bytes: make it with decode_responses=True")
         prelude = _definitions(_PRELUDE.read_text())
         self._prefix = prefix
+        self._gated = gated
         self._connections = Connections.of(client)
         self._scripts = {
-            path.stem: Script.of(_with_definitions(path.read_text(), prelude))
+            path.stem: Script.of(_gate(path.stem, gated) + _with_definitions(path.read_text(), prelude))
             for path in sorted(folder.glob("*.lua"))
             if path != _PRELUDE
         }
@@ -115,19 +136,40 @@ class Scripts:
 
     def run(self, name: str, conversation: str, *args: Any) -> Any:
         """Run a script for one conversation. Raises redis.RedisError."""
-        return self._on_shard(name, shard_of(conversation), conversation, *args)
+        return self.evaluate(name, shard_of(conversation), conversation, *args)
 
     def on_shard(self, name: str, shard: int, *args: Any) -> Any:
         """Run a script for a shard as a whole. Raises redis.RedisError."""
-        return self._on_shard(name, shard, "-", *args)
+        return self.evaluate(name, shard, "-", *args)
 
     def on_every_shard(self, name: str, *args: Any) -> list[Any]:
-        """Run a script once per shard, in order of the shards."""
-        return [self.on_shard(name, shard, *args) for shard in range(SHARDS)]
+        """Run a script once per shard that can be touched here, in order of the shards. Raises redis.RedisError."""
+        answers = []
+        for shard in range(SHARDS):
+            with contextlib.suppress(ShardMoved):
+                answers.append(self.on_shard(name, shard, *args))
+        return answers
 
-    def _on_shard(self, name: str, shard: int, *args: Any) -> Any:
-        script = self._scripts[name]
-        ask = partial(self._connections.ask, "EVALSHA", script.sha, 1, f"{self._prefix}{{{shard}}}", *args)
+    def at_home(self) -> frozenset[int]:
+        """The shards whose home this server is: all of them where there is one server. Raises redis.RedisError."""
+        if not self._gated:
+            return frozenset(range(SHARDS))
+        keys = [f"{self._prefix}{{{shard}}}:home" for shard in range(SHARDS)]
+        words = enumerate(self._connections.ask("MGET", *keys))
+        return frozenset(shard for shard, word in words if str(word).startswith(("open", "closing")))
+
+    def evaluate(self, name: str, shard: int, *args: Any) -> Any:
+        """Run a script with all its arguments, the conversation or "-" first. Raises redis.RedisError."""
+        script, key = self._scripts[name], f"{self._prefix}{{{shard}}}"
+        try:
+            return self._evaluated(script, key, *args)
+        except ResponseError as exc:
+            if str(exc).startswith(_MOVED):
+                raise ShardMoved(str(exc)) from exc
+            raise
+
+    def _evaluated(self, script: Script, key: str, *args: Any) -> Any:
+        ask = partial(self._connections.ask, "EVALSHA", script.sha, 1, key, *args)
         try:
             return ask()
         except NoScriptError:
@@ -146,6 +188,10 @@ class Scripts:
         finally:
             self._loading.discard(script.sha)
         return ask()
+
+
+def _gate(name: str, gated: bool) -> str:
+    return _GATE % ("true" if name == LEASE else "false") if gated else ""
 
 
 def _definitions(prelude: str) -> list[tuple[set[str], str]]:

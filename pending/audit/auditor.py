@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import secrets
 import time
@@ -18,7 +19,7 @@ from pending.audit.entry import Entry, Kept
 from pending.audit.ledger import Ledger, LedgerUnusable
 from pending.audit.tail import Tail, waiting
 from workers.offload import offload
-from workers.redis import PREFIX, Scripts
+from workers.redis import PREFIX, Scripts, ShardMoved
 
 log = logging.getLogger(__name__)
 
@@ -35,13 +36,19 @@ class Auditor:
     """
 
     def __init__(
-        self, client: Redis, ledger: Ledger, *, clock: Callable[[], float] = time.time, prefix: str = PREFIX
+        self,
+        client: Redis,
+        ledger: Ledger,
+        *,
+        clock: Callable[[], float] = time.time,
+        prefix: str = PREFIX,
+        gated: bool = False,
     ) -> None:
         self._client = client
         self._ledger = ledger
         self._clock = clock
         self._tail = Tail(client, prefix=prefix)
-        self._scripts = Scripts(client, _LUA, prefix=prefix)
+        self._scripts = Scripts(client, _LUA, prefix=prefix, gated=gated)
         self._lock = f"{prefix}auditor"
         self._token = secrets.token_urlsafe(8)
 
@@ -66,12 +73,16 @@ class Auditor:
 
     def drain(self) -> int:
         """Move what waits, whoever else is at it: two do no harm. Raises RedisError, LedgerUnusable."""
-        lists = self._tail.read()
+        here = self._scripts.at_home()
+        lists = [texts if shard in here else [] for shard, texts in enumerate(self._tail.read())]
         if not any(lists):
             return 0
         found = [waiting(shard, texts) for shard, texts in enumerate(lists)]
+        bodies = self._bodies(found)
+        if not here <= self._scripts.at_home():  # one is leaving: who knows how much of it was read
+            return 0
         self._report_gaps(found)
-        stored = self._ledger.store([one for kept in found for one in kept], self._bodies(found))
+        stored = self._ledger.store([one for kept in found for one in kept], bodies)
         for rival in stored.rivals:
             log.error("audit.rival", extra={"shard": rival.shard, "entry": rival.n})
         for kept, texts in zip(found, lists, strict=True):
@@ -101,4 +112,5 @@ class Auditor:
             return
         numbers = [one.n for one in kept if Entry.parse(one.text)] or [0]
         strange = [text for one, text in zip(kept, texts, strict=True) if not Entry.parse(one.text)]
-        self._scripts.on_shard("drained", kept[0].shard, min(numbers), max(numbers), *strange)
+        with contextlib.suppress(ShardMoved):  # its next home drops them: they are stored once, however often they come
+            self._scripts.on_shard("drained", kept[0].shard, min(numbers), max(numbers), *strange)

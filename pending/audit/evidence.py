@@ -13,13 +13,15 @@ from pending.audit.entry import Kept
 from pending.audit.export import read_export
 from pending.audit.ledger import Ledger, LedgerUnusable
 from pending.audit.signer import Signer
-from pending.audit.tail import Tail
+from pending.audit.tail import Tail, Tails
 from pending.seal import Seal
 
 _SQLITE = b"SQLite format 3\0"
 
 
-def verify(files: Sequence[Path], keys: Sequence[str], *, tail: Tail | None = None, whole: bool = False) -> Report:
+def verify(
+    files: Sequence[Path], keys: Sequence[str], *, tail: Tail | Tails | None = None, whole: bool = False
+) -> Report:
     """Check ledgers and exports together, with what Redis holds if there is a `tail`.
 
     Raises LedgerUnusable, redis.RedisError.

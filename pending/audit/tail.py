@@ -67,6 +67,23 @@ class Tail:
         return f"{self._prefix}{{{shard}}}"
 
 
+class Tails:
+    """The lists of shards that are on several servers. Every method raises redis.RedisError."""
+
+    def __init__(self, homes: Sequence[Tail]) -> None:
+        self._homes = homes
+
+    def kept(self) -> list[Kept]:
+        """Everything that waits, each shard's where it is at home."""
+        found = {tail: tail.kept() for tail in dict.fromkeys(self._homes)}
+        return [one for tail, kept in found.items() for one in kept if self._homes[one.shard] is tail]
+
+    def tips(self) -> dict[int, Tip]:
+        """The last entry of each shard, as the scripts at its home remember it."""
+        found = {tail: tail.tips() for tail in dict.fromkeys(self._homes)}
+        return {shard: found[tail][shard] for shard, tail in enumerate(self._homes)}
+
+
 def _answers(pipe: Pipeline) -> list[Any]:
     """What was asked for; None for a key of another type: one that somebody put in a shard must not hide the others."""
     found = pipe.execute(raise_on_error=False)

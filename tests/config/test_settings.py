@@ -40,7 +40,7 @@ MISTAKES = {
     "number for text": ("channels:\n  a: {platform: console, title: 5}\n", "title: must be text: put it in quotes"),
     "text for list": ("tools: x\n", ":1:1: tools: must be a list, such as [a, b] (it is 'x')"),
     "too large": ("agent: {max_iterations: 1000}\n", ":1:9: agent.max_iterations: must be less than or equal to 100"),
-    "name": ("channels:\n  a/b: {platform: console}\n", ":2:3: channels.a/b: a channel's name has 1 to 64 letters"),
+    "name": ("channels:\n  a/b: {platform: console}\n", ":2:3: channels.a/b: a name has 1 to 64 letters"),
     "model": ("agent: {model: gpt}\n", ":1:9: agent.model: unknown model: write 'offline', which needs no account "),
     "url": ("public_url: bots.example.com\n", ":1:1: public_url: no URL: write it as https://bots.example.com (it is"),
     "unset": ("public_url: ${NOPE}\n", ":1:1: public_url: NOPE is not set: export NOPE=..., or write ${NOPE:-default}"),
@@ -52,6 +52,31 @@ MISTAKES = {
         "channels:\n  a: {platform: slack, bot_token: ${SECRET}, signing_secret: ${SECRET}, api_url: fake:80}\n",
         ":2:73: channels.a.api_url: no URL: write it as https://bots.example.com (it is 'fake:80')",
     ),
+    "operators nowhere": (
+        "channels:\n  a:\n    platform: console\n    escalate: {after: 300, to: {channel: opps, chat: C1}}\n  ops:\n"
+        "    platform: console\n",
+        ":4:33: channels.a.escalate.to.channel: names no channel; known: a, ops (it is 'opps')",
+    ),
+    "operators without a chat": (
+        "channels:\n  a: {platform: console, escalate: {after: 300, to: {channel: a}}}\n",
+        "channels.a.escalate.to.chat: missing: add it",
+    ),
+    "operators with no chat": (
+        "channels:\n  a: {platform: console, escalate: {after: 300, to: {channel: a, chat: ''}}}\n",
+        "channels.a.escalate.to.chat: is empty: give it a value",
+    ),
+    "operators' chat as a number": (
+        "channels:\n  a: {platform: console, escalate: {after: 300, to: {channel: a, chat: -100}}}\n",
+        "channels.a.escalate.to.chat: must be text: put it in quotes",
+    ),
+    "alarm at once": (
+        "channels:\n  a: {platform: console, escalate: {after: 0, to: {channel: a, chat: C1}}}\n",
+        "channels.a.escalate.after: must be greater than 0",
+    ),
+    "alarm never": (
+        "channels:\n  a: {platform: console, escalate: {to: {channel: a, chat: C1}}}\n",
+        "channels.a.escalate.after: missing: add it",
+    ),
     "negative pace": ("channels:\n  a: {platform: console, messages_per_second: -1}\n", "messages_per_second: "),
     "true for seconds": ("channels:\n  a: {platform: console, confirm_ttl: true}\n", "confirm_ttl: must be a number"),
     "true for count": ("agent: {max_iterations: true}\n", ":1:9: agent.max_iterations: must be a number"),
@@ -59,6 +84,8 @@ MISTAKES = {
         "channels:\n  a: {platform: whatsapp, account_sid: A, auth_token: '${SECRET}', from: '+49'}\n",
         ":2:68: channels.a.from: no WhatsApp sender: write it as whatsapp:+14155238886 (it is '+49')",
     ),
+    "primary": ("shards: {a/b: 'redis://host'}\n", ":1:10: shards.a/b: a name has 1 to 64 letters"),
+    "one primary twice": ("shards: {a: redis://x, b: redis://x}\n", ":1:1: shards: two names have the same URL: each"),
     "module": ("tools:\n  - no.such\nchannels: {a: {platform: console}}\n", ":2:5: tools: cannot load tools from"),
     "pattern": (
         "tools: [good.py]\nchannels:\n  a: {platform: console, tools: [zap_*]}\n",
@@ -130,6 +157,9 @@ def test_secret_in_clear_is_refused_and_not_repeated(file: Path, line: str):
         "agent: {model: '${SECRET}', max_iterations: '${SECRET}'}\n",
         "redis_url: redis://:s3cr3t-value@host\n",
         "redis_url: http://${SECRET}@host\n",
+        "shards: {a: 'redis://:s3cr3t-value@host'}\n",
+        "shards: {a: 'http://${SECRET}@host'}\n",
+        "shards: {a: 'redis://${SECRET}@host', b: 'redis://${SECRET}@host'}\n",
         "channels:\n  a: {platform: whatsapp, account_sid: A, auth_token: '${SECRET}', from: '${SECRET}'}\n",
     ],
 )
@@ -148,10 +178,12 @@ def test_secrets_are_not_in_the_repr(file: Path):
     """Settings may be printed."""
     file.write_text(
         "redis_url: redis://:${SECRET}@host\n"
+        "shards: {a: 'redis://:${SECRET}@a', b: 'redis://:${SECRET}@b'}\n"
         "channels:\n  a: {platform: telegram, token: '${SECRET}', secret_token: '${SECRET}'}\n"
     )
     settings = load_settings(file, {"SECRET": SECRET})
     assert SECRET in settings.redis_url
+    assert SECRET in settings.shards["b"]
     assert SECRET not in repr(settings) + str(settings)
 
 

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from redis import Redis
+
+from agent.escalation import Escalation
+from channels.types import Conversation, Delivery, Reply
 from config.bootstrap import bootstrap
 from config.loader import load_settings
 from workers.journals import RedisJournals
@@ -15,3 +19,19 @@ def test_agents_of_a_worker_journal_their_turns(tmp_path: Path, redis_url: str):
     file.write_text("channels:\n  web:\n    platform: console\n")
     services = bootstrap(load_settings(file, {}), data=tmp_path, redis_url=redis_url)
     assert isinstance(services.drain.agents["web"]._journals, RedisJournals)
+
+
+def test_operators_are_alarmed_as_configured(tmp_path: Path, redis_url: str, redis_client: Redis):
+    """There, in their channel's language; and a worker is woken for what was forwarded to them."""
+    file = tmp_path / "sayso.yaml"
+    file.write_text(
+        "channels:\n  web:\n    platform: console\n"
+        "    escalate: {after: 300, to: {channel: ops, chat: C1, thread: T}}\n"
+        "  ops: {platform: console, language: de}\n"
+    )
+    services = bootstrap(load_settings(file, {}), data=tmp_path, redis_url=redis_url)
+    to = Conversation("ops", "C1", "T")
+    assert services.drain.agents["web"]._escalation == Escalation(300, to, "de")
+    assert services.drain.agents["ops"]._escalation is None
+    services.drain.postman._outbox.forward(Delivery("web:1#1", to, Reply("Look there")))
+    assert redis_client.llen("rq:queue:sayso") == 1

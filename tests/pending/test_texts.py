@@ -49,6 +49,7 @@ def previews(language: str) -> Iterator[str]:
     yield words.repeated(HOSTILE)
     yield words.reminder_set(HOSTILE, "9:00")
     yield words.reminder_set("A", HOSTILE)
+    yield words.escalation(HOSTILE, "wa", 600)
     yield words.plan([HOSTILE, "B"])
     for state in ("done", "failed", "unknown", "cancelled"):
         yield words.plan_report([(state, HOSTILE, "")])
@@ -128,6 +129,7 @@ def test_acknowledgements_are_short(language):
     """A phone shows each without scrolling; no line says nothing."""
     words = speak(language)
     said = [getattr(words, name)("A") for name in SAYS_PREVIEW] + [getattr(words, name)() for name in SAYS_ALONE]
+    said.append(words.escalation("A", "wa", 600))
     assert all(1 < len(line) <= 200 for line in said)
     assert len(set(said)) == len(said)
 
@@ -145,11 +147,12 @@ def test_a_question_with_a_code_never_offers_a_bare_yes(language):
 
 @pytest.mark.parametrize("language", ALL)
 def test_durations_are_spoken_in_the_language(language):
-    """The question and the offer of undo tell how long."""
+    """The question, the offer of undo and the alarm tell how long."""
     words = speak(language)
     assert "60" in words.question("A", 60)
     assert MINUTES[language] in words.question("A", 300)
     assert MINUTES[language] in words.undo_offer(300)
+    assert MINUTES[language] in words.escalation("A", "wa", 300)
 
 
 @pytest.mark.parametrize(
@@ -225,6 +228,13 @@ def test_a_reminder_tells_its_time_and_its_words():
     assert speak().reminder("Call Ana") == "Reminder: Call Ana"
 
 
+def test_operators_are_told_where_what_waits_and_for_how_long():
+    """The window counts from the question, so it is true whenever they read it."""
+    assert speak().escalation("Delete A", "wa", 600) == (
+        "No answer yet on wa: Delete A\nAn answer counts only within 10 minutes of the question."
+    )
+
+
 def test_a_result_speaks_for_itself():
     """What the tool reported replaces our own words."""
     assert (speak().done("Delete A", "3 deleted"), speak().done("Delete A", "")) == ("3 deleted", "Done: Delete A")
@@ -293,4 +303,5 @@ def test_arabic_isolates_what_may_be_latin():
     isolated = "\u2068Delete A\u2069"
     assert all(isolated in getattr(speak("ar"), name)("Delete A") for name in SAYS_PREVIEW)
     assert speak("ar").reminder_set("Delete A", "9:00").count("\u2068") == 2
+    assert speak("ar").escalation("Delete A", "wa", 60).count("\u2068") == 2
     assert speak("ar").plan(["Delete A", "B"]).splitlines()[1] == f"1. {isolated}"

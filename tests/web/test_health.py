@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 
 from redis import Redis
 
+from config.embedded import EmbeddedRedis
 from tests.web.services import browser
 from workers.presence import Presence
 from workers.redis import connect
+from workers.shards import Primary
 
 
 def health_of(client: Redis):
     """A browser in front of an app whose Redis this is."""
-    return browser(reaper=SimpleNamespace(presence=Presence(client)))
+    return browser(primaries=(Primary("", "", client),))
 
 
 def test_process_without_redis_is_healthy_but_not_ready():
@@ -30,11 +33,25 @@ def test_bot_without_workers_is_not_ready(redis_client: Redis):
     assert (ready.status_code, ready.json) == (503, {"status": "not ready", "redis": "ok", "workers": 0})
 
 
+def test_primary_without_workers_makes_the_bot_not_ready(redis_client: Redis, tmp_path: Path):
+    """A part of all people would not be answered."""
+    server = EmbeddedRedis(tmp_path)
+    server.start()
+    other = connect(server.url)
+    client = browser(primaries=(Primary("a", "", redis_client), Primary("b", "", other)))
+    Presence(redis_client).beat()
+    assert client.get("/readyz").json["shards"] == {"a": 1, "b": 0}
+    assert client.get("/readyz").status_code == 503
+    Presence(other).beat()
+    assert client.get("/readyz").status_code == 200
+    server.stop()
+
+
 def test_turns_that_wait_on_this_disk_are_counted(redis_client: Redis):
     """With Redis and without it; a bot without a spool does not speak of one."""
     spool = SimpleNamespace(count=lambda: 7)
     for client, redis in ((redis_client, "ok"), (connect("redis://127.0.0.1:1"), "ConnectionError")):
-        ready = browser(reaper=SimpleNamespace(presence=Presence(client)), spool=spool).get("/readyz").json
+        ready = browser(primaries=(Primary("", "", client),), spool=spool).get("/readyz").json
         assert (ready["redis"], ready["spooled"]) == (redis, 7)
 
 

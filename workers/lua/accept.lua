@@ -6,7 +6,8 @@ local seen = shard .. ':seen:' .. conversation .. ':' .. ARGV[2]
 local first = redis.call('GET', seen)
 if first then return {'duplicate', first} end
 local function flag(letter) return string.find(ARGV[11], letter, 1, true) ~= nil end
-if flag('a') and redis.call('EXISTS', lane) == 0 then return {'ignored', '0'} end
+-- A conversation in which nobody ever wrote to us has a lane too when others forward to it.
+if flag('a') and redis.call('HEXISTS', lane, 'received') == 0 then return {'ignored', '0'} end
 
 local waiting = redis.call('LLEN', inbox)
 if waiting >= tonumber(ARGV[6]) then return {'full', '0'} end

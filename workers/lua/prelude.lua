@@ -18,6 +18,7 @@ local MAX_DELIVERIES = 50      -- of the last so many replies of a conversation
 local MAX_ASIDE = 1000
 local SPREAD = 50              -- milliseconds between those that waited for a channel that names no pace
 local MAX_TIMERS = 100         -- of one conversation
+local MAX_WAITING = 100        -- replies in a conversation to which others forward theirs
 local SOON = 15000             -- what is due within this has work, or a holder; later ones wait for a platform or a timer
 local BUSY_NOTICE = 60000      -- one whose turns are refused is told so once a minute
 local MAX_BURST = 10           -- turns that may be worked on as one
@@ -223,7 +224,9 @@ local function arrived(said)
   return (state == 'sent' or state == 'delivered' or state == 'read') and receipt or ''
 end
 
+-- What another conversation is to say is put there once, whoever tries, and goes out at the pace of that one.
 local function to_send(reply)
+  if string.find(reply, '^%d+ %- {"forward"') then return {'reply', reply, number('attempts') + 1, 0, -1, 0, ''} end
   local said, doubtful = string.match(reply, '^%d+'), suspect(reply)
   local ahead = math.max(0, number('chat') - now())
   return {
@@ -361,17 +364,25 @@ local function abandon_own(pid, event)
   if pid and redis.call('HGET', record(pid), 'by') == event then abandon(pid) end
 end
 
--- The window opens when the user can see the preview: of a plan, that of all its steps. Its end is told, if it is to be.
+-- What a question has to say when nobody answers it. A scope waits for one action at a time: the notice of the next
+-- takes the place of one that has nothing to say.
+local function set_notice(kind, words, at, what)
+  if not words or redis.call('ZCARD', timers) >= MAX_TIMERS then return end
+  local user, reply = string.match(words, '^(%S+) (.*)$')
+  what.id, what.at, what.reply = kind .. user, at, reply
+  set_timer(what.id, at, cjson.encode(what))
+end
+
+-- The window opens when the user can see the preview: of a plan, that of all its steps. Its end is told, if it is to be,
+-- and others are alarmed before that, or in the same moment ('alarm:' sorts before 'end:').
 local function show(pid, seen)
-  local state, ttl, steps, notice = unpack(redis.call('HMGET', record(pid), 'state', 'ttl', 'steps', 'notice'))
+  local state, ttl, steps, notice, alarm, after =
+    unpack(redis.call('HMGET', record(pid), 'state', 'ttl', 'steps', 'notice', 'alarm', 'alarm_after'))
   if state ~= 'armed' then return end
   enter(pid, {'shown'}, 'expires', now() + (tonumber(ttl) or 0), 'seen', seen)
-  if notice and redis.call('ZCARD', timers) < MAX_TIMERS then
-    -- A scope waits for one action at a time: the notice of the next takes the place of one that has nothing to say.
-    local user, reply = string.match(notice, '^(%S+) (.*)$')
-    local id, ends = 'end:' .. user, now() + (tonumber(ttl) or 0)
-    set_timer(id, ends, cjson.encode({id = id, at = ends, ends = pid, reply = reply}))
-  end
+  local window = tonumber(ttl) or 0
+  set_notice('alarm:', alarm, now() + math.min(window, tonumber(after) or window), {asks = pid})
+  set_notice('end:', notice, now() + window, {ends = pid})
   for step in string.gmatch(steps or '', '%S+') do show(step, seen) end
 end
 
@@ -383,15 +394,21 @@ local function ran_out(pid)
   return true
 end
 
--- The timers that are due say what they have to say, in the step that forgets them. The end of a window waits until no
--- turn does: a yes that was sent in time may be among them.
+-- Whether a timer that is due has anything to say: one about a question only while nobody answered it.
+local function speaks(what)
+  if what.ends then return ran_out(what.ends) end
+  return not what.asks or redis.call('HGET', record(what.asks), 'state') == 'shown'
+end
+
+-- The timers that are due say what they have to say, in the step that forgets them. What is about a question waits until
+-- no turn does: a yes that was sent in time may be among them.
 local function ring()
   local rung = redis.call('ZRANGEBYSCORE', timers, '-inf', now())
   for _, id in ipairs(rung) do
     local what = cjson.decode(redis.call('HGET', timer, id) or '{}')
-    if not what.ends or redis.call('LLEN', inbox) == 0 then
+    if not (what.ends or what.asks) or redis.call('LLEN', inbox) == 0 then
       drop_timer(id)
-      if what.reply and (not what.ends or ran_out(what.ends)) then say('-', what.reply) end
+      if what.reply and speaks(what) then say('-', what.reply) end
     end
   end
   if #rung > 0 then keep() end

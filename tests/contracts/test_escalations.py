@@ -1,0 +1,250 @@
+"""Escalations: an unanswered question alarms its operators once, from a lane of their own, and delays nobody."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from channels.types import Conversation, Delivery, Reply
+from pending.records import Claim
+from tests.contracts.rigs import CHAT, RedisRig, turn
+from tests.contracts.test_lanes import lease, look, propose
+from tests.contracts.test_timers import HOUR, said, set_timers, timer
+from workers.lane import Change, Move, QueuedReply, outbox_entry
+from workers.outbox import MAX_WAITING
+
+OPS = Conversation("ops", "C123")
+#: Seconds after which operators are alarmed here; the window of a question is 60.
+AFTER = 30
+
+
+def alarmed(rig, *, after: float = AFTER, notice: str = "", alarm: str = "Look there") -> Change:
+    """A question that operators hear of."""
+    change, _ = propose(rig)
+    entry = outbox_entry(OPS, Reply(alarm), forward=True)
+    notice = outbox_entry(CHAT, Reply(notice)) if notice else ""
+    return replace(change, arms=(replace(change.arms[0], alarm=entry, alarm_after_ms=after * 1000, notice=notice),))
+
+
+def asked(rig, **options):
+    """Such a question, delivered, and the lane let go."""
+    rig.accept(turn("delete"))
+    held, work = lease(rig)
+    rig.outbox.settle(held, rig.mailbox.commit(held, work, alarmed(rig, **options)), receipt="m1")
+    assert rig.mailbox.release(held) is None
+
+
+def later(rig, seconds: float, token: str = "later") -> list[str]:
+    """What is to be said after so much time, in the order in which it is."""
+    rig.pass_time(seconds)
+    return said(rig, token) if rig.overdue() else []
+
+
+def to_chat(number: int = 7, text: str = "Look there") -> Delivery:
+    """A delivery of another conversation, addressed to this one."""
+    return Delivery(f"wa:0123456789abcdef0123#{number}", CHAT, Reply(text, language="de"))
+
+
+def test_unanswered_question_alarms_once(rig):
+    """Not before its time, and never again."""
+    asked(rig)
+    assert later(rig, AFTER - 1) == []
+    assert later(rig, 2) == ["Look there"]
+    assert (later(rig, HOUR), look(rig).state) == ([], "shown")
+
+
+def test_two_reapers_alarm_once(rig):
+    """The second repeats the wake-up that nobody answered, and nothing else."""
+    asked(rig)
+    rig.pass_time(AFTER + 1)
+    assert rig.overdue() == [CHAT.id]
+    assert later(rig, 6) == ["Look there"]
+
+
+def test_alarm_rings_for_a_worker_that_holds_the_lane(rig):
+    """A release that is sent twice rings it once."""
+    asked(rig)
+    rig.accept(turn(user="bob"))
+    held, work = lease(rig, "w2")
+    rig.pass_time(AFTER + 1)
+    rig.mailbox.commit(held, work, Change())
+    reply = rig.mailbox.release(held)
+    assert rig.mailbox.release(held) == reply
+    assert rig.outbox.settle(held, reply, receipt="ops#1") is None
+
+
+@pytest.mark.parametrize("to", ["cancelled", "expired"])
+def test_decided_question_alarms_nobody(rig, to: str):
+    """Whatever was decided."""
+    asked(rig)
+    rig.accept(turn("no"))
+    held, work = lease(rig, "w2")
+    rig.mailbox.commit(held, work, Change(move=Move(look(rig).pid, ("shown",), to)))
+    rig.mailbox.release(held)
+    assert later(rig, HOUR) == []
+
+
+def test_answer_that_waits_for_its_worker_alarms_nobody(rig):
+    """It came just before: the alarm waits until it is worked on, and has nothing to say then."""
+    asked(rig)
+    yes = turn("yes")
+    rig.accept(yes)
+    rig.pass_time(AFTER + 1)
+    assert rig.overdue() == [CHAT.id]
+    held, work = lease(rig, "w2")
+    claim = Claim(yes.scope, look(rig).pid, yes.event_id, "text", held, work.seq)
+    assert rig.store.records.claim(claim, look(rig))[0] == "mine"
+    rig.store.records.start(claim, look(rig), "try")
+    assert rig.mailbox.commit(held, work, Change()) is None
+    assert rig.mailbox.release(held) is None
+
+
+@pytest.mark.parametrize("after", [60, 300])
+def test_window_that_closes_first_alarms_together_with_its_end(rig, after: int):
+    """The operators before the person, and the question ends all the same."""
+    asked(rig, after=after, notice="Nobody answered")
+    assert later(rig, 59) == []
+    assert later(rig, 2) == ["Look there", "Nobody answered"]
+    assert look(rig).state == "expired"
+
+
+def test_alarm_and_end_that_are_late_keep_their_order(rig):
+    """Everything was down for an hour."""
+    asked(rig, notice="Nobody answered")
+    assert later(rig, HOUR) == ["Look there", "Nobody answered"]
+
+
+def test_alarm_goes_out_before_the_end(rig):
+    """Each at its own time."""
+    asked(rig, notice="Nobody answered")
+    assert (later(rig, AFTER + 1), later(rig, AFTER, "w3")) == (["Look there"], ["Nobody answered"])
+
+
+def test_next_question_takes_the_alarm_over(rig):
+    """Of a scope one action waits at a time."""
+    asked(rig)
+    rig.accept(turn("another"))
+    held, work = lease(rig, "w2")
+    rig.pass_time(20)
+    drop = Move(look(rig).pid, ("shown",), "cancelled")
+    reply = rig.mailbox.commit(held, work, replace(alarmed(rig, alarm="Look at the second"), move=drop))
+    rig.outbox.settle(held, reply, receipt="m2")
+    rig.mailbox.release(held)
+    assert (later(rig, 20), later(rig, 11)) == ([], ["Look at the second"])
+
+
+def test_question_that_was_never_delivered_alarms_nobody(rig):
+    """The person was not asked: what became of it is on the list of dead deliveries."""
+    rig.accept(turn("delete"))
+    held, work = lease(rig)
+    rig.outbox.settle(held, rig.mailbox.commit(held, work, alarmed(rig)), dead="blocked")
+    rig.mailbox.release(held)
+    assert later(rig, HOUR) == []
+
+
+def test_forwarded_reply_is_never_in_doubt(rig):
+    """Whoever died with it, it is there once: it is neither marked nor on the list of doubles."""
+    asked(rig)
+    rig.pass_time(AFTER + 1)
+    rig.overdue()
+    lease(rig, "killed")
+    rig.end_lease()
+    held, reply = lease(rig, "w3")
+    assert (reply.is_forwarded, reply.suspect) == (True, False)
+    rig.outbox.settle(held, reply, receipt="ops:1#1")
+    fates, _ = rig.deliveries.fates(CHAT.id)
+    assert (fates[-1].state, fates[-1].receipt, rig.deliveries.aside("ambiguous")) == ("sent", "ops:1#1", [])
+
+
+def test_forwarded_reply_waits_for_no_pace_of_this_channel(rig):
+    """It is not sent here: it takes no slot from those that are."""
+    asked(rig)
+    rig.accept(turn())
+    held, work = lease(rig, "w2")
+    reply = rig.mailbox.commit(held, work, Change(replies=((Reply("hi"), ""),)))
+    assert rig.outbox.pace(held, reply, 0.01) == 0  # the next slot is in 100 s
+    rig.outbox.settle(held, reply, receipt="m")
+    rig.pass_time(AFTER + 1)
+    forwarded = rig.mailbox.release(held)
+    assert (forwarded.is_forwarded, forwarded.wait) == (True, None)
+
+
+def test_forward_is_made_once(rig):
+    """However often it is asked for; it says what it was given, and a worker is woken."""
+    first = rig.outbox.forward(to_chat())
+    assert (first, rig.outbox.forward(to_chat())) == (f"{CHAT.id}#1", first)
+    rig.pass_time(6)
+    assert rig.overdue() == [CHAT.id]
+    held, reply = lease(rig)
+    assert reply.delivery(held) == Delivery(first, CHAT, Reply("Look there", language="de"))
+    assert (reply.is_forwarded, rig.outbox.settle(held, reply, receipt="m")) == (False, None)
+    assert rig.outbox.forward(to_chat()) == first
+    assert rig.mailbox.release(held) is None
+
+
+def test_forwards_of_two_deliveries_are_two(rig):
+    """In the order in which they came."""
+    rig.outbox.forward(to_chat(7, "A"))
+    rig.outbox.forward(to_chat(8, "B"))
+    assert said(rig) == ["A", "B"]
+
+
+def test_forward_into_a_lane_that_is_held_is_sent_by_its_holder(rig):
+    """He looks before he lets go."""
+    rig.accept(turn())
+    held, work = lease(rig)
+    rig.mailbox.commit(held, work, Change())
+    rig.outbox.forward(to_chat())
+    assert rig.mailbox.release(held).delivery(held).reply.text == "Look there"
+
+
+def test_forward_does_not_hurry_a_parked_lane(rig):
+    """The operators' platform asked to wait."""
+    rig.accept(turn())
+    held, work = lease(rig)
+    reply = rig.mailbox.commit(held, work, Change(replies=((Reply("hi"), ""),)))
+    rig.outbox.postpone(held, reply, 30)
+    rig.outbox.forward(to_chat())
+    rig.pass_time(20)
+    assert rig.overdue() == []
+    assert later(rig, 11) == ["hi", "Look there"]
+
+
+def test_forward_wakes_a_lane_that_only_has_a_timer(rig):
+    """A reminder tomorrow is no sign that somebody is coming now."""
+    set_timers(rig, timer(HOUR))
+    rig.outbox.forward(to_chat())
+    assert later(rig, 6) == ["Look there"]
+
+
+def test_dead_channel_of_the_operators_takes_no_more_than_its_fill(rig):
+    """What is too much is refused, not lost in silence; what was taken is known again."""
+    ids = [rig.outbox.forward(to_chat(number)) for number in range(MAX_WAITING + 1)]
+    assert (ids[-2], ids[-1]) == (f"{CHAT.id}#{MAX_WAITING}", "")
+    assert rig.outbox.forward(to_chat(0)) == ids[0]
+
+
+def test_what_is_forwarded_does_not_bring_the_bot_into_a_group(rig):
+    """Its members' chatter is none of our business until somebody names us."""
+    rig.outbox.forward(to_chat())
+    assert rig.accept(turn("lunch?", addressed=False)).outcome == "ignored"
+    assert rig.accept(turn("@bot hello")).outcome == "new"
+    assert rig.accept(turn("and?", addressed=False)).outcome == "new"
+
+
+def test_operators_lane_is_another_one(rig):
+    """What is forwarded to it lies there, and nothing of it here."""
+    there = rig.outbox.forward(replace(to_chat(), conversation=OPS))
+    held, reply = rig.mailbox.lease(OPS.id, "w1")
+    assert (there, reply.delivery(held).id) == (f"{OPS.id}#1", f"{OPS.id}#1")
+    assert isinstance(reply, QueuedReply)
+    assert rig.mailbox.lease(CHAT.id, "w1") is None
+
+
+def test_what_was_forwarded_is_remembered_for_a_week(redis_client):
+    """Longer than anybody dies between the two halves of it, and not for ever."""
+    rig = RedisRig(redis_client)
+    rig.outbox.forward(to_chat())
+    (key,) = redis_client.scan_iter(f"{rig.shard}:forwarded:*")
+    assert 6 * 86_400 < redis_client.ttl(key) <= 7 * 86_400

@@ -1,0 +1,196 @@
+"""Escalations through a whole worker: operators hear once, in their language, and the person never waits for them."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from agent import Agent, AgentConfig, OfflineProvider, tool
+from agent.channel_agent import MAX_NOTICE_CHARS, ChannelAgent
+from agent.escalation import Escalation
+from channels.base import Unreachable
+from channels.types import Conversation, Delivery, Reply
+from pending.texts import speak
+from tests.contracts.rigs import CHAT, MemoryRig, RedisRig, turn, voice
+from tests.workers.fakes import FakeChannel
+from workers.drain import Drain
+from workers.outbox import MAX_ATTEMPTS, MAX_WAITING, Postman
+
+OPS = Conversation("ops", "C123")
+ALARM = "No answer yet on chat: Delete INV-7\nAn answer counts only within 60 seconds of the question."
+
+
+class Killed(Exception):
+    """Raised where a worker dies."""
+
+
+@tool(requires_approval=True, preview="Delete {name}")
+def delete(name: str) -> str:
+    """Delete a thing."""
+    return f"deleted {name}"
+
+
+class Room:
+    """A person's conversation, and that of the operators on a channel of their own."""
+
+    def __init__(self, rig, *, to: Conversation = OPS, language: str = "en", **options) -> None:
+        self.rig, self.channel, self.ops = rig, FakeChannel(), FakeChannel()
+        self.channels = {"chat": self.channel, "ops": self.ops}
+        agent = Agent([delete], OfflineProvider(), AgentConfig(max_retries=0))
+        self.agent = ChannelAgent(agent, rig.store, escalation=Escalation(30, to, language), **options)
+        self.postman = Postman(rig.outbox, self.channels, speak)
+        self.drain = Drain(rig.mailbox, self.postman, self.channels, {"chat": self.agent}, voice)
+
+    def say(self, text: str) -> list[str]:
+        """A turn; what the person hears."""
+        self.rig.accept(turn(text))
+        return self.work()
+
+    def work(self, place: Conversation = CHAT) -> list[str]:
+        """Drain a conversation; what arrives in it."""
+        channel = self.channels.get(place.channel, self.channel)
+        before = len(channel.texts)
+        asyncio.run(self.drain.run(place.id))
+        return channel.texts[before:]
+
+    def later(self, seconds: float) -> list[str]:
+        """What the person hears while this time passes."""
+        self.rig.pass_time(seconds)
+        return self.work() if CHAT.id in self.rig.overdue() else []
+
+
+@pytest.fixture(params=["memory", "redis"])
+def make_room(request):
+    """Makes a room of either kind."""
+    client = request.getfixturevalue("redis_client") if request.param == "redis" else None
+    return lambda **options: Room(RedisRig(client) if client else MemoryRig(), **options)
+
+
+def test_operators_hear_once_and_the_person_nothing(make_room):
+    """What waits, where, and for how long it may be answered; who was asked stays where it was asked."""
+    room = make_room()
+    room.say("delete INV-7")
+    assert (room.later(29), room.work(OPS)) == ([], [])
+    assert (room.later(2), room.work(OPS)) == ([], [ALARM])
+    assert (room.later(3600), room.work(OPS)) == ([], [])
+    assert [delivery.conversation for delivery in room.ops.sent] == [OPS]
+
+
+@pytest.mark.parametrize("answer", ["yes", "no", "what about the weather?"])
+def test_question_that_was_answered_or_dropped_alarms_nobody(make_room, answer: str):
+    """Also when the answer waited for its worker longer than that."""
+    room = make_room()
+    room.say("delete INV-7")
+    room.rig.accept(turn(answer))
+    assert room.later(31) != []
+    assert (room.later(60), room.work(OPS)) == ([], [])
+
+
+def test_alarm_leaves_the_question_open(make_room):
+    """The person may still answer."""
+    room = make_room()
+    room.say("delete INV-7")
+    room.later(31)
+    assert room.say("yes") == ["deleted INV-7"]
+
+
+def test_worker_killed_between_the_two_lanes_alarms_once(make_room):
+    """Put there and not settled here: the next one finds it there, and neither is in doubt."""
+    room = make_room()
+    room.say("delete INV-7")
+    settle = room.rig.outbox.settle
+
+    def killed(*args, **options):
+        room.rig.outbox.settle = settle
+        raise Killed
+
+    room.rig.outbox.settle = killed
+    with pytest.raises(Killed):
+        room.later(31)
+    assert room.work(OPS) == [ALARM]
+    room.rig.end_lease()
+    assert (room.work(), room.work(OPS)) == ([], [])
+    assert [fate.state for fate in room.rig.deliveries.fates(CHAT.id)[0]] == ["sent", "sent"]
+
+
+def test_dead_channel_of_the_operators_holds_up_nobody_else(make_room):
+    """The person is answered at once; what the operators missed is on their list."""
+    room = make_room()
+    room.ops.errors = [Unreachable("down")] * MAX_ATTEMPTS
+    room.say("delete INV-7")
+    room.later(31)
+    assert room.work(OPS) == []
+    assert room.say("hello")[-1].endswith("You said: hello")
+
+
+def test_alarm_goes_nowhere_when_its_channel_was_taken_out(make_room):
+    """The operator sees it among the dead deliveries, with the reason, and the person goes on."""
+    room = make_room()
+    room.say("delete INV-7")
+    del room.channels["ops"]
+    room.later(31)
+    (dead,) = room.rig.deliveries.aside("dead")
+    assert (dead.reason, dead.text) == ("the channel is no longer configured", ALARM)
+    assert room.say("yes") == ["deleted INV-7"]
+
+
+def test_alarm_that_finds_no_room_is_dead_here(make_room):
+    """And can be put back, which forwards it then."""
+    room = make_room()
+    forward, room.rig.outbox.forward = room.rig.outbox.forward, lambda delivery: ""
+    room.say("delete INV-7")
+    room.later(31)
+    (dead,) = room.rig.deliveries.aside("dead")
+    assert dead.reason == "too many replies wait in the conversation that it is for"
+    room.rig.outbox.forward = forward
+    room.rig.deliveries.retry(dead.id)
+    assert (room.work(), room.work(OPS)) == ([], [ALARM])
+
+
+def test_operators_are_told_in_the_language_of_their_channel(make_room):
+    """Whatever the person writes."""
+    room = make_room(language="de", languages=("en", "de"))
+    room.say("delete INV-7")
+    room.later(31)
+    assert room.work(OPS) == [speak("de").escalation("Delete INV-7", "chat", 60)]
+
+
+def test_operators_are_alarmed_together_with_the_end(make_room):
+    """Of a window that closes before their time."""
+    room = make_room(confirm_ttl=20, expiry_notice=True)
+    room.say("delete INV-7")
+    (told,) = room.later(21)
+    assert "expired" in told
+    assert room.work(OPS) == [ALARM.replace("60", "20")]
+
+
+def test_operators_in_the_same_conversation_are_told_there(make_room):
+    """There is nothing to forward."""
+    room = make_room(to=CHAT)
+    room.say("delete INV-7")
+    assert room.later(31) == [ALARM]
+
+
+def test_alarm_of_a_long_question_fits_in_one_message(make_room):
+    """Its preview is cut, not its sense."""
+    room = make_room()
+    room.say(f"delete '{'x' * 2000}'")
+    room.later(31)
+    (told,) = room.work(OPS)
+    assert MAX_NOTICE_CHARS < len(told) < MAX_NOTICE_CHARS + 200
+    assert told.endswith("60 seconds of the question.")
+
+
+def test_full_lane_of_the_operators_keeps_what_it_has(make_room):
+    """Their platform is away, alarms pile up to a bound, and each beyond is told."""
+    room = make_room()
+    for number in range(MAX_WAITING):
+        room.rig.outbox.forward(_alarm(number))
+    room.say("delete INV-7")
+    assert room.later(31) == []
+    assert (len(room.rig.deliveries.aside("dead")), len(room.work(OPS))) == (1, MAX_WAITING)
+
+
+def _alarm(number: int) -> Delivery:
+    return Delivery(f"wa:0123456789abcdef0123#{number}", OPS, Reply(str(number)))
