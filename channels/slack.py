@@ -65,6 +65,7 @@ _CLOSED_ERRORS = (
     "channel_not_found", "is_archived", "messages_tab_disabled", "not_in_channel", "user_not_found",
     "user_not_in_channel",
 )  # fmt: skip
+_NO_JSON = "Slack's answer makes no sense"
 _BLOCK_ERRORS = ("invalid_blocks", "invalid_blocks_format", "msg_blocks_too_long")
 _TOKEN = re.compile(r"<([^<>]*)>")
 _FILE = re.compile(r"https://files\.slack\.com(/[^\s\\]+)")
@@ -240,7 +241,7 @@ class SlackChannel:
     async def _post(self, delivery: Delivery) -> Receipt:
         from slack_sdk.errors import SlackApiError
 
-        text, to, web = slack_mrkdwn(delivery.reply.text), delivery.conversation, self._web.here()
+        text, to = slack_mrkdwn(delivery.reply.text), delivery.conversation
         common: dict[str, Any] = {
             "channel": to.chat,
             "thread_ts": to.thread or None,
@@ -249,14 +250,18 @@ class SlackChannel:
             "unfurl_media": False,
         }
         try:
-            sent = await web.chat_postMessage(**common, blocks=_blocks(text, delivery.reply.buttons, to.thread))
+            return await self._said(**common, blocks=_blocks(text, delivery.reply.buttons, to.thread))
         except SlackApiError as exc:
             if _code(exc.response) not in _BLOCK_ERRORS:
                 raise
-            sent = await web.chat_postMessage(**common)
-        if not isinstance(sent.data, dict):
-            raise Ambiguous("Slack answered something that is not JSON")
-        return Receipt(str(sent.get("ts") or ""))
+            return await self._said(**common)
+
+    async def _said(self, **message: Any) -> Receipt:
+        try:
+            sent = await self._web.here().chat_postMessage(**message)
+            return Receipt(str(sent.get("ts") or ""))
+        except (AttributeError, ValueError):  # the SDK stumbles over an answer that is no JSON
+            raise Ambiguous(_NO_JSON) from None
 
     async def _upload(self, delivery: Delivery) -> Receipt:
         """Share a file. Slack posts the message later, so there is no message id to return."""
@@ -391,14 +396,15 @@ def _key(number: int, button: Button) -> dict[str, Any]:
 
 def _code(response: Any) -> str:
     """Slack's error code; anything that does not look like one may quote the message."""
-    code = str(response.get("error") or "")
+    data = getattr(response, "data", None)
+    code = str(data.get("error") or "") if isinstance(data, dict) else ""
     return code if re.fullmatch(r"\w{1,80}", code) else "unknown_error"
 
 
 def _api_error(response: Any) -> SendError:
     if not hasattr(response, "status_code"):  # the bare answer, of which the SDK could not read a word
         limited = response.status == 429
-        return RateLimited(_retry_after(response.headers)) if limited else Ambiguous("Slack answered with no JSON")
+        return RateLimited(_retry_after(response.headers)) if limited else Ambiguous(_NO_JSON)
     code, status = _code(response), int(response.status_code)
     if status == 429 or code in _RATE_ERRORS:
         return RateLimited(_retry_after(response.headers))
