@@ -14,6 +14,7 @@ from typing import Any
 
 from redis import Redis
 from rq import Queue
+from rq.exceptions import NoSuchJobError
 from rq.job import Job, JobStatus
 from rq.serializers import JSONSerializer
 from rq.utils import now
@@ -27,6 +28,8 @@ FIRST = "first-"
 #: Seconds after which RQ gives a drain up; a turn has its own, shorter limit.
 JOB_TIMEOUT = 600
 
+#: What RQ's data begins with; JSON never does.
+_COMPRESSED = b"x"
 _CONVERSATION = re.compile(r"[A-Za-z0-9_.-]{1,64}:[0-9a-f]{20}")
 
 
@@ -39,6 +42,18 @@ class SaysoJob(Job):
 
     Whoever can write to Redis can name any function in a job, so JSON alone is no defence.
     """
+
+    def read(self, origin: str, data: bytes | None, timeout: bytes | None, failure_ttl: bytes | None) -> None:
+        """Take what running it needs; RQ's `restore` reads dates and much else, and takes as long as a turn's script.
+
+        Raises NoSuchJobError without data, and ValueError, TypeError or zlib.error for what is none.
+        """
+        if not data:
+            raise NoSuchJobError(f"job {self.id!r} has no data")
+        self.origin = origin
+        self.data = zlib.decompress(data) if data[:1] == _COMPRESSED else data
+        self.timeout = int(timeout) if timeout else None
+        self.failure_ttl = int(failure_ttl) if failure_ttl else None
 
     @property
     def conversation(self) -> str:
