@@ -8,8 +8,8 @@ SOURCES := agent channels config examples pending workers tests benchmarks
 demo: .venv/ready  ## the bot in your browser, with nothing else installed
 	$(BIN)/sayso up --config config/demo.yaml
 
-test: .venv/ready-dev  ## all tests
-	$(BIN)/python -m pytest
+test: .venv/ready-dev  ## all tests, in two processes
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadgroup
 
 check: .venv/ready-dev  ## format, lint, types, import contracts
 	$(BIN)/ruff format --check $(SOURCES)

@@ -46,7 +46,7 @@ def running_demo(data: Path) -> Iterator[str]:
             yield f"http://127.0.0.1:{port}"
         finally:
             process.send_signal(signal.SIGTERM)
-        assert process.wait(40) == 0
+        assert process.wait(60) == 0
 
 
 @contextmanager

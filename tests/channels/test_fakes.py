@@ -21,7 +21,7 @@ def call(url: str, body: Any = None) -> Any:
     """GET, or POST JSON."""
     data = None if body is None else json.dumps(body).encode()
     request = urllib.request.Request(url, data, {"Content-Type": "application/json"})
-    with urllib.request.urlopen(request, timeout=5) as answer:
+    with urllib.request.urlopen(request, timeout=30) as answer:
         return json.loads(answer.read())
 
 
@@ -40,7 +40,7 @@ def test_process_prints_its_url_and_keeps_a_ledger():
         assert [entry["text"] for entry in call(f"{url}/ledger")] == ["hello"]
     finally:
         process.terminate()
-        process.wait(5)
+        process.wait(30)
         process.stdout.close()
 
 

@@ -16,8 +16,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
-#: Seconds to wait for something that should happen soon.
-PATIENCE = 20.0
+#: Seconds to wait for something that should happen soon. A deadline for what hangs, not a measure of speed: a machine
+#: that runs other tests beside this one takes its time.
+PATIENCE = 60.0
+#: How commands call themselves: as they were started, and as they are renamed where setproctitle is installed.
+WEB, WORKER, REDIS = ("config.cli web", "gunicorn:"), ("config.cli worker", "rq:worker:"), ("unixsocket",)
 
 T = TypeVar("T")
 
@@ -50,7 +53,7 @@ def sayso(*args: str | Path, stdin: str = "", cwd: Path | None = None, **environ
     clean = {name: value for name, value in os.environ.items() if name not in ("REDIS_URL", "SAYSO_CONFIG")}
     done = subprocess.run(
         [sys.executable, "-m", "config.cli", *map(str, args)],
-        check=False, input=stdin, text=True, capture_output=True, timeout=40, cwd=cwd,
+        check=False, input=stdin, text=True, capture_output=True, timeout=PATIENCE, cwd=cwd,
         env={**clean, "PYTHONPATH": str(Path.cwd()), **environ},
     )  # fmt: skip
     return done.returncode, done.stdout, done.stderr
@@ -120,9 +123,10 @@ class Up:
         self.process.send_signal(number)
         return self.process.wait(PATIENCE)
 
-    def pids(self, word: str = "") -> list[int]:
-        """The processes below it whose command holds a word, oldest first."""
-        return sorted(pid for pid in family(self.process.pid) if word in command_of(pid))
+    def pids(self, *words: str) -> list[int]:
+        """The processes below it, oldest first; with words, those whose command holds one of them."""
+        below = sorted(family(self.process.pid))
+        return [pid for pid in below if not words or any(word in command_of(pid) for word in words)]
 
     def get(self, path: str) -> int:
         """The status of a GET, 0 when nobody answers."""

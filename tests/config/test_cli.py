@@ -14,7 +14,7 @@ import pytest
 from redis import Redis
 
 from config.embedded import EmbeddedRedis
-from tests.config.processes import free_port, sayso, short_folder
+from tests.config.processes import PATIENCE, free_port, sayso, short_folder
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +52,7 @@ def start(entry: str, folder: Path, **environ: str) -> str:
     clean = {name: value for name, value in os.environ.items() if name not in ("REDIS_URL", "SAYSO_CONFIG")}
     clean |= {"PYTHONPATH": str(Path.cwd()), "SAYSO_DATA": str(folder), **environ}
     command = [sys.executable, "-c", entry]
-    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=30, cwd=folder, env=clean)
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=PATIENCE, cwd=folder, env=clean)
     assert done.returncode != 0
     return done.stderr
 
@@ -169,7 +169,7 @@ def test_terminal_chat_deletes_after_a_yes_and_saves_charts(tmp_path: Path):
 def test_terminal_chat_survives_bytes_that_are_no_text(tmp_path: Path):
     """A pipe may hold anything."""
     command = [sys.executable, "-m", "config.cli", "chat", "--data", str(tmp_path)]
-    done = subprocess.run(command, check=False, input=b"\xff\xfe\0hi\n", capture_output=True, timeout=30)
+    done = subprocess.run(command, check=False, input=b"\xff\xfe\0hi\n", capture_output=True, timeout=PATIENCE)
     assert (done.returncode, done.stderr) == (0, b"")
 
 
@@ -196,5 +196,5 @@ def test_start_does_not_pay_for_vendors_libraries(module: str):
     """Vendors' libraries are loaded when they are first used."""
     heavy = ("twilio", "telegram", "slack_sdk", "slack_bolt", "matplotlib", "httpx")
     code = f"import sys, {module}; print([name for name in {heavy} if name in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True, timeout=30)
+    done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True, timeout=PATIENCE)
     assert done.stdout.strip() == "[]"

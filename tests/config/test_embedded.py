@@ -13,7 +13,7 @@ import pytest
 from redis import Redis
 
 from config.embedded import MAX_SOCKET_PATH, EmbeddedRedis, EmbeddedRedisError, running_url, server_binary, socket_path
-from tests.config.processes import is_running, short_folder, until
+from tests.config.processes import PATIENCE, is_running, short_folder, until
 
 #: A process that starts a server on a folder, prints its pid and sleeps.
 PARENT = """
@@ -90,7 +90,7 @@ def test_orphan_that_still_listens_is_taken_over(folder: Path):
     Redis.from_url(f"unix://{socket_path(folder)}").set("kept", "yes")
     server = EmbeddedRedis(folder)
     server.start()
-    assert orphan.wait(10) == 0
+    assert orphan.wait(PATIENCE) == 0
     assert client(server).get("kept") == "yes"
     server.stop()
 

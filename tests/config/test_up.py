@@ -13,7 +13,7 @@ import pytest
 
 from config.embedded import EmbeddedRedisError
 from config.up import MAX_QUICK_FAILURES, Kept, UpError
-from tests.config.processes import Up, free_port, is_running, sayso, short_folder, until
+from tests.config.processes import REDIS, WEB, WORKER, Up, free_port, is_running, sayso, short_folder, until
 
 
 @pytest.fixture
@@ -52,10 +52,10 @@ def test_killed_parts_are_revived(data: Path):
     """Whatever is killed comes back, and the bot serves again."""
     with Up(data) as up:
         up.ready()
-        for word in ("config.cli web", "config.cli worker", "unixsocket"):
-            before = up.pids(word)
+        for words in (WEB, WORKER, REDIS):
+            before = up.pids(*words)
             os.kill(before[0], signal.SIGKILL)
-            until(lambda word=word, before=before: set(up.pids(word)) - set(before))
+            until(lambda words=words, before=before: set(up.pids(*words)) - set(before))
             until(lambda: up.get("/readyz") == 200)
         assert up.output().count("up.died") == 3
         assert up.stop() == 0
@@ -64,7 +64,7 @@ def test_killed_parts_are_revived(data: Path):
 def test_signal_while_starting_stops_everything(data: Path):
     """A start can be called off: nothing is announced, nothing is left."""
     with Up(data) as up:
-        until(lambda: up.pids("config.cli web"))
+        until(lambda: up.pids(*WEB))
         children = up.pids()
         assert up.stop() == 0
         assert not any(is_running(pid) for pid in children)
@@ -105,12 +105,12 @@ def opened(pipe: Path) -> int | None:
         return None
 
 
-@pytest.mark.parametrize("name", ["agent.py", "config/__init__.py", "redis.py"])
-def test_users_files_are_not_taken_for_ours(data: Path, name: str):
-    """Somebody's agent.py, config folder or redis.py lies where they start us: we come up and stop all the same."""
-    mine = data / "mine" / name
-    mine.parent.mkdir(parents=True)
-    mine.write_text("raise SystemExit('this is not Sayso')\n")
+def test_users_files_are_not_taken_for_ours(data: Path):
+    """Somebody's agent.py, config folder and redis.py lie where they start us: we come up and stop all the same."""
+    for name in ("agent.py", "config/__init__.py", "redis.py"):
+        mine = data / "mine" / name
+        mine.parent.mkdir(parents=True, exist_ok=True)
+        mine.write_text("raise SystemExit('this is not Sayso')\n")
     with Up(data, "--workers", "1", cwd=data / "mine") as up:
         up.ready()
         assert up.get("/readyz") == 200

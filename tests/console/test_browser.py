@@ -7,7 +7,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Page, Route, expect, sync_playwright
+from playwright.sync_api import Browser, Page, Route, expect, sync_playwright
 from werkzeug.serving import make_server
 
 from channels.console import ConsoleChannel
@@ -17,7 +17,10 @@ from channels.types import Button, Reply, Turn
 from .echo import EchoApp
 
 CHROMIUM = os.environ.get("CHROMIUM", "/usr/bin/chromium")
+#: Seconds that a page may take to show something; Playwright's own five are few beside other tests.
+PATIENCE = 30.0
 FLAGS = ("--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-sync", "--no-first-run")
+expect.set_options(timeout=PATIENCE * 1000)
 #: One red pixel.
 PNG = bytes.fromhex(
     "89504e470d0a1a0a0000000d4948445200000001000000010802000000907753de0000000c4944415408d763f8cfc0000003010100"
@@ -43,23 +46,30 @@ def address(echo: EchoApp, media: LocalMediaStore):
     thread.join()
 
 
-@pytest.fixture
-def page(address: str):
-    """The console, open on a phone. The browser may complain of nothing but answers that a test withheld."""
+@pytest.fixture(scope="module")
+def chromium():
+    """One browser for all tests here: starting it takes longer than any of them."""
     if not Path(CHROMIUM).exists():
         (pytest.fail if os.environ.get("CI") else pytest.skip)(
             f"no chromium at {CHROMIUM!r}: install it or set CHROMIUM"
         )
-    complaints: list[str] = []
     with sync_playwright() as session:
         browser = session.chromium.launch(executable_path=CHROMIUM, args=list(FLAGS))
-        page = browser.new_page(viewport={"width": 390, "height": 844})
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def page(chromium: Browser, address: str):
+    """The console, open on a phone nobody has used before. It may complain of nothing but answers a test withheld."""
+    complaints: list[str] = []
+    with chromium.new_context(viewport={"width": 390, "height": 844}) as phone:
+        page = phone.new_page()
         page.on("console", lambda message: complaints.append(message.text))
         page.on("pageerror", lambda error: complaints.append(str(error)))
         page.goto(f"{address}/console")
         page.wait_for_selector("#state[data-state=live]")
         yield page
-        browser.close()
     assert [complaint for complaint in complaints if "Failed to load resource" not in complaint] == []
 
 

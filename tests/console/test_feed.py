@@ -66,7 +66,7 @@ def test_a_waiting_reader_is_woken_by_an_entry(feed: Feed):
     reader = threading.Thread(target=lambda: found.extend(feed.read("c", last, 1900)))
     reader.start()
     feed.append("c", {"n": 2})
-    reader.join(timeout=5)
+    reader.join(timeout=30)
     assert [entry for _, entry in found] == [{"n": 2}]
 
 

@@ -55,7 +55,7 @@ class Outage:
     said: Counter[str] = field(default_factory=Counter)
     refused: list[tuple[str, Signed]] = field(default_factory=list)
     sibling: str = ""
-    platform: httpx.Client = field(default_factory=lambda: httpx.Client(timeout=10))
+    platform: httpx.Client = field(default_factory=lambda: httpx.Client(timeout=30))
 
     def run(self, messages: int, seconds: float) -> Tally:
         """Write so many messages in an outage of at least so many seconds, and wait for the answers."""
@@ -165,7 +165,7 @@ class Outage:
             yield
         finally:
             process.terminate()
-            process.wait(30)
+            process.wait(PATIENCE)
 
 
 def _is_up(url: str) -> bool:

@@ -35,8 +35,9 @@ PEOPLE = 24
 PATIENCE = 120.0
 #: Seconds that the death of a worker may cost the person it was working for: the lease and the next look of the reaper.
 LEASE_SECONDS = 11.0
-#: Seconds for everything else: a queue behind others, workers that start, a machine that is busy with other things.
-WORK_SECONDS = 30.0
+#: Seconds for everything else: a queue behind others, workers that start, a machine busy with other things. Less
+#: than RQ takes to miss a dead worker's job: whoever waited for that was not found by the reaper.
+WORK_SECONDS = 60.0
 
 CHANNEL = "till"
 #: Twice as many of those that must never be repeated.

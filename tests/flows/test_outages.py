@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.flows.system import SlackPerson, System, TelegramPerson, WhatsAppPerson, until
+from tests.flows.system import PATIENCE, SlackPerson, System, TelegramPerson, WhatsAppPerson, until
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +82,7 @@ def test_a_worker_told_to_stop_finishes_its_turn_first(fragile: System) -> None:
     busy = until(lambda: [worker for worker in fragile.workers if _is_busy(fragile, worker.pid)])
     busy[0].terminate()
     assert "report" in person.hears()[0]["text"].lower()
-    assert busy[0].wait(20) == 0
+    assert busy[0].wait(PATIENCE) == 0
     fragile.workers.remove(busy[0])
     fragile.start_worker()
 

@@ -17,6 +17,8 @@ from config.simulation.run import Simulation
 
 #: Minutes in which people begin something new: two in CI, a third of one elsewhere.
 MINUTES = 2.0 if os.environ.get("CI") else 1 / 3
+#: Minutes of restarts: half of one shows seven rounds of them.
+RESTART_MINUTES = min(MINUTES / 2, 0.5)
 #: Workers are killed so often that others have the time to start: they share the machine with every other test.
 KILLS = {"worker": 2.0, "redis": 8.0, "web": 15.0}
 
@@ -47,7 +49,7 @@ def test_with_everything_broken_at_once_every_promise_holds(tmp_path: Path) -> N
 @pytest.mark.timeout(300)
 def test_a_rolling_restart_loses_nothing_and_leaves_nothing_unknown(tmp_path: Path) -> None:
     """SIGTERM to every worker and the web, one after the other: turns in progress are finished first."""
-    plan = Plan(turns=20_000, conversations=30, workers=2, minutes=MINUTES / 2, restart=4.0)
+    plan = Plan(turns=20_000, conversations=30, workers=2, minutes=RESTART_MINUTES, restart=4.0)
     report = simulated(plan, tmp_path)
     assert (report.broken, report.evidence(), report.unknown) == ([], [], 0)
     assert report.faults["workers restarted"] >= 2

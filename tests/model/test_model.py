@@ -19,8 +19,9 @@ from tests.model.mutants import MUTANTS, Mutant
 #: Schedules tried: the same ones each time, unless the number was asked for.
 ASKED = os.environ.get("SAYSO_MODEL_EXAMPLES", "")
 EXAMPLES = int(ASKED or 2000)
-#: Schedules within which a broken rule must be caught.
-MUTANT_EXAMPLES = 2000
+#: Seeds within which a broken rule must be caught, and schedules tried with each: another seed shows more than a long
+#: run with the same one.
+MUTANT_SEEDS, MUTANT_EXAMPLES = 40, 100
 #: Rules of each schedule, at most.
 STEPS = 10
 SEED = 1
@@ -36,6 +37,12 @@ def run(examples: int, machine: type[Machine], *phases: Phase) -> None:
             suppress_health_check=list(HealthCheck), phases=[Phase.generate, *phases], print_blob=False,
         ),
     )  # fmt: skip
+
+
+def search(machine: type[Machine]) -> None:
+    """Many short runs, up to the first that breaks a promise."""
+    for number in range(SEED, SEED + MUTANT_SEEDS):
+        run(MUTANT_EXAMPLES, seed(number)(machine))
 
 
 def progress(say: Callable[[str], None]) -> Callable[[Counter[str]], None]:
@@ -75,4 +82,4 @@ def test_broken_rule_is_caught(mutant: Mutant, client: Redis) -> None:
     with mutant.applied():
         Machine.bot = Bot(client, mutant.scripts)
         with pytest.raises(Violation):
-            run(MUTANT_EXAMPLES, seed(SEED)(Broken))
+            search(Broken)

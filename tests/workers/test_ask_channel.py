@@ -50,7 +50,7 @@ class Meeting(ScriptedProvider):
 
     async def acomplete(self, **request):
         """The next line, after the other's request."""
-        self._barrier.wait(5)
+        self._barrier.wait(60)
         return await super().acomplete(**request)
 
 

@@ -62,7 +62,7 @@ def test_turn_that_took_too_long_over_a_confirmed_action_says_what_it_was_doing(
     @tool(requires_approval=True, preview="Send {name}")
     def send(name: str) -> str:
         """Send a thing."""
-        go.wait(10)
+        go.wait(60)
         bot.deleted.append(name)
         return f"sent {name}"
 
@@ -80,7 +80,7 @@ def test_turn_that_took_too_long_over_a_confirmed_action_says_what_it_was_doing(
             await asyncio.sleep(0.01)
             await bot.drain.run(bot.turn().conversation.id)
 
-    asyncio.run(asyncio.wait_for(wait_for_the_truth(), 10))
+    asyncio.run(asyncio.wait_for(wait_for_the_truth(), 60))
     assert bot.channel.texts[-1].endswith("sent A")
     assert bot.deleted == ["A"]
 

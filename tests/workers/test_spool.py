@@ -311,5 +311,5 @@ def test_spool_is_emptied_in_the_background(tmp_path: Path, monkeypatch: pytest.
     spool = Spool(desk.file, Mailbox())
     spool.watch()
     spool.watch()
-    assert done.wait(10)
+    assert done.wait(60)
     assert [thread.name for thread in threading.enumerate()].count("spool") == 1

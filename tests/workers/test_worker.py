@@ -43,6 +43,12 @@ def signals():
         signal.signal(number, handler)
 
 
+@pytest.fixture(autouse=True)
+def soon(monkeypatch):
+    """A signal is heard at once: otherwise every test would end with a second of waiting for a job."""
+    monkeypatch.setattr(workers, "WAIT_SECONDS", 0.02)
+
+
 @pytest.fixture
 def loop():
     """The loop of a worker process."""
