@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import re
+import time
 import urllib.error
 import urllib.request
 from dataclasses import replace
@@ -13,6 +14,9 @@ from typing import Any
 from channels.fakes.base import ACCEPTED, Answer, Call, Ledger, json_answer
 
 _ADDRESS = re.compile(r"whatsapp:(\+\d{6,15}|[A-Z]{2}\.\w+)")
+
+#: Seconds for which a web that is just being started again is asked for a file again, as Twilio does.
+AWAY_SECONDS = 8.0
 
 
 class RefusedError(Exception):
@@ -120,12 +124,16 @@ class FakeTwilio:
 
     def _fetched(self, url: str) -> dict[str, Any]:
         """Twilio fetches the file itself: the URL must work without credentials."""
-        try:
-            with urllib.request.urlopen(url, timeout=5) as response:  # noqa: S310  # our own web's link
-                data, headers = response.read(), response.headers
-        except (urllib.error.URLError, ValueError) as exc:
-            raise RefusedError(21620, "The media URL cannot be fetched") from exc
-        return self._ledger.keep(headers.get_filename() or "", headers.get_content_type(), data)
+        deadline = time.monotonic() + AWAY_SECONDS
+        while True:
+            try:
+                with urllib.request.urlopen(url, timeout=5) as response:  # noqa: S310  # our own web's link
+                    data, headers = response.read(), response.headers
+                return self._ledger.keep(headers.get_filename() or "", headers.get_content_type(), data)
+            except (OSError, ValueError) as exc:
+                if not _is_away(exc) or time.monotonic() > deadline:
+                    raise RefusedError(21620, "The media URL cannot be fetched") from exc
+            time.sleep(0.1)
 
     def _create_content(self, content: dict[str, Any]) -> Answer:
         actions = content["types"]["twilio/quick-reply"]["actions"]
@@ -175,3 +183,9 @@ def _fill(template: str, values: dict[str, str]) -> str:
 def _error(status: int, code: int, message: str) -> Answer:
     more = f"https://www.twilio.com/docs/errors/{code}"
     return json_answer({"code": code, "message": message, "more_info": more, "status": status}, status)
+
+
+def _is_away(exc: Exception) -> bool:
+    """Whether nobody listened, or somebody was killed over the answer."""
+    reason = exc.reason if isinstance(exc, urllib.error.URLError) else exc
+    return isinstance(reason, ConnectionError)

@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from channels.fakes import twilio_api
+from channels.fakes.base import Ledger
 from channels.fakes.platforms import TELEGRAM_TOKEN, FakePlatforms
 
 ROOT = Path(__file__).parents[2]
@@ -42,6 +44,30 @@ def test_process_prints_its_url_and_keeps_a_ledger():
         process.terminate()
         process.wait(30)
         process.stdout.close()
+
+
+def test_fake_twilio_asks_again_while_the_web_is_started_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """A web that was killed over a file is not a file that cannot be had; one that answers 404 is."""
+    (tmp_path / "file.txt").write_bytes(b"here")
+    answers = [
+        urllib.error.URLError(ConnectionRefusedError()),
+        ConnectionResetError(),
+        urllib.request.urlopen((tmp_path / "file.txt").as_uri()),
+        urllib.error.HTTPError("", 404, "Not Found", {}, None),
+    ]
+
+    def urlopen(*_: Any, **__: Any) -> Any:
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(twilio_api.urllib.request, "urlopen", urlopen)
+    monkeypatch.setattr(twilio_api.time, "sleep", lambda _: None)
+    twilio = twilio_api.FakeTwilio(Ledger(), "AC", "token", "http://127.0.0.1:9")
+    assert twilio._fetched("http://127.0.0.1:9/media/x")["size"] == 4
+    with pytest.raises(twilio_api.RefusedError):
+        twilio._fetched("http://127.0.0.1:9/media/x")
 
 
 @pytest.mark.parametrize("text", ["<b>", "<x>a</x>", "a < b", "<b><i>a</b></i>"])
