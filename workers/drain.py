@@ -45,7 +45,7 @@ MAX_SECONDS = 20.0
 #: Seconds a turn may take before it is ended with an honest word.
 TURN_TIMEOUT = 120.0
 #: Times a turn is begun: one that kills its worker must not do so for ever.
-MAX_ATTEMPTS = 5
+MAX_ATTEMPTS = 10
 
 #: Seconds after which a turn is answered without the inbound files that are not there yet.
 FETCH_SECONDS = 30.0
