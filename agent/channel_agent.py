@@ -6,8 +6,9 @@ import json
 import logging
 import time
 from collections import OrderedDict
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from secrets import token_urlsafe
 from typing import Any, Protocol
 
@@ -68,6 +69,8 @@ class _Case:
     tapped: StoredAction | None
     memory: ConversationMemory
     received_at: float
+    #: How to speak to this person.
+    words: Texts
     lease: Lease | None = None
     seq: int = 0
     timers: tuple[Timer, ...] = ()
@@ -146,32 +149,35 @@ class ChannelAgent:
             return _ack(await self._refuse_changed(scope.conversation.id, live))
         memory = self._memory_of(f"{scope.conversation.id}:{scope.id}")
         received_at = live.looked_at if live else time.time()
+        case = _Case(turn, live, None, memory, received_at, self._words(turn, memory))
         try:
-            answer = await self._answer(_Case(turn, live, None, memory, received_at))
+            answer = await self._answer(case)
         except BaseException:
             # Nothing destructive stays armed behind a message that could not be answered.
             await self._applied(scope.conversation.id, Change(move=_dropped(live, turn) if live else None))
             raise
         if not await self._applied(scope.conversation.id, answer.change):
-            return _ack(self._words(_Case(turn, live, None, memory, received_at)).overtaken())
+            return _ack(case.words.overtaken())
         content = "\n\n".join(reply.text for reply, _ in answer.change.replies if reply.text)
         return replace(answer.result, content=content) if answer.result else _ack(content)
 
     async def answer(self, queued: QueuedTurn, lease: Lease) -> Change:
         """All that a turn of a mailbox changes. Raises LaneLost, TurnOvertaken and JournalUnreadable."""
+        memory = _load(queued.history, self.agent.memory)
         case = _Case(
             turn=queued.turn,
             live=StoredAction.from_hash(queued.live),
             tapped=StoredAction.from_hash(queued.tapped),
-            memory=_load(queued.history, self.agent.memory),
+            memory=memory,
             received_at=queued.received_at,
+            words=self._words(queued.turn, memory),
             lease=lease,
             seq=queued.seq,
             timers=queued.timers,
             journal=TurnJournal(self._journals, lease, queued, self._stored) if self._journals else None,
         )
         answer = await self._answer(case)
-        change = _in_language(answer.change, self._words(case))
+        change = _in_language(answer.change, case.words)
         return replace(change, history=json.dumps(_clipped(case.memory.to_dict())))
 
     def is_answer(self, text: str) -> bool:
@@ -277,7 +283,7 @@ class ChannelAgent:
 
     def _not_for_you(self, case: _Case) -> str:
         """A button of somebody else's, else of a prompt that is over, else of nobody's."""
-        words, tapped = self._words(case), case.tapped
+        words, tapped = case.words, case.tapped
         foreign = tapped is not None and tapped.action.user_id not in ("", case.turn.user_id)
         return words.not_yours() if foreign else words.stale()
 
@@ -295,7 +301,7 @@ class ChannelAgent:
         with collect_artifacts() as artifacts:
             outcome = await self.store.settlement.confirm(claim, stored)
         if outcome is None:
-            return _said(case, self._words(case).stale())
+            return _said(case, case.words.stale())
         answer = _said(case, outcome.told, tuple(await self._files_of_effect(artifacts)))
         return self._with_undo(case, _asserting(case, answer, outcome.record), outcome.effects)
 
@@ -326,15 +332,12 @@ class ChannelAgent:
         arms = undo.arms(self.store.seal, scope.id, live=False)
         return replace(answer, change=replace(answer.change, replies=((offer, pid), *files), arms=arms))
 
-    def _words(self, case: _Case) -> Texts:
+    def _words(self, turn: Turn, memory: ConversationMemory) -> Texts:
         """How to speak to this person: as they write, now or before, else as their app, else as the channel does."""
-        said = [
-            case.turn.text,
-            *(message.content for message in reversed(case.memory.get_history()) if _typed(message)),
-        ]
-        return self._speak(said, case.turn)
+        before = (message.content for message in reversed(memory.get_history()) if _typed(message))
+        return self._speak(chain([turn.text], before), turn)
 
-    def _speak(self, said: Sequence[str], turn: Turn) -> Texts:
+    def _speak(self, said: Iterable[str], turn: Turn) -> Texts:
         language = choose(said, turn.language, self._language)
         return speak(language if not self._languages or language in self._languages else self._language)
 
@@ -349,7 +352,7 @@ class ChannelAgent:
         return replace(answer, change=replace(answer.change, move=move))
 
     async def _run(self, case: _Case, preface: str = "") -> _Answer:
-        turn, words = case.turn, self._words(case)
+        turn, words = case.turn, case.words
         run = ChannelRun(
             user_id=turn.user_id,
             channel_id=turn.conversation.channel,

@@ -27,6 +27,10 @@ class ToolCall:
     parameters: dict[str, Any] = field(default_factory=dict)
     id: str = ""
 
+    def to_dict(self) -> dict[str, Any]:
+        """The call as JSON-ready data."""
+        return {"tool_name": self.tool_name, "parameters": dict(self.parameters), "id": self.id}
+
 
 @dataclass(frozen=True, slots=True)
 class Message:
@@ -41,8 +45,19 @@ class Message:
 
     def to_dict(self) -> dict[str, Any]:
         """The message as JSON-ready data; empty fields are left out."""
-        data = {key: value for key, value in asdict(self).items() if value}
-        return {**data, "role": self.role.value}
+        # Written out: `asdict` copies what is only read, and takes ten times as long.
+        data: dict[str, Any] = {"role": self.role.value}
+        if self.content:
+            data["content"] = self.content
+        if self.tool_calls:
+            data["tool_calls"] = tuple(call.to_dict() for call in self.tool_calls)
+        if self.tool_call_id:
+            data["tool_call_id"] = self.tool_call_id
+        if self.tool_name:
+            data["tool_name"] = self.tool_name
+        if self.media:
+            data["media"] = tuple(asdict(media) for media in self.media)
+        return data
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Message:
@@ -66,6 +81,10 @@ class UsageStats:
     cost_usd: float = 0.0
     model: str = ""
     provider: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """The usage as JSON-ready data."""
+        return {name: getattr(self, name) for name in self.__slots__}
 
     def __add__(self, other: UsageStats) -> UsageStats:
         return replace(

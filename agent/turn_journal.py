@@ -106,7 +106,7 @@ class TurnJournal:
 
 def _cost(answered: Answered) -> dict[str, Any]:
     shown = {} if answered.tools is None else {"tools": answered.tools}
-    return {"usage": asdict(answered.usage), **shown}
+    return {"usage": answered.usage.to_dict(), **shown}
 
 
 def _result(outcome: CallOutcome) -> dict[str, Any]:

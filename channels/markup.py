@@ -70,7 +70,17 @@ class _Dialect:
     solid: bool = True
 
 
+#: Words that no Markdown and no platform reads as anything else: one line, no marks, no addresses.
+_WORDS_ALONE = re.compile(r"[^\W\d_](?:[^\W_]|[ ,.;:?'\"()!%])*(?<! )")
+
+
 def _render(md: str, dialect: _Dialect) -> str:
+    if _WORDS_ALONE.fullmatch(md):  # parsing would take as long as sending
+        return md
+    return _parsed(md, dialect)
+
+
+def _parsed(md: str, dialect: _Dialect) -> str:
     blocks = _Blocks(dialect, md.split("\n"))
     for token in _parser().parse(md):
         blocks.take(token)

@@ -8,8 +8,8 @@ from importlib import import_module
 #: What sending needs, by platform. Adapters load it late, when it is not there: the web may never need it.
 _SENDS_WITH = {
     "whatsapp": ("twilio.rest.api", "twilio.http.http_client"),
-    "telegram": ("telegram", "telegram.request", "httpcore", "anyio"),
-    "slack": ("slack_sdk",),
+    "telegram": ("telegram", "channels.bot_api"),
+    "slack": ("slack_sdk.web.async_client",),
 }
 
 

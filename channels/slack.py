@@ -9,7 +9,6 @@ import logging
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from http.client import HTTPException
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl
 
@@ -27,6 +26,7 @@ from channels.base import (
     Unreachable,
 )
 from channels.fetch import Download
+from channels.http import PerLoop, never_sent
 from channels.markup import slack_mrkdwn, split
 from channels.media import MAX_BYTES
 from channels.signatures import slack_signed
@@ -46,14 +46,13 @@ from channels.types import (
 )
 
 if TYPE_CHECKING:
-    from slack_sdk import WebClient
+    from aiohttp import ClientSession
+    from slack_sdk.web.async_client import AsyncWebClient
 
 #: Characters in one section, after escaping; characters on a button.
 SECTION_LIMIT, LABEL_LIMIT = 3000, 75
 #: About one message a second in a Slack channel, with short bursts. Slack names no number for the whole workspace.
 PACE = Pace(chat_gap=1.0, burst=4)
-#: Seconds for one Web API call.
-TIMEOUT = 10
 #: Opens the block id that carries a message's thread back with a tap.
 THREAD_MARK = "thread:"
 
@@ -66,6 +65,7 @@ _CLOSED_ERRORS = (
     "channel_not_found", "is_archived", "messages_tab_disabled", "not_in_channel", "user_not_found",
     "user_not_in_channel",
 )  # fmt: skip
+_NO_JSON = "Slack's answer makes no sense"
 _BLOCK_ERRORS = ("invalid_blocks", "invalid_blocks_format", "msg_blocks_too_long")
 _TOKEN = re.compile(r"<([^<>]*)>")
 _FILE = re.compile(r"https://files\.slack\.com(/[^\s\\]+)")
@@ -95,7 +95,7 @@ class SlackChannel:
         self._api_url, self._files_url = (
             (api_url or origin).rstrip("/") for origin in ("https://slack.com", "https://files.slack.com")
         )
-        self._client: WebClient | None = None
+        self._web = PerLoop(self._new_client)
 
     def __repr__(self) -> str:
         return f"SlackChannel({self._name!r})"
@@ -208,12 +208,9 @@ class SlackChannel:
         """Show "is thinking" under an assistant thread; elsewhere Slack has no such sign."""
         if turn.conversation.thread:
             with contextlib.suppress(Exception):
-                await asyncio.to_thread(self._set_status, turn.conversation)
-
-    def _set_status(self, conversation: Conversation) -> None:
-        self._web().assistant_threads_setStatus(
-            channel_id=conversation.chat, thread_ts=conversation.thread, status="is thinking…"
-        )
+                await self._web.here().assistant_threads_setStatus(
+                    channel_id=turn.conversation.chat, thread_ts=turn.conversation.thread, status="is thinking…"
+                )
 
     async def fetch(self, media: Media) -> bytes:
         """Download from Slack's own file server, the only one that sees the token."""
@@ -229,21 +226,19 @@ class SlackChannel:
 
     async def send(self, delivery: Delivery) -> Receipt:
         """Send one piece; blocks that Slack refuses are left out, the words alone are sent once."""
-        return await asyncio.to_thread(self._send, delivery)
-
-    def _send(self, delivery: Delivery) -> Receipt:
+        from aiohttp import ClientError
         from slack_sdk.errors import SlackApiError, SlackClientError
 
         try:
-            return self._upload(delivery) if delivery.reply.media else self._post(delivery)
+            return await (self._upload(delivery) if delivery.reply.media else self._post(delivery))
         except SlackApiError as exc:
             raise _api_error(exc.response) from exc
-        except (SlackClientError, HTTPException) as exc:
+        except SlackClientError as exc:
             raise Ambiguous("no clear answer from Slack") from exc
-        except OSError as exc:
-            raise _network_error(exc) from exc
+        except (ClientError, OSError) as exc:
+            raise _network_error(exc) from None  # it may name the address that a file was to go to
 
-    def _post(self, delivery: Delivery) -> Receipt:
+    async def _post(self, delivery: Delivery) -> Receipt:
         from slack_sdk.errors import SlackApiError
 
         text, to = slack_mrkdwn(delivery.reply.text), delivery.conversation
@@ -255,22 +250,28 @@ class SlackChannel:
             "unfurl_media": False,
         }
         try:
-            sent = self._web().chat_postMessage(**common, blocks=_blocks(text, delivery.reply.buttons, to.thread))
+            return await self._said(**common, blocks=_blocks(text, delivery.reply.buttons, to.thread))
         except SlackApiError as exc:
             if _code(exc.response) not in _BLOCK_ERRORS:
                 raise
-            sent = self._web().chat_postMessage(**common)
-        return Receipt(str(sent.get("ts") or ""))
+            return await self._said(**common)
 
-    def _upload(self, delivery: Delivery) -> Receipt:
+    async def _said(self, **message: Any) -> Receipt:
+        try:
+            sent = await self._web.here().chat_postMessage(**message)
+            return Receipt(str(sent.get("ts") or ""))
+        except (AttributeError, ValueError):  # the SDK stumbles over an answer that is no JSON
+            raise Ambiguous(_NO_JSON) from None
+
+    async def _upload(self, delivery: Delivery) -> Receipt:
         """Share a file. Slack posts the message later, so there is no message id to return."""
         media, to = delivery.reply.media, delivery.conversation
         assert media is not None  # noqa: S101  # our caller looked
         try:
-            data = self._media.read(media.ref)
+            data = await asyncio.to_thread(self._media.read, media.ref)
         except KeyError:
             raise Refused("the file to send is gone from the media store") from None
-        self._web().files_upload_v2(
+        await self._web.here().files_upload_v2(
             filename=media.filename or "file",
             title=media.filename or "file",
             content=data,
@@ -280,19 +281,16 @@ class SlackChannel:
         )
         return Receipt("")
 
-    def _web(self) -> WebClient:
-        """The Web API client. It opens a connection per call, so threads and forks may share it."""
-        if self._client is None:
-            from slack_sdk import WebClient
+    def _new_client(self, session: ClientSession) -> AsyncWebClient:
+        from slack_sdk.web.async_client import AsyncWebClient
 
-            logger = logging.getLogger("channels.slack.sdk")
-            # The SDK logs whole messages at DEBUG.
-            logger.setLevel(logging.CRITICAL)
-            # Its own retries would send twice behind the outbox's back.
-            self._client = WebClient(
-                self._bot_token, f"{self._api_url}/api/", TIMEOUT, logger=logger, retry_handlers=[]
-            )
-        return self._client
+        logger = logging.getLogger("channels.slack.sdk")
+        # The SDK logs whole messages at DEBUG.
+        logger.setLevel(logging.CRITICAL)
+        # Its own retries would send twice behind the outbox's back.
+        return AsyncWebClient(
+            self._bot_token, f"{self._api_url}/api/", session=session, logger=logger, retry_handlers=[]
+        )
 
 
 def _body(raw: bytes) -> dict[str, Any]:
@@ -398,11 +396,15 @@ def _key(number: int, button: Button) -> dict[str, Any]:
 
 def _code(response: Any) -> str:
     """Slack's error code; anything that does not look like one may quote the message."""
-    code = str(response.get("error") or "")
+    data = getattr(response, "data", None)
+    code = str(data.get("error") or "") if isinstance(data, dict) else ""
     return code if re.fullmatch(r"\w{1,80}", code) else "unknown_error"
 
 
 def _api_error(response: Any) -> SendError:
+    if not hasattr(response, "status_code"):  # the bare answer, of which the SDK could not read a word
+        limited = response.status == 429
+        return RateLimited(_retry_after(response.headers)) if limited else Ambiguous(_NO_JSON)
     code, status = _code(response), int(response.status_code)
     if status == 429 or code in _RATE_ERRORS:
         return RateLimited(_retry_after(response.headers))
@@ -416,12 +418,7 @@ def _retry_after(headers: Mapping[str, str]) -> float:
     return float(seconds) if seconds.isdecimal() else 1.0
 
 
-def _network_error(exc: OSError) -> SendError:
-    """urllib wraps what goes wrong up to the last sent byte in a URLError, and says why inside."""
-    import socket
-    import ssl
-
-    reason = getattr(exc, "reason", exc)
-    if isinstance(reason, (ConnectionRefusedError, socket.gaierror, ssl.SSLCertVerificationError)):
+def _network_error(exc: Exception) -> SendError:
+    if never_sent(exc):
         return Unreachable("no connection to Slack")
     return Ambiguous("the connection to Slack broke before its answer")

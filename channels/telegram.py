@@ -11,6 +11,7 @@ import re
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from channels.base import (
@@ -27,10 +28,12 @@ from channels.base import (
     Unreachable,
 )
 from channels.fetch import Download, tls
+from channels.http import PerLoop
 from channels.markup import plain, split, telegram_html, telegram_length
 from channels.types import Button, Conversation, Delivery, Hook, Media, Receipt, Received, Reply, Tap, Turn, storable
 
 if TYPE_CHECKING:
+    from aiohttp import ClientSession
     from telegram import Bot, InlineKeyboardMarkup, InputFile
 
 #: Telegram's limits, in UTF-16 code units after formatting is parsed.
@@ -39,14 +42,10 @@ TEXT_LIMIT, CAPTION_LIMIT = 4096, 1024
 PHOTO_LIMIT = 10 * 1024 * 1024
 #: Bytes above which Telegram gives a bot no file.
 FILE_LIMIT = 20 * 1024 * 1024
-#: Seconds to wait for a connection, and for an answer.
-CONNECT_TIMEOUT, READ_TIMEOUT = 5.0, 15.0
 #: Telegram's words: about 30 messages a second in all, about one in a private chat (bursts are fine), 20 a minute in a
 #: group: five at once and one each 4 s are 20 in the first minute.
 CHAT_PACE = Pace(per_second=30, chat_gap=1.0, burst=10)
 GROUP_PACE = Pace(per_second=30, chat_gap=4.0, burst=5)
-#: Open connections per event loop.
-POOL_SIZE = 32
 
 _SECRET_TOKEN = re.compile(r"[A-Za-z0-9_-]{1,256}")
 _COMMAND = re.compile(r"^(/\w+)@(\w+)")
@@ -92,7 +91,7 @@ class TelegramChannel:
         self._media = media
         self._api_url = (api_url or "https://api.telegram.org").rstrip("/")
         self._username = username.lstrip("@").lower()
-        self._bots: dict[asyncio.AbstractEventLoop, Bot] = {}
+        self._bots = PerLoop(partial(_new_bot, self._token, self._api_url), tls=tls)
         _hush()
 
     def __repr__(self) -> str:
@@ -200,7 +199,7 @@ class TelegramChannel:
     async def attend(self, turn: Turn) -> None:
         """Stop the tapped button's spinner and show "typing"."""
         with contextlib.suppress(Exception):
-            bot = self._bot()
+            bot = self._bots.here()
             steps = [bot.send_chat_action(turn.conversation.chat, "typing", message_thread_id=_thread(turn))]
             if turn.tap and turn.tap.callback_id:
                 steps.append(bot.answer_callback_query(turn.tap.callback_id))
@@ -219,7 +218,7 @@ class TelegramChannel:
         from telegram.error import TelegramError
 
         try:
-            file = await self._bot().get_file(file_id)
+            file = await self._bots.here().get_file(file_id)
         except TelegramError as exc:
             raise FetchError(f"Telegram did not say where the file is: {type(exc).__name__}") from None
         _check_size(file.file_size or 0)
@@ -250,7 +249,7 @@ class TelegramChannel:
             return await self._post_file(delivery.reply.media, {**common, "caption": text or None})
         from telegram import LinkPreviewOptions
 
-        sent = await self._bot().send_message(text=text, link_preview_options=LinkPreviewOptions(True), **common)
+        sent = await self._bots.here().send_message(text=text, link_preview_options=LinkPreviewOptions(True), **common)
         return Receipt(str(sent.message_id))
 
     async def _post_file(self, media: Media, common: dict[str, Any]) -> Receipt:
@@ -261,29 +260,19 @@ class TelegramChannel:
         if media.mime_type in _PHOTOS and len(data) <= PHOTO_LIMIT:
             with contextlib.suppress(_NotAPhotoError):
                 return await self._post_photo(upload, common)
-        sent = await self._bot().send_document(document=upload, **common)
+        sent = await self._bots.here().send_document(document=upload, **common)
         return Receipt(str(sent.message_id))
 
     async def _post_photo(self, upload: InputFile, common: dict[str, Any]) -> Receipt:
         from telegram.error import BadRequest
 
         try:
-            sent = await self._bot().send_photo(photo=upload, **common)
+            sent = await self._bots.here().send_photo(photo=upload, **common)
         except BadRequest as exc:
             if str(exc).lower().startswith(_NOT_A_PHOTO):
                 raise _NotAPhotoError from exc
             raise
         return Receipt(str(sent.message_id))
-
-    def _bot(self) -> Bot:
-        """The bot of the running loop: its connections belong to that loop and die with a fork."""
-        loop = asyncio.get_running_loop()
-        bot = self._bots.get(loop)
-        if bot is None:
-            bot = _new_bot(self._token, self._api_url)
-            # Replaced as a whole, so that threads with loops of their own need no lock.
-            self._bots = {old: kept for old, kept in self._bots.items() if not old.is_closed()} | {loop: bot}
-        return bot
 
 
 class _NotAPhotoError(Exception):
@@ -297,23 +286,16 @@ def _hush() -> None:
         logger.setLevel(max(logger.level, logging.WARNING))
 
 
-def _new_bot(token: str, api_url: str) -> Bot:
+def _new_bot(token: str, api_url: str, session: ClientSession) -> Bot:
     from telegram import Bot
-    from telegram.request import HTTPXRequest
     from telegram.warnings import PTBDeprecationWarning
+
+    from channels.bot_api import KeptRequest
 
     # PTB warns about its own attribute whenever Telegram asks us to wait.
     warnings.filterwarnings("ignore", message=r".*retry_after", category=PTBDeprecationWarning)
-    client: dict[str, Any] = {"verify": tls()}
-    request = HTTPXRequest(
-        POOL_SIZE,
-        connect_timeout=CONNECT_TIMEOUT,
-        read_timeout=READ_TIMEOUT,
-        pool_timeout=CONNECT_TIMEOUT,
-        httpx_kwargs=client,
-    )
-    polling = HTTPXRequest(1, httpx_kwargs=client)
-    return Bot(token, f"{api_url}/bot", f"{api_url}/file/bot", request=request, get_updates_request=polling)
+    request = KeptRequest(session)
+    return Bot(token, f"{api_url}/bot", f"{api_url}/file/bot", request=request, get_updates_request=request)
 
 
 def _translate(exc: Exception) -> NoReturn:
@@ -340,19 +322,15 @@ def _reason(exc: Exception) -> str:
 
 
 def _network_trouble(exc: Exception) -> SendError:
+    from channels.bot_api import NeverSent
+
     if str(exc).startswith("Too Many Requests"):
         return RateLimited(1.0)
     if str(exc).startswith("Request Entity Too Large"):
         return Refused("the file is too large for Telegram")
-    if _never_connected(exc):
+    if isinstance(exc, NeverSent):
         return Unreachable("no connection to Telegram")
     return Ambiguous("no clear answer from Telegram")
-
-
-def _never_connected(exc: Exception) -> bool:
-    import httpx
-
-    return isinstance(exc.__cause__, (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.ProxyError))
 
 
 def _check_size(size: int) -> None:

@@ -5,34 +5,26 @@ from __future__ import annotations
 import logging
 import os
 import sys
-import time
-from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from flask import Flask, Response, abort, jsonify, request, send_file
 from redis.exceptions import RedisError
+from werkzeug.exceptions import NotFound
 
-from channels.base import BadHook, Channel, Forbidden
 from channels.console import ConsoleChannel
 from channels.console_pages import console_pages
+from channels.hooks import ERROR as HOOK_ERROR
+from channels.hooks import MAX_BODY, HookDoor, TooMany
 from channels.media import BadToken, MediaGone
-from channels.types import Hook, Received, StatusUpdate, Turn
 from config.bootstrap import Services, bootstrap, check_redis
 from config.loader import ConfigError, default_config, load_settings
 from config.logs import set_up_logs
-from pending.seal import split_button
 from workers.presence import Presence
 from workers.redis import RedisUnfit
 from workers.spool_file import SpoolUnusable
 
-if TYPE_CHECKING:
-    from _typeshed.wsgi import WSGIEnvironment
-
 log = logging.getLogger(__name__)
 
-#: Bytes a webhook's body may have. Platforms send far less; files come as links.
-MAX_BODY = 1_000_000
 #: Seconds a platform should wait before it repeats a webhook we could not keep.
 RETRY_AFTER = 5
 #: The exit code that tells gunicorn not to start another worker: the mistake is the operator's.
@@ -43,6 +35,7 @@ def create_app(services: Services) -> Flask:
     """The WSGI app of one wired process."""
     app = Flask("sayso", static_folder=None)
     app.config["MAX_CONTENT_LENGTH"] = MAX_BODY
+    app.register_error_handler(TooMany, _too_many)
     app.register_error_handler(RedisError, _redis_away)
     app.register_error_handler(SpoolUnusable, _spool_unusable)
     _add_hooks(app, services)
@@ -81,83 +74,17 @@ def check_redis_if_there(services: Services) -> None:
 
 
 def _add_hooks(app: Flask, services: Services) -> None:
+    app.wsgi_app = HookDoor(app.wsgi_app, services)  # type: ignore[method-assign]  # as Flask's manual says
+
     @app.post("/hooks/<name>")
     @app.post("/hooks/<name>/<path:path>")
-    def hook(name: str, path: str = "") -> Response:
-        channel = services.channels.get(name) or abort(404)
-        received = _receive(channel, _hook_of(services, path))
-        for status in received.statuses:
-            _note(services, status)
-        if received.ignored:
-            log.info("hook.ignored", extra={"channel": name, "reason": received.ignored})
-        for turn in filter(_is_storable, received.turns):
-            if not _accept(services, turn):
-                return _try_later("this conversation has too many messages waiting")
-        answer = received.answer
-        return Response(answer.body, answer.status, content_type=answer.content_type)
+    def hook(**_: str) -> Response:
+        """What the door could not take, and channels there are none of."""
+        raise request.environ.pop(HOOK_ERROR, None) or NotFound
 
 
-def _note(services: Services, status: StatusUpdate) -> None:
-    """Log what a platform says of a reply, and keep it with the delivery."""
-    kept, code = "", status.error_code or "-"
-    if status.delivery:
-        kept = services.deliveries.report(status.delivery, status.message_id, status.status, f"error {code}")
-    level = logging.WARNING if status.status in ("failed", "undelivered") else logging.INFO
-    extra = {"delivery": status.delivery or "-", "status": status.status, "code": code, "kept": kept or "-"}
-    log.log(level, "reply.status", extra=extra)
-
-
-def _hook_of(services: Services, path: str) -> Hook:
-    """The request with the URL that the platform was given: behind a proxy the request's own is another."""
-    raw = request.environ.get("RAW_URI") or request.environ.get("REQUEST_URI") or request.full_path.rstrip("?")
-    return Hook(
-        url=services.public_url + str(raw),
-        headers=_headers_of(request.environ),
-        body=request.get_data(),
-        path=path,
-        now=time.time(),
-    )
-
-
-def _headers_of(environ: WSGIEnvironment) -> dict[str, str]:
-    """The headers under lower-case names. Flask's own view of them costs as much as a signature."""
-    return {name: value for key, value in environ.items() if (name := _header_name(key)) and value}
-
-
-@lru_cache(maxsize=256)
-def _header_name(key: str) -> str:
-    """What WSGI calls HTTP_X_NAME; "" for what is no header."""
-    name = key if key in ("CONTENT_TYPE", "CONTENT_LENGTH") else key[5:] if key.startswith("HTTP_") else ""
-    return name.lower().replace("_", "-")
-
-
-def _receive(channel: Channel, hook: Hook) -> Received:
-    try:
-        return channel.receive(hook)
-    except Forbidden as exc:
-        log.warning("hook.forbidden", extra={"channel": channel.name, "reason": str(exc)})
-        abort(403)
-    except BadHook as exc:
-        log.warning("hook.bad", extra={"channel": channel.name, "reason": str(exc)})
-        abort(400)
-
-
-def _is_storable(turn: Turn) -> bool:
-    """Whether every field has its type. A payload that bends one would be bent each time the platform repeats it."""
-    try:
-        turn.to_json()
-    except (ValueError, TypeError) as exc:  # its message would repeat the payload
-        log.error("turn.malformed", extra={"reason": type(exc).__name__})
-        return False
-    return True
-
-
-def _accept(services: Services, turn: Turn) -> bool:
-    parts = split_button(turn.tap.data) if turn.tap else None
-    door = services.spool or services.mailbox
-    accepted = door.accept(turn, tapped=parts[0] if parts else "")
-    log.info("turn.accepted", extra={"conversation": turn.conversation.id, "outcome": accepted.outcome})
-    return not accepted.refused
+def _too_many(error: TooMany) -> Response:
+    return _try_later(str(error))
 
 
 def _redis_away(error: RedisError) -> Response:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from functools import lru_cache
 
 _STANDARD = set(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 #: Libraries whose INFO lines hold URLs with tokens in them.
@@ -15,10 +16,16 @@ class EventFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """The record as one line, with its traceback below if it has one."""
-        at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(record.created))
+        at = _second(int(record.created))
         extras = " ".join(f"{key}={value}" for key, value in vars(record).items() if key not in _STANDARD)
         line = f"{at} {record.levelname} {record.getMessage()} {extras}".rstrip()
         return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
+
+
+@lru_cache(maxsize=1)
+def _second(unix: int) -> str:
+    """Spelled once for all lines of it."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(unix))
 
 
 def set_up_logs(level: int = logging.INFO) -> None:

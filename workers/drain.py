@@ -11,6 +11,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Protocol
 
 from redis.exceptions import RedisError
@@ -44,7 +45,7 @@ MAX_SECONDS = 20.0
 #: Seconds a turn may take before it is ended with an honest word.
 TURN_TIMEOUT = 120.0
 #: Times a turn is begun: one that kills its worker must not do so for ever.
-MAX_ATTEMPTS = 5
+MAX_ATTEMPTS = 10
 
 #: Seconds after which a turn is answered without the inbound files that are not there yet.
 FETCH_SECONDS = 30.0
@@ -189,10 +190,10 @@ class Drain:
             return await reach(self.mailbox.commit, lease, queued, _in_pieces(broken, channel), let_go=True)
 
     async def _answer(self, held: _Held, queued: QueuedTurn) -> Change:
-        lease, words = held.lease, self.voice(queued.turn)
+        lease, words = held.lease, partial(self.voice, queued.turn)
         agent = self.agents.get(queued.turn.conversation.channel)
         if agent is None:
-            return Change(replies=((Reply(words.channel_gone()), ""),))
+            return Change(replies=((Reply(words().channel_gone()), ""),))
         given_up = _unasked(queued, words)
         if given_up is not None:
             return await self._give_up(lease, queued, given_up)
@@ -201,16 +202,16 @@ class Drain:
                 return await agent.answer(await self._with_files(queued), lease)
         except TimeoutError:
             log.error("turn.timeout", extra={"conversation": lease.conversation, "seq": queued.seq})
-            return await self._give_up(lease, queued, "" if held.stopped > queued.seq else words.too_long())
+            return await self._give_up(lease, queued, "" if held.stopped > queued.seq else words().too_long())
         except JournalUnreadable as exc:  # no traceback: it may quote what was said
             log.error("turn.unreadable", extra={"conversation": lease.conversation, "reason": str(exc)})
-            return await self._give_up(lease, queued, words.interrupted_before())
+            return await self._give_up(lease, queued, words().interrupted_before())
         except (LaneLost, TurnOvertaken, RedisError):
             raise  # nothing may be said about a turn whose state is not known: the next holder works on it again
         except Exception:
             # The rim of a turn: whatever a tool or a model broke, the person hears a word and the next turn goes on.
             log.exception("turn.failed", extra={"conversation": lease.conversation, "seq": queued.seq})
-            return await self._give_up(lease, queued, words.broken())
+            return await self._give_up(lease, queued, words().broken())
 
     async def _give_up(self, lease: Lease, queued: QueuedTurn, words: str) -> Change:
         """The world may have changed since this turn was looked at: the agent looks again at what it decided."""
@@ -240,15 +241,15 @@ def _log_left(conversation: str, reason: Exception) -> None:
     log.info("lane.left", extra={"conversation": conversation, "reason": type(reason).__name__})
 
 
-def _unasked(queued: QueuedTurn, words: Words) -> str | None:
+def _unasked(queued: QueuedTurn, words: Callable[[], Words]) -> str | None:
     """What is said to a turn that no agent is asked about, None for one that it answers."""
     if queued.is_stopped:  # the turn that said so tells it
         return ""
     if stops(queued.turn):
-        return words.stopped() if queued.stop == queued.seq else words.nothing_to_stop()
+        return words().stopped() if queued.stop == queued.seq else words().nothing_to_stop()
     if queued.attempt > MAX_ATTEMPTS:
         log.error("turn.kills", extra={"conversation": queued.turn.conversation.id, "seq": queued.seq})
-        return words.interrupted_before()
+        return words().interrupted_before()
     return None
 
 

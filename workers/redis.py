@@ -7,6 +7,7 @@ import hashlib
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 from zlib import crc32
@@ -130,6 +131,8 @@ class Scripts:
             for path in sorted(folder.glob("*.lua"))
             if path != _PRELUDE
         }
+        #: What somebody is loading just now, by sha.
+        self._loading: set[str] = set()
 
     def run(self, name: str, conversation: str, *args: Any) -> Any:
         """Run a script for one conversation. Raises redis.RedisError."""
@@ -166,11 +169,25 @@ class Scripts:
             raise
 
     def _evaluated(self, script: Script, key: str, *args: Any) -> Any:
+        ask = partial(self._connections.ask, "EVALSHA", script.sha, 1, key, *args)
         try:
-            return self._connections.ask("EVALSHA", script.sha, 1, key, *args)
+            return ask()
         except NoScriptError:
+            return self._once_more(script, ask)
+
+    def _once_more(self, script: Script, ask: Callable[[], Any]) -> Any:
+        """Load the script and ask again. Of many who ask at once over one wire the first loads it: its text travels
+        ahead of what the others ask again.
+        """
+        if script.sha in self._loading:
+            with contextlib.suppress(NoScriptError):  # over another connection we may be faster than the text
+                return ask()
+        self._loading.add(script.sha)
+        try:
             self._connections.ask("SCRIPT", "LOAD", script.text)
-            return self._connections.ask("EVALSHA", script.sha, 1, key, *args)
+        finally:
+            self._loading.discard(script.sha)
+        return ask()
 
 
 def _gate(name: str, gated: bool) -> str:

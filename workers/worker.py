@@ -63,12 +63,12 @@ BATCH = 100
 CUT_SECONDS = 3.0
 
 _TAKE = """
--- Take jobs off RQ's queue, as its workers do, with their hashes. KEYS: queue, list of those on their way.
+-- Take jobs off RQ's queue, as its workers do, with what running them needs. KEYS: queue, list of those on their way.
 -- ARGV: places for all, places for urgent ones, their first letters, a job taken already or ''.
 local taken = {}
 local function take(id)
-  local hash = redis.pcall('HGETALL', 'rq:job:' .. id)
-  taken[#taken + 1] = {id, hash.err and {} or hash}
+  local fields = redis.pcall('HMGET', 'rq:job:' .. id, 'data', 'timeout', 'failure_ttl')
+  taken[#taken + 1] = {id, fields.err and {false, false, false} or fields}
 end
 if ARGV[4] ~= '' then take(ARGV[4]) end
 while #taken < tonumber(ARGV[2]) do
@@ -292,9 +292,9 @@ class SaysoWorker(BaseWorker):
     def _take(self, room: tuple[int, int], moved: bytes | str = b"") -> list[SaysoJob]:
         queue = self.queues[0]
         taken = self._taker([queue.key, _on_their_way(queue)], [*room, FIRST, moved])
-        return [job for job_id, flat in taken if (job := self._job(job_id, flat))]
+        return [job for job_id, fields in taken if (job := self._job(job_id, fields))]
 
-    def _job(self, job_id: bytes, flat: list[bytes]) -> SaysoJob | None:
+    def _job(self, job_id: bytes, fields: list[bytes | None]) -> SaysoJob | None:
         """The job, if it is one: whoever can write to Redis can put anything into the queue."""
         try:
             job = SaysoJob(job_id.decode(), connection=self.connection, serializer=self.serializer)
@@ -302,7 +302,7 @@ class SaysoWorker(BaseWorker):
             self.connection.lrem(_on_their_way(self.queues[0]), 1, job_id)  # type: ignore[arg-type]  # Redis takes bytes
             return None
         try:
-            job.restore(dict(zip(flat[::2], flat[1::2], strict=True)))
+            job.read(self.queues[0].name, *fields)
         except Exception as exc:  # noqa: BLE001  # deleted meanwhile, or no job at all
             if not isinstance(exc, NoSuchJobError):
                 log.error("job.unreadable", extra={"job": job.id, "reason": type(exc).__name__})
@@ -384,6 +384,7 @@ def run_worker(services: Services) -> None:
         each.cancel()
     if heard:  # without Redis, silence says the same
         _leave(services)
+    process.loop.close()
 
 
 def _rounds(services: Services) -> list[Coroutine[Any, Any, None]]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import html
 import struct
 import threading
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -214,3 +216,22 @@ SLACK = Platform(
     tap=lambda number, data: slack_hook(signing.slack_tap(f"1.2.{number}", data)),
 )
 ALL = (WHATSAPP, TELEGRAM, SLACK)
+
+
+@asynccontextmanager
+async def server(answer: bytes) -> AsyncIterator[tuple[str, list[object]]]:
+    """Its address, and the connections it was given; each request on one of them is answered so."""
+    connections: list[object] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connections.append(writer)
+        while await reader.readline():
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(answer)
+            if not answer:
+                break
+        writer.close()
+
+    listening = await asyncio.start_server(serve, "127.0.0.1", 0)
+    async with listening:
+        yield f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}", connections

@@ -6,12 +6,14 @@ import asyncio
 import logging
 import traceback
 from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
 
 import httpx
 import pytest
 
 from channels import fetch
 from channels.base import Channel, FetchError
+from channels.bot_api import KeptRequest
 from channels.console import ConsoleChannel
 from channels.fakes.platforms import SLACK_BOT_TOKEN, TELEGRAM_TOKEN, TWILIO_ACCOUNT_SID, FakePlatforms
 from channels.fakes.signing import JPEG
@@ -94,12 +96,18 @@ class Wire:
         self.requests.append(request)
         return self.answer(request)
 
+    async def do_request(self, url: str, method: str, *_: Any, **__: Any) -> tuple[int, bytes]:
+        """Stand in for how Telegram's Bot API is asked."""
+        answer = await self.carry(httpx.Request(method, url))
+        return answer.status_code, answer.content
+
 
 @pytest.fixture
 def wire(monkeypatch: pytest.MonkeyPatch) -> Wire:
     """No request leaves the machine."""
     wire = Wire()
     monkeypatch.setattr(httpx.AsyncHTTPTransport, "handle_async_request", wire.carry)
+    monkeypatch.setattr(KeptRequest, "do_request", wire.do_request)
     return wire
 
 

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from channels import markup
 from channels.fakes.telegram_api import _parsed
 from channels.markup import plain, slack_mrkdwn, split, telegram_html, telegram_length, utf16_len, whatsapp_text
 
@@ -29,6 +30,13 @@ def test_slack_text_holds_no_token_but_our_links(md: str):
     """No text of a model or a user can ping a channel: every angle bracket is ours."""
     for token in re.findall(r"<([^>]*)>", slack_mrkdwn(md)):
         assert re.match(r"(https?|mailto|tel):", token, re.IGNORECASE)
+
+
+@given(st.from_regex(markup._WORDS_ALONE, fullmatch=True))
+def test_words_alone_are_what_parsing_makes_of_them(md: str):
+    """The short way is only shorter."""
+    for dialect in (markup._HTML, markup._MRKDWN, markup._WHATSAPP, markup._PLAIN):
+        assert markup._parsed(md, dialect) == md
 
 
 @given(MARKDOWN | WORDS)

@@ -110,6 +110,21 @@ def test_turn_with_a_field_of_a_wrong_type_is_dropped(caplog: pytest.LogCaptureF
     assert "4915100000042" not in caplog.text
 
 
+@pytest.mark.parametrize("path", ["/hooks/shop/", "/hooks/", "/hook/shop", "/media/hooks/shop"])
+def test_path_that_only_resembles_a_hook_is_not_found(path: str):
+    """The door in front of Flask takes what Flask's routes would."""
+    channel = FakeChannel()
+    assert browser(channel).post(path).status_code == 404
+    assert channel.hooks == []
+
+
+def test_mistake_of_ours_is_an_error_with_its_traceback(caplog: pytest.LogCaptureFixture):
+    """500, so that the platform repeats it, and nothing of it in the answer."""
+    answer = browser(FakeChannel(RuntimeError("no such thing"))).post("/hooks/shop")
+    assert (answer.status_code, "such thing" in answer.text) == (500, False)
+    assert "RuntimeError: no such thing" in caplog.text
+
+
 def test_webhooks_are_posted():
     """A GET is 405: no crawler starts anything."""
     assert browser(FakeChannel()).get("/hooks/shop").status_code == 405
@@ -156,6 +171,7 @@ def test_answer_is_the_channels_own():
     answer = HookAnswer(201, "<Response/>", "text/xml")
     heard = browser(FakeChannel(Received(answer=answer))).post("/hooks/shop")
     assert (heard.status_code, heard.text, heard.mimetype) == (201, "<Response/>", "text/xml")
+    assert heard.content_length == len(answer.body)
 
 
 def test_tap_is_accepted_for_the_action_its_button_was_minted_for():

@@ -455,18 +455,27 @@ def test_second_loop_goes_another_way(redis_url, redis_client, tmp_path):
 
 
 def test_scripts_the_server_forgot_are_loaded_again_by_all_at_once(redis_url, redis_client, tmp_path):
-    """After SCRIPT FLUSH a hundred callers at once have a hundred answers, each his own."""
+    """After SCRIPT FLUSH a hundred callers at once have a hundred answers, each his own; the text is sent once."""
     (tmp_path / "echo.lua").write_text("return ARGV[2]")
     client = connect(redis_url)
-    scripts = Scripts(client, tmp_path)
-    Connections.of(client).wire = Wire(redis_url)
+    scripts, wire, loads = Scripts(client, tmp_path), Wire(redis_url), []
+    Connections.of(client).wire = wire
+    send = wire.ask
+
+    async def ask(packed: bytes):
+        loads.extend([packed] if b"LOAD" in packed else [])
+        return await send(packed)
+
+    wire.ask = ask
 
     async def story():
         await reach(scripts.run, "echo", "room", "first")
         redis_client.script_flush()
+        loads.clear()
         return await asyncio.gather(*(reach(scripts.run, "echo", "room", str(number)) for number in range(100)))
 
     assert asyncio.run(story()) == [str(number) for number in range(100)]
+    assert len(loads) == 1
 
 
 def test_two_threads_at_first_find_one_owner(redis_url):

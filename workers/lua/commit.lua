@@ -22,5 +22,4 @@ if change.history then redis.call('SET', history(ARGV[5]), change.history, 'PX',
 for _, id in ipairs(change.silenced) do drop_timer(id) end
 for _, one in ipairs(change.timers) do set_timer(one.id, one.at, one.what) end
 for _, reply in ipairs(change.replies) do say(reply.pid, reply.reply) end
-keep()
 return {'ok', next_work(ARGV[9], ARGV[2], ARGV[3])}

@@ -61,7 +61,8 @@ end
 
 -- The fence: only the current holder of the lane may change it.
 local function holds(epoch, token)
-  return tonumber(epoch) == number('epoch') and token == redis.call('HGET', lane, 'token')
+  local held_by, with = unpack(redis.call('HMGET', lane, 'epoch', 'token'))
+  return tonumber(epoch) == tonumber(held_by or '0') and token == with
 end
 
 local function has_work()
@@ -125,7 +126,8 @@ local function say(pid, reply)
   local taken = mark and collapsed(mark, reply)
   if taken then return taken end
   local number_of_reply = redis.call('HINCRBY', lane, 'said', 1)
-  redis.call('RPUSH', outbox, number_of_reply .. ' ' .. pid .. ' ' .. reply)
+  local waiting = redis.call('RPUSH', outbox, number_of_reply .. ' ' .. pid .. ' ' .. reply)
+  if waiting == 1 then redis.call('PEXPIRE', outbox, KEEP) end
   return tostring(number_of_reply)
 end
 

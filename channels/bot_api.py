@@ -1,0 +1,58 @@
+"""BotApi: how python-telegram-bot reaches Telegram over the kept connections of an event loop."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from aiohttp import ClientError, ClientSession, FormData
+from telegram.error import NetworkError, TimedOut
+from telegram.request import BaseRequest, RequestData
+
+from channels.http import ANSWER_SECONDS, never_sent
+
+
+class NeverSent(NetworkError):
+    """Raised when there was no connection to Telegram: it certainly heard nothing."""
+
+
+class KeptRequest(BaseRequest):
+    """PTB's requests over a session, which its loop closes. Time limits are the session's, whatever PTB asks for."""
+
+    def __init__(self, session: ClientSession) -> None:
+        self._session = session
+
+    @property
+    def read_timeout(self) -> float:
+        """Seconds for which an answer may say nothing."""
+        return ANSWER_SECONDS
+
+    async def initialize(self) -> None:
+        """Nothing to do: a session opens its connections when they are needed."""
+
+    async def shutdown(self) -> None:
+        """Nothing to do."""
+
+    async def do_request(
+        self, url: str, method: str, request_data: RequestData | None = None, *_: Any, **__: Any
+    ) -> tuple[int, bytes]:
+        """Status and body of the answer. Raises NeverSent, TimedOut, NetworkError, none of which names the URL: the
+        token is in it.
+        """
+        form, headers = _form(request_data), {"User-Agent": self.USER_AGENT}
+        try:
+            async with self._session.request(method, url, data=form, headers=headers, allow_redirects=False) as answer:
+                return answer.status, await answer.read()
+        except (ClientError, OSError) as exc:  # time-outs are among them
+            if never_sent(exc):
+                raise NeverSent(type(exc).__name__) from None
+            raise (TimedOut if isinstance(exc, TimeoutError) else NetworkError)(type(exc).__name__) from None
+
+
+def _form(request_data: RequestData | None) -> FormData | None:
+    """What is sent, as a form; with files, in several parts."""
+    if request_data is None:
+        return None
+    form = FormData(request_data.json_parameters)
+    for name, (filename, content, mime_type) in request_data.multipart_data.items():
+        form.add_field(name, content, filename=filename, content_type=mime_type)
+    return form

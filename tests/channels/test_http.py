@@ -1,0 +1,69 @@
+"""Kept connections: one per platform and loop, closed with the loop, and exact about what never left."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+
+import pytest
+from aiohttp import ClientError, ClientSession
+
+from channels.http import PerLoop, never_sent
+from tests.channels.harness import server
+
+OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
+
+
+async def ask(kept: PerLoop[ClientSession], url: str) -> bytes:
+    """The body of an answer."""
+    async with kept.here().get(url) as answer:
+        return await answer.read()
+
+
+def test_calls_one_after_the_other_share_a_connection():
+    """No handshake for each."""
+    kept = PerLoop(lambda session: session)
+
+    async def story() -> int:
+        async with server(OK) as (url, connections):
+            assert [await ask(kept, url) for _ in range(3)] == [b"ok"] * 3
+            return len(connections)
+
+    assert asyncio.run(story()) == 1
+
+
+def test_each_loop_has_a_session_of_its_own_that_ends_with_it():
+    """One of a loop that is over would hang the next."""
+    kept = PerLoop(lambda session: session)
+
+    async def story() -> ClientSession:
+        async with server(OK) as (url, _):
+            await ask(kept, url)
+            return kept.here()
+
+    first, second = asyncio.run(story()), asyncio.run(story())
+    assert first is not second
+    assert (first.closed, second.closed) == (True, True)
+
+
+def test_refused_connection_never_sent():
+    """Nobody listens."""
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        with pytest.raises(ClientError) as caught:
+            asyncio.run(ask(PerLoop(lambda session: session), f"http://127.0.0.1:{closed.getsockname()[1]}"))
+    assert never_sent(caught.value)
+
+
+def test_lost_answer_may_have_been_sent():
+    """The request was read, and then the line went dead."""
+
+    async def story() -> None:
+        async with server(b"") as (url, _):
+            kept = PerLoop(lambda session: session)
+            async with kept.here().post(url):
+                pass
+
+    with pytest.raises(ClientError) as caught:
+        asyncio.run(story())
+    assert not never_sent(caught.value)
