@@ -8,8 +8,15 @@ SOURCES := agent channels config examples pending workers tests benchmarks
 demo: .venv/ready  ## the bot in your browser, with nothing else installed
 	$(BIN)/sayso up --config config/demo.yaml
 
+# Tests that start whole systems mostly wait: they run beside all others, and are printed after them.
+SYSTEMS := tests/flows tests/browser tests/config/test_up.py
+
 test: .venv/ready-dev  ## all tests, in two processes
-	$(BIN)/python -m pytest --numprocesses 2 --dist loadgroup
+	@mkdir -p build
+	@$(BIN)/python -m pytest -p no:cacheprovider $(SYSTEMS) > build/systems.log 2>&1 & systems=$$!; \
+	trap 'kill $$systems' INT TERM; \
+	$(BIN)/python -m pytest $(addprefix --ignore=,$(SYSTEMS)); rest=$$?; \
+	wait $$systems; whole=$$?; cat build/systems.log; exit $$((rest + whole > 0))
 
 check: .venv/ready-dev  ## format, lint, types, import contracts
 	$(BIN)/ruff format --check $(SOURCES)

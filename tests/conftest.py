@@ -18,20 +18,6 @@ from workers.redis import connect
 settings.register_profile("sayso", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("sayso")
 
-#: Tests that start whole systems and wait for them. Where tests run in several processes, these run in one of them: two
-#: such systems beside each other would only wait for each other.
-SYSTEMS = ("browser/", "config/test_up.py", "flows/")
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Tell pytest-xdist what belongs into one process. Without it, as in mutation testing, there is only one."""
-    if not config.pluginmanager.hasplugin("xdist"):
-        return
-    for item in items:
-        if item.path.relative_to(Path(__file__).parent).as_posix().startswith(SYSTEMS):
-            item.add_marker(pytest.mark.xdist_group("systems"))
-
 
 @pytest.fixture(autouse=True)
 def environment() -> Iterator[None]:
