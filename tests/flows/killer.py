@@ -25,11 +25,11 @@ Moment = Literal["claimed", "started", "begin", "effect", "outcome"]
 
 #: How probable a kill is at each moment, and how many seconds after it at most the kill comes.
 KILLS: dict[Moment, tuple[float, float]] = {
-    "claimed": (0.16, 0.002),
-    "started": (0.10, 0.004),
-    "begin": (0.08, 0.08),
-    "effect": (0.12, 0.02),
-    "outcome": (0.05, 0.01),
+    "claimed": (0.3, 0.002),
+    "started": (0.25, 0.004),
+    "begin": (0.25, 0.08),
+    "effect": (0.3, 0.02),
+    "outcome": (0.15, 0.01),
 }
 #: How probable it is that a kill takes every worker that runs.
 ALL_AT_ONCE = 0.08
@@ -164,7 +164,12 @@ class Killer:
             self._note(key, json.loads(record))
         if state in _MOMENTS:
             place = self._places[key]
-            self._consider(_MOMENTS[state], [pid for pid, at in self.at_work().items() if at == place])
+            self._consider(_MOMENTS[state], self._holders(place))
+
+    def _holders(self, place: str) -> list[int]:
+        """The worker that has a conversation in hand. RQ hears of what lasts; of what does not, one is guessed."""
+        known = [pid for pid, at in self.at_work().items() if at == place]
+        return known or [self._chance.choice(self._system.workers).pid]
 
     def _note(self, key: str, action: dict[str, Any]) -> None:
         place = Conversation(self._channel, action["conversation_id"]).id
