@@ -125,7 +125,7 @@ class Books:
             self._count(sum(entry.error is None for entry in over), len(entries) - len(over), pipe)
             _report(pipe.execute(raise_on_error=False))
         for entry in fresh:
-            self._registered(entry)
+            entry.written = True
         for entry in over:
             self._forget(entry)
 
@@ -134,15 +134,12 @@ class Books:
         worker, job = self._worker, entry.job
         if entry.execution is not None:  # of a try whose answer was lost
             entry.execution.delete(job=job, pipeline=pipe)
+            worker.executions.pop(entry.execution.id, None)
         entry.execution = Execution.create(job, worker.get_heartbeat_ttl(job), pipeline=pipe, worker_name=worker.name)
+        worker.executions[entry.execution.id] = entry.execution  # whoever reads of it may tell us at once to stop it
         job.prepare_for_execution(worker.name, pipeline=pipe)
         pipe.persist(job.key)
         pipe.lrem(_on_their_way(worker), 1, job.id)
-
-    def _registered(self, entry: _Entry) -> None:
-        entry.written = True
-        if entry.execution is not None:
-            self._worker.executions[entry.execution.id] = entry.execution
 
     def _dismiss(self, entry: _Entry, pipe: Any) -> None:
         """Our jobs leave no result behind: they carry an id, and the conversation has the rest."""
