@@ -8,8 +8,8 @@ SOURCES := agent channels config examples pending workers tests benchmarks
 demo: .venv/ready  ## the bot in your browser, with nothing else installed
 	$(BIN)/sayso up --config config/demo.yaml
 
-# Tests that start whole systems mostly wait: they run beside all others, and are printed after them.
-SYSTEMS := tests/flows tests/browser tests/config/test_up.py
+# Tests that start commands and whole systems mostly wait: they run beside all others, and are printed after them.
+SYSTEMS := tests/flows tests/browser tests/config
 
 test: .venv/ready-dev  ## all tests, in two processes
 	@mkdir -p build
