@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 import threading
+import time
 
 import pytest
 from redis import Redis
 from redis.client import Pipeline
 from redis.exceptions import ConnectionError as RedisConnectionError
 from rq import Worker
+from rq.executions import prepare_execution
 from rq.job import Job, JobStatus
 from rq.registry import FailedJobRegistry, StartedJobRegistry
 from rq.serializers import JSONSerializer
@@ -97,6 +100,41 @@ def test_job_that_takes_its_time_is_registered_and_dismissed(desk):
     desk.books.ended(job)
     desk.write()
     assert (left_behind(desk.client), desk.running()) == (set(), [])
+
+
+def test_job_is_registered_as_rq_registers_its_own(desk):
+    """The same keys, fields, scores and times to live, whatever version of RQ this is."""
+    desk.begun(1)
+    desk.write()
+    ours = written_of(desk, "drain-1")
+    desk.client.flushall()
+    job = desk.taken(1)
+    with desk.worker.connection.pipeline() as pipe:
+        prepare_execution(desk.worker, job)
+        job.prepare_for_execution(desk.worker.name, pipeline=pipe)
+        pipe.persist(job.key)
+        pipe.execute()
+    assert ours == written_of(desk, "drain-1")
+
+
+def written_of(desk: Desk, job_id: str) -> list[object]:
+    """What Redis holds of a job that runs: hashes by field, seconds until a score, and seconds that keys live."""
+    execution, now = list(desk.worker.executions)[-1], time.time()
+    both = f"{job_id}:{execution}"
+    hashes = (f"rq:job:{job_id}", f"rq:execution:{both}")
+    sets = {f"rq:executions:{job_id}": execution, f"rq:wip:{QUEUE}": both}
+    of_worker = f"rq:worker:{desk.worker.name}:executions"
+    return [
+        desk.client.smembers(of_worker) == {both.encode()},
+        [shape(desk.client.hgetall(key)) for key in hashes],
+        [round(desk.client.zscore(key, member) - now, -1) for key, member in sets.items()],
+        [round(desk.client.ttl(key), -1) for key in (*hashes, *sets, of_worker)],
+    ]
+
+
+def shape(fields: dict[bytes, bytes]) -> dict[bytes, bytes]:
+    """Fields with their digits made alike: moments and ids differ from run to run."""
+    return {name: re.sub(rb"[0-9a-f]", b"0", value)[:12] for name, value in fields.items()}
 
 
 @pytest.mark.parametrize("done", [True, False])
