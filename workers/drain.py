@@ -103,7 +103,7 @@ class Drain:
     def look_up(self, conversation: str) -> None:
         """Somebody said stop there: whoever works on it looks now, not when the lease is renewed."""
         if conversation in self._at_work:
-            self._at_work[conversation].nudge.set()
+            self._keep_on(self._at_work[conversation])
 
     async def run(self, conversation: str) -> None:
         """Empty a conversation's outbox and mailbox, in order, unless another worker is at it."""
@@ -116,37 +116,62 @@ class Drain:
         if taken is None:
             return
         held = self._at_work[conversation] = _Held(taken[0], asked)
-        working = asyncio.create_task(self._work(held, taken[1]))
-        keeping = asyncio.create_task(self._keep(held))
         try:
-            await asyncio.wait({working, keeping}, return_when=asyncio.FIRST_COMPLETED)
-            if not working.done():
-                raise LaneLost(conversation)
-            await working
+            async with self._keeping(held):
+                await self._work(held, taken[1])
         except (LaneLost, LaneParked, TurnOvertaken, ShardMoved) as exc:
             # A lane that is still held is worked on again when its lease ends.
             _log_left(conversation, exc)
         finally:
             if self._at_work.get(conversation) is held:
                 del self._at_work[conversation]
-            await _end(working, keeping)
+
+    @asynccontextmanager
+    async def _keeping(self, held: _Held) -> AsyncIterator[None]:
+        """Keep the lane meanwhile; most are let go before their lease is due. Raises LaneLost when it is lost."""
+        due = asyncio.get_running_loop().call_later(LEASE_MS / 3000, self._keep_on, held)
+        try:
+            async with held.limit:
+                yield
+        except TimeoutError:
+            if held.limit.expired():
+                raise LaneLost(held.lease.conversation) from None
+            raise
+        finally:
+            due.cancel()
+            if held.keeping:
+                await _end(held.keeping)
+
+    def _keep_on(self, held: _Held) -> None:
+        """Renew the lease now, and then whenever it is due."""
+        held.nudge.set()
+        if held.keeping is None:
+            held.keeping = asyncio.create_task(self._keep(held))
 
     async def _keep(self, held: _Held) -> None:
-        """Renew the lease; end when it is certainly or possibly lost."""
-        while held.is_fresh(self.clock()):
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(LEASE_MS / 3000):
-                    await held.nudge.wait()
-            held.nudge.clear()
-            asked = self.clock()
-            try:
-                held.stop(await reach(self.mailbox.renew, held.lease))
-            except LaneLost:
-                return
-            except RedisError as exc:
-                log.warning("lane.not_renewed", extra={"reason": type(exc).__name__})
-                continue
-            held.renewed_at = asked
+        """Renew the lease at each nudge and when it is due; end the work when it is certainly or possibly lost."""
+        try:
+            while True:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(LEASE_MS / 3000):
+                        await held.nudge.wait()
+                held.nudge.clear()
+                await self._renew(held)
+                if not held.is_fresh(self.clock()):
+                    return
+        except LaneLost:
+            return
+        finally:
+            held.lose()
+
+    async def _renew(self, held: _Held) -> None:
+        asked = self.clock()
+        try:
+            held.stop(await reach(self.mailbox.renew, held.lease))
+        except RedisError as exc:
+            log.warning("lane.not_renewed", extra={"reason": type(exc).__name__})
+            return
+        held.renewed_at = asked
 
     async def _work(self, held: _Held, work: Work) -> None:
         until, turns = self.clock() + MAX_SECONDS, 0
@@ -180,7 +205,7 @@ class Drain:
         lease, channel = held.lease, self.channels.get(queued.turn.conversation.channel)
         attending = asyncio.create_task(channel.attend(queued.turn)) if channel and not queued.is_stopped else None
         change = await self._answer(held, queued)
-        if attending:
+        if attending and not attending.done():
             await asyncio.wait({attending}, timeout=ATTEND_SECONDS)
         try:
             return await reach(self.mailbox.commit, lease, queued, _in_pieces(change, channel), let_go=True)
@@ -274,6 +299,10 @@ class _Held:
 
     lease: Lease
     renewed_at: float
+    #: Ends the work when the lane is lost.
+    limit: asyncio.Timeout = field(default_factory=partial(asyncio.timeout, None))
+    #: Renews the lease, from when it is first due.
+    keeping: asyncio.Task[None] | None = None
     #: Somebody wants the lease to be renewed, and so stops to be heard, at once.
     nudge: asyncio.Event = field(default_factory=asyncio.Event)
     #: The number of the last turn that said stop.
@@ -297,6 +326,11 @@ class _Held:
         self.stopped = max(self.stopped, seq)
         if self._working and self._working[0] < seq:
             self._working[1].reschedule(asyncio.get_running_loop().time())
+
+    def lose(self) -> None:
+        """The lane is lost, or may be: what is done under it ends here."""
+        with contextlib.suppress(RuntimeError):  # it has ended by itself
+            self.limit.reschedule(asyncio.get_running_loop().time())
 
     def is_fresh(self, now: float) -> bool:
         return now - self.renewed_at < LEASE_MS / 1000 * 0.9
@@ -324,7 +358,6 @@ def _pieces(reply: Reply, channel: Channel) -> Sequence[Reply]:
         return [reply]
 
 
-async def _end(*tasks: asyncio.Task[None]) -> None:
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
+async def _end(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
