@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -23,6 +22,9 @@ from pending.executors import keyed
 from pending.proposals import begin_round, collect_proposals, in_channel_run, place, restore
 from pending.results import PendingConfirmation
 from workers.offload import in_thread, within
+
+#: Seconds that a call which is cut off has to clean up; what takes longer is left to itself.
+STOP_SECONDS = 1.0
 
 
 async def run_calls(
@@ -62,16 +64,17 @@ class _Calls:
     @property
     def may_run_at_once(self) -> bool:
         """Reviewed calls run one after the other: of two proposals the first must win, not the faster."""
-        return self.config.parallel_tool_execution and not any(self._word_on(call) == "review" for call in self.calls)
+        if len(self.calls) == 1 or not self.config.parallel_tool_execution:
+            return False
+        return not any(self._word_on(call) == "review" for call in self.calls)
 
     async def at_once(self, left: Sequence[int]) -> dict[int, CallOutcome]:
         await self.journal.save(*filter(self._only_once, left))
         tasks = [asyncio.create_task(self._in_place(at)) for at in left]
         try:
             return dict(zip(left, await asyncio.gather(*tasks), strict=True))
-        finally:
-            for task in tasks:  # where one of them lost the lane, the others have lost it too
-                task.cancel()
+        finally:  # where one of them lost the lane, the others have lost it too
+            await _stopped([task for task in tasks if not task.done()])
 
     async def one_by_one(self, left: Sequence[int]) -> dict[int, CallOutcome]:
         """A result is written together with the begin of the next call."""
@@ -92,11 +95,12 @@ class _Calls:
         call = self.calls[at]
         if _is_among(call, self.unclear):
             return await self.journal.keep(at, CallOutcome(call, UNCLEAR))
-        with ExitStack() as stack:
-            files = stack.enter_context(collect_artifacts())
-            proposals = stack.enter_context(collect_proposals())
-            timers = stack.enter_context(collect_timers())
-            stack.enter_context(keyed(self.journal.key(at)))
+        with (
+            collect_artifacts() as files,
+            collect_proposals() as proposals,
+            collect_timers() as timers,
+            keyed(self.journal.key(at)),
+        ):
             outcome = await run_call(call, self.tools, self.config)
         made = replace(outcome, artifacts=tuple(files), proposals=tuple(proposals), timers=tuple(timers))
         return await self.journal.keep(at, made)
@@ -117,6 +121,13 @@ class _Calls:
             return decide(tool, tool.validate_json(call.parameters), self.config).decision
         except ToolError:
             return ""
+
+
+async def _stopped(tasks: Sequence[asyncio.Task[CallOutcome]]) -> None:
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        await asyncio.wait(tasks, timeout=STOP_SECONDS)
 
 
 def _is_among(call: ToolCall, calls: Sequence[ToolCall]) -> bool:

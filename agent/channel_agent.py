@@ -177,8 +177,8 @@ class ChannelAgent:
             journal=TurnJournal(self._journals, lease, queued, self._stored) if self._journals else None,
         )
         answer = await self._answer(case)
-        change = _in_language(answer.change, case.words)
-        return replace(change, history=json.dumps(_clipped(case.memory.to_dict())))
+        history = json.dumps(_clipped(case.memory.to_dict()))
+        return replace(answer.change, replies=_in_language(answer.change.replies, case.words), history=history)
 
     def is_answer(self, text: str) -> bool:
         """Whether these words would be a yes or a no, if something waited for one."""
@@ -484,10 +484,9 @@ def _shortened(preview: str) -> str:
     return preview if len(preview) <= MAX_NOTICE_CHARS else f"{preview[:MAX_NOTICE_CHARS]}..."
 
 
-def _in_language(change: Change, words: Texts) -> Change:
-    """The change whose replies say what they are written in."""
-    replies = tuple((replace(reply, language=words.language), pid) for reply, pid in change.replies)
-    return replace(change, replies=replies)
+def _in_language(replies: Sequence[tuple[Reply, str]], words: Texts) -> tuple[tuple[Reply, str], ...]:
+    """The replies, which say what they are written in."""
+    return tuple((replace(reply, language=words.language), pid) for reply, pid in replies)
 
 
 def _asserting(case: _Case, answer: _Answer, record: PendingAction) -> _Answer:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
 
@@ -87,10 +87,11 @@ class UsageStats:
         return {name: getattr(self, name) for name in self.__slots__}
 
     def __add__(self, other: UsageStats) -> UsageStats:
-        return replace(
-            other,
-            prompt_tokens=self.prompt_tokens + other.prompt_tokens,
-            completion_tokens=self.completion_tokens + other.completion_tokens,
-            total_tokens=self.total_tokens + other.total_tokens,
-            cost_usd=self.cost_usd + other.cost_usd,
+        return UsageStats(
+            self.prompt_tokens + other.prompt_tokens,
+            self.completion_tokens + other.completion_tokens,
+            self.total_tokens + other.total_tokens,
+            self.cost_usd + other.cost_usd,
+            other.model,
+            other.provider,
         )

@@ -371,6 +371,8 @@ def _pace(channel: Channel, per_second: float | None, shares: int) -> Callable[[
     """The platform's own pace, unless the configuration knows this account's; each primary keeps to its share of it."""
     if per_second == 0:
         return lambda _: Pace()
+    if per_second is None and shares == 1:
+        return channel.pace
 
     def pace(conversation: Conversation) -> Pace:
         own = channel.pace(conversation)

@@ -68,6 +68,8 @@ class Wire:
 
     def serves(self, loop: asyncio.AbstractEventLoop) -> bool:
         """Whether this loop may ask. Another one, of another thread or of a forked parent, goes another way."""
+        if self._loop is loop:
+            return True
         with self._owning:
             if self._loop is None or self._loop.is_closed():
                 self._loop = loop

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
-from typing import Any, Protocol, runtime_checkable
+from dataclasses import dataclass
+from typing import Any, Protocol, cast, runtime_checkable
 
 from agent.messages import Message, Role, ToolCall, UsageStats
 from workers.offload import in_thread
@@ -32,7 +32,7 @@ class ProviderRequest:
 
     def as_kwargs(self) -> dict[str, Any]:
         """The request in the shape of the call."""
-        return {each.name: getattr(self, each.name) for each in fields(self)}
+        return {name: getattr(self, name) for name in self.__slots__}
 
 
 #: An answer and what it cost.
@@ -131,14 +131,15 @@ async def acall(provider: Provider, request: ProviderRequest) -> Completion:
 
 
 async def _ask(provider: Provider, kwargs: dict[str, Any]) -> Completion:
-    if isinstance(provider, CompletesAsync):
-        return await provider.acomplete(**kwargs)
-    if isinstance(provider, Completes):
-        return await in_thread(lambda: provider.complete(**kwargs))
-    if isinstance(provider, StreamsAsync):
-        return joined([item async for item in provider.astream(**kwargs)])
-    if isinstance(provider, Streams):
-        return joined(await in_thread(lambda: list(provider.stream(**kwargs))))
+    door: Any = provider  # to ask whether it is one of the Protocols would take as long as a round trip
+    if hasattr(door, "acomplete"):
+        return cast("Completion", await door.acomplete(**kwargs))
+    if hasattr(door, "complete"):
+        return cast("Completion", await in_thread(lambda: door.complete(**kwargs)))
+    if hasattr(door, "astream"):
+        return joined([item async for item in door.astream(**kwargs)])
+    if hasattr(door, "stream"):
+        return joined(await in_thread(lambda: list(door.stream(**kwargs))))
     raise TypeError(f"{provider!r} is no provider: give it complete, acomplete, stream or astream")
 
 
