@@ -93,7 +93,7 @@ class RedisRig(Rig):
         self.journals = RedisJournals(scripts)
         self.deliveries = RedisDeliveries(scripts)
         self.woken: list[str] = []
-        self.reaper = Reaper(client, scripts, self._wake_up)
+        self.reaper = Reaper(client, scripts, self._wake_up, Lifeline(Path("none")))
 
     def pass_time(self, seconds: float) -> None:
         """Move back the lease, the pace, what is due, when turns were received, when timers ring and windows close."""

@@ -234,7 +234,7 @@ def test_handed_over_lane_goes_to_the_end_of_the_queue(bare, mailbox):
 
 def test_wake_up_that_is_still_queued_is_not_repeated(bare, mailbox, redis_client):
     """A long queue must not grow by itself, round after round of the reaper."""
-    reaper = Reaper(redis_client, Scripts(redis_client, LUA), WakeUps(redis_client))
+    reaper = Reaper(redis_client, Scripts(redis_client, LUA), WakeUps(redis_client), LIFELINE)
     mailbox.accept(turn())
     for _ in range(3):
         redis_client.delete("sayso:reaper")
@@ -279,7 +279,7 @@ def test_reaper_puts_the_lost_job_back(bare, redis_client, mailbox, work, draine
     bare.delete(f"rq:queue:{QUEUE}")
     for key in redis_client.scan_iter("sayso:{*}:due"):
         redis_client.zadd(key, {CHAT.id: 0})
-    assert Reaper(redis_client, Scripts(redis_client, LUA), WakeUps(redis_client)).round() == 1
+    assert Reaper(redis_client, Scripts(redis_client, LUA), WakeUps(redis_client), LIFELINE).round() == 1
     work()
     assert drained == [CHAT.id]
 
@@ -287,7 +287,7 @@ def test_reaper_puts_the_lost_job_back(bare, redis_client, mailbox, work, draine
 def test_lane_somebody_took_meanwhile_is_not_woken(bare, redis_client, mailbox):
     """Between the reaper's list and its wake-up a worker may have come."""
     mailbox.accept(turn())
-    assert Reaper(redis_client, Scripts(redis_client, LUA), WakeUps(redis_client))._wake(CHAT.id) is False
+    assert Reaper(redis_client, Scripts(redis_client, LUA), WakeUps(redis_client), LIFELINE)._wake(CHAT.id) is False
     assert bare.llen(f"rq:queue:{QUEUE}") == 1
 
 
@@ -296,7 +296,7 @@ def test_two_reapers_do_not_wake_twice(redis_client, mailbox):
     mailbox.accept(turn())
     for key in redis_client.scan_iter("sayso:{*}:due"):
         redis_client.zadd(key, {CHAT.id: 0})
-    reapers = [Reaper(redis_client, Scripts(redis_client, LUA), WakeUps(redis_client)) for _ in range(2)]
+    reapers = [Reaper(redis_client, Scripts(redis_client, LUA), WakeUps(redis_client), LIFELINE) for _ in range(2)]
     first = [reaper.round() for reaper in reapers]
     redis_client.delete("sayso:reaper")
     assert (first, reapers[1].round()) == ([1, 0], 0)

@@ -17,7 +17,7 @@ from workers.redis import Scripts
 def test_round_that_fails_is_reported_and_not_the_last(redis_client, monkeypatch, caplog, error):
     """A worker that stopped to reap, and to show signs of life, would be half dead and nobody would know."""
     monkeypatch.setattr(reapers, "INTERVAL", 0)
-    reaper = Reaper(redis_client, Scripts(redis_client, LUA), lambda _: ())
+    reaper = Reaper(redis_client, Scripts(redis_client, LUA), lambda _: (), Lifeline(tmp_path))
     rounds = []
 
     async def story():

@@ -162,7 +162,7 @@ def test_reaper_wakes_what_is_at_home_on_its_server(fleet):
     fleet.clients["a"].zadd(f"{ROOM}:due", {CHAT.id: 0})
     for name in "ba":
         wake_up = lambda conversation, name=name: woken.append(name) or ()  # noqa: E731
-        Reaper(fleet.clients[name], fleet.gated(name), wake_up).round()
+        Reaper(fleet.clients[name], fleet.gated(name), wake_up, Lifeline(Path("none"))).round()
     assert woken == ["a"]
 
 
