@@ -87,7 +87,7 @@ class Faults:
         return self._machine.at_work() - set(self._paused)
 
     def _kill_web(self, _: float) -> None:
-        self._machine.restart_web(signal.SIGKILL)
+        self._machine.restart_web(self._chance.choice(self._machine.webs), signal.SIGKILL)
         self.counts["web killed"] += 1
 
     def _kill_redis(self, _: float) -> None:
@@ -109,7 +109,7 @@ class Faults:
                 del self._paused[pid]
 
     def _restart(self, _: float) -> None:
-        """Replace every worker one after the other, then the web."""
+        """Replace every worker one after the other, then the webs."""
         if not self._old:
             self._old = list(self._machine.workers)
 
@@ -122,5 +122,6 @@ class Faults:
             self._machine.replace(worker, signal.SIGTERM)
             self.counts["workers restarted"] += 1
         if not self._old:
-            self._machine.restart_web(signal.SIGTERM)
-            self.counts["web restarted"] += 1
+            for web in self._machine.webs:
+                self._machine.restart_web(web, signal.SIGTERM)
+                self.counts["web restarted"] += 1
