@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
-from random import Random
 from typing import IO, Self
 
 import yaml
@@ -21,6 +20,7 @@ from redis.exceptions import RedisError
 
 from channels.fakes.platforms import FakePlatforms
 from config.embedded import EmbeddedRedis, socket_path
+from config.simulation.crew import Crew
 from config.simulation.plan import Plan
 from config.simulation.settings import CREDENTIALS, MachineError, simulated
 from config.simulation.tools import MODEL_MS
@@ -36,13 +36,12 @@ class Machine:
     def __init__(self, plan: Plan, data: Path, platforms: FakePlatforms) -> None:
         self.redis = EmbeddedRedis(data)
         self.doors = [f"127.0.0.1:{_free_port()}" for _ in range(plan.webs)]
-        self.workers: list[Child] = []
-        self.leaving: list[Child] = []
         self.hooks: list[tuple[str, str]] = []
         self._plan, self._data, self._platforms = plan, data, platforms
         self._log: IO[bytes] | None = None
         self._stack = ExitStack()
         self.webs: list[Child] = []
+        self.crew = Crew(self._child("worker"), self._registered)
         self._proxy = self._child("proxy")
 
     def __enter__(self) -> Self:
@@ -59,30 +58,6 @@ class Machine:
     def __exit__(self, *_: object) -> None:
         self._stack.close()
 
-    def at_work(self) -> set[int]:
-        """The process ids that RQ knows workers by: a worker that is still starting is none yet."""
-        try:
-            with Redis.from_url(self.redis.url, decode_responses=True) as client:
-                return {int(client.hget(name, "pid") or 0) for name in client.smembers("rq:workers")}
-        except RedisError:
-            return set()
-
-    def replace(self, worker: Child, number: int) -> None:
-        """End a worker with a signal and start another one: at once."""
-        self.workers.remove(worker)
-        _signal(worker, number)
-        if number == signal.SIGKILL:
-            _reap(worker)
-        else:
-            self.leaving.append(worker)
-        self.start_worker()
-
-    def start_worker(self) -> None:
-        """One more worker."""
-        worker = self._child("worker")
-        worker.start()
-        self.workers.append(worker)
-
     def restart_web(self, web: Child, number: int) -> None:
         """End a web with a signal and start it again."""
         _signal(web, number)
@@ -96,21 +71,23 @@ class Machine:
         self.redis.restart()
 
     def tend(self) -> int:
-        """Replace workers that ended although nobody killed them. Returns how many."""
-        self.leaving = [worker for worker in self.leaving if worker.is_alive()]
-        dead = [worker for worker in self.workers if not worker.is_alive()]
-        for worker in dead:
-            self.workers.remove(worker)
-            self.start_worker()
+        """Start again what ended. Returns how often workers did, all together: of one by itself their parent takes care."""
         for web in self.webs:
             if not web.is_alive():
                 web.start()
-        return len(dead)
+        return self.crew.tend()
 
     def lost_replies(self) -> int:
         """How many of Redis's replies the proxy lost; known when the machine was stopped."""
         counts = self._data / "proxy.json"
         return int(json.loads(counts.read_text()).get("lost replies", 0)) if counts.exists() else 0
+
+    def _registered(self) -> set[int]:
+        try:
+            with Redis.from_url(self.redis.url, decode_responses=True) as client:
+                return {int(client.hget(name, "pid") or 0) for name in client.smembers("rq:workers")}
+        except RedisError:
+            return set()
 
     def _configure(self) -> None:
         url = f"http://{self.doors[0]}"
@@ -126,13 +103,13 @@ class Machine:
         self.webs = [self._child("web", door) for door in self.doors]
         for web in self.webs:
             web.start()
-        for _ in range(self._plan.workers):
-            self.start_worker()
+        self.crew = Crew(self._child("worker"), self._registered)
+        self.crew.parent.start()
         for door in self.doors:
             _until(lambda door=door: _ready(door) >= self._plan.workers, f"not ready: see {self._log_path}")  # type: ignore[misc]
 
     def _stop(self) -> None:
-        children = [*self.workers, *self.leaving, *self.webs]
+        children = [self.crew.parent, *self.webs]
         for child in children:
             _signal(child, signal.SIGTERM)
         for child in [*children, self._proxy]:
@@ -153,7 +130,7 @@ class Machine:
         common = ["--config", str(self._data / "sayso.yaml"), "--data", str(self._data)]
         commands = {
             "web": [*python, "config.cli", "web", *common, "--port", door.rpartition(":")[2]],
-            "worker": [*python, "config.cli", "worker", *common],
+            "worker": [*python, "config.cli", "worker", *common, "--processes", str(self._plan.workers)],
             "proxy": [*python, "config.simulation.proxy", *self._proxy_arguments()],
         }
         return Child(name, commands[name], self._environ(), log=self._log)
@@ -173,12 +150,6 @@ class Machine:
             "REDIS_URL": f"unix://{self._front}" if self._plan.through_proxy else self.redis.url,
             "SAYSO_DATA": str(self._data.resolve()),
         }
-
-
-def pick(children: list[Child], chance: Random, pids: set[int]) -> Child | None:
-    """One of those that run and have one of these process ids."""
-    able = [child for child in children if child.is_alive() and child.process and child.process.pid in pids]
-    return chance.choice(able) if able else None
 
 
 def _ready(door: str) -> int:
