@@ -1,8 +1,8 @@
 """Lifeline: a file that each worker keeps locked, by which others on its machine know that it died.
 
 The kernel lets the lock go when the process ends, however it ends, and never before: a worker that is stopped, slow or
-cut off from Redis keeps it. So what a dead one held can be taken over at once, long before its leases end; other machines
-wait for these.
+cut off from Redis keeps it. So what a dead one held can be taken over at once, long before its leases end; other
+machines wait for these.
 """
 
 from __future__ import annotations

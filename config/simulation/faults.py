@@ -81,8 +81,9 @@ class Faults:
         return seconds * (0.5 + self._chance.random())
 
     def _kill_worker(self, _: float) -> None:
-        """One that is at work, now and then their parent. The stopped ones are spared: what they do when they go on is a
-        fault of its own.
+        """One that is at work, now and then their parent too.
+
+        The stopped ones are spared: what they do when they go on is a fault of its own.
         """
         victim = pick(self._awake(), self._chance)
         if not victim:

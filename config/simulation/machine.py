@@ -71,7 +71,7 @@ class Machine:
         self.redis.restart()
 
     def tend(self) -> int:
-        """Start again what ended. Returns how often workers did, all together: of one by itself their parent takes care."""
+        """Start again what ended. Returns how often all workers did: of one by itself their parent takes care."""
         for web in self.webs:
             if not web.is_alive():
                 web.start()
