@@ -305,7 +305,7 @@ class _Held:
     lease: Lease
     renewed_at: float
     #: Ends the work when the lane is lost.
-    limit: asyncio.Timeout = field(default_factory=partial(asyncio.timeout, None))
+    limit: asyncio.Timeout = field(default_factory=partial(asyncio.Timeout, None))
     #: Renews the lease, from when it is first due.
     keeping: asyncio.Task[None] | None = None
     #: Somebody wants the lease to be renewed, and so stops to be heard, at once.
