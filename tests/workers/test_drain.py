@@ -54,22 +54,81 @@ def test_lane_lost_in_the_middle_commits_nothing():
     assert room.rig.mailbox.lease(CHAT.id, "thief")[1].turn.text == "a"
 
 
+class Slow:
+    """An agent that begins, does something to its room, and never ends."""
+
+    def __init__(self, then) -> None:
+        self.then, self.cancelled = then, []
+
+    async def answer(self, queued, lease):
+        """Wait for ever."""
+        self.then()
+        try:
+            await asyncio.sleep(60)
+        finally:
+            self.cancelled.append(True)
+
+
 def test_lane_that_cannot_be_renewed_stops_the_work(monkeypatch):
     """The turn is cancelled as soon as the lane is known to be lost."""
     monkeypatch.setattr(drain, "LEASE_MS", 30)
-    cancelled = []
 
-    class Slow:
+    def steal() -> None:
+        room.rig.end_lease()
+        room.rig.mailbox.lease(CHAT.id, "thief")
+
+    agent = Slow(steal)
+    room = Room(agent=agent)
+    assert (room.work("a"), agent.cancelled) == ([], [True])
+
+
+def test_lane_that_may_be_lost_stops_the_work(monkeypatch):
+    """Redis is away for longer than the lease lasts: somebody else may be at it."""
+    monkeypatch.setattr(drain, "LEASE_MS", 30)
+
+    def fail(_lease):
+        raise RedisConnectionError("away")
+
+    agent = Slow(lambda: monkeypatch.setattr(room.rig.mailbox, "renew", fail))
+    room = Room(agent=agent)
+    assert (room.work("a"), agent.cancelled) == ([], [True])
+
+
+def counted(room: Room, monkeypatch, third: asyncio.Event | None = None) -> list[int]:
+    """How often the room's lane is renewed, from now on. `third` is set at the third time."""
+    renewed, renew = [], room.rig.mailbox.renew
+
+    def noted(lease):
+        renewed.append(1)
+        if third and len(renewed) == 3:
+            third.set()
+        return renew(lease)
+
+    monkeypatch.setattr(room.rig.mailbox, "renew", noted)
+    return renewed
+
+
+def test_lane_is_not_renewed_before_it_is_due(monkeypatch):
+    """Most turns are over by then, and ask nothing for it."""
+    room = Room()
+    renewed = counted(room, monkeypatch)
+    assert (room.work("a"), renewed) == (["A"], [])
+
+
+def test_lane_is_kept_for_as_long_as_its_turn_takes(monkeypatch):
+    """Renewed again and again."""
+    monkeypatch.setattr(drain, "LEASE_MS", 300)
+
+    third = asyncio.Event()
+
+    class Patient:
         async def answer(self, queued, lease):
-            room.rig.end_lease()
-            room.rig.mailbox.lease(CHAT.id, "thief")
-            try:
-                await asyncio.sleep(60)
-            finally:
-                cancelled.append(True)
+            await third.wait()
+            return Change(replies=((Reply("done"), ""),))
 
-    room = Room(agent=Slow())
-    assert (room.work("a"), cancelled) == ([], [True])
+    room = Room(agent=Patient())
+    counted(room, monkeypatch, third)
+    assert room.work("a") == ["done"]
 
 
 def test_second_worker_leaves_at_once():
