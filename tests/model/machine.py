@@ -84,6 +84,12 @@ class Machine(RuleBasedStateMachine):
         if slot in self.stage.at_work:
             self.stage.at_work[slot].loses = when
 
+    @precondition(lambda self: self.stage.dead)
+    @rule(which=st.integers(0, 9))
+    def bury(self, which: int) -> None:
+        """Whoever noticed a death did not get to say so in time, and another one says it too."""
+        self.bot.bury(self.stage.dead[which % len(self.stage.dead)])
+
     @precondition(lambda self: self.stage.aside)
     @rule(which=st.integers(0, 9), count=steps)
     def resume(self, which: int, count: int) -> None:
