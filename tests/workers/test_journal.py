@@ -306,10 +306,11 @@ def test_terminal_tool_ends_the_run_the_same_way(make_story):
 
 def test_long_result_is_the_same_before_and_after_the_crash(make_story, monkeypatch):
     """Cut in the same place, for the model that saw it first and for the one that goes on."""
-    monkeypatch.setattr("agent.turn_journal.MAX_RESULT_CHARS", 6)
-    story = make_story((call("look", what="a"),), "all done")
+    monkeypatch.setattr("agent.turn_journal.MAX_RESULT_CHARS", 30)
+    story = make_story((call("look", what="a" * 39),), "all done")
     story.killed_at("after model 1")
-    assert story.model.seen == [[], ["look a [cut, was 9 characters]"], ["look a [cut, was 9 characters]"]]
+    shown = ["look  [cut, was 47 characters]"]
+    assert story.model.seen == [[], shown, shown]
 
 
 def test_journal_that_is_full_ends_the_run_politely(make_story, monkeypatch):

@@ -517,7 +517,7 @@ def test_worker_leaves_although_redis_is_away(tmp_path, loop, turns, caplog):
 
 
 class Rounds:
-    """Stands for the reaper, the auditor and the media store of a process."""
+    """Stands for the reaper, the auditor and the folders of a process."""
 
     def __init__(self) -> None:
         self.presence = self
@@ -546,7 +546,13 @@ def process_of(redis_url: str, perform) -> SimpleNamespace:
     drain = SimpleNamespace(run=perform, hand_over=lambda: None, look_up=lambda _: None)
     settings = SimpleNamespace(workers=WorkerSettings())
     return SimpleNamespace(
-        redis_url=redis_url, settings=settings, drain=drain, reaper=rounds, auditor=Rounds(), media=rounds
+        redis_url=redis_url,
+        settings=settings,
+        drain=drain,
+        reaper=rounds,
+        auditor=Rounds(),
+        media=rounds,
+        texts=rounds,
     )
 
 
@@ -564,6 +570,7 @@ def test_run_worker_works_until_told_and_says_good_bye(bare, redis_url, caplog):
     assert services.reaper.cancelled.wait(30)
     assert services.auditor.cancelled.wait(30)
     assert "media.not_swept" in caplog.text
+    assert "texts.not_swept" in caplog.text
     jobs._processes.pop(os.getpid()).loop.close()
 
 
