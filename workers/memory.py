@@ -627,7 +627,7 @@ def _set_timers(lane: _Lane, queued: QueuedTurn, change: Change) -> None:
     for name in change.silenced:
         lane.bells.pop(name, None)
     for timer in change.timers:
-        lane.bells[timer.id] = _Bell(timer, outbox_entry(queued.turn.conversation, Reply(timer.text)))
+        lane.bells[timer.id] = _Bell(timer, outbox_entry(queued.turn.conversation, timer.reply))
 
 
 def _set_notices(lane: _Lane, at: float, arm: Arm | None) -> None:
