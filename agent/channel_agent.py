@@ -21,7 +21,7 @@ from agent.memory import ConversationMemory
 from agent.messages import Message, Role
 from agent.tools.artifacts import Artifact, collect_artifacts
 from agent.tools.timers import TimerBook, timer_book
-from agent.turn_journal import TurnJournal
+from agent.turn_journal import TurnJournal, unclear_calls
 from channels.types import Button, Media, Reply, Scope, Turn
 from pending.action import PendingAction
 from pending.intent import Words, read_answer
@@ -33,7 +33,7 @@ from pending.records import CHANGED, OPEN_STATES, Claim, Decision, StoredAction
 from pending.store import BasePendingStore, InMemoryPendingStore, scope_of
 from pending.texts import Texts, speak
 from workers.journals import Journals
-from workers.lane import Arm, Change, Lease, Move, QueuedTurn, Timer, outbox_entry
+from workers.lane import Arm, Change, JournalUnreadable, Lease, Move, QueuedTurn, Timer, outbox_entry
 from workers.offload import offload, reach, run_sync
 
 log = logging.getLogger(__name__)
@@ -196,9 +196,10 @@ class ChannelAgent:
         return self._speak([turn.text], turn)
 
     async def give_up(self, queued: QueuedTurn, lease: Lease, words: str) -> Change:
-        """What a turn changes that could not be answered: what it decided or tapped again is told, and else `words`.
+        """What a turn changes that could not be answered: what it decided or tapped again is told, and else `words`,
+        behind the calls of which nobody knows whether they finished.
 
-        Nothing destructive stays armed behind it.
+        Nothing destructive stays armed behind it. Raises LaneLost.
         """
         conversation, event = queued.turn.conversation.id, queued.turn.event_id
         live = await reach(self.store.records.look, conversation, queued.user)
@@ -209,10 +210,22 @@ class ChannelAgent:
                 return await self._owned_up(queued, stored)
             if stored and press and stored.pid == press.pending_action_id and stored.state in _BEGUN_AND_OVER:
                 return await self._owned_up(queued, stored)
+        told = [*await self._left_unclear(queued, lease), words]
         if live and live.state in _WAITING and not queued.turn.tap:
-            told = "\n\n".join(filter(None, (speak(live.action.language).dropped(live.action.preview), words)))
-            return Change(replies=((Reply(told), ""),), move=_dropped(live, queued.turn))
-        return Change(replies=((Reply(words), ""),))
+            told = [speak(live.action.language).dropped(live.action.preview), *told]
+            return Change(replies=((Reply(_joined(told)), ""),), move=_dropped(live, queued.turn))
+        return Change(replies=((Reply(_joined(told)), ""),))
+
+    async def _left_unclear(self, queued: QueuedTurn, lease: Lease) -> list[str]:
+        """What is said of each call that this turn, or an earlier attempt at it, began and did not see end."""
+        if self._journals is None:
+            return []
+        entries = tuple(await reach(self._journals.entries, lease))
+        try:
+            calls = unclear_calls(replace(queued, journal=entries))
+        except JournalUnreadable:  # then nobody can tell that either
+            return []
+        return [self.words(queued.turn).unknown(call.tool_name) for call in calls]
 
     async def _owned_up(self, queued: QueuedTurn, stored: StoredAction) -> Change:
         """The turn claimed this, and perhaps began it, before it broke: the commit ends what is still open."""
@@ -384,7 +397,7 @@ class ChannelAgent:
         proposal = propose([replace(action, requested_at=case.received_at) for action in run.proposals])
         content = words.model_away() if result.stop_reason == "provider_error" else result.content
         # Whatever the model makes of it, the person hears of what may have been done.
-        told = "\n\n".join(filter(None, [preface, *(words.unknown(call.tool_name) for call in result.unclear)]))
+        told = _joined([preface, *(words.unknown(call.tool_name) for call in result.unclear)])
         change = self._change(case, proposal, _Parts(told, content, files))
         if book and result.stop_reason != "provider_error":  # which is told as "nothing was done"
             change = replace(change, timers=tuple(book.added), silenced=tuple(book.silenced))
@@ -488,6 +501,10 @@ class _Parts:
 def turn_label(turn: Turn) -> str:
     """What the history says of a turn without words."""
     return "" if turn.media else f"({'a tap' if turn.tap else 'nothing'})"
+
+
+def _joined(paragraphs: Iterable[str]) -> str:
+    return "\n\n".join(filter(None, paragraphs))
 
 
 def _shortened(preview: str) -> str:

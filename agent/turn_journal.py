@@ -129,6 +129,13 @@ class TurnJournal:
         self._size += len(entry)
 
 
+def unclear_calls(queued: QueuedTurn) -> list[ToolCall]:
+    """The calls of which a turn's journal has the begin and no result. Raises JournalUnreadable."""
+    readings = _read(queued.journal[1:] if _is_of(queued) else ())
+    calls = [reading.answered.message.tool_calls for reading in readings]
+    return [calls[n][at] for n, reading in enumerate(readings) for at in sorted(reading.begun - set(reading.outcomes))]
+
+
 def _cost(answered: Answered) -> dict[str, Any]:
     shown = {} if answered.tools is None else {"tools": answered.tools}
     return {"usage": answered.usage.to_dict(), **shown}

@@ -320,6 +320,11 @@ class MemoryLanes:
                 raise TurnOvertaken(f"{lease.conversation}: gap")
             lane.journal += entries[len(lane.journal) - at :]
 
+    def entries(self, lease: Lease) -> Sequence[str]:
+        """The journal of the turn at the head, as it is now. Raises LaneLost."""
+        with self._lock:
+            return tuple(self._held(lease).journal)
+
     def release(self, lease: Lease, *, hand_over: bool = False) -> Work:
         """Let the lane go; what came in meanwhile is returned instead, unless it is to be handed over."""
         with self._lock:

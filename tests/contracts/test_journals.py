@@ -63,6 +63,17 @@ def test_write_that_leaves_entries_out_is_refused(rig):
     assert taken_over(rig)[1].journal == ()
 
 
+def test_journal_is_read_by_whoever_holds_the_lane(rig):
+    """As it is now, also by the one who wrote it; a worker that lost the lane reads nothing."""
+    held, work = begun(rig)
+    assert list(rig.journals.entries(held)) == []
+    rig.journals.journal(held, work.seq, 0, ["head", "a"])
+    assert list(rig.journals.entries(held)) == ["head", "a"]
+    taken_over(rig)
+    with pytest.raises(LaneLost):
+        rig.journals.entries(held)
+
+
 def test_journal_goes_with_its_turn(rig):
     """The next turn begins with an empty one, and a late write for the old one is refused."""
     held, work = begun(rig, "a", "b")
