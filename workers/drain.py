@@ -31,7 +31,7 @@ from workers.lane import (
     stops,
 )
 from workers.mailbox import LEASE_MS, Mailbox
-from workers.offload import offload, reach
+from workers.offload import Strays, offload, reach, watch_strays
 from workers.outbox import Postman
 from workers.redis import ShardMoved
 from workers.words import Voice, Words
@@ -51,6 +51,9 @@ MAX_ATTEMPTS = 10
 FETCH_SECONDS = 30.0
 #: Inbound files of one turn that are fetched at a time: each may take 25 MB of memory.
 MAX_FETCHES = 4
+
+#: Seconds that a pass which is cut off has to let its lane go; its worker waits a little longer.
+LET_GO_SECONDS = 2.0
 
 #: Seconds to wait for "typing" to be shown before the answer goes out anyway.
 ATTEND_SECONDS = 3.0
@@ -107,7 +110,7 @@ class Drain:
 
     async def run(self, conversation: str) -> None:
         """Empty a conversation's outbox and mailbox, in order, unless another worker is at it."""
-        token, asked = secrets.token_urlsafe(8), self.clock()
+        token, asked, strays = secrets.token_urlsafe(8), self.clock(), watch_strays()
         try:
             taken = await reach(self.mailbox.lease, conversation, token)
         except ShardMoved as exc:  # it is woken where it arrives
@@ -126,10 +129,28 @@ class Drain:
         except (LaneLost, LaneParked, TurnOvertaken, ShardMoved) as exc:
             # A lane that is still held is worked on again when its lease ends.
             _log_left(conversation, exc)
+        except asyncio.CancelledError:
+            await _end(working, keeping)
+            await self._cut_off(held.lease, strays)
+            raise
         finally:
             if self._at_work.get(conversation) is held:
                 del self._at_work[conversation]
             await _end(working, keeping)
+
+    async def _cut_off(self, lease: Lease, strays: Strays) -> None:
+        """Let go of a lane in the middle of its work: the next worker goes on at once where the journal ends.
+
+        What had begun without a result is as unknown to it as after a kill. But a tool that cannot be stopped may still
+        act; what the next worker does, then or in later turns, must not overtake it. So that lane stays held until its
+        lease ends, when this process is gone or, as ever, slower than its lease.
+        """
+        if strays.are_running:
+            log.info("lane.left", extra={"conversation": lease.conversation, "reason": "a tool still runs"})
+            return
+        with contextlib.suppress(TimeoutError, RedisError, ShardMoved):
+            async with asyncio.timeout(LET_GO_SECONDS):
+                await reach(self.mailbox.release, lease, hand_over=True, begun=True)
 
     async def _keep(self, held: _Held) -> None:
         """Renew the lease; end when it is certainly or possibly lost."""

@@ -325,7 +325,7 @@ class MemoryLanes:
         with self._lock:
             return tuple(self._held(lease).journal)
 
-    def release(self, lease: Lease, *, hand_over: bool = False) -> Work:
+    def release(self, lease: Lease, *, hand_over: bool = False, begun: bool = False) -> Work:
         """Let the lane go; what came in meanwhile is returned instead, unless it is to be handed over."""
         with self._lock:
             if not self.holds(lease):
@@ -335,7 +335,8 @@ class MemoryLanes:
             if lane.busy and not hand_over:
                 return self._view(lease.conversation, lane)
             lane.let_go(self._clock() + WAKE_GRACE_SECONDS if lane.busy else lane.next_ring())
-            lane.begun = (0, 0, 0)
+            if not begun:
+                lane.begun = (0, 0, 0)
             return None
 
     def settle(

@@ -232,7 +232,7 @@ class SaysoWorker(BaseWorker):
             log.warning("worker.no_command", extra={"reason": type(exc).__name__})
 
     def request_stop_execution(self, execution_id: str) -> None:
-        """RQ's command to stop one job: its turn is cut off, and its conversation is free once its lease ends."""
+        """RQ's command to stop one job: its turn is cut off, and whoever is next tries it once more."""
         execution = self.executions.get(execution_id)
         if execution:
             self._stop(execution.job_id)

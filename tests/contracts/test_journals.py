@@ -127,6 +127,15 @@ def test_turn_that_was_handed_over_was_not_begun(rig):
     assert rig.mailbox.lease(CHAT.id, "w2")[1].attempt == 1
 
 
+def test_turn_that_was_cut_off_was_begun(rig):
+    """It is free at once, and counts as if its worker had died: what never ends must not be tried for ever."""
+    held, work = begun(rig, "a")
+    rig.journals.journal(held, work.seq, 0, ["head"])
+    assert rig.mailbox.release(held, hand_over=True, begun=True) is None
+    _, again = rig.mailbox.lease(CHAT.id, "w2")
+    assert (again.attempt, again.journal) == (2, ("head",))
+
+
 def test_turn_behind_a_reply_that_waits_was_not_begun(rig):
     """A platform that asks to wait takes many holders, none of which comes to the turn."""
     held, work = begun(rig, "a", "b")
