@@ -98,11 +98,13 @@ class Drain:
     clock: Callable[[], float] = time.monotonic
     _leaving: threading.Event = field(default_factory=threading.Event)
     _at_work: dict[str, _Held] = field(default_factory=dict)
+    #: Conversations that were cut off and whose lanes were not let go.
+    _cut_off: set[str] = field(default_factory=set)
 
     @property
     def is_idle(self) -> bool:
         """Whether no conversation is held."""
-        return not self._at_work
+        return not (self._at_work or self._cut_off)
 
     def hand_over(self) -> None:
         """From now on each conversation is handed over after the turn it is at: this worker is told to stop."""
@@ -135,20 +137,21 @@ class Drain:
             # A lane that is still held is worked on again when its lease ends.
             _log_left(conversation, exc)
         except asyncio.CancelledError:
+            self._cut_off.add(conversation)
             await _end(working, keeping)
-            await self._cut_off(held.lease, strays)
+            await self._let_go(held.lease, strays)
             raise
         finally:
             if self._at_work.get(conversation) is held:
                 del self._at_work[conversation]
             await _end(working, keeping)
 
-    async def _cut_off(self, lease: Lease, strays: Strays) -> None:
+    async def _let_go(self, lease: Lease, strays: Strays) -> None:
         """Let go of a lane in the middle of its work: the next worker goes on at once where the journal ends.
 
         What had begun without a result is as unknown to it as after a kill. But a tool that cannot be stopped may still
-        act; what the next worker does, then or in later turns, must not overtake it. So that lane stays held until its
-        lease ends, when this process is gone or, as ever, slower than its lease.
+        act; what the next worker does, then or in later turns, must not overtake it. So that lane stays held until this
+        process has ended, or is, as ever, slower than its lease.
         """
         if strays.are_running:
             log.info("lane.left", extra={"conversation": lease.conversation, "reason": "a tool still runs"})
@@ -156,6 +159,7 @@ class Drain:
         with contextlib.suppress(TimeoutError, RedisError, ShardMoved):
             async with asyncio.timeout(LET_GO_SECONDS):
                 await reach(self.mailbox.release, lease, hand_over=True, begun=True)
+                self._cut_off.discard(lease.conversation)
 
     async def _keep(self, held: _Held) -> None:
         """Renew the lease; end when it is certainly or possibly lost."""

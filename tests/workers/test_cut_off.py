@@ -17,6 +17,7 @@ from tests.flows.system import until
 from tests.workers.story import Story, call, playing
 from tests.workers.works import make_worker, work_while
 from workers import drain as drains
+from workers.drain import Drain
 from workers.loop import LoopThread
 from workers.offload import crossing, in_thread, perform, watch_strays
 from workers.queue import DRAIN, QUEUE
@@ -76,19 +77,21 @@ def story(rig, name: str) -> Story:
     return told
 
 
-async def cut_off(told: Story) -> None:
+async def cut_off(told: Story) -> Drain:
     """A pass is cancelled while its tool is at it."""
-    passing = asyncio.create_task(told.worker().run(CHAT.id))
+    drain = told.worker()
+    passing = asyncio.create_task(drain.run(CHAT.id))
     await asyncio.to_thread(doors.begun.wait)
     passing.cancel()
     with pytest.raises(asyncio.CancelledError):
         await passing
+    return drain
 
 
 def test_lane_stays_held_while_a_tool_still_runs_in_its_thread(rig):
     """Nothing may overtake it. When the lease ends, as ever, nobody knows what became of it."""
     told = story(rig, "dig")
-    asyncio.run(cut_off(told))
+    assert not asyncio.run(cut_off(told)).is_idle  # so others take the lane over when its process has ended
     assert rig.mailbox.lease(CHAT.id, "next") is None
     rig.end_lease()
     assert told.work_on() == f"{ENGLISH.unknown('dig')}\n\nall done"
@@ -106,7 +109,7 @@ def test_lane_stays_held_while_a_confirmed_action_runs_in_its_thread(rig):
 def test_turn_that_is_cut_off_goes_on_at_once_elsewhere(rig):
     """An async tool is stopped; its call is not repeated, and the person hears that nobody knows."""
     told = story(rig, "wait")
-    asyncio.run(cut_off(told))
+    assert asyncio.run(cut_off(told)).is_idle
     assert told.work_on() == f"{ENGLISH.unknown('wait')}\n\nall done"
     assert dict(told.model.asked) == {0: 1, 1: 1}
 
