@@ -156,7 +156,7 @@ class Judge:
     def _renew(self, lease: Lease, *, answer: Any) -> None:
         self._holders[lease.conversation] = (lease.token, self._world.now + LEASE_MS)
 
-    def _release(self, lease: Lease, *, answer: Any, hand_over: bool = False) -> None:
+    def _release(self, lease: Lease, *, answer: Any, hand_over: bool = False, begun: bool = False) -> None:
         """One that lost its lane may not know, and lets nothing go."""
         if answer is None and self._holders.get(lease.conversation, ("", 0))[0] == lease.token:
             self._holders[lease.conversation] = ("", 0)
