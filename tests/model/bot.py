@@ -147,10 +147,10 @@ class Bot:
         found = self.lanes.on_shard("overdue", shard_of(ROOM.id), 100)
         return [name for name in found if self.lanes.run("rewake", name) == "ok"]
 
-    def bury(self, worker: Worker) -> None:
+    def bury(self, worker: str) -> None:
         """Another worker knows that this one is dead."""
-        self.judge.buried.add(f"{mark(worker.name)}pass")
-        self.lanes.on_shard("bury", shard_of(ROOM.id), mark(worker.name))
+        self.judge.buried.add(f"{mark(worker)}pass")
+        self.lanes.on_shard("bury", shard_of(ROOM.id), mark(worker))
 
     def busy(self) -> bool:
         """Whether there is anything left to be done, by the index of work."""

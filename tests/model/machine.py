@@ -84,11 +84,11 @@ class Machine(RuleBasedStateMachine):
         if slot in self.stage.at_work:
             self.stage.at_work[slot].loses = when
 
-    @precondition(lambda self: self.stage.dead)
     @rule(which=st.integers(0, 9))
     def bury(self, which: int) -> None:
-        """Whoever noticed a death did not get to say so in time, and another one says it too."""
-        self.bot.bury(self.stage.dead[which % len(self.stage.dead)])
+        """A death is noticed late or once more, or it is one of those who held nothing."""
+        dead = ["w0", *self.stage.dead]
+        self.bot.bury(dead[which % len(dead)])
 
     @precondition(lambda self: self.stage.aside)
     @rule(which=st.integers(0, 9), count=steps)
