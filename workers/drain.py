@@ -33,7 +33,7 @@ from workers.lane import (
 from workers.mailbox import LEASE_MS, Mailbox
 from workers.offload import offload, reach
 from workers.outbox import Postman
-from workers.redis import ShardMoved
+from workers.redis import Halted, ShardMoved
 from workers.words import Voice, Words
 
 log = logging.getLogger(__name__)
@@ -110,7 +110,7 @@ class Drain:
         token, asked = secrets.token_urlsafe(8), self.clock()
         try:
             taken = await reach(self.mailbox.lease, conversation, token)
-        except ShardMoved as exc:  # it is woken where it arrives
+        except (ShardMoved, Halted) as exc:  # it is woken where it arrives, or when its server goes on
             _log_left(conversation, exc)
             return
         if taken is None:
@@ -123,7 +123,7 @@ class Drain:
             if not working.done():
                 raise LaneLost(conversation)
             await working
-        except (LaneLost, LaneParked, TurnOvertaken, ShardMoved) as exc:
+        except (LaneLost, LaneParked, TurnOvertaken, ShardMoved, Halted) as exc:
             # A lane that is still held is worked on again when its lease ends.
             _log_left(conversation, exc)
         finally:
@@ -141,7 +141,7 @@ class Drain:
             asked = self.clock()
             try:
                 held.stop(await reach(self.mailbox.renew, held.lease))
-            except LaneLost:
+            except (LaneLost, Halted):
                 return
             except RedisError as exc:
                 log.warning("lane.not_renewed", extra={"reason": type(exc).__name__})

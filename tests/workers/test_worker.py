@@ -546,7 +546,7 @@ def process_of(redis_url: str, perform) -> SimpleNamespace:
     drain = SimpleNamespace(run=perform, hand_over=lambda: None, look_up=lambda _: None)
     settings = SimpleNamespace(workers=WorkerSettings())
     return SimpleNamespace(
-        redis_url=redis_url, settings=settings, drain=drain, reaper=rounds, auditor=Rounds(), media=rounds
+        redis_url=redis_url, settings=settings, drain=drain, reaper=rounds, auditor=Rounds(), media=rounds, tides=()
     )
 
 
