@@ -7,11 +7,11 @@ import json
 import threading
 
 import pytest
-from redis import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ReadOnlyError, ResponseError
 
 from tests.contracts.rigs import RedisRig, turn, voice
+from tests.workers.servers import put_back, saved
 from workers.connections import Connections
 from workers.mailbox import LUA, RedisMailbox
 from workers.offload import reach
@@ -39,22 +39,6 @@ def looked(tide: Tide) -> Tide:
     """The tide after a look."""
     tide.look()
     return tide
-
-
-def saved(client: Redis) -> dict[str, bytes]:
-    """All that a server holds, as an old file or a replica has it."""
-    return {key: _in_bytes(client).dump(key) for key in client.scan_iter()}
-
-
-def put_back(client: Redis, keys: dict[str, bytes]) -> None:
-    """The server comes back with what was saved."""
-    client.flushall()
-    for key, dump in keys.items():
-        _in_bytes(client).restore(key, 0, dump)
-
-
-def _in_bytes(client: Redis) -> Redis:
-    return Redis(unix_socket_path=client.connection_pool.connection_kwargs["path"])
 
 
 def test_server_that_knows_less_is_halted(rig, tide):
