@@ -41,7 +41,7 @@ def status(config: Path | None, data: Path) -> None:
 
     halted = 0
     with clear_errors():
-        for primary in _looked_at(load(config), data):
+        for primary in _opened(load(config), data)[1]:
             halt = halt_of(primary.client)
             click.echo(f"{_name(primary)}: {f'halted: {halt}' if halt else 'whole'}")
             halted += halt is not None
@@ -56,21 +56,24 @@ def status(config: Path | None, data: Path) -> None:
 def resume(config: Path | None, data: Path) -> None:
     """Go on with a Redis that has forgotten something: no number is given out twice. May be killed and run again."""
     from workers.resume import resume as go_on
+    from workers.resume import tide_of
 
     settings = load(config)
     with clear_errors():
-        for primary in _looked_at(settings, data):
-            done = go_on(primary.client, gated=bool(settings.shards))
+        shared, primaries = _opened(settings, data)
+        if settings.shards:
+            _found(shared, primaries)
+        highest = max(tide_of(primary.client) for primary in primaries)
+        for primary in primaries:
+            done = go_on(primary.client, beyond=highest, gated=bool(settings.shards))
             click.echo(f"{_name(primary)}: {_told(done) if done else 'not halted'}")
 
 
-def _looked_at(settings: Settings, data: Path) -> Sequence[Primary]:
-    """The servers, each compared with what is noted of it: after a restart of everything nobody else may have done so.
-
-    Raises what `clear_errors` tells.
+def _opened(settings: Settings, data: Path) -> tuple[Redis, Sequence[Primary]]:
+    """The server that all share, and all that hold conversations, each compared with what is noted of it: after a
+    restart of everything nobody else may have done so. Raises what `clear_errors` tells.
     """
     from config.bootstrap import find_redis, open_primaries, open_tides
-    from workers.founding import found
     from workers.redis import connect
 
     url = find_redis(settings, data)
@@ -78,19 +81,19 @@ def _looked_at(settings: Settings, data: Path) -> Sequence[Primary]:
     primaries = open_primaries(settings, url, shared)
     for tide in open_tides(primaries, data):
         tide.look()
-    if settings.shards:  # one that was emptied has forgotten its name, and which shards it holds
-        found(shared, primaries)
-        _check_homes(shared, primaries)
-    return primaries
+    return shared, primaries
 
 
-def _check_homes(shared: Redis, primaries: Sequence[Primary]) -> None:
-    """A move of shards may be among what was forgotten: then nobody but an operator knows which copy counts."""
+def _found(shared: Redis, primaries: Sequence[Primary]) -> None:
+    """A server that was emptied gets its name and its shards back. Where a move of shards may be among what was
+    forgotten, nobody but an operator knows which copy counts.
+    """
+    from workers.founding import found
     from workers.move import Mover, ShardsAtOdds
 
-    clients = {primary.name: primary.client for primary in primaries}
+    found(shared, primaries)
     try:
-        Mover(shared, clients).survey().check()
+        Mover(shared, {primary.name: primary.client for primary in primaries}).survey().check()
     except ShardsAtOdds as exc:
         fail(str(exc))
 

@@ -55,10 +55,12 @@ CURE = (
 )
 #: What our scripts' refusals begin with on a server that has forgotten something.
 _HALTED = "HALTED"
+#: What those scripts' refusals begin with on a server that is not halted.
+RESUMED = "RESUMED"
 #: What each script begins with: nothing is done on a server that has forgotten what it had acknowledged, and what is
 #: done raises its tide.
 _HALT = "if redis.call('EXISTS', '%shalted') == 1 then return redis.error_reply('HALTED') end\n"
-_ONLY_HALTED = "if redis.call('EXISTS', '%shalted') == 0 then return redis.error_reply('RESUMED already') end\n"
+_ONLY_HALTED = "if redis.call('EXISTS', '%shalted') == 0 then return redis.error_reply('RESUMED') end\n"
 _RISE = "redis.call('INCR', '%stide')\n"
 
 

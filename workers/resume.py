@@ -6,10 +6,11 @@ import re
 from dataclasses import dataclass
 
 from redis import Redis
+from redis.exceptions import ResponseError
 
 from workers.mailbox import LUA
-from workers.redis import PREFIX, Scripts
-from workers.tide import Halt, keys_of
+from workers.redis import PREFIX, RESUMED, Scripts
+from workers.tide import Found, Halt, keys_of
 
 #: How far beyond all that a server knows, and that anybody remembers of it, its numbers go on: more than any counter
 #: rises between two resumes.
@@ -49,20 +50,30 @@ def halt_of(client: Redis, *, prefix: str = PREFIX) -> Halt | None:
     return Halt.read(str(text)) if text else None
 
 
-def resume(client: Redis, *, gated: bool = False, prefix: str = PREFIX) -> Resumed | None:
-    """Let a halted server go on; None when it is not halted. Killed anywhere, it is run again.
+def tide_of(client: Redis, *, prefix: str = PREFIX) -> int:
+    """A server's tide. Raises redis.RedisError."""
+    return Found.of(client.mget(keys_of(prefix))).n
 
-    `gated` servers are several: only shards that are at home there are prepared. Raises redis.RedisError.
+
+def resume(client: Redis, *, beyond: int = 0, gated: bool = False, prefix: str = PREFIX) -> Resumed | None:
+    """Let a halted server go on; None when it is not halted (any more). Killed anywhere, it is run again.
+
+    `gated` servers are several: only shards that are at home there are prepared, and `beyond` is the highest tide of
+    all, because shards move with their numbers. Raises redis.RedisError.
     """
-    tide, founded, halted = keys_of(prefix)
-    text = str(client.get(halted) or "")
-    if not text:
+    found = Found.of(client.mget(keys_of(prefix)))
+    if not found.halted:
         return None
-    halt = Halt.read(text)
-    floor = max(halt.remembered, int(client.get(tide) or 0)) + STRIDE
-    done = _prepare(Scripts(client, LUA, prefix=prefix, gated=gated), client, floor, prefix)
-    ids = dict.fromkeys([*([halt.id] if halt.id else []), *str(client.get(founded) or "").split()])
-    client.eval(_LIFT, 3, tide, founded, halted, " ".join(list(ids)[:MAX_IDS]), floor, text)
+    halt = Halt.read(found.halted)
+    floor = max(halt.remembered, found.n, beyond) + STRIDE
+    try:
+        done = _prepare(Scripts(client, LUA, prefix=prefix, gated=gated), client, floor, prefix)
+    except ResponseError as exc:
+        if str(exc).startswith(RESUMED):  # by somebody else, at the same time
+            return None
+        raise
+    ids = list(dict.fromkeys([*([halt.id] if halt.id else []), *found.ids]))[:MAX_IDS]
+    client.eval(_LIFT, 3, *keys_of(prefix), " ".join(ids), floor, found.halted)
     return Resumed(halt, *done)
 
 

@@ -285,10 +285,12 @@ class Tide:
 
     def _seconds_since(self, n: int) -> float | None:
         """How long this server went on, as far as this process saw it, after its tide was at n."""
-        if not self._moments or self._moments[0][1] > n:
+        with self._learning:
+            moments = list(self._moments)
+        if not moments or moments[0][1] > n:
             return None
-        first_lost = next((at for at, seen in self._moments if seen > n), self._moments[-1][0])
-        return self._moments[-1][0] - first_lost + LOOK_SECONDS
+        last, _ = moments[-1]
+        return last - next((at for at, seen in moments if seen > n), last) + LOOK_SECONDS
 
     def _keep(self) -> None:
         """Note the tide where it outlives this process."""

@@ -206,7 +206,7 @@ def test_server_that_is_not_halted_is_left_alone(rig):
     answered(rig)
     before = saved(rig.client)
     assert resume(rig.client) is None
-    with pytest.raises(ResponseError, match="RESUMED already"):
+    with pytest.raises(ResponseError, match="RESUMED"):
         Scripts(rig.client, LUA).run("resume_lane", CHAT.id, 5)
     assert saved(rig.client) == before
 

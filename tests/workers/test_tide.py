@@ -11,7 +11,10 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ReadOnlyError, ResponseError
 
 from tests.contracts.rigs import RedisRig, turn, voice
+from tests.workers.fakes import Bot
+from tests.workers.fleet import ROOM, SHARD
 from tests.workers.servers import put_back, saved
+from workers import tide as tides
 from workers.connections import Connections
 from workers.mailbox import LUA, RedisMailbox
 from workers.offload import reach
@@ -133,6 +136,28 @@ def test_process_that_cannot_write_the_halt_refuses_by_itself(rig, tide, redis_u
     assert (tide.trouble, mailbox.accept(turn()).outcome) == ("", "new")
 
 
+def test_worker_leaves_the_lanes_of_a_halted_server_alone(rig):
+    """Nothing is said and nothing fails; when it goes on, so does the conversation."""
+    bot = Bot(rig, lines=["Sunny."])
+    bot.hear("weather?")
+    rig.client.set(HALTED, "{}")
+    bot.work()
+    assert bot.channel.sent == []
+    rig.client.delete(HALTED)
+    assert bot.work() == "Sunny."
+
+
+def test_turn_at_work_when_its_server_forgets_says_nothing(rig, tide):
+    """The model has answered; its words are not sent, and nothing that was confirmed runs."""
+    bot = Bot(rig, "A")
+    bot.say("delete it")
+    bot.hear("yes")
+    bot.before("claim", lambda: rig.client.set(HALTED, "{}"))
+    sent = len(bot.channel.sent)
+    bot.work()
+    assert (len(bot.channel.sent), bot.deleted) == (sent, [])
+
+
 def test_notice_given_after_the_operator_went_on_halts_nothing(rig, tide):
     """Between the question and the note another process halted it, and it was resumed: the server judges again."""
     rig.accept(turn())
@@ -177,6 +202,21 @@ def test_many_connections_at_once_raise_no_alarm(rig, redis_url):
     assert tide.known.n == int(rig.client.get(TIDE))
 
 
+def test_shard_that_moves_halts_nobody(fleet):
+    """Each server's tide is its own, and no move lowers it; numbers that must not come back go with their shard."""
+    tides = [looked(Tide(fleet.clients[name])) for name in "ab"]
+    rig = fleet.rig()
+    rig.accept(turn())
+    fleet.clients["a"].set(f"{ROOM}:floor", 500)
+    for name in "ba":
+        for tide in tides:
+            tide.look()
+        fleet.mover().move(SHARD, name)
+        rig.accept(turn())
+    assert [looked(tide).trouble for tide in tides] == ["", ""]
+    assert fleet.clients["a"].get(f"{ROOM}:floor") == "500"
+
+
 def test_server_of_which_nothing_was_used_may_be_emptied(redis_client, tide):
     """It was founded, and that was all: there is nothing to be forgotten."""
     redis_client.flushall()
@@ -207,6 +247,24 @@ def test_lost_connection_is_told_as_one(tide):
     with pytest.raises(RedisConnectionError):
         hold(tide.talk(), answering(RedisConnectionError("gone")))
     assert not tide.trouble
+
+
+def test_looking_goes_on_whatever_happens(tide, monkeypatch):
+    """In a thread that nobody would start again; asked for twice, there is one."""
+    looks, done = [RedisConnectionError("away"), ValueError("broken"), None], threading.Event()
+
+    def look() -> None:
+        error = looks.pop(0) if looks else None
+        if error:
+            raise error
+        done.set()
+
+    monkeypatch.setattr(tides, "LOOK_SECONDS", 0.001)
+    tide.look = look
+    tide.watch()
+    tide.watch()
+    assert done.wait(10)
+    assert sum(thread.name == "tide" for thread in threading.enumerate()) == 1
 
 
 @pytest.mark.parametrize("address", ["the same", "another"])
