@@ -18,7 +18,7 @@ import secrets
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Protocol
 
@@ -70,9 +70,9 @@ class Found:
     halted: str = ""
 
     @classmethod
-    def of(cls, answers: list[str | None]) -> Found:
+    def of(cls, answers: Sequence[Any]) -> Found:
         """The answers to what `keys_of` names."""
-        tide, founded, halted = (answer or "" for answer in answers)
+        tide, founded, halted = (str(answer or "") for answer in answers)
         return cls(tuple(founded.split()), int(tide) if tide.isdigit() else 0, halted)
 
     def forgot(self, known: Mark | None) -> bool:

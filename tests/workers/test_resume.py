@@ -226,6 +226,14 @@ def test_second_time_goes_beyond_the_first(rig):
     assert len(set(numbers)) == len(numbers)
 
 
+def test_numbers_that_came_with_a_shard_from_another_server_are_left_behind_too(rig):
+    """That one was resumed before, so its numbers are far beyond all that this one ever gave."""
+    answered(rig)
+    forget(rig, lambda: answered(rig, "more"))
+    resume(rig.client, beyond=7 * STRIDE)
+    assert int(answered(rig, "again").partition("#")[2]) > 8 * STRIDE
+
+
 def test_audit_log_shows_what_is_missing_and_forks_nowhere(rig, tmp_path):
     """The ledger is ahead of the server: its entries stay, new ones begin beyond, and verify names the gap."""
     auditor = Auditor(rig.client, Ledger(tmp_path / FILE, SIGNER))
