@@ -25,6 +25,16 @@ _PARTS = ("worker", "web", "redis")
 @click.option("--turns", default=1000, show_default=True, type=click.IntRange(1), help="Things that people do, in all.")
 @click.option("--conversations", default=50, show_default=True, type=click.IntRange(1, 5000))
 @click.option("--workers", default=3, show_default=True, type=click.IntRange(1, 64), help="Worker processes.")
+@click.option("--webs", default=1, show_default=True, type=click.IntRange(1, 8), help="Web processes.")
+@click.option(
+    "--strangers",
+    is_flag=False,
+    flag_value=-1,
+    default=0,
+    type=click.IntRange(-1, 20),
+    metavar="[NUMBER]",
+    help="In groups, so many others tap and type yes to each question, at once.",
+)
 @click.option("--minutes", default=0.0, help="Begin nothing new after so long.  [default: all turns]")
 @click.option("--rate", default=0.0, help="Turns a second at most.  [default: as fast as people are answered]")
 @click.option("--seed", type=int, help="Repeats the choices of a run, though not its timing.  [default: a new one]")
@@ -60,7 +70,14 @@ _PARTS = ("worker", "web", "redis")
 @click.option(
     "--redeliver", is_flag=False, flag_value=-1.0, default=0.0, metavar="[CHANCE]", help="Deliver webhooks 2-5 times."
 )
-@click.option("--shuffle", is_flag=True, help="Repeated webhooks come up to 20 s late, in any order.")
+@click.option(
+    "--shuffle",
+    is_flag=False,
+    flag_value=-1.0,
+    default=0.0,
+    metavar="[SHARE]",
+    help="Of the repeated webhooks, all or this share come up to 20 s late, in any order.",
+)
 @click.option("--flaky-platforms", is_flag=True, help="Platforms hang up, answer 429 or 503 to 45 % of sends.")
 @click.option("--everything", is_flag=True, help="Kill workers and Redis, pause, cut, redeliver and shuffle at once.")
 @click.option("--matrix", is_flag=True, help="One run for each row of docs/failures.md, and one table.")
@@ -90,7 +107,7 @@ def _plan(options: dict[str, Any]) -> Plan:
 
     usual = {
         "pause": plan.PAUSE_SECONDS, "restart": plan.RESTART_SECONDS, "cut": plan.CUT_CHANCE, "slow": plan.SLOW_MS,
-        "redeliver": plan.REDELIVER_CHANCE,
+        "redeliver": plan.REDELIVER_CHANCE, "shuffle": plan.LATE_CHANCE, "strangers": plan.STRANGERS,
     }  # fmt: skip
     given: dict[str, Any] = {
         name: usual[name] if name in usual and value < 0 else value for name, value in options.items()
@@ -139,8 +156,8 @@ def _planned(given: Plan, rows: tuple[str, ...], *, matrix: bool) -> list[Plan]:
 
 def _run(plan: Plan, data: Path | None) -> Report:
     """One simulation, on a folder that is kept when a promise was broken or when it was named."""
-    from config.simulation.machine import MachineError
     from config.simulation.run import Simulation
+    from config.simulation.settings import MachineError
     from config.simulation.stories import StoriesUnusable
 
     folder = _folder(data)

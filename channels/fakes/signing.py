@@ -77,10 +77,12 @@ def telegram_text(
     return {"update_id": update_id, "message": {**_telegram_message(update_id, user, chat), "text": text, **extra}}
 
 
-def telegram_photo(update_id: int, file_id: str, caption: str = "", *, user: int = 5123456789, **extra: Any) -> Update:
-    """The update of a photo in a private chat, in two sizes as Telegram sends it."""
+def telegram_photo(
+    update_id: int, file_id: str, caption: str = "", *, user: int = 5123456789, chat: int | None = None, **extra: Any
+) -> Update:
+    """The update of a photo in two sizes, as Telegram sends it; in a private chat unless `chat` is negative."""
     sizes = [{"file_id": f"small-{file_id}", "width": 90, "height": 90}, {"file_id": file_id, "width": 1, "height": 1}]
-    message = {**_telegram_message(update_id, user, None), "photo": sizes, "caption": caption, **extra}
+    message = {**_telegram_message(update_id, user, chat), "photo": sizes, "caption": caption, **extra}
     return {"update_id": update_id, "message": message}
 
 

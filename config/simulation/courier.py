@@ -1,4 +1,4 @@
-"""Courier: delivers webhooks as platforms do: until they are taken, and some of them again."""
+"""Courier: delivers webhooks as platforms do: to any web, until they are taken, and some of them again."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 import http.client
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from random import Random
 from urllib.parse import urlsplit
@@ -29,23 +29,26 @@ Hook = Callable[[], Signed]
 
 
 class Courier:
-    """Lives as long as the people's event loop. `answers` counts what the web said, by status; 0 is no answer."""
+    """Lives as long as the people's event loop. `answers` counts what the web said, by status; 0 is no answer.
 
-    def __init__(self, *, redeliver: float, shuffle: bool, chance: Random) -> None:
+    Each delivery goes to one of the `doors`, host and port of a web; without any, to the host of its URL.
+    """
+
+    def __init__(self, *, redeliver: float, shuffle: float, chance: Random, doors: Sequence[str] = ()) -> None:
         self.answers: Counter[int] = Counter()
         self.repeated = 0
-        self._redeliver, self._shuffle, self._chance = redeliver, shuffle, chance
+        self._redeliver, self._shuffle, self._chance, self._doors = redeliver, shuffle, chance, doors
         self._hands = ThreadPoolExecutor(HANDS, thread_name_prefix="courier")
         self._local = threading.local()
         self._later: set[asyncio.Task[None]] = set()
 
     async def deliver(self, url: str, hook: Hook) -> None:
-        """Deliver until it is taken; perhaps again, now or later, beside everything else."""
-        while await self._post(url, hook) != 200:  # noqa: ASYNC110  # nothing tells when the web is back
-            await asyncio.sleep(AGAIN_SECONDS * (0.5 + self._chance.random() / 2))
+        """Deliver until it is taken; perhaps several times at once, or again later, beside everything else."""
         if self._chance.random() < self._redeliver:
             for _ in range(self._chance.randint(1, MOST_DELIVERIES - 1)):
                 self._plan(url, hook)
+        while await self._post(url, hook) != 200:  # noqa: ASYNC110  # nothing tells when the web is back
+            await asyncio.sleep(AGAIN_SECONDS * (0.5 + self._chance.random() / 2))
 
     async def drained(self) -> None:
         """Wait until everything that is delivered again was."""
@@ -57,7 +60,7 @@ class Courier:
         self._hands.shutdown(cancel_futures=True)
 
     def _plan(self, url: str, hook: Hook) -> None:
-        late = self._chance.random() * LATE_SECONDS if self._shuffle else 0.0
+        late = self._chance.random() * LATE_SECONDS if self._chance.random() < self._shuffle else 0.0
         task = asyncio.create_task(self._repeat(url, hook, late))
         self._later.add(task)
         task.add_done_callback(self._later.discard)
@@ -68,17 +71,18 @@ class Courier:
         await self._post(url, hook)
 
     async def _post(self, url: str, hook: Hook) -> int:
-        status = await asyncio.get_running_loop().run_in_executor(self._hands, self._posted, url, hook)
+        place = urlsplit(url)
+        door = self._chance.choice(self._doors) if self._doors else place.netloc
+        status = await asyncio.get_running_loop().run_in_executor(self._hands, self._posted, door, place.path, hook)
         self.answers[status] += 1
         return status
 
-    def _posted(self, url: str, hook: Hook) -> int:
-        place = urlsplit(url)
-        connection = self._connection(place.netloc)
+    def _posted(self, door: str, path: str, hook: Hook) -> int:
+        connection = self._connection(door)
         kept = connection.sock is not None
-        status = _posted(connection, place.path, hook)
+        status = _posted(connection, path, hook)
         # The web may have closed a connection that nobody used for a while: that is no failure of a delivery.
-        return status or (_posted(connection, place.path, hook) if kept else 0)
+        return status or (_posted(connection, path, hook) if kept else 0)
 
     def _connection(self, address: str) -> http.client.HTTPConnection:
         """This thread's connection, kept between deliveries."""

@@ -12,6 +12,7 @@ from typing import Self
 from channels.fakes.platforms import FakePlatforms
 from config.simulation.courier import Courier
 from config.simulation.inbox import Inbox, follow
+from config.simulation.machine import Machine
 from config.simulation.people import Budget, Person
 from config.simulation.phones import phones
 from config.simulation.plan import Plan
@@ -21,17 +22,21 @@ from config.simulation.stories import Repertoire
 class Crowd:
     """From `with` to its end. `people` may be read by others once `is_done`."""
 
-    def __init__(
-        self, plan: Plan, platforms: FakePlatforms, hooks: list[tuple[str, str]], repertoire: Repertoire
-    ) -> None:
+    def __init__(self, plan: Plan, platforms: FakePlatforms, machine: Machine, repertoire: Repertoire) -> None:
         until = time.monotonic() + plan.minutes * 60 if plan.minutes else float("inf")
         self.budget = Budget(plan.turns, until=until, rate=plan.rate)
         self.people: list[Person] = []
         self._plan, self._platforms, self._stories = plan, platforms, repertoire.stories
-        self._courier = Courier(redeliver=plan.redeliver, shuffle=plan.shuffle, chance=Random(f"{plan.seed} courier"))  # noqa: S311  # no secret
-        for name, (phone, url) in enumerate(phones(platforms, hooks, plan.conversations)):
+        self._courier = Courier(
+            redeliver=plan.redeliver,
+            shuffle=plan.shuffle,
+            chance=Random(f"{plan.seed} courier"),  # noqa: S311  # no secret
+            doors=machine.doors,
+        )
+        for name, (phone, url) in enumerate(phones(platforms, machine.hooks, plan.conversations)):
             chance = Random(f"{plan.seed} {name}")  # noqa: S311  # no secret
-            self.people.append(Person(phone, url, self._courier, self.budget, chance, Inbox(repertoire.done)))
+            inbox, others = Inbox(repertoire.done), phone.others(plan.strangers) if plan.strangers else ()
+            self.people.append(Person(phone, url, self._courier, self.budget, chance, inbox, strangers=others))
         self._done, self._over = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._live()), name="crowd", daemon=True)
         self._error: BaseException | None = None

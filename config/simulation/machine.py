@@ -12,89 +12,22 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
-from random import Random
-from typing import IO, Any, Self
+from typing import IO, Self
 
 import yaml
 from redis import Redis
 from redis.exceptions import RedisError
 
-from channels.fakes import platforms as fakes
 from channels.fakes.platforms import FakePlatforms
 from config.embedded import EmbeddedRedis, socket_path
+from config.simulation.crew import Crew
 from config.simulation.plan import Plan
+from config.simulation.settings import CREDENTIALS, MachineError, simulated
 from config.simulation.tools import MODEL_MS
 from config.up import Child, python_path
 
 #: Seconds until everything must be ready.
 READY_SECONDS = 60.0
-#: The credentials that the fakes take, as the environment names them.
-CREDENTIALS = {
-    "SIMULATED_TWILIO_TOKEN": fakes.TWILIO_AUTH_TOKEN,
-    "SIMULATED_TELEGRAM_TOKEN": fakes.TELEGRAM_TOKEN,
-    "SIMULATED_TELEGRAM_SECRET": fakes.TELEGRAM_SECRET,
-    "SIMULATED_SLACK_TOKEN": fakes.SLACK_BOT_TOKEN,
-    "SIMULATED_SLACK_SECRET": fakes.SLACK_SIGNING_SECRET,
-}
-#: The people of a simulation are quicker than people, and nobody tells them to write slower.
-UNHURRIED = {"per_minute": 60_000, "in_one_go": 60_000}
-#: The configuration when none is given.
-DEFAULT: dict[str, Any] = {
-    "agent": {"model": "offline"},
-    "tools": ["config.simulation.tools"],
-    "channels": {
-        "shop-wa": {"platform": "whatsapp", "confirm_ttl": 300},
-        "ops-tg": {"platform": "telegram", "confirm_ttl": 300},
-        "desk": {"platform": "slack", "confirm_ttl": 300},
-    },
-}
-
-
-class MachineError(Exception):
-    """Raised when the parts do not come up. The message names the cure."""
-
-
-def simulated(config: Path | None, platforms: FakePlatforms, url: str) -> dict[str, Any]:
-    """A configuration with its platforms replaced by the fakes, and without the channels that have none.
-
-    Raises MachineError.
-    """
-    told = DEFAULT if config is None else yaml.safe_load(config.read_text(encoding="utf-8"))
-    credentials: dict[str, dict[str, str]] = {
-        "whatsapp": {
-            "account_sid": fakes.TWILIO_ACCOUNT_SID,
-            "auth_token": "${SIMULATED_TWILIO_TOKEN}",
-            "from": "whatsapp:+14155238886",
-            "api_url": platforms.twilio_url,
-        },
-        "telegram": {
-            "token": "${SIMULATED_TELEGRAM_TOKEN}",
-            "secret_token": "${SIMULATED_TELEGRAM_SECRET}",
-            "api_url": platforms.telegram_url,
-        },
-        "slack": {
-            "bot_token": "${SIMULATED_SLACK_TOKEN}",
-            "signing_secret": "${SIMULATED_SLACK_SECRET}",
-            "api_url": platforms.slack_url,
-        },
-    }
-    channels = {
-        name: {**channel, **credentials[channel["platform"]]}
-        for name, channel in told["channels"].items()
-        if channel["platform"] in credentials
-    }
-    if not channels:
-        raise MachineError(f"{config}: no channel to simulate: add one of {', '.join(credentials)}")
-    tools = [_absolute(tool, config) for tool in told.get("tools", [])]
-    limits = {**told.get("limits", {}), **UNHURRIED}
-    return {
-        **told,
-        "limits": limits,
-        "public_url": url,
-        "redis_url": "${REDIS_URL}",
-        "tools": tools,
-        "channels": channels,
-    }
 
 
 class Machine:
@@ -102,19 +35,18 @@ class Machine:
 
     def __init__(self, plan: Plan, data: Path, platforms: FakePlatforms) -> None:
         self.redis = EmbeddedRedis(data)
-        self.url = f"http://127.0.0.1:{_free_port()}"
-        self.workers: list[Child] = []
-        self.leaving: list[Child] = []
+        self.doors = [f"127.0.0.1:{_free_port()}" for _ in range(plan.webs)]
         self.hooks: list[tuple[str, str]] = []
         self._plan, self._data, self._platforms = plan, data, platforms
         self._log: IO[bytes] | None = None
         self._stack = ExitStack()
-        self._web = self._child("web")
+        self.webs: list[Child] = []
+        self.crew = Crew(self._child("worker"), self._registered)
         self._proxy = self._child("proxy")
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
-            self._log = stack.enter_context((self._data / "processes.log").open("ab"))
+            self._log = stack.enter_context(self._log_path.open("ab"))
             self._configure()
             self.redis.start()
             stack.callback(self.redis.stop)
@@ -126,35 +58,11 @@ class Machine:
     def __exit__(self, *_: object) -> None:
         self._stack.close()
 
-    def at_work(self) -> set[int]:
-        """The process ids that RQ knows workers by: a worker that is still starting is none yet."""
-        try:
-            with Redis.from_url(self.redis.url, decode_responses=True) as client:
-                return {int(client.hget(name, "pid") or 0) for name in client.smembers("rq:workers")}
-        except RedisError:
-            return set()
-
-    def replace(self, worker: Child, number: int) -> None:
-        """End a worker with a signal and start another one: at once."""
-        self.workers.remove(worker)
-        _signal(worker, number)
-        if number == signal.SIGKILL:
-            _reap(worker)
-        else:
-            self.leaving.append(worker)
-        self.start_worker()
-
-    def start_worker(self) -> None:
-        """One more worker."""
-        worker = self._child("worker")
-        worker.start()
-        self.workers.append(worker)
-
-    def restart_web(self, number: int) -> None:
-        """End the web with a signal and start it again."""
-        _signal(self._web, number)
-        _reap(self._web)
-        self._web.start()
+    def restart_web(self, web: Child, number: int) -> None:
+        """End a web with a signal and start it again."""
+        _signal(web, number)
+        _reap(web)
+        web.start()
 
     def kill_redis(self) -> None:
         """End Redis without warning and start it again on what it had written."""
@@ -163,57 +71,66 @@ class Machine:
         self.redis.restart()
 
     def tend(self) -> int:
-        """Replace workers that ended although nobody killed them. Returns how many."""
-        self.leaving = [worker for worker in self.leaving if worker.is_alive()]
-        dead = [worker for worker in self.workers if not worker.is_alive()]
-        for worker in dead:
-            self.workers.remove(worker)
-            self.start_worker()
-        if not self._web.is_alive():
-            self._web.start()
-        return len(dead)
+        """Start again what ended. Returns how often all workers did: of one by itself their parent takes care."""
+        for web in self.webs:
+            if not web.is_alive():
+                web.start()
+        return self.crew.tend()
 
     def lost_replies(self) -> int:
         """How many of Redis's replies the proxy lost; known when the machine was stopped."""
         counts = self._data / "proxy.json"
         return int(json.loads(counts.read_text()).get("lost replies", 0)) if counts.exists() else 0
 
+    def _registered(self) -> set[int]:
+        try:
+            with Redis.from_url(self.redis.url, decode_responses=True) as client:
+                return {int(client.hget(name, "pid") or 0) for name in client.smembers("rq:workers")}
+        except RedisError:
+            return set()
+
     def _configure(self) -> None:
-        settings = simulated(self._plan.config, self._platforms, self.url)
+        url = f"http://{self.doors[0]}"
+        settings = simulated(self._plan, self._platforms, url)
         (self._data / "sayso.yaml").write_text(yaml.safe_dump(settings), encoding="utf-8")
-        self.hooks = [
-            (channel["platform"], f"{self.url}/hooks/{name}") for name, channel in settings["channels"].items()
-        ]
+        self.hooks = [(channel["platform"], f"{url}/hooks/{name}") for name, channel in settings["channels"].items()]
 
     def _start(self) -> None:
         if self._plan.through_proxy:
             self._proxy = self._child("proxy")
             self._proxy.start()
             _until(self._front.exists, "the proxy does not listen")
-        self._web = self._child("web")
-        self._web.start()
-        for _ in range(self._plan.workers):
-            self.start_worker()
-        _until(lambda: self._ready() >= self._plan.workers, f"not ready: see {self._data / 'processes.log'}")
+        self.webs = [self._child("web", door) for door in self.doors]
+        for web in self.webs:
+            web.start()
+        self.crew = Crew(self._child("worker"), self._registered)
+        self.crew.parent.start()
+        for door in self.doors:
+            _until(lambda door=door: _ready(door) >= self._plan.workers, f"not ready: see {self._log_path}")  # type: ignore[misc]
 
     def _stop(self) -> None:
-        children = [*self.workers, *self.leaving, self._web]
+        children = [self.crew.parent, *self.webs]
         for child in children:
             _signal(child, signal.SIGTERM)
         for child in [*children, self._proxy]:
             child.stop()
 
     @property
+    def _log_path(self) -> Path:
+        """Where the processes print."""
+        return self._data / "processes.log"
+
+    @property
     def _front(self) -> Path:
         """Where the proxy listens."""
         return socket_path(self._data).with_name("front.sock")
 
-    def _child(self, name: str) -> Child:
+    def _child(self, name: str, door: str = "") -> Child:
         python = [sys.executable, "-P", "-m"]
         common = ["--config", str(self._data / "sayso.yaml"), "--data", str(self._data)]
         commands = {
-            "web": [*python, "config.cli", "web", *common, "--port", self.url.rpartition(":")[2]],
-            "worker": [*python, "config.cli", "worker", *common],
+            "web": [*python, "config.cli", "web", *common, "--port", door.rpartition(":")[2]],
+            "worker": [*python, "config.cli", "worker", *common, "--processes", str(self._plan.workers)],
             "proxy": [*python, "config.simulation.proxy", *self._proxy_arguments()],
         }
         return Child(name, commands[name], self._environ(), log=self._log)
@@ -234,26 +151,17 @@ class Machine:
             "SAYSO_DATA": str(self._data.resolve()),
         }
 
-    def _ready(self) -> int:
-        connection = http.client.HTTPConnection(self.url.removeprefix("http://"), timeout=5)
-        try:
-            connection.request("GET", "/readyz")
-            return int(json.loads(connection.getresponse().read()).get("workers", 0))
-        except (OSError, ValueError, http.client.HTTPException):
-            return 0
-        finally:
-            connection.close()
 
-
-def pick(children: list[Child], chance: Random, pids: set[int]) -> Child | None:
-    """One of those that run and have one of these process ids."""
-    able = [child for child in children if child.is_alive() and child.process and child.process.pid in pids]
-    return chance.choice(able) if able else None
-
-
-def _absolute(tool: str, config: Path | None) -> str:
-    """A module given by its file is looked for beside the configuration."""
-    return str((config.parent / tool).resolve()) if config and tool.endswith(".py") else tool
+def _ready(door: str) -> int:
+    """How many workers a web knows of; 0 while it does not answer."""
+    connection = http.client.HTTPConnection(door, timeout=5)
+    try:
+        connection.request("GET", "/readyz")
+        return int(json.loads(connection.getresponse().read()).get("workers", 0))
+    except (OSError, ValueError, http.client.HTTPException):
+        return 0
+    finally:
+        connection.close()
 
 
 def _signal(child: Child, number: int) -> None:

@@ -12,8 +12,18 @@ from config.simulation.plan import Plan
 #: Stories in which a late yes could find somebody else's question.
 CONFIRMING = ("pays, then refuses the next", "says yes twice", "taps twice", "changes the subject")
 
+#: Stories in which a question is asked, and others than who was asked could answer it.
+ASKING = (
+    "taps five times at once",
+    "pays by typing",
+    "pays by tapping",
+    "pays, then refuses the next",
+    "refuses by tapping",
+    "changes the subject",
+)
+
 _KILLS = plan.KILL_SECONDS
-_REPEATS: Mapping[str, Any] = {"redeliver": plan.REDELIVER_CHANCE, "shuffle": True}
+_REPEATS: Mapping[str, Any] = {"redeliver": plan.REDELIVER_CHANCE, "shuffle": plan.LATE_CHANCE}
 #: Everything at once, but for the orderly restarts and the platforms' own troubles.
 EVERYTHING: Mapping[str, Any] = {
     "kill": {"worker": _KILLS["worker"], "redis": _KILLS["redis"]},
@@ -33,7 +43,9 @@ ROWS: Mapping[str, Mapping[str, Any]] = {
     "restarts": {"restart": plan.RESTART_SECONDS},
     "platforms": {"flaky_platforms": True},
     "repeats": dict(_REPEATS),
-    "yes": {"redeliver": 1.0, "shuffle": True, "only": CONFIRMING},
+    "deliveries": {"redeliver": 0.8, "shuffle": 0.3, "webs": 2},
+    "yes": {"redeliver": 1.0, "shuffle": 1.0, "only": CONFIRMING},
+    "strangers": {"strangers": plan.STRANGERS, "webs": 2, "only": ASKING},
     "everything": EVERYTHING,
 }
 

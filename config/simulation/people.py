@@ -12,7 +12,8 @@ from random import Random
 from config.simulation.courier import Courier, Hook
 from config.simulation.inbox import Heard, Inbox, about
 from config.simulation.phones import Phone
-from config.simulation.stories import Step, Story, Verb
+from config.simulation.stories import BUTTON, Step, Story, Verb
+from config.simulation.verdict import NO_OUTCOME
 
 #: Seconds after which somebody stops waiting and does something else. What comes later still counts as told.
 PATIENCE = 90.0
@@ -22,13 +23,23 @@ MOST_DECISIONS = 6
 
 @dataclass(slots=True)
 class Act:
-    """One thing that a person did: its number among all, what it was, and which bill a decision was about."""
+    """One thing that a person did: its number among all, what it was, and which bill a decision was about.
+
+    `stranger` is the number of the other one in the group who did it, 0 for the conversation's own person.
+    """
 
     number: int
     verb: Verb
     bill: str
     sent_at: float
     taken_at: float = 0.0
+    stranger: int = 0
+    tapped: bool = False
+
+    @property
+    def agrees(self) -> bool:
+        """Whether it is the yes of whoever was asked."""
+        return self.verb == "agree" and not self.stranger
 
     @property
     def is_answered_by_turn(self) -> bool:
@@ -62,7 +73,11 @@ class Budget:
 
 @dataclass(slots=True)
 class Person:
-    """One conversation. Acts are taken by the web in the order they are done: each waits for the one before."""
+    """One conversation. Acts are taken by the web in the order they are done: each waits for the one before.
+
+    Decisions are the exception: several on one question are made at once, and the `strangers`, who share the chat,
+    answer each question at the same moment.
+    """
 
     phone: Phone
     url: str
@@ -71,6 +86,7 @@ class Person:
     chance: Random
     inbox: Inbox = field(default_factory=Inbox)
     diary: list[Act] = field(default_factory=list)
+    strangers: Sequence[Phone] = ()
 
     async def live(self, stories: Sequence[Story]) -> None:
         """Play stories while there are turns left."""
@@ -81,50 +97,50 @@ class Person:
     async def play(self, story: Story) -> None:
         """One story; it ends early when a question does not come."""
         bill, waiting = "", []
-        for step in story.steps:
-            if step.decides:
-                await self._decide(step, bill)
-            elif step.verb == "ask":
-                asked = await self._act(step)
-                bill = asked.bill
-                if not await self._hears(lambda heard, bill=bill: bool(about(heard, bill))):  # type: ignore[misc]
-                    return
-            else:
-                waiting += [await self._act(step) for _ in range(step.times)]
+        for before, step in zip((None, *story.steps), story.steps, strict=False):
+            async with asyncio.TaskGroup() as at_once:
+                if before and before.verb == "ask":
+                    at_once.create_task(self._meddle(bill))
+                if step.decides:
+                    await self._decide(step, bill)
+                elif step.verb == "ask":
+                    bill = (await self._act(step)).bill
+                    if not await self._hears(lambda heard, bill=bill: bool(about(heard, bill))):  # type: ignore[misc]
+                        return
+                else:
+                    waiting += [await self._act(step) for _ in range(step.times)]
         wanted = {act.number for act in waiting}
         await self._hears(lambda heard: wanted <= {turn for each in heard for turn in (*each.turns, *each.files)})
 
     async def _decide(self, step: Step, bill: str) -> None:
         """Decide; who was told that it was too early decides again."""
         for decided in range(1, MOST_DECISIONS + 1):
-            for _ in range(step.times):
-                await self._act(step, bill)
+            await asyncio.gather(*(self._act(step, bill) for _ in range(step.times)))
             acts = decided * step.times
             await self._hears(lambda heard, acts=acts: _is_told(about(heard, bill), acts))  # type: ignore[misc]
             if not _is_early(about(self.inbox.heard, bill)):
                 return
 
+    async def _meddle(self, bill: str) -> None:
+        """Every stranger says yes to the question: one half taps, the other types."""
+        acts = (
+            self._act(Step("agree", BUTTON if number % 2 else "yes"), bill, number)
+            for number in range(1, len(self.strangers) + 1)
+        )
+        await asyncio.gather(*acts)
+
     async def _hears(self, seen: Callable[[Sequence[Heard]], bool]) -> bool:
         return await self.inbox.until(seen, PATIENCE)
 
-    async def _act(self, step: Step, bill: str = "") -> Act:
-        number = await self.budget.take()
-        act = Act(number, step.verb, f"b{number}" if step.verb == "ask" else bill, time.monotonic())
+    async def _act(self, step: Step, bill: str = "", stranger: int = 0) -> Act:
+        number, button = await self.budget.take(), self._button(step, bill)
+        bill = f"b{number}" if step.verb == "ask" else bill
+        act = Act(number, step.verb, bill, time.monotonic(), stranger=stranger, tapped=bool(button))
         self.diary.append(act)
-        hook = self._hook(step, act)
-        await self.courier.deliver(self.url, hook)
+        phone = self.strangers[stranger - 1] if stranger else self.phone
+        await self.courier.deliver(self.url, _hook(phone, step, act, button))
         act.taken_at = time.monotonic()
         return act
-
-    def _hook(self, step: Step, act: Act) -> Hook:
-        """The webhook of an act. What it says is settled here: a repeat says the same."""
-        number, button = act.number, self._button(step, act.bill)
-        if button:
-            return lambda: self.phone.tap(number, button)
-        words = _words(step).format(turn=f"t{number}", bill=act.bill)
-        if step.verb == "send":
-            return lambda: self.phone.photo(number, words)
-        return lambda: self.phone.text(number, words)
 
     def _button(self, step: Step, bill: str) -> str:
         """What a tap says; "" when nothing is tapped or the platform would not take the buttons."""
@@ -132,6 +148,17 @@ class Person:
             return ""
         buttons = [each.buttons for each in about(self.inbox.heard, bill) if len(each.buttons) > 1]
         return buttons[-1][0 if step.verb == "agree" else 1] if buttons else ""
+
+
+def _hook(phone: Phone, step: Step, act: Act, button: str) -> Hook:
+    """The webhook of an act. What it says is settled here: a repeat says the same."""
+    number = act.number
+    if button:
+        return lambda: phone.tap(number, button)
+    words = _words(step).format(turn=f"t{number}", bill=act.bill)
+    if step.verb == "send":
+        return lambda: phone.photo(number, words)
+    return lambda: phone.text(number, words)
 
 
 def _words(step: Step) -> str:
@@ -144,7 +171,7 @@ def _is_early(heard: Sequence[Heard]) -> bool:
 
 
 def _has_outcome(heard: Sequence[Heard]) -> bool:
-    return any(each.telling.kind not in ("question", "early", "aside") for each in heard)
+    return any(each.telling.kind not in NO_OUTCOME for each in heard)
 
 
 def _is_told(heard: Sequence[Heard], acts: int) -> bool:

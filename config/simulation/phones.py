@@ -10,6 +10,9 @@ from channels.fakes import platforms as fakes
 from channels.fakes import signing
 from channels.fakes.platforms import FakePlatforms
 
+#: What lies between the names of two people in one group: more than there are groups.
+OTHERS = 1_000_000
+
 
 class Phone(Protocol):
     """One person's app. Acts have numbers: the same number is the same event, signed anew."""
@@ -26,6 +29,9 @@ class Phone(Protocol):
 
     def photo(self, number: int, caption: str) -> signing.Signed:
         """A photo with words."""
+
+    def others(self, count: int) -> Sequence[Phone]:
+        """The phones of so many others in this chat, which is a group then. Nobody where there are no groups."""
 
 
 class WhatsAppPhone:
@@ -48,6 +54,10 @@ class WhatsAppPhone:
         """A photo with words."""
         return self._signed(signing.whatsapp_photo(self._sid(number), self._photo, caption, **self._who()))
 
+    def others(self, _: int) -> Sequence[Phone]:
+        """Nobody: Twilio's WhatsApp has no groups."""
+        return ()
+
     def _sid(self, number: int) -> str:
         return f"SM{number:032x}"
 
@@ -59,49 +69,86 @@ class WhatsAppPhone:
 
 
 class TelegramPhone:
-    """On Telegram, in a private chat."""
+    """On Telegram, in a private chat; in a group every message is a reply to the bot, which addresses it."""
 
-    def __init__(self, platforms: FakePlatforms, name: int, _: str) -> None:
+    def __init__(self, platforms: FakePlatforms, name: int, _: str, chat: int = 0) -> None:
         self._photo = platforms.host("telegram", signing.JPEG)
+        self._platforms, self._name = platforms, name
         self._user = 5_000_000_000 + name
-        self.chat = str(self._user)
+        self._chat = chat or self._user
+
+    @property
+    def chat(self) -> str:
+        """How the fake platform calls the chat that answers arrive in."""
+        return str(self._chat)
 
     def text(self, number: int, text: str) -> signing.Signed:
         """A typed message."""
-        return self._signed(signing.telegram_text(number, text, user=self._user))
+        return self._signed(signing.telegram_text(number, text, **self._where()))
 
     def tap(self, number: int, data: str) -> signing.Signed:
         """A tapped button."""
-        return self._signed(signing.telegram_tap(number, data, user=self._user))
+        return self._signed(signing.telegram_tap(number, data, user=self._user, chat=self._chat))
 
     def photo(self, number: int, caption: str) -> signing.Signed:
         """A photo with words."""
-        return self._signed(signing.telegram_photo(number, self._photo, caption, user=self._user))
+        return self._signed(signing.telegram_photo(number, self._photo, caption, **self._where()))
+
+    def others(self, count: int) -> Sequence[Phone]:
+        """The phones of so many others in this chat, which is a group from now on."""
+        self._chat = -1_000_000_000_000 - self._user
+        names = (self._name + OTHERS * number for number in range(1, count + 1))
+        return [TelegramPhone(self._platforms, name, "", self._chat) for name in names]
+
+    def _where(self) -> dict[str, Any]:
+        bot = {"message_id": 1, "from": {"id": int(fakes.TELEGRAM_TOKEN.partition(":")[0]), "is_bot": True}}
+        addressed = {"reply_to_message": bot} if self._chat < 0 else {}
+        return {"user": self._user, "chat": self._chat, **addressed}
 
     def _signed(self, update: dict[str, Any]) -> signing.Signed:
         return signing.telegram_hook(fakes.TELEGRAM_SECRET, update)
 
 
 class SlackPhone:
-    """On Slack, in a direct message. Signed at the moment of delivery, as Slack does with repeats too."""
+    """On Slack, in a direct message, or in a thread of a channel, where every message names the bot.
 
-    def __init__(self, platforms: FakePlatforms, name: int, _: str) -> None:
+    Signed at the moment of delivery, as Slack does with repeats too.
+    """
+
+    def __init__(self, platforms: FakePlatforms, name: int, _: str, chat: str = "") -> None:
         self._photo = platforms.host("slack", signing.JPEG)
+        self._platforms, self._name = platforms, name
         self._user = f"U{name}"
-        self.chat = f"D{name:08}"
+        self.chat = chat or f"D{name:08}"
 
     def text(self, number: int, text: str) -> signing.Signed:
         """A typed message."""
-        return self._signed(signing.slack_text(self._ts(number), text, user=self._user, channel=self.chat))
+        return self._signed(signing.slack_text(self._ts(number), self._called(text), **self._where()))
 
     def tap(self, number: int, data: str) -> signing.Signed:
         """A tapped button."""
-        return self._signed(signing.slack_tap(f"t.{number}", data, user=self._user, channel=self.chat))
+        return self._signed(signing.slack_tap(f"t.{number}", data, **self._where()))
 
     def photo(self, number: int, caption: str) -> signing.Signed:
         """A photo with words."""
-        body = signing.slack_photo(self._ts(number), self._photo, caption, user=self._user, channel=self.chat)
-        return self._signed(body)
+        return self._signed(signing.slack_photo(self._ts(number), self._photo, self._called(caption), **self._where()))
+
+    def others(self, count: int) -> Sequence[Phone]:
+        """The phones of so many others in this chat, which is a thread of a channel from now on."""
+        self.chat = self.chat.replace("D", "C")
+        names = (self._name + OTHERS * number for number in range(1, count + 1))
+        return [SlackPhone(self._platforms, name, "", self.chat) for name in names]
+
+    @property
+    def _is_direct(self) -> bool:
+        return self.chat.startswith("D")
+
+    def _where(self) -> dict[str, Any]:
+        thread = {} if self._is_direct else {"thread_ts": self._ts(0)}
+        return {"user": self._user, "channel": self.chat, **thread}
+
+    def _called(self, text: str) -> str:
+        return text if self._is_direct else f"<@U0BOT> {text}"
 
     def _ts(self, number: int) -> str:
         return f"1795204800.{number:06}"

@@ -18,8 +18,10 @@ PAUSE_SECONDS, RESTART_SECONDS = 10.0, 20.0
 CUT_CHANCE = 0.005
 #: Milliseconds by which a reply of Redis is late at most.
 SLOW_MS = 5.0
-#: How probable it is that a webhook is delivered again, up to four times.
-REDELIVER_CHANCE = 0.3
+#: How probable it is that a webhook is delivered again, up to four times, and that such a repeat is late.
+REDELIVER_CHANCE, LATE_CHANCE = 0.3, 1.0
+#: Others in the conversation who tap and type a yes to each question, when no number is given.
+STRANGERS = 4
 #: The stories that ship.
 STORIES = Path(__file__).parent / "stories.yaml"
 
@@ -31,6 +33,8 @@ class Plan:
     turns: int = 1000
     conversations: int = 50
     workers: int = 3
+    webs: int = 1
+    strangers: int = 0
     minutes: float = 0.0
     rate: float = 0.0
     seed: int = 0
@@ -41,7 +45,7 @@ class Plan:
     cut: float = 0.0
     slow_ms: float = 0.0
     redeliver: float = 0.0
-    shuffle: bool = False
+    shuffle: float = 0.0
     flaky_platforms: bool = False
     stories: Path = STORIES
     only: tuple[str, ...] = ()
@@ -59,6 +63,11 @@ class Plan:
         words += [f"rolling restart every {self.restart:g} s"] if self.restart else []
         words += [f"{self.cut:.1%} of Redis's replies lost"] if self.cut else []
         words += [f"Redis up to {self.slow_ms:g} ms late"] if self.slow_ms else []
-        words += [f"{self.redeliver:.0%} delivered 2-5 times{', late' * self.shuffle}"] if self.redeliver else []
+        words += [f"{self.redeliver:.0%} delivered 2-5 times{self._late()}"] if self.redeliver else []
+        words += [f"{self.webs} webs"] if self.webs > 1 else []
+        words += [f"{self.strangers} strangers answer, too"] if self.strangers else []
         words += ["platforms fail 45 % of sends"] if self.flaky_platforms else []
         return "; ".join(words) or "none"
+
+    def _late(self) -> str:
+        return "" if not self.shuffle else ", late" if self.shuffle == 1 else f", {self.shuffle:.0%} of it late"

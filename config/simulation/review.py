@@ -97,7 +97,7 @@ class _Case:
         """Questions and decisions, each with its first answer."""
         told = by_bill(self.heard)
         decisions: dict[str, list[Act]] = defaultdict(list)
-        for act in self.diary:
+        for act in sorted(self.diary, key=lambda act: act.number):
             if act.verb in ("agree", "refuse"):
                 decisions[act.bill].append(act)
         for act in self.diary:
@@ -115,17 +115,19 @@ class _Case:
         self.found.repeated += max(0, len(answers) - len(decisions)) if decisions else 0
         if told and len(answers) < len(decisions):
             self._fault("lost", ask.number, f"{len(decisions)} decisions on {ask.bill}, {len(answers)} answers")
-        yield from zip(decisions, _without_repeats(answers), strict=False)
+        yield from _paired(decisions, _without_repeats(answers))
 
     def _verdict(self, ask: Act, decisions: Sequence[Act], told: Sequence[Heard]) -> None:
         entries = self.effects.get(ask.bill, ())
         verdict = judge([heard.telling for heard in told], entries, len(decisions))
-        agreed = any(act.verb == "agree" for act in decisions)
+        own = [act for act in decisions if not act.stranger]
+        agreed = any(act.agrees for act in decisions)
         if verdict.effects > 1:
             self._fault("doubled", ask.number, f"{ask.bill} took effect {verdict.effects} times")
         if verdict.effects and not agreed:
             self._fault("unwanted", ask.number, f"{ask.bill} took effect, and nobody agreed")
-        if not decisions:
+        self._turned_away(ask, decisions, told)
+        if not own:
             return
         self.found.confirmed += agreed
         self.found.endings[verdict.ending] += 1
@@ -135,6 +137,15 @@ class _Case:
             if not fault.endswith(" effects") and fault != "told nothing":
                 promise = "unmarked" if fault.startswith("answered") else "untrue"
                 self._fault(promise, ask.number, f"{ask.bill}: {fault}")
+
+    def _turned_away(self, ask: Act, decisions: Sequence[Act], told: Sequence[Heard]) -> None:
+        """Each tap of a stranger is told that the button is not theirs, and nobody else is."""
+        taps = sum(act.tapped and act.stranger > 0 for act in decisions)
+        answers = _without_repeats(_answers(told))
+        turned_away = sum(heard.telling.kind == "foreign" for heard in answers)
+        if len(answers) >= len(decisions) and turned_away != taps:
+            words = f"{taps} strangers tapped on {ask.bill}, and {turned_away} heard that it is not theirs"
+            self._fault("unwanted", ask.number, words)
 
     def _repeats(self, number: int, same: Sequence[Heard]) -> None:
         """Count what was said again. Who says a thing again marks it."""
@@ -163,7 +174,15 @@ def _by_number(heard: Sequence[Heard], kind: str) -> dict[int, list[Heard]]:
 
 
 def _answers(told: Sequence[Heard]) -> list[Heard]:
-    return [heard for heard in told if heard.telling.kind not in ("question", "correction")]
+    """What answers decisions. Who changes the subject is told of it in the answer to that."""
+    return [heard for heard in told if heard.telling.kind not in ("question", "correction") and not heard.turns]
+
+
+def _paired(decisions: Sequence[Act], answers: Sequence[Heard]) -> Iterator[tuple[Act, Heard]]:
+    """Decisions with their answers, in order. What strangers did at the same moment may be answered before or after."""
+    own = [act for act in decisions if not act.stranger]
+    to_own = [heard for heard in answers if heard.telling.kind not in ("foreign", "aside")]
+    return zip(own, answers if own == decisions else to_own, strict=False)
 
 
 def _without_repeats(answers: Sequence[Heard]) -> list[Heard]:

@@ -44,7 +44,7 @@ class Simulation:
             platforms = FakePlatforms(trouble=flaky) if plan.flaky_platforms else FakePlatforms()
             stack.enter_context(platforms)
             machine = stack.enter_context(Machine(plan, self.data, platforms))
-            crowd = stack.enter_context(Crowd(plan, platforms, machine.hooks, stories))
+            crowd = stack.enter_context(Crowd(plan, platforms, machine, stories))
             began = time.monotonic()
             faults = Faults(machine, plan, Random(f"{plan.seed} faults"), began)  # noqa: S311  # no secret
             self._break(crowd, faults, began)

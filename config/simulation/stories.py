@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -45,7 +45,10 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Story:
-    """What one person does from beginning to end. `weight` is how often, beside the other stories."""
+    """What one person does from beginning to end. `weight` is how often, beside the other stories.
+
+    One without weight is played only where a row of the matrix names it, and then as often as one of weight 1.
+    """
 
     name: str
     weight: float
@@ -72,8 +75,11 @@ def load_stories(file: Path, only: tuple[str, ...] = ()) -> Repertoire:
     unknown = sorted(set(only) - set(told))
     if unknown:
         raise StoriesUnusable(f"{file}: no story {unknown[0]!r}; known: {sorted(told)}")
-    stories = tuple(_story(file, name, told[name]) for name in told if not only or name in only)
-    return Repertoire(stories, _done(file, read.get("done", DONE)))
+    stories = [_story(file, name, told[name]) for name in told if not only or name in only]
+    played = tuple(replace(story, weight=story.weight or 1) for story in stories if story.weight or only)
+    if not played:
+        raise StoriesUnusable(f"{file}: no story has a weight above 0: nobody would do anything")
+    return Repertoire(played, _done(file, read.get("done", DONE)))
 
 
 def _done(file: Path, done: Any) -> str:
@@ -91,8 +97,8 @@ def _story(file: Path, name: str, told: Any) -> Story:
     if not isinstance(told, dict) or not isinstance(told.get("steps"), list) or not told["steps"]:
         raise StoriesUnusable(f"{place}: has no steps: add `steps:` and a list")
     weight = told.get("weight", 1)
-    if not isinstance(weight, int | float) or weight <= 0:
-        raise StoriesUnusable(f"{place}: weight is {weight!r}: write a number above 0")
+    if not isinstance(weight, int | float) or weight < 0:
+        raise StoriesUnusable(f"{place}: weight is {weight!r}: write a number, 0 for never by itself")
     steps = tuple(_step(place, step) for step in told["steps"])
     for number, step in enumerate(steps):
         if step.decides and not any(before.verb == "ask" for before in steps[:number]):

@@ -10,9 +10,11 @@ from typing import Literal
 
 from config.simulation.effects import Entry
 
-#: What one message says of a bill. `nothing`: that nothing was done; `aside`: a yes or no that nothing waited for;
-#: `odd`: nothing we know.
-Kind = Literal["question", "early", "done", "failed", "unknown", "correction", "nothing", "aside", "odd"]
+#: What one message says of a bill. `foreign`: that a button is somebody else's; `nothing`: that nothing was done;
+#: `aside`: a yes or no that nothing waited for; `odd`: nothing we know.
+Kind = Literal["question", "early", "done", "failed", "unknown", "correction", "foreign", "nothing", "aside", "odd"]
+#: What says nothing of how the matter stands.
+NO_OUTCOME: tuple[Kind, ...] = ("question", "early", "foreign", "aside")
 #: What a person knows in the end.
 Ending = Literal["done", "failed", "unknown", "corrected", "not started", "untold"]
 
@@ -24,6 +26,7 @@ _WORDS: tuple[tuple[Kind, re.Pattern[str]], ...] = (
     ("unknown", re.compile(r"^I was interrupted [^\0]* cannot tell whether it finished, and I will not repeat it")),
     ("failed", re.compile(r"^Confirmed, but this failed|^I was interrupted, and have checked: this was not done")),
     ("done", re.compile(r"^Done: ")),
+    ("foreign", re.compile(r"^That button is for the person who asked\. Nothing was done")),
     ("nothing", re.compile(r"[Nn]othing was (done|confirmed)|I did nothing|^Cancelled: |^Not confirmed, so I dropped")),
     ("aside", re.compile(r"^You said: (yes|no)$")),
 )
@@ -82,7 +85,7 @@ def tellings(texts: Iterable[str]) -> dict[str, list[Telling]]:
 def judge(told: Sequence[Telling], entries: Sequence[Entry], acts: int) -> Verdict:
     """The verdict on one bill. `acts` counts the different taps and words of its person that decided on it."""
     answers = [telling for telling in told if telling.kind != "question"]
-    kinds = [telling.kind for telling in answers if telling.kind not in ("early", "aside")]
+    kinds = [telling.kind for telling in answers if telling.kind not in NO_OUTCOME]
     effects = sum(entry.step == "effect" for entry in entries)
     faults = [
         *_wrong_effects(entries, effects),

@@ -23,7 +23,7 @@ EFFECT = Entry("b2", "effect", "", 1)
 def judged(acts: list[Act], texts: list[str | dict[str, Any]], effects: list[Entry] | None = None) -> Review:
     """The review of one person who did and heard this, a second between two messages."""
     phone: Any = SimpleNamespace(chat="ada")
-    courier = Courier(redeliver=0.0, shuffle=False, chance=random.Random(1))
+    courier = Courier(redeliver=0.0, shuffle=0.0, chance=random.Random(1))
     person = Person(phone, "", courier, Budget(9), random.Random(1), Inbox(), acts)
     for at, text in enumerate(texts, 4):
         message = text if isinstance(text, dict) else {"text": text, "media": None}
@@ -60,6 +60,19 @@ def test_an_effect_that_nobody_agreed_to_is_named() -> None:
     no = Act(3, "refuse", "b2", 3.0)
     assert "unwanted" in promises(judged([ASK, no], [ASKED, "Cancelled: Pay b2"], [EFFECT]))
     assert "unwanted" in promises(judged([ASK], [ASKED], [EFFECT]))
+
+
+def test_a_yes_of_strangers_is_none() -> None:
+    """What only they agreed to is unwanted; so is a tap of theirs that was not turned away."""
+    not_yours = "That button is for the person who asked. Nothing was done. Ask me yourself if you want the same."
+    tap = Act(3, "agree", "b2", 3.0, stranger=1, tapped=True)
+    typed = Act(4, "agree", "b2", 3.0, stranger=2)
+    assert promises(judged([ASK, tap, typed], [ASKED, not_yours, "Paid b2."], [EFFECT])) == ["unwanted"]
+    assert promises(judged([ASK, tap, YES], [ASKED, "Paid b2.", "Paid b2."], [EFFECT])) == ["unwanted"]
+    assert promises(judged([ASK, tap, typed, YES], [ASKED, not_yours, "You said: yes", "Paid b2."], [EFFECT])) == []
+    dropped = "Not confirmed, so I dropped this: Pay b2.\n\nYou said: t5"
+    subject = Act(5, "say", "", 5.0)
+    assert promises(judged([ASK, tap, typed, subject], [ASKED, not_yours, dropped, "You said: yes"])) == []
 
 
 def test_a_file_that_never_came_is_lost() -> None:
