@@ -97,8 +97,10 @@ class Halt:
     def read(cls, text: str) -> Halt:
         """The note in a server. One that somebody damaged says nothing but that it is there."""
         try:
-            return cls(**json.loads(text))
-        except (ValueError, TypeError):
+            said = json.loads(text)
+            seconds = None if said["seconds"] is None else float(said["seconds"])
+            return cls(str(said["id"]), int(said["remembered"]), int(said["found"]), seconds)
+        except (ValueError, TypeError, KeyError):
             return cls("", 0, 0)
 
     def __str__(self) -> str:

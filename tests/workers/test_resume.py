@@ -234,6 +234,17 @@ def test_numbers_that_came_with_a_shard_from_another_server_are_left_behind_too(
     assert int(answered(rig, "again").partition("#")[2]) > 8 * STRIDE
 
 
+@pytest.mark.parametrize("note", ["x", "[]", "{}", '{"id": 1, "remembered": "x", "found": 0, "seconds": null}'])
+def test_note_that_somebody_damaged_halts_and_is_lifted(rig, note):
+    """That it is there says enough."""
+    before = answered(rig)
+    rig.client.set(HALTED, note)
+    rig.tide.look()
+    assert rig.tide.trouble
+    assert resume(rig.client)
+    assert answered(rig, "more") != before
+
+
 def test_audit_log_shows_what_is_missing_and_forks_nowhere(rig, tmp_path):
     """The ledger is ahead of the server: its entries stay, new ones begin beyond, and verify names the gap."""
     auditor = Auditor(rig.client, Ledger(tmp_path / FILE, SIGNER))
