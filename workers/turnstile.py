@@ -1,7 +1,7 @@
 """Turnstile: lets one coroutine through in each round of its event loop, in the order they came.
 
 What many begin in the same round is all under way at once, and its answers have to wait for each other. One a round,
-and the answer to the first is dealt with before the last has begun. Where answers take longer than rounds, nobody waits.
+and the answer to the first is dealt with before the last has begun; where answers are slower than that, nobody waits.
 """
 
 from __future__ import annotations

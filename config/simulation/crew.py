@@ -1,10 +1,10 @@
-"""Crew: the worker processes of a machine, forked by one parent that replaces whoever dies, known by process id."""
+"""Crew: the worker processes of a machine, forked by parents that replace whoever dies, known by process id."""
 
 from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from random import Random
 
 from config.up import Child
@@ -13,8 +13,8 @@ from config.up import Child
 class Crew:
     """`registered` says which process ids RQ knows workers by: one that is still starting is none yet."""
 
-    def __init__(self, parent: Child, registered: Callable[[], set[int]]) -> None:
-        self.parent = parent
+    def __init__(self, parents: Sequence[Child], registered: Callable[[], set[int]]) -> None:
+        self.parents = parents
         self._registered = registered
         self._leaving: set[int] = set()
 
@@ -32,11 +32,12 @@ class Crew:
         """End one without warning."""
         _signal(pid, signal.SIGKILL)
 
-    def kill_parent(self) -> None:
-        """End the parent without warning: all of them stop, and others are started by `tend`."""
-        if self.parent.process is not None:
-            self.parent.process.kill()
-            self.parent.process.wait()
+    def kill_parent(self, chance: Random) -> None:
+        """End a parent without warning: what it forked stops, and `tend` starts it again."""
+        parent = chance.choice(self.parents)
+        if parent.process is not None:
+            parent.process.kill()
+            parent.process.wait()
 
     def tell_to_stop(self, pid: int) -> None:
         """SIGTERM, to one."""
@@ -44,11 +45,11 @@ class Crew:
         self._leaving.add(pid)
 
     def tend(self) -> int:
-        """Start the parent again when it ended. Returns how often that was."""
-        if self.parent.is_alive():
-            return 0
-        self.parent.start()
-        return 1
+        """Start again the parents that ended. Returns how many."""
+        ended = [parent for parent in self.parents if not parent.is_alive()]
+        for parent in ended:
+            parent.start()
+        return len(ended)
 
 
 def pick(pids: set[int], chance: Random) -> int:

@@ -24,7 +24,7 @@ _COUNTED = {
     "pause": "pauses",
     "restart": "workers restarted",
 }
-#: How many of the kills take the workers' parent too, and with it all of them.
+#: How many of the kills take a parent of workers too, and with it half of them.
 PARENTS = 0.05
 #: Workers that are left running when others are stopped.
 LEAST_AWAKE = 2
@@ -89,7 +89,7 @@ class Faults:
         if not victim:
             return
         if self._chance.random() < PARENTS:
-            self._machine.crew.kill_parent()
+            self._machine.crew.kill_parent(self._chance)
             self.counts["parents killed"] += 1
         self._machine.crew.kill(victim)
         self.counts["workers killed"] += 1

@@ -41,7 +41,7 @@ class Machine:
         self._log: IO[bytes] | None = None
         self._stack = ExitStack()
         self.webs: list[Child] = []
-        self.crew = Crew(self._child("worker"), self._registered)
+        self.crew = Crew([], self._registered)
         self._proxy = self._child("proxy")
 
     def __enter__(self) -> Self:
@@ -71,7 +71,7 @@ class Machine:
         self.redis.restart()
 
     def tend(self) -> int:
-        """Start again what ended. Returns how often all workers did: of one by itself their parent takes care."""
+        """Start again what ended. Returns how many parents of workers did: these take care of the workers."""
         for web in self.webs:
             if not web.is_alive():
                 web.start()
@@ -103,13 +103,15 @@ class Machine:
         self.webs = [self._child("web", door) for door in self.doors]
         for web in self.webs:
             web.start()
-        self.crew = Crew(self._child("worker"), self._registered)
-        self.crew.parent.start()
+        self.crew = Crew(
+            [self._child("worker", count=count) for count in _halves(self._plan.workers)], self._registered
+        )
+        self.crew.tend()
         for door in self.doors:
             _until(lambda door=door: _ready(door) >= self._plan.workers, f"not ready: see {self._log_path}")  # type: ignore[misc]
 
     def _stop(self) -> None:
-        children = [self.crew.parent, *self.webs]
+        children = [*self.crew.parents, *self.webs]
         for child in children:
             _signal(child, signal.SIGTERM)
         for child in [*children, self._proxy]:
@@ -125,12 +127,12 @@ class Machine:
         """Where the proxy listens."""
         return socket_path(self._data).with_name("front.sock")
 
-    def _child(self, name: str, door: str = "") -> Child:
+    def _child(self, name: str, door: str = "", count: int = 1) -> Child:
         python = [sys.executable, "-P", "-m"]
         common = ["--config", str(self._data / "sayso.yaml"), "--data", str(self._data)]
         commands = {
             "web": [*python, "config.cli", "web", *common, "--port", door.rpartition(":")[2]],
-            "worker": [*python, "config.cli", "worker", *common, "--processes", str(self._plan.workers)],
+            "worker": [*python, "config.cli", "worker", *common, "--processes", str(count)],
             "proxy": [*python, "config.simulation.proxy", *self._proxy_arguments()],
         }
         return Child(name, commands[name], self._environ(), log=self._log)
@@ -150,6 +152,11 @@ class Machine:
             "REDIS_URL": f"unix://{self._front}" if self._plan.through_proxy else self.redis.url,
             "SAYSO_DATA": str(self._data.resolve()),
         }
+
+
+def _halves(count: int) -> list[int]:
+    """How many workers each of two parents has; one worker has one."""
+    return [half for half in (count - count // 2, count // 2) if half]
 
 
 def _ready(door: str) -> int:
