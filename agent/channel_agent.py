@@ -248,7 +248,7 @@ class ChannelAgent:
         live = case.live
         if live is None or not (live.state in _WAITING or live.by == case.turn.event_id):
             if live and self._is_late_yes(case, live):
-                return _said(case, speak(live.action.language).expired(live.action.preview))
+                return _said(case, await self._retold(case.turn.scope, live))
             return await self._run(case, await self._recovered(case))
         if case.turn.media:  # a caption decides nothing
             return await self._move_on(case, live)
@@ -256,8 +256,10 @@ class ChannelAgent:
         return await self._decide(case, live, words)
 
     def _is_late_yes(self, case: _Case, live: StoredAction) -> bool:
-        """Whether this yes crossed with the end of the window, of which a notice told."""
-        if live.state != "expired" or case.turn.media:
+        """Whether this yes crossed with the end of the window, of which a notice told, or of an action that nobody can
+        tell any more what became of it.
+        """
+        if live.state not in ("expired", "unknown") or case.turn.media:
             return False
         return read_answer(self.parser, case.turn.text, live.action.language).says == "confirm"
 

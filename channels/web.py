@@ -20,7 +20,7 @@ from config.bootstrap import Services, bootstrap, check_redis
 from config.loader import ConfigError, default_config, load_settings
 from config.logs import set_up_logs
 from workers.presence import Presence
-from workers.redis import RedisUnfit
+from workers.redis import Halted, RedisUnfit
 from workers.spool_file import SpoolUnusable
 
 log = logging.getLogger(__name__)
@@ -60,7 +60,9 @@ def app() -> Flask:
 
 
 def begin(services: Services) -> None:
-    """What a web process does besides answering, from its fork on: it empties the spool."""
+    """What a web process does besides answering, from its fork on: it watches its Redis and empties the spool."""
+    for tide in services.tides:
+        tide.watch()
     if services.spool:
         services.spool.watch()
 
@@ -129,6 +131,9 @@ def _add_health(app: Flask, services: Services) -> None:
     @app.get("/readyz")
     def readyz() -> tuple[Response, int]:
         try:
+            trouble = _trouble(services)
+            if trouble:
+                return jsonify(status="not ready", redis=trouble, **spooled()), 503
             counts = {primary.name: Presence(primary.client).count() for primary in services.primaries}
         except RedisError as exc:
             return jsonify(status="not ready", redis=type(exc).__name__, **spooled()), 503
@@ -138,6 +143,16 @@ def _add_health(app: Flask, services: Services) -> None:
 
     def spooled() -> dict[str, int]:
         return {"spooled": services.spool.count()} if services.spool else {}
+
+
+def _trouble(services: Services) -> str:
+    """Why a server is halted, "" when none is. Raises redis.RedisError."""
+    for tide in services.tides:
+        try:
+            tide.look()
+        except Halted as exc:
+            return str(exc)
+    return "; ".join(tide.trouble for tide in services.tides if tide.trouble)
 
 
 def _add_console(app: Flask, services: Services) -> None:

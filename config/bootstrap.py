@@ -62,6 +62,9 @@ from workers.shards import Primary, RoutedScripts, ShardMap
 from workers.spool import Spool
 from workers.spool_file import FOLDER as SPOOL
 from workers.spool_file import SpoolFile
+from workers.tide import Tide
+from workers.tide_file import FILE as TIDE
+from workers.tide_file import TideFile
 from workers.wire import Wire
 from workers.words import Voice, Words
 
@@ -99,6 +102,7 @@ class Services:
     auditor: Auditor
     deliveries: Deliveries
     spool: Spool | None = None
+    tides: tuple[Tide, ...] = ()
 
 
 def bootstrap(
@@ -167,6 +171,7 @@ def bootstrap(
         auditor=Auditor(own.client, Ledger(data / LEDGER, Signer(keys)), gated=gated),
         deliveries=RedisDeliveries(scripts, wake_up),
         spool=Spool(SpoolFile(data / SPOOL), mailbox) if settings.spool else None,
+        tides=open_tides(primaries, data),
     )
 
 
@@ -190,6 +195,15 @@ def open_primaries(settings: Settings, redis_url: str, client: Redis, *, patient
     named = settings.shards.items()
     found = [Primary(name, url, _open_redis(url, patient=patient)) for name, url in named]
     return tuple(found or [Primary("", redis_url, client)])
+
+
+def open_tides(primaries: Sequence[Primary], data: Path) -> tuple[Tide, ...]:
+    """The tides of all servers that hold conversations, which each new connection to them looks at from here on."""
+    notes = TideFile(data / TIDE)
+    tides = tuple(Tide(connect(primary.url), notes, name=primary.name) for primary in primaries)
+    for tide, primary in zip(tides, primaries, strict=True):
+        tide.guard(primary.client)
+    return tides
 
 
 def _open_redis(url: str, *, patient: bool) -> Redis:

@@ -1,4 +1,4 @@
-"""The `sayso` command: up, web, worker, chat, check, audit, deliveries, shards, simulate."""
+"""The `sayso` command: up, web, worker, chat, check, audit, deliveries, redis, shards, simulate."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ import click
 # Each command loads only what it needs, and `up` hears signals before it loads anything.
 from config.audit_cli import audit
 from config.deliveries_cli import deliveries
+from config.redis_cli import redis
 from config.refusals import clear_errors, fail, load
 from config.shards_cli import shards
 from config.simulate_cli import simulate
@@ -37,6 +38,7 @@ def main() -> None:
 
 
 main.add_command(audit)
+main.add_command(redis)
 main.add_command(shards)
 main.add_command(deliveries)
 main.add_command(simulate)

@@ -92,12 +92,15 @@ def _opened(config: Path | None, data: Path) -> Iterator[Deliveries]:
     from redis.exceptions import RedisError
 
     from config.bootstrap import open_deliveries
+    from workers.redis import Halted
 
     settings = load(config)
     with clear_errors():
         kept = open_deliveries(settings, data)
     try:
         yield kept
+    except Halted as exc:
+        fail(str(exc))
     except RedisError as exc:
         fail(f"Redis does not answer ({type(exc).__name__}): deliveries are kept there")
 

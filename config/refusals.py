@@ -35,9 +35,9 @@ class clear_errors:  # noqa: N801  # used like a function
         from config.embedded import EmbeddedRedisError
         from config.loader import ConfigError
         from pending.audit.ledger import LedgerUnusable
-        from workers.redis import RedisUnfit
+        from workers.redis import Halted, RedisUnfit
 
-        if isinstance(exc, ConfigError | RedisUnfit | AddressUnusable | EmbeddedRedisError | LedgerUnusable):
+        if isinstance(exc, ConfigError | RedisUnfit | AddressUnusable | EmbeddedRedisError | LedgerUnusable | Halted):
             fail(str(exc))
         if isinstance(exc, RedisError):
             fail(f"Redis does not answer ({exc}): check REDIS_URL, or run `sayso up`, which brings its own")

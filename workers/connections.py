@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 from hiredis import pack_command
@@ -30,6 +31,8 @@ class Connections:
 
     def __init__(self, pool: ConnectionPool) -> None:
         self.wire: Wire | None = None
+        #: Called before each command: raises when none may be asked.
+        self.before: Callable[[], None] = _nothing
         self._pool = pool
         self._most = pool.max_connections // 2
         self._idle: deque[Connection] = deque()
@@ -44,6 +47,7 @@ class Connections:
 
     def ask(self, *command: str | int | float) -> Any:
         """The server's answer to a command, with the client's own patience. Raises redis.RedisError."""
+        self.before()
         packed = _packed(command)
         if not aboard():
             return self._ask(packed)
@@ -78,6 +82,10 @@ class Connections:
             self._idle.append(connection)
         else:
             self._pool.release(connection)
+
+
+def _nothing() -> None:
+    """Nothing speaks against it."""
 
 
 def _packed(command: tuple[str | int | float, ...]) -> bytes:

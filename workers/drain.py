@@ -32,7 +32,7 @@ from workers.lane import (
 from workers.mailbox import LEASE_MS, Mailbox, new_token
 from workers.offload import Strays, offload, reach, watch_strays
 from workers.outbox import Postman
-from workers.redis import ShardMoved
+from workers.redis import Halted, ShardMoved
 from workers.words import Voice, Words
 
 log = logging.getLogger(__name__)
@@ -120,7 +120,7 @@ class Drain:
         token, asked, strays = new_token(self.worker), self.clock(), watch_strays()
         try:
             taken = await reach(self.mailbox.lease, conversation, token)
-        except ShardMoved as exc:  # it is woken where it arrives
+        except (ShardMoved, Halted) as exc:  # it is woken where it arrives, or when its server goes on
             _log_left(conversation, exc)
             return
         if taken is None:
@@ -129,7 +129,7 @@ class Drain:
         try:
             async with self._keeping(held):
                 await self._work(held, taken[1])
-        except (LaneLost, LaneParked, TurnOvertaken, ShardMoved) as exc:
+        except (LaneLost, LaneParked, TurnOvertaken, ShardMoved, Halted) as exc:
             # A lane that is still held is worked on again when its lease ends.
             _log_left(conversation, exc)
         except asyncio.CancelledError:
@@ -173,7 +173,7 @@ class Drain:
                 await self._renew(held)
                 if not held.is_fresh(self.clock()):
                     return
-        except LaneLost:
+        except (LaneLost, Halted):
             return
         finally:
             held.lose()
@@ -182,6 +182,8 @@ class Drain:
         asked = self.clock()
         try:
             held.stop(await reach(self.mailbox.renew, held.lease))
+        except Halted:
+            raise
         except RedisError as exc:
             log.warning("lane.not_renewed", extra={"reason": type(exc).__name__})
             return

@@ -44,10 +44,35 @@ end
 """
 #: The script that begins work on a lane.
 LEASE = "lease"
+#: Scripts that only look: they leave the tide (`workers.tide`) as it is.
+LOOKS = frozenset({"aside", "fates", "look", "overdue", "read"})
+#: What the names of scripts begin with that prepare a halted server for going on.
+RESUME = "resume"
+#: What an operator is told wherever a server is halted.
+CURE = (
+    "halted: this Redis has forgotten what it had acknowledged (an old file, a replica that lagged, or it was "
+    "emptied): nothing is taken in or sent before you run `sayso redis resume`"
+)
+#: What our scripts' refusals begin with on a server that has forgotten something.
+_HALTED = "HALTED"
+#: What those scripts' refusals begin with on a server that is not halted.
+RESUMED = "RESUMED"
+#: What each script begins with: nothing is done on a server that has forgotten what it had acknowledged, and what is
+#: done raises its tide.
+_HALT = "if redis.call('EXISTS', '%shalted') == 1 then return redis.error_reply('HALTED') end\n"
+_ONLY_HALTED = "if redis.call('EXISTS', '%shalted') == 0 then return redis.error_reply('RESUMED') end\n"
+_RISE = "redis.call('INCR', '%stide')\n"
 
 
 class RedisUnfit(Exception):
     """Raised at start when the Redis given could lose or evict what we must keep."""
+
+
+class Halted(RedisError):
+    """Raised when a server has forgotten what it had acknowledged, and waits for its operator: nothing was done."""
+
+    def __init__(self) -> None:
+        super().__init__(CURE)
 
 
 class ShardMoved(ResponseError):
@@ -115,8 +140,8 @@ class Scripts:
     """Lua scripts of one folder, each run in one round trip and loaded by itself where it is not known.
 
     Every script gives the same answer when it is sent again, because we resend when a reply was lost. Raises ValueError
-    for a client that does not decode its answers. `gated` scripts touch no shard whose home is another server: they
-    raise ShardMoved.
+    for a client that does not decode its answers. A server that is halted refuses them: they raise Halted. `gated`
+    scripts touch no shard whose home is another server: they raise ShardMoved.
     """
 
     def __init__(self, client: Redis, folder: Path, *, prefix: str = PREFIX, gated: bool = False) -> None:
@@ -127,7 +152,7 @@ class Scripts:
         self._gated = gated
         self._connections = Connections.of(client)
         self._scripts = {
-            path.stem: Script.of(_gate(path.stem, gated) + _with_definitions(path.read_text(), prelude))
+            path.stem: Script.of(_gate(path.stem, prefix, gated) + _with_definitions(path.read_text(), prelude))
             for path in sorted(folder.glob("*.lua"))
             if path != _PRELUDE
         }
@@ -166,6 +191,8 @@ class Scripts:
         except ResponseError as exc:
             if str(exc).startswith(_MOVED):
                 raise ShardMoved(str(exc)) from exc
+            if str(exc).startswith(_HALTED):
+                raise Halted from exc
             raise
 
     def _evaluated(self, script: Script, key: str, *args: Any) -> Any:
@@ -190,8 +217,11 @@ class Scripts:
         return ask()
 
 
-def _gate(name: str, gated: bool) -> str:
-    return _GATE % ("true" if name == LEASE else "false") if gated else ""
+def _gate(name: str, prefix: str, gated: bool) -> str:
+    if name.startswith(RESUME):
+        return _ONLY_HALTED % prefix
+    home = _GATE % ("true" if name == LEASE else "false") if gated else ""
+    return _HALT % prefix + home + ("" if name in LOOKS else _RISE % prefix)
 
 
 def _definitions(prelude: str) -> list[tuple[set[str], str]]:

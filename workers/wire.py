@@ -11,7 +11,7 @@ import logging
 import random
 import threading
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Generator
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -59,6 +59,9 @@ class Wire:
         rest: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self._pool = ConnectionPool.from_url(url, decode_responses=True, socket_connect_timeout=1)
+        #: What is said first on a new connection: it yields commands, is sent the answers, and raises when the
+        #: connection must not be used.
+        self.greeting: Callable[[], Generator[tuple[str | int, ...], Any, None]] | None = None
         self._chance = chance
         self._rest = rest
         self._owning = threading.Lock()
@@ -147,6 +150,8 @@ class Wire:
         try:
             async with asyncio.timeout(CONNECT_SECONDS):
                 await connection.connect()  # type: ignore[no-untyped-call]  # redis-py's own
+                if self.greeting:
+                    await _greet(connection, self.greeting())
         except BaseException:
             await connection.disconnect(nowait=True)
             raise
@@ -248,6 +253,21 @@ class _Line(asyncio.Protocol):
             self.hang_up()
             return
         self._look_later()
+
+
+async def _greet(connection: AbstractConnection, talk: Generator[tuple[str | int, ...], Any, None]) -> None:
+    try:
+        command = next(talk)
+        while True:
+            try:
+                await connection.send_command(*command)
+                answer = await connection.read_response()
+            except RedisError as exc:
+                command = talk.throw(exc)
+            else:
+                command = talk.send(answer)
+    except StopIteration:
+        return
 
 
 def _give(question: _Question, answer: Any) -> None:

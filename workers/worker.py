@@ -394,6 +394,8 @@ def run_worker(services: Services) -> None:
     gc.set_threshold(COLLECT_EVERY)
     watchdog = Watchdog(process.loop)
     watchdog.start()
+    for tide in services.tides:
+        tide.watch()
     background = [process.loop.submit(each) for each in _rounds(services)]
     for each in background:
         each.add_done_callback(_report_end)

@@ -108,7 +108,7 @@ def test_redis_that_evicts_is_refused(tmp_path: Path, server: EmbeddedRedis):
 
 
 class OldRedis(StreamRequestHandler):
-    """Answers INFO like a Redis of long ago, and everything else with OK."""
+    """Answers INFO like a Redis of long ago, and holds nothing."""
 
     def handle(self) -> None:
         """Speak RESP until the client leaves."""
@@ -116,6 +116,8 @@ class OldRedis(StreamRequestHandler):
             if line.strip().upper() == b"INFO":
                 words = b"redis_version:5.0.14\r\nprocess_id:1\r\n"
                 self.wfile.write(b"$%d\r\n%s\r\n" % (len(words), words))
+            elif line.strip().upper() == b"MGET":
+                self.wfile.write(b"*3\r\n$-1\r\n$-1\r\n$-1\r\n")
             elif line.strip().upper() in (b"HELLO", b"CLIENT"):
                 self.wfile.write(b"-ERR unknown command\r\n")
 

@@ -112,7 +112,16 @@ class System:
     def process(self, command: str, *args: str) -> subprocess.Popen[bytes]:
         """Start one of our commands as a process of its own."""
         environ = {**os.environ, **ENVIRON, "REDIS_URL": self.redis.url}
-        full = [sys.executable, "-m", "config.cli", command, "--config", str(self.config), "--data", str(self.data)]
+        full = [
+            sys.executable,
+            "-m",
+            "config.cli",
+            *command.split(),
+            "--config",
+            str(self.config),
+            "--data",
+            str(self.data),
+        ]
         with self.log.open("ab") as log:
             return subprocess.Popen([*full, *args], env=environ, stdout=log, stderr=log)
 

@@ -69,6 +69,7 @@ def browser(channel: Any = None, mailbox: Any = None, **parts: Any) -> FlaskClie
         "public_url": PUBLIC_URL,
         "channels": {},
         "spool": None,
+        "tides": (),
         **parts,
     }
     channels = {channel.name: channel} if channel else parts.pop("channels")

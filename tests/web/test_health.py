@@ -10,8 +10,9 @@ from redis import Redis
 from config.embedded import EmbeddedRedis
 from tests.web.services import browser
 from workers.presence import Presence
-from workers.redis import connect
+from workers.redis import CURE, connect
 from workers.shards import Primary
+from workers.tide import Tide, keys_of
 
 
 def health_of(client: Redis):
@@ -69,3 +70,16 @@ def test_a_worker_that_stopped_does_not_count(redis_client: Redis):
     presence.beat()
     presence.leave()
     assert presence.count() == 0
+
+
+def test_halted_redis_makes_the_bot_not_ready(redis_client: Redis):
+    """Whatever else is well; the cure is named, and nothing that only insiders know."""
+    Presence(redis_client).beat()
+    tide = Tide(redis_client)
+    client = browser(primaries=(Primary("", "", redis_client),), tides=(tide,))
+    assert client.get("/readyz").status_code == 200
+    redis_client.set(keys_of()[2], "{}")
+    ready = client.get("/readyz")
+    assert (ready.status_code, ready.json) == (503, {"status": "not ready", "redis": CURE})
+    redis_client.delete(keys_of()[2])
+    assert client.get("/readyz").status_code == 200

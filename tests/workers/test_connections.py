@@ -15,7 +15,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.retry import Retry
 
 from workers.connections import Connections
-from workers.redis import Script, Scripts, connect
+from workers.redis import Scripts, connect
 
 
 @pytest.fixture
@@ -148,4 +148,4 @@ def test_script_the_server_forgot_is_sent_again(redis_client, tmp_path):
     assert scripts.run("echo", "room", "one")[1:] == ["room", "one"]
     redis_client.script_flush()
     assert scripts.on_shard("echo", 3, 2.5) == ["p:{3}", "-", "2.5"]
-    assert redis_client.script_exists(Script.of("return {KEYS[1], ARGV[1], ARGV[2]}").sha) == [True]
+    assert redis_client.script_exists(scripts._scripts["echo"].sha) == [True]

@@ -16,6 +16,7 @@ from tests.contracts.test_lanes import claim_of, lease, look, shown
 from workers import spool as spool_module
 from workers.lane import Change
 from workers.mailbox import Limits as Door
+from workers.redis import Halted
 from workers.spool import BREATHER, Spool
 from workers.spool_file import Limits, SpoolFile, SpoolFull, SpoolUnusable
 
@@ -239,6 +240,19 @@ def test_redis_that_does_not_answer_is_not_asked_by_every_webhook(desk: Desk):
     assert desk.link.asked == 1
     desk.mend()
     assert desk.says("y", chat=ELSEWHERE) == ["new"]
+
+
+def test_halted_redis_is_waited_for(desk: Desk):
+    """What comes in meanwhile is kept on this disk, in order, and nothing is tried conversation by conversation."""
+    desk.link.error = Halted()
+    assert desk.says("one", "two") == ["spooled", "spooled"]
+    asked = desk.link.asked
+    with pytest.raises(Halted):
+        desk.web.drain()
+    assert desk.link.asked == asked + 1
+    desk.mend()
+    desk.web.drain()
+    assert desk.answered() == ["one", "two"]
 
 
 def test_turn_with_nowhere_to_go_is_refused(tmp_path: Path):

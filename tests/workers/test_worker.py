@@ -556,6 +556,7 @@ def process_of(redis_url: str, perform) -> SimpleNamespace:
         media=rounds,
         texts=rounds,
         lifeline=lifeline,
+        tides=(),
     )
 
 

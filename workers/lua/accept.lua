@@ -19,7 +19,7 @@ local urgent = flag('u') or redis.call('EXISTS', live(ARGV[3])) == 1
 local paced = not urgent and ARGV[12] == '0'
 if paced and too_fast(ARGV[3], tonumber(ARGV[8]), tonumber(ARGV[9])) then return {'fast', '0'} end
 
-local seq = redis.call('HINCRBY', lane, 'received', 1)
+local seq = next_number('received')
 redis.call('RPUSH', inbox, table.concat({seq, now() - ARGV[12], ARGV[3], ARGV[4], ARGV[5]}, ' '))
 redis.call('SET', seen, seq, 'PX', ARGV[7])
 keep()

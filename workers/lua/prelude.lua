@@ -41,6 +41,13 @@ local function number(field)
   return tonumber(redis.call('HGET', lane, field) or '0')
 end
 
+-- The next number of this lane. On a server that has forgotten some, a new lane begins beyond all that were ever given.
+local function next_number(field)
+  local n = redis.call('HINCRBY', lane, field, 1)
+  local floor = n == 1 and redis.call('GET', shard .. ':floor')
+  return floor and redis.call('HINCRBY', lane, field, floor) or n
+end
+
 local function record(pid)
   return shard .. ':pending:' .. pid
 end
@@ -125,7 +132,7 @@ local function say(pid, reply)
   local mark = pid == '-' and string.match(reply, '^{"collapse": "[^"]+"')
   local taken = mark and collapsed(mark, reply)
   if taken then return taken end
-  local number_of_reply = redis.call('HINCRBY', lane, 'said', 1)
+  local number_of_reply = next_number('said')
   local waiting = redis.call('RPUSH', outbox, number_of_reply .. ' ' .. pid .. ' ' .. reply)
   if waiting == 1 then redis.call('PEXPIRE', outbox, KEEP) end
   return tostring(number_of_reply)
@@ -306,7 +313,7 @@ local OPEN = {armed = true, shown = true, claimed = true, started = true}
 local function audit(pid, events, by, mac)
   local log, entries = shard .. ':audit', {}
   local n, head = string.match(redis.call('GET', log .. ':head') or '', '^(%d+) (%x+)$')
-  n, head = tonumber(n or '0'), head or NO_HEAD
+  n, head = tonumber(n or redis.call('GET', shard .. ':floor') or '0'), head or NO_HEAD
   for at, event in ipairs(events) do
     n = n + 1
     entries[at] = string.format('{"n":%d,"at":%d,"pid":"%s","event":"%s","by":%s,"body":"%s","prev":"%s"}',

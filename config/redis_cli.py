@@ -1,0 +1,109 @@
+"""The `sayso redis` commands: status, resume."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from config.refusals import clear_errors, fail, load
+
+if TYPE_CHECKING:  # as in config.cli: a command loads only what it needs
+    from redis import Redis
+
+    from config.schema import Settings
+    from workers.resume import Resumed
+    from workers.shards import Primary
+
+_config = click.option(
+    "--config", "config", type=click.Path(path_type=Path), help="The YAML file.  [default: SAYSO_CONFIG, or the demo]"
+)
+_data = click.option(
+    "--data", type=click.Path(path_type=Path), envvar="SAYSO_DATA", default=Path(".sayso"), show_default=True,
+    help="The data folder: of a running `sayso up`, and where it is noted what Redis had done.",
+)  # fmt: skip
+
+
+@click.group()
+def redis() -> None:
+    """Whether Redis still knows what it had acknowledged, and going on where it does not."""
+
+
+@redis.command()
+@_config
+@_data
+def status(config: Path | None, data: Path) -> None:
+    """Say of each server whether it is halted, and what it has forgotten. Ends with 1 when one is."""
+    from workers.resume import halt_of
+
+    halted = 0
+    with clear_errors():
+        for primary in _opened(load(config), data)[1]:
+            halt = halt_of(primary.client)
+            click.echo(f"{_name(primary)}: {f'halted: {halt}' if halt else 'whole'}")
+            halted += halt is not None
+    if halted:
+        click.echo("`sayso redis resume` goes on without what is missing: docs/outages.md says what becomes of it")
+    sys.exit(1 if halted else 0)
+
+
+@redis.command()
+@_config
+@_data
+def resume(config: Path | None, data: Path) -> None:
+    """Go on with a Redis that has forgotten something: no number is given out twice. May be killed and run again."""
+    from workers.resume import resume as go_on
+    from workers.resume import tide_of
+
+    settings = load(config)
+    with clear_errors():
+        shared, primaries = _opened(settings, data)
+        if settings.shards:
+            _found(shared, primaries)
+        highest = max(tide_of(primary.client) for primary in primaries)
+        for primary in primaries:
+            done = go_on(primary.client, beyond=highest, gated=bool(settings.shards))
+            click.echo(f"{_name(primary)}: {_told(done) if done else 'not halted'}")
+
+
+def _opened(settings: Settings, data: Path) -> tuple[Redis, Sequence[Primary]]:
+    """The server that all share, and all that hold conversations, each compared with what is noted of it: after a
+    restart of everything nobody else may have done so. Raises what `clear_errors` tells.
+    """
+    from config.bootstrap import find_redis, open_primaries, open_tides
+    from workers.redis import connect
+
+    url = find_redis(settings, data)
+    shared = connect(url)
+    primaries = open_primaries(settings, url, shared)
+    for tide in open_tides(primaries, data):
+        tide.look()
+    return shared, primaries
+
+
+def _found(shared: Redis, primaries: Sequence[Primary]) -> None:
+    """A server that was emptied gets its name and its shards back. Where a move of shards may be among what was
+    forgotten, nobody but an operator knows which copy counts.
+    """
+    from workers.founding import found
+    from workers.move import Mover, ShardsAtOdds
+
+    found(shared, primaries)
+    try:
+        Mover(shared, {primary.name: primary.client for primary in primaries}).survey().check()
+    except ShardsAtOdds as exc:
+        fail(str(exc))
+
+
+def _name(primary: Primary) -> str:
+    return primary.name or "redis"
+
+
+def _told(done: Resumed) -> str:
+    return (
+        f"goes on; {done.halt}. {done.lanes:,} conversations have new numbers, {done.replies:,} waiting replies go out "
+        f"marked as perhaps repeated, {done.actions:,} open questions are closed: whether they ran is not known"
+    )

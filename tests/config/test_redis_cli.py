@@ -1,0 +1,95 @@
+"""`sayso redis`: an operator sees what a server has forgotten, and says when to go on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from redis import Redis
+
+from config.embedded import EmbeddedRedis
+from tests.config.processes import sayso, short_folder
+from workers.redis import PREFIX, connect
+from workers.shards import rendezvous
+from workers.tide import Tide, keys_of
+from workers.tide_file import FILE, TideFile
+
+TIDE, FOUNDED, HALTED = keys_of()
+
+
+@pytest.fixture
+def clients() -> Iterator[dict[str, Redis]]:
+    """Two servers."""
+    with short_folder() as first, short_folder() as second:
+        running = {"a": EmbeddedRedis(first), "b": EmbeddedRedis(second)}
+        for server in running.values():
+            server.start()
+        yield {name: connect(server.url) for name, server in running.items()}
+        for server in running.values():
+            server.stop()
+
+
+def environ(clients: dict[str, Redis]) -> dict[str, str]:
+    """What names them."""
+    urls = {name: f"unix://{c.connection_pool.connection_kwargs['path']}" for name, c in clients.items()}
+    return {"REDIS_URL": urls["a"], "REDIS_A": urls["a"], "REDIS_B": urls["b"]}
+
+
+def used(client: Redis, data: Path) -> None:
+    """A process has used this server, and noted so in the data folder."""
+    data.mkdir(exist_ok=True)
+    tide = Tide(client, TideFile(data / FILE))
+    tide.look()
+    client.incrby(TIDE, 7)
+    Tide(client, TideFile(data / FILE)).look()
+
+
+def test_redis_emptied_on_purpose_goes_on_with_one_command(tmp_path: Path, clients: dict[str, Redis]):
+    """No process runs and nobody halted it: the folder remembers. Run again it finds nothing to do."""
+    used(clients["a"], tmp_path)
+    clients["a"].flushall()
+    code, output, _ = sayso("redis", "status", "--data", tmp_path, **environ(clients))
+    assert (code, "redis: halted: everything it knew is gone (7 steps)" in output) == (1, True)
+    code, output, _ = sayso("redis", "resume", "--data", tmp_path, **environ(clients))
+    assert (code, output.startswith("redis: goes on; everything it knew is gone")) == (0, True)
+    assert sayso("redis", "resume", "--data", tmp_path, **environ(clients))[:2] == (0, "redis: not halted\n")
+    assert sayso("redis", "status", "--data", tmp_path, **environ(clients))[:2] == (0, "redis: whole\n")
+
+
+def test_deliveries_of_a_halted_redis_name_the_cure(tmp_path: Path, clients: dict[str, Redis]):
+    """Every command that needs it says what is wrong, and no traceback."""
+    clients["a"].set(HALTED, "{}")
+    code, _, errors = sayso("deliveries", "list", "--data", tmp_path, **environ(clients))
+    assert (code, "sayso redis resume" in errors, "Traceback" in errors) == (1, True, False)
+
+
+def test_emptied_primary_of_several_gets_its_name_and_shards_back(tmp_path: Path, clients: dict[str, Redis]):
+    """The others were never halted, and go on meanwhile."""
+    common = ("--config", _config(tmp_path), "--data", tmp_path)
+    sayso("shards", "status", *common, **environ(clients))
+    assert sayso("redis", "status", *common, **environ(clients))[:2] == (0, "a: whole\nb: whole\n")
+    used(clients["b"], tmp_path)
+    clients["b"].flushall()
+    code, output, _ = sayso("redis", "resume", *common, **environ(clients))
+    assert (code, output.splitlines()[0]) == (0, "a: not halted")
+    shard = next(number for number in range(64) if rendezvous(number, "ab") == "b")
+    assert clients["b"].mget(f"{PREFIX}primary", f"{PREFIX}{{{shard}}}:home") == ["b", "open"]
+    assert int(clients["b"].get(f"{PREFIX}{{{shard}}}:floor") or 0) > 7
+
+
+def test_move_that_was_forgotten_is_left_to_an_operator(tmp_path: Path, clients: dict[str, Redis]):
+    """Two servers hold a shard: nobody but a person knows which copy counts, and nothing goes on."""
+    common = ("--config", _config(tmp_path), "--data", tmp_path)
+    sayso("shards", "status", *common, **environ(clients))
+    shard = next(number for number in range(64) if rendezvous(number, "ab") == "b")
+    clients["a"].mset({f"{PREFIX}{{{shard}}}:home": "open", HALTED: "{}"})
+    code, _, errors = sayso("redis", "resume", *common, **environ(clients))
+    assert (code, f"shard {shard}: the map says 'b'" in errors) == (1, True)
+    assert clients["a"].exists(HALTED)
+
+
+def _config(folder: Path) -> Path:
+    path = folder / "bot.yaml"
+    path.write_text("shards: {a: ${REDIS_A}, b: ${REDIS_B}}\nchannels: {web: {platform: console}}\n")
+    return path

@@ -1,0 +1,163 @@
+"""What happens when Redis forgets what it had acknowledged: everything stops, and goes on when somebody says so."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+from redis import Redis
+
+from config.embedded import EmbeddedRedis, socket_path
+from tests.flows.system import System, TelegramPerson, WhatsAppPerson, free_port, until
+from workers.tide import keys_of
+
+HALTED = keys_of()[2]
+#: Seconds that are forgotten.
+FORGOTTEN_SECONDS = 2.0
+
+
+@pytest.fixture
+def system() -> Iterator[System]:
+    """A system of its own: its Redis is not what it was."""
+    with tempfile.TemporaryDirectory(prefix="sayso-back-") as folder, System(Path(folder)) as running:
+        yield running
+
+
+class OldFile:
+    """Redis is killed, and comes back on the append-only file as it was before."""
+
+    def __init__(self, system: System) -> None:
+        self._redis = system.redis
+        self._files, self._copy = system.redis.folder / "appendonlydir", system.redis.folder / "copy"
+        shutil.copytree(self._files, self._copy)
+
+    def bring_back(self) -> None:
+        """Kill, and start on the copy."""
+        _kill(self._redis)
+        shutil.rmtree(self._files)
+        self._copy.rename(self._files)
+        self._redis.restart()
+
+
+class Replica:
+    """Redis is killed, and its replica, which heard no more from some moment on, takes its place and address."""
+
+    def __init__(self, system: System, folder: Path) -> None:
+        self._primary, self.server = system.redis, EmbeddedRedis(folder)
+        self._socket = socket_path(system.data)
+        self.server.start()
+        self.client = Redis.from_url(self.server.url)
+        with Redis.from_url(system.redis.url) as primary:
+            port = free_port()
+            primary.config_set("port", port)
+            self.client.replicaof("127.0.0.1", port)
+            until(lambda: self.client.info("replication").get("master_link_status") == "up")
+            until(lambda: primary.wait(1, 1000) == 1)
+
+    def cut(self) -> None:
+        """It hears no more."""
+        self.client.replicaof("no", "one")
+
+    def bring_back(self) -> None:
+        """Kill the primary, promote, and answer at its address."""
+        _kill(self._primary)
+        self.cut()
+        self._socket.unlink(missing_ok=True)
+        self._socket.symlink_to(socket_path(self.server.data))
+
+
+@contextmanager
+def loss(kind: str, system: System) -> Iterator[OldFile | Replica]:
+    """From here on Redis forgets."""
+    if kind == "an old file":
+        yield OldFile(system)
+        return
+    with tempfile.TemporaryDirectory(prefix="sayso-back-") as folder:
+        replica = Replica(system, Path(folder))
+        try:
+            replica.cut()
+            yield replica
+        finally:
+            replica.server.stop()
+
+
+@pytest.mark.parametrize("kind", ["an old file", "a replica that lagged"])
+def test_redis_that_forgot_two_seconds_is_stopped_until_somebody_says_go_on(system: System, kind: str) -> None:
+    """Nothing is sent, a webhook gets 503, and afterwards nothing is called what something else was called before."""
+    known, new = TelegramPerson(system, 31), WhatsAppPerson(system, 32)
+    known.say("delete invoice INV-7")
+    known.hears()
+    with loss(kind, system) as redis:
+        known.say("yes")
+        assert known.hears()[0]["text"].startswith("Invoice INV-7 is deleted.")
+        _talk(new, seconds=FORGOTTEN_SECONDS)
+        before = len(system.platforms.sent)
+        redis.bring_back()
+        until(lambda: _is_halted(system))
+        refused = system.post(*known.text(900, "hello"))
+        assert (refused.status_code, refused.headers["Retry-After"]) == (503, "5")
+        ready = httpx.get(f"{system.url}/readyz", timeout=5)
+        assert (ready.status_code, "sayso redis resume" in ready.json()["redis"]) == (503, True)
+        assert len(system.platforms.sent) == before
+        assert system.process("redis status").wait() == 1
+        assert system.process("redis resume").wait() == 0
+        until(lambda: system.post(*known.text(900, "yes")).status_code == 200)
+        assert "cannot tell" in known.hears()[0]["text"]
+        _talk(new, seconds=0)
+        assert system.effects("delete", "INV-7") == 1
+        ids = re.findall(r"reply\.sent delivery=(\S+)", system.log.read_text())
+        assert len(ids) == len(set(ids)) == len(system.platforms.sent)
+        for process in [*system.workers, system.web]:
+            process.terminate()
+            process.wait()
+
+
+def test_failover_that_loses_nothing_stops_nobody(system: System, tmp_path: Path) -> None:
+    """The replica has all that was acknowledged: people notice nothing."""
+    person = TelegramPerson(system, 33)
+    with tempfile.TemporaryDirectory(prefix="sayso-back-") as folder:
+        replica = Replica(system, Path(folder))
+        _talk(person, seconds=1)
+        with Redis.from_url(system.redis.url) as primary:
+            until(lambda: primary.wait(1, 1000) == 1)
+        replica.bring_back()
+        _talk(person, seconds=0)
+        assert not _is_halted(system)
+        for process in [*system.workers, system.web]:
+            process.terminate()
+            process.wait()
+        replica.server.stop()
+
+
+def _talk(person: TelegramPerson | WhatsAppPerson, *, seconds: float) -> None:
+    """Say something and hear the answer, again and again for so long, and once at least."""
+    ends = time.monotonic() + seconds
+    while True:
+        until(lambda: _is_taken(person))
+        assert "You said: hello" in person.hears()[0]["text"]
+        if time.monotonic() > ends:
+            return
+
+
+def _is_taken(person: TelegramPerson | WhatsAppPerson) -> bool:
+    return person.system.post(*person.text(person._next(), "hello")).status_code == 200
+
+
+def _is_halted(system: System) -> bool:
+    with Redis.from_url(system.redis.url) as client:
+        return bool(client.exists(HALTED))
+
+
+def _kill(redis: EmbeddedRedis) -> None:
+    assert redis.pid
+    os.kill(redis.pid, signal.SIGKILL)
+    until(lambda: not redis.is_alive())

@@ -1,0 +1,21 @@
+"""Servers: a Redis that comes back as it was before, as after a restart on an old file."""
+
+from __future__ import annotations
+
+from redis import Redis
+
+
+def saved(client: Redis) -> dict[str, bytes]:
+    """All that a server holds."""
+    return {key: _in_bytes(client).dump(key) for key in client.scan_iter()}
+
+
+def put_back(client: Redis, keys: dict[str, bytes]) -> None:
+    """The server holds what was saved, and nothing else."""
+    client.flushall()
+    for key, dump in keys.items():
+        _in_bytes(client).restore(key, 0, dump)
+
+
+def _in_bytes(client: Redis) -> Redis:
+    return Redis(unix_socket_path=client.connection_pool.connection_kwargs["path"])

@@ -1,0 +1,260 @@
+"""Resume: a server that has forgotten something goes on, and gives out nothing that may be out already."""
+
+from __future__ import annotations
+
+import pytest
+from redis.exceptions import ResponseError
+
+from channels.types import Reply
+from pending.audit.auditor import Auditor
+from pending.audit.evidence import verify
+from pending.audit.ledger import FILE, Ledger
+from pending.audit.tail import Tail
+from tests.contracts.rigs import CHAT, RedisRig, turn
+from tests.pending.state_log import KEY, SIGNER
+from tests.workers.fakes import Bot
+from tests.workers.fleet import Fate, FatedRedis, Killed, killed
+from tests.workers.servers import put_back, saved
+from workers.lane import Change, LaneLost
+from workers.mailbox import LUA
+from workers.redis import Scripts, connect
+from workers.resume import STRIDE, halt_of, resume
+from workers.tide import Tide, keys_of
+
+TIDE, FOUNDED, HALTED = keys_of()
+#: What a commit says back.
+ANSWER = Change(replies=((Reply("answer"), ""),))
+
+
+@pytest.fixture
+def rig(redis_client):
+    """A conversation in a Redis, watched by one process."""
+    rig = RedisRig(redis_client)
+    rig.tide = Tide(connect_like(redis_client))
+    rig.tide.look()
+    return rig
+
+
+def connect_like(client):
+    """Another client of the same server."""
+    return connect(f"unix://{client.connection_pool.connection_kwargs['path']}")
+
+
+def forget(rig, what) -> None:
+    """Something happens, is seen, and then the server has forgotten it and is halted."""
+    before = saved(rig.client)
+    what()
+    rig.tide.look()
+    put_back(rig.client, before)
+    rig.tide.look()
+    assert rig.client.exists(HALTED)
+
+
+def answered(rig, text: str = "hello") -> str:
+    """A turn is taken in, answered and sent; the number that its reply had."""
+    rig.accept(turn(text))
+    lease, work = rig.mailbox.lease(CHAT.id, f"token {text}")
+    reply = rig.mailbox.commit(lease, work, ANSWER)
+    delivery = reply.delivery(lease).id
+    rig.outbox.settle(lease, reply, receipt="m1")
+    rig.mailbox.release(lease)
+    return delivery
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_no_number_is_given_out_twice(rig, known):
+    """Of a conversation that the server still knows, and of one that began in what it has forgotten."""
+    first = [answered(rig)] if known else []
+    forgotten = []
+    forget(rig, lambda: forgotten.extend(answered(rig, text) for text in ("one", "two")))
+    resume(rig.client)
+    after = [answered(rig, text) for text in ("three", "four")]
+    assert len({*first, *forgotten, *after}) == len(first) + 4
+    assert all(int(name.partition("#")[2]) > STRIDE for name in after)
+
+
+def test_turns_and_leases_have_new_numbers_too(rig):
+    """A worker of the forgotten time holds nothing, and its turn's number is nobody else's."""
+    rig.accept(turn("known"))
+    held = []
+    forget(rig, lambda: held.append(rig.mailbox.lease(CHAT.id, "old")))
+    resume(rig.client)
+    ((lease, work),) = held
+    with pytest.raises(LaneLost):
+        rig.mailbox.commit(lease, work, ANSWER)
+    new, same = rig.mailbox.lease(CHAT.id, "new")
+    assert new.epoch > STRIDE
+    assert (same.seq, same.turn.text) == (work.seq, "known")
+    assert rig.accept(turn("next")).seq > STRIDE
+
+
+def test_a_burst_across_the_gap_ends_no_other_turn(rig):
+    """What was worked on together is finished, and what came behind it is next, whatever numbers lie between."""
+    for text in ("one", "two"):
+        rig.accept(turn(text))
+    forget(rig, lambda: rig.accept(turn("lost")))
+    resume(rig.client)
+    for text in ("three", "yes", "four"):
+        rig.accept(turn(text))
+    lease, work = rig.mailbox.lease(CHAT.id, "token")
+    joined = work.joined(lambda text: text == "yes")
+    assert joined.turn.text == "one\ntwo\nthree"
+    rig.mailbox.commit(lease, joined, Change())
+    assert rig.mailbox.commit(lease, joined, Change()).turn.text == "yes"
+
+
+def test_reply_that_waits_is_sent_marked(rig):
+    """It may have gone out in what was forgotten."""
+    bot = Bot(rig, lines=["Sunny."])
+    bot.hear("weather?")
+    lease, work = rig.mailbox.lease(CHAT.id, "token")
+    rig.mailbox.commit(lease, work, ANSWER)
+    forget(rig, lambda: rig.accept(turn("lost")))
+    assert resume(rig.client).replies == 1
+    assert bot.work() != "answer"
+    assert bot.work().endswith("answer")
+
+
+@pytest.mark.parametrize("answer", ["yes", "tap"])
+def test_question_that_may_have_been_answered_runs_nothing(rig, answer):
+    """It ran in what was forgotten: a second yes does not run it again, and says that it cannot tell."""
+    bot = Bot(rig, "A")
+    bot.say("delete it")
+    tap = bot.buttons[0].data
+    forget(rig, lambda: bot.say("yes"))
+    assert (bot.deleted, resume(rig.client).actions) == (["A"], 1)
+    said = bot.say("yes") if answer == "yes" else bot.say(tap=tap)
+    assert "cannot tell" in said
+    assert bot.deleted == ["A"]
+
+
+def test_yes_that_is_worked_on_again_runs_nothing(rig):
+    """The server still has the turn that said yes, and not that it was worked on."""
+    bot = Bot(rig, "A")
+    bot.say("delete it")
+    bot.hear("yes")
+    forget(rig, bot.work)
+    resume(rig.client)
+    assert "cannot tell" in bot.work()
+    assert bot.deleted == ["A"]
+
+
+def test_plan_that_may_have_run_runs_nothing(rig):
+    """Nor do its steps, and none of them is said not to have been done."""
+    bot = Bot(rig, "A B")
+    bot.say("delete them")
+    tap = bot.buttons[0].data
+    forget(rig, lambda: bot.say("yes"))
+    resume(rig.client)
+    assert "cannot tell" in bot.say(tap=tap)
+    assert {entry["event"] for entry in rig.audit()[-3:]} == {"unknown"}
+    assert bot.deleted == ["A", "B"]
+
+
+def test_killed_anywhere_it_is_run_again(rig, redis_url):
+    """Nothing is done by anybody in between, and the numbers are the same."""
+    bot = Bot(rig, "A")
+    bot.say("delete it")
+    forget(rig, lambda: bot.say("yes"))
+    nth = 0
+    while rig.client.exists(HALTED):
+        client = FatedRedis.from_url(redis_url, decode_responses=True)
+        client.fate = Fate(nth, killed)
+        nth += 1
+        try:
+            resume(client)
+        except Killed:
+            assert rig.client.exists(HALTED)
+    assert nth > 3
+    assert "cannot tell" in bot.say("yes")
+    assert rig.accept(turn()).seq < 2 * STRIDE
+
+
+def test_everybody_who_remembers_goes_on(rig, redis_url):
+    """Processes that knew it before, and those that began while it was empty; nobody raises an alarm again."""
+    answered(rig)
+    new = Tide(connect(redis_url))
+    forget(rig, lambda: answered(rig, "more"))
+    new.look()
+    resume(rig.client)
+    for tide in (rig.tide, new, rig.tide):
+        tide.look()
+        assert not tide.trouble
+    assert rig.client.get(HALTED) is None
+
+
+def test_emptied_server_goes_by_both_names(rig, redis_url):
+    """Somebody new gave it another identity before anybody with a memory came by."""
+    answered(rig)
+    rig.tide.look()
+    rig.client.flushall()
+    new = Tide(connect(redis_url))
+    new.look()
+    answered(rig)
+    new.look()
+    rig.tide.look()
+    assert str(halt_of(rig.client)).startswith("everything it knew is gone")
+    resume(rig.client)
+    for tide in (rig.tide, new):
+        tide.look()
+        assert not tide.trouble
+    assert int(answered(rig).partition("#")[2]) > STRIDE
+
+
+def test_server_that_is_not_halted_is_left_alone(rig):
+    """Nothing changes; and what prepares it refuses, however late it comes."""
+    answered(rig)
+    before = saved(rig.client)
+    assert resume(rig.client) is None
+    with pytest.raises(ResponseError, match="RESUMED"):
+        Scripts(rig.client, LUA).run("resume_lane", CHAT.id, 5)
+    assert saved(rig.client) == before
+
+
+def test_second_time_goes_beyond_the_first(rig):
+    """Also where the first was forgotten."""
+    numbers = [answered(rig)]
+    for text in "ab":
+        forget(rig, lambda text=text: numbers.append(answered(rig, text)))
+        resume(rig.client)
+        numbers.append(answered(rig, f"{text} again"))
+        rig.tide.look()
+    rig.client.flushall()
+    rig.tide.look()
+    resume(rig.client)
+    numbers.append(answered(rig))
+    assert len(set(numbers)) == len(numbers)
+
+
+def test_numbers_that_came_with_a_shard_from_another_server_are_left_behind_too(rig):
+    """That one was resumed before, so its numbers are far beyond all that this one ever gave."""
+    answered(rig)
+    forget(rig, lambda: answered(rig, "more"))
+    resume(rig.client, beyond=7 * STRIDE)
+    assert int(answered(rig, "again").partition("#")[2]) > 8 * STRIDE
+
+
+@pytest.mark.parametrize("note", ["x", "[]", "{}", '{"id": 1, "remembered": "x", "found": 0, "seconds": null}'])
+def test_note_that_somebody_damaged_halts_and_is_lifted(rig, note):
+    """That it is there says enough."""
+    before = answered(rig)
+    rig.client.set(HALTED, note)
+    rig.tide.look()
+    assert rig.tide.trouble
+    assert resume(rig.client)
+    assert answered(rig, "more") != before
+
+
+def test_audit_log_shows_what_is_missing_and_forks_nowhere(rig, tmp_path):
+    """The ledger is ahead of the server: its entries stay, new ones begin beyond, and verify names the gap."""
+    auditor = Auditor(rig.client, Ledger(tmp_path / FILE, SIGNER))
+    bot = Bot(rig, "A", "B")
+    bot.say("delete it")
+    auditor.drain()
+    forget(rig, lambda: (bot.say("yes"), auditor.drain()))
+    resume(rig.client)
+    bot.say("delete the other")
+    assert bot.say("yes") == "deleted B"
+    auditor.drain()
+    faults = verify([tmp_path / FILE], [KEY], tail=Tail(rig.client)).faults
+    assert [str(fault).partition(": ")[2] for fault in faults] == [f"removed (up to {rig.tide.known.n + STRIDE})"]
