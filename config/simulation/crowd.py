@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections import Counter
 from random import Random
 from typing import Self
 
@@ -27,7 +26,7 @@ class Crowd:
         self.budget = Budget(plan.turns, until=until, rate=plan.rate)
         self.people: list[Person] = []
         self._plan, self._platforms, self._stories = plan, platforms, repertoire.stories
-        self._courier = Courier(
+        self.courier = Courier(
             redeliver=plan.redeliver,
             shuffle=plan.shuffle,
             chance=Random(f"{plan.seed} courier"),  # noqa: S311  # no secret
@@ -36,7 +35,7 @@ class Crowd:
         for name, (phone, url) in enumerate(phones(platforms, machine.hooks, plan.conversations)):
             chance = Random(f"{plan.seed} {name}")  # noqa: S311  # no secret
             inbox, others = Inbox(repertoire.done), phone.others(plan.strangers) if plan.strangers else ()
-            self.people.append(Person(phone, url, self._courier, self.budget, chance, inbox, strangers=others))
+            self.people.append(Person(phone, url, self.courier, self.budget, chance, inbox, strangers=others))
         self._done, self._over = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._live()), name="crowd", daemon=True)
         self._error: BaseException | None = None
@@ -52,7 +51,7 @@ class Crowd:
         if self._loop is not None:
             self._loop.call_soon_threadsafe(self._cancel)
         self._thread.join()
-        self._courier.close()
+        self.courier.close()
 
     @property
     def is_done(self) -> bool:
@@ -60,16 +59,6 @@ class Crowd:
         if self._error is not None:
             raise self._error
         return self._done.is_set()
-
-    @property
-    def answers(self) -> Counter[int]:
-        """What the web answered to how many deliveries, by status; 0 is no answer."""
-        return self._courier.answers
-
-    @property
-    def repeated(self) -> int:
-        """How many deliveries were repeats."""
-        return self._courier.repeated
 
     @property
     def heard(self) -> int:
@@ -90,7 +79,7 @@ class Crowd:
         async with asyncio.TaskGroup() as group:
             for person in self.people:
                 group.create_task(person.live(self._stories))
-        await self._courier.drained()
+        await self.courier.drained()
 
     def _cancel(self) -> None:
         if self._playing is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import http.client
 import json
 import os
 import signal
@@ -16,12 +15,12 @@ from random import Random
 from typing import IO, Self
 
 import yaml
-from redis import Redis
-from redis.exceptions import RedisError
 
 from channels.fakes.platforms import FakePlatforms
-from config.embedded import EmbeddedRedis, socket_path
+from config.embedded import socket_path
+from config.simulation.door import workers_known
 from config.simulation.plan import Plan
+from config.simulation.server import Server
 from config.simulation.settings import CREDENTIALS, MachineError, simulated
 from config.simulation.tools import MODEL_MS
 from config.up import Child, python_path
@@ -34,7 +33,7 @@ class Machine:
     """From `with` to its end. Start and end it in one thread that outlives it: the processes die with that thread."""
 
     def __init__(self, plan: Plan, data: Path, platforms: FakePlatforms) -> None:
-        self.redis = EmbeddedRedis(data)
+        self.redis = Server(data)
         self.doors = [f"127.0.0.1:{_free_port()}" for _ in range(plan.webs)]
         self.workers: list[Child] = []
         self.leaving: list[Child] = []
@@ -59,14 +58,6 @@ class Machine:
     def __exit__(self, *_: object) -> None:
         self._stack.close()
 
-    def at_work(self) -> set[int]:
-        """The process ids that RQ knows workers by: a worker that is still starting is none yet."""
-        try:
-            with Redis.from_url(self.redis.url, decode_responses=True) as client:
-                return {int(client.hget(name, "pid") or 0) for name in client.smembers("rq:workers")}
-        except RedisError:
-            return set()
-
     def replace(self, worker: Child, number: int) -> None:
         """End a worker with a signal and start another one: at once."""
         self.workers.remove(worker)
@@ -89,23 +80,17 @@ class Machine:
         _reap(web)
         web.start()
 
-    def kill_redis(self) -> None:
-        """End Redis without warning and start it again on what it had written."""
-        os.kill(self.redis.pid or 0, signal.SIGKILL)
-        _until(lambda: not self.redis.is_alive(), "Redis does not die")
-        self.redis.restart()
-
     def tend(self) -> int:
-        """Replace workers that ended although nobody killed them. Returns how many."""
+        """Replace workers and webs that ended although nobody killed them. Returns how many."""
         self.leaving = [worker for worker in self.leaving if worker.is_alive()]
         dead = [worker for worker in self.workers if not worker.is_alive()]
         for worker in dead:
             self.workers.remove(worker)
             self.start_worker()
-        for web in self.webs:
-            if not web.is_alive():
-                web.start()
-        return len(dead)
+        closed = [web for web in self.webs if not web.is_alive()]
+        for web in closed:
+            web.start()
+        return len(dead) + len(closed)
 
     def lost_replies(self) -> int:
         """How many of Redis's replies the proxy lost; known when the machine was stopped."""
@@ -129,7 +114,7 @@ class Machine:
         for _ in range(self._plan.workers):
             self.start_worker()
         for door in self.doors:
-            _until(lambda door=door: _ready(door) >= self._plan.workers, f"not ready: see {self._log_path}")  # type: ignore[misc]
+            _until(lambda door=door: workers_known(door) >= self._plan.workers, f"not ready: see {self._log_path}")  # type: ignore[misc]
 
     def _stop(self) -> None:
         children = [*self.workers, *self.leaving, *self.webs]
@@ -179,18 +164,6 @@ def pick(children: list[Child], chance: Random, pids: set[int]) -> Child | None:
     """One of those that run and have one of these process ids."""
     able = [child for child in children if child.is_alive() and child.process and child.process.pid in pids]
     return chance.choice(able) if able else None
-
-
-def _ready(door: str) -> int:
-    """How many workers a web knows of; 0 while it does not answer."""
-    connection = http.client.HTTPConnection(door, timeout=5)
-    try:
-        connection.request("GET", "/readyz")
-        return int(json.loads(connection.getresponse().read()).get("workers", 0))
-    except (OSError, ValueError, http.client.HTTPException):
-        return 0
-    finally:
-        connection.close()
 
 
 def _signal(child: Child, number: int) -> None:

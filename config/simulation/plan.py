@@ -5,15 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 #: What can be killed.
 Part = Literal["worker", "web", "redis"]
+#: What can be full.
+Room = Literal["memory", "disk"]
+ROOMS: tuple[Room, ...] = get_args(Room)
 
 #: Seconds between two kills when none are given.
 KILL_SECONDS: Mapping[Part, float] = {"worker": 1.0, "web": 15.0, "redis": 10.0}
 #: Seconds between two pauses, and between two rolling restarts.
 PAUSE_SECONDS, RESTART_SECONDS = 10.0, 20.0
+#: Seconds that Redis is away in an outage, and between two times that it has no room, when none are given.
+OUTAGE_SECONDS, FULL_SECONDS = 300.0, 15.0
 #: How probable it is that the reply to a command is lost with its connection.
 CUT_CHANCE = 0.005
 #: Milliseconds by which a reply of Redis is late at most.
@@ -42,6 +47,9 @@ class Plan:
     kill: Mapping[Part, float] = field(default_factory=dict)
     pause: float = 0.0
     restart: float = 0.0
+    outage: float = 0.0
+    spool: bool = False
+    full: Mapping[Room, float] = field(default_factory=dict)
     cut: float = 0.0
     slow_ms: float = 0.0
     redeliver: float = 0.0
@@ -61,6 +69,8 @@ class Plan:
         words = [f"kill {part} every {seconds:g} s" for part, seconds in self.kill.items()]
         words += [f"pause a worker every {self.pause:g} s"] if self.pause else []
         words += [f"rolling restart every {self.restart:g} s"] if self.restart else []
+        words += [f"Redis away for {self.outage:g} s, with{'out' * (not self.spool)} a spool"] if self.outage else []
+        words += [f"no {room} left every {seconds:g} s" for room, seconds in self.full.items()]
         words += [f"{self.cut:.1%} of Redis's replies lost"] if self.cut else []
         words += [f"Redis up to {self.slow_ms:g} ms late"] if self.slow_ms else []
         words += [f"{self.redeliver:.0%} delivered 2-5 times{self._late()}"] if self.redeliver else []

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from config.simulation.outage import Away
 from config.simulation.plan import Plan
 from config.simulation.review import Review
 
@@ -13,6 +14,8 @@ from config.simulation.review import Review
 PROMISES = ("lost", "doubled", "unwanted", "out of order", "untold", "untrue", "unmarked", "stray")
 #: Of so many replies on, repeated ones are at most this share of all; below, at most the hits.
 MANY_REPLIES, REPEATED_SHARE = 10_000, 0.001
+#: Seconds in which the spool is empty after an outage.
+DRAINED_SECONDS = 60.0
 #: Findings that are printed; all are in the data folder.
 SHOWN = 20
 #: The columns of the table.
@@ -36,6 +39,7 @@ class Report:
     seconds: float = 0.0
     deliveries_repeated: int = 0
     never_done: Sequence[str] = ()
+    away: Away = field(default_factory=Away)
 
     @property
     def unknown(self) -> int:
@@ -53,7 +57,12 @@ class Report:
         words = [f"{name}: {count}" for name in PROMISES if (count := self.review.count(name))]
         words += [f"sent again before the platform allowed it: {self.impatient}"] if self.impatient else []
         odd = {status: count for status, count in self.http.items() if status not in (0, 200, 503)}
-        return [*words, *(f"HTTP {status}: {count}" for status, count in odd.items())]
+        words += [f"HTTP {status}: {count}" for status, count in odd.items()]
+        if self.faults["ended"] and (self.plan.full or self.plan.outage):
+            words.append(f"processes that ended for want of Redis: {self.faults['ended']}")
+        due = 200 if self.plan.spool else 503
+        strange = {status: count for status, count in self.away.statuses.items() if status != due}
+        return [*words, *(f"HTTP {status} while Redis was away: {count}" for status, count in strange.items())]
 
     @property
     def exceeded(self) -> list[str]:
@@ -66,6 +75,8 @@ class Report:
             words.append(f"repeated: {repeated}, more than there were faults")
         if replies >= MANY_REPLIES and not self._cut_sends and repeated > REPEATED_SHARE * replies:
             words.append(f"repeated: {repeated} of {replies} replies, above {REPEATED_SHARE:.1%}")
+        if self.away.drained_seconds > DRAINED_SECONDS:
+            words.append(f"spool: empty {self.away.drained_seconds:.0f} s after Redis was back")
         return words
 
     def row(self) -> list[str]:
@@ -82,17 +93,29 @@ class Report:
     def details(self) -> list[str]:
         """What the table has no room for, a line each."""
         done = ", ".join(f"{name} {count}" for name, count in self.faults.items() if count) or "nothing"
-        http = ", ".join(f"{status or 'no answer'} {count}" for status, count in sorted(self.http.items()))
         endings = ", ".join(f"{name} {count}" for name, count in self.review.endings.most_common())
         speed = self.review.turns / max(1.0, self.seconds)
         lines = [
             f"{self.seconds:.0f} s, {speed:.0f} turns a second; seed {self.plan.seed}",
             f"done to it: {done}; replies of Redis lost: {self.lost_replies}",
-            f"webhooks: {http}; of these repeated: {self.deliveries_repeated}",
+            f"webhooks: {_http(self.http)}; of these repeated: {self.deliveries_repeated}",
             f"decisions ended: {endings or 'none'}",
         ]
         failures = ", ".join(f"{name} {count}" for name, count in self.failed_sends.most_common())
-        return [*lines, f"sends that platforms failed: {failures}"] if failures else lines
+        lines += [f"sends that platforms failed: {failures}"] if failures else []
+        return [*lines, *self._away()]
+
+    def _away(self) -> list[str]:
+        """What came of an outage, if there was one."""
+        began, back = self.away.began, self.away.back
+        if not began:
+            return []
+        during = [heard_at for sent_at, heard_at in self.review.answered if began <= sent_at < back]
+        http, drained, last = _http(self.away.statuses), self.away.drained_seconds, max([back, *during]) - back
+        return [
+            f"Redis away for {back - began:.0f} s: {len(during)} acts, webhooks {http}; "
+            f"then the spool was empty after {drained:.1f} s and everything answered after {last:.1f} s"
+        ]
 
     def evidence(self) -> list[str]:
         """The conversations in which promises were broken."""
@@ -100,6 +123,10 @@ class Report:
             f"{finding.promise}: {finding.chat}, turn {finding.number}: {finding.words}"
             for finding in self.review.findings[:SHOWN]
         ]
+
+
+def _http(statuses: Counter[int]) -> str:
+    return ", ".join(f"{status or 'no answer'} {count}" for status, count in sorted(statuses.items()))
 
 
 def table(reports: Sequence[Report], *, markdown: bool = False) -> str:

@@ -24,23 +24,33 @@ class Finding:
 
 @dataclass(slots=True)
 class Review:
-    """What came of one simulation. `waits` are seconds from the first delivery to the first answer."""
+    """What came of one simulation. `answered` holds for each answer when what it answers was sent, and when it came."""
 
     turns: int = 0
     replies: int = 0
     confirmed: int = 0
     endings: Counter[str] = field(default_factory=Counter)
     repeated: int = 0
-    waits: list[float] = field(default_factory=list)
+    answered: list[tuple[float, float]] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
 
     def count(self, promise: str) -> int:
         """How often a promise was broken."""
         return sum(finding.promise == promise for finding in self.findings)
 
+    @property
+    def waits(self) -> list[float]:
+        """Seconds from the first delivery to the first answer."""
+        return [heard_at - sent_at for sent_at, heard_at in self.answered]
+
     def wait(self, share: float) -> float:
         """How long the slowest of the fastest such share had to wait, in seconds."""
-        return sorted(self.waits)[min(len(self.waits) - 1, int(share * len(self.waits)))] if self.waits else 0.0
+        return percentile(self.waits, share)
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """The largest of the smallest such share of them; 0 of none."""
+    return sorted(values)[min(len(values) - 1, int(share * len(values)))] if values else 0.0
 
 
 def review(people: Iterable[Person], entries: Iterable[Entry]) -> Review:
@@ -69,7 +79,7 @@ class _Case:
         answers = [*self._turns(), *self._bills()]
         self.found.turns += len(self.diary)
         self.found.replies += len(self.heard)
-        self.found.waits += [heard.at - act.sent_at for act, heard in answers]
+        self.found.answered += [(act.sent_at, heard.at) for act, heard in answers]
         self._order(answers)
         for heard in self.heard:
             if heard.is_stray:

@@ -52,23 +52,25 @@ class Simulation:
             found = self._settle(crowd)
         self._keep(crowd, found)
         return Report(
-            plan, found, faults.hits, faults.counts, crowd.answers,
-            machine.lost_replies(), flaky.failures, flaky.impatient, seconds, crowd.repeated, faults.never_done,
+            plan, found, faults.hits, faults.counts, crowd.courier.answers,
+            machine.lost_replies(), flaky.failures, flaky.impatient, seconds, crowd.courier.repeated, faults.never_done,
+            faults.outage.away,
         )  # fmt: skip
 
     def _break(self, crowd: Crowd, faults: Faults, began: float) -> None:
         """Break things while people begin something new; then let everybody hear everything."""
         told = began
-        while not crowd.is_done:
+        while not crowd.is_done or faults.is_broken:
             if crowd.budget.is_left:
                 faults.strike(time.monotonic())
             else:
-                faults.end()
+                faults.end(time.monotonic())
+            crowd.courier.during = faults.outage.away.statuses if faults.outage.is_on else None
             time.sleep(STEP_SECONDS)
             if time.monotonic() - told > PROGRESS_SECONDS:
                 told = time.monotonic()
                 self._progress(crowd, faults, told - began)
-        faults.end()
+        faults.end(time.monotonic())
 
     def _progress(self, crowd: Crowd, faults: Faults, seconds: float) -> None:
         done = ", ".join(f"{name} {count}" for name, count in faults.counts.items() if count)

@@ -73,6 +73,7 @@ def simulated(plan: Plan, platforms: FakePlatforms, url: str) -> dict[str, Any]:
     limits = {**told.get("limits", {}), **UNHURRIED}
     return {
         **told,
+        **({"spool": True} if plan.spool else {}),
         "limits": limits,
         "public_url": url,
         "redis_url": "${REDIS_URL}",
