@@ -67,6 +67,10 @@ if TYPE_CHECKING:  # commands load only what they need
     "--full", multiple=True, metavar="ROOM[=SECONDS]", help="Redis has no memory or disk left for 5 s, so often."
 )
 @click.option(
+    "--skew", default=0.0, metavar="SECONDS", help="The webs' clocks are ahead by so much, workers' either way."
+)
+@click.option("--window", default=0.0, metavar="SECONDS", help="Questions stay open for so long.")
+@click.option(
     "--cut",
     is_flag=False,
     flag_value=-1.0,

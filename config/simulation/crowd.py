@@ -32,7 +32,7 @@ class Crowd:
             chance=Random(f"{plan.seed} courier"),  # noqa: S311  # no secret
             doors=machine.doors,
         )
-        for name, (phone, url) in enumerate(phones(platforms, machine.hooks, plan.conversations)):
+        for name, (phone, url) in enumerate(phones(platforms, machine.hooks, plan.conversations, plan.skew)):
             chance = Random(f"{plan.seed} {name}")  # noqa: S311  # no secret
             inbox, others = Inbox(repertoire.done), phone.others(plan.strangers) if plan.strangers else ()
             self.people.append(Person(phone, url, self.courier, self.budget, chance, inbox, strangers=others))

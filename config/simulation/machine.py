@@ -42,6 +42,7 @@ class Machine:
         self._log: IO[bytes] | None = None
         self._stack = ExitStack()
         self.webs: list[Child] = []
+        self._started = 0
         self._proxy = self._child("proxy")
 
     def __enter__(self) -> Self:
@@ -69,8 +70,9 @@ class Machine:
         self.start_worker()
 
     def start_worker(self) -> None:
-        """One more worker."""
-        worker = self._child("worker")
+        """One more worker. Where clocks are wrong, every other one is behind and the others are ahead."""
+        worker = self._child("worker", skew=-self._plan.skew if self._started % 2 == 0 else self._plan.skew)
+        self._started += 1
         worker.start()
         self.workers.append(worker)
 
@@ -108,7 +110,7 @@ class Machine:
             self._proxy = self._child("proxy")
             self._proxy.start()
             _until(self._front.exists, "the proxy does not listen")
-        self.webs = [self._child("web", door) for door in self.doors]
+        self.webs = [self._child("web", door, self._plan.skew) for door in self.doors]
         for web in self.webs:
             web.start()
         for _ in range(self._plan.workers):
@@ -133,8 +135,8 @@ class Machine:
         """Where the proxy listens."""
         return socket_path(self._data).with_name("front.sock")
 
-    def _child(self, name: str, door: str = "") -> Child:
-        python = [sys.executable, "-P", "-m"]
+    def _child(self, name: str, door: str = "", skew: float = 0.0) -> Child:
+        python = [sys.executable, "-P", "-m", *(["config.simulation.clock", str(skew)] if skew else [])]
         common = ["--config", str(self._data / "sayso.yaml"), "--data", str(self._data)]
         commands = {
             "web": [*python, "config.cli", "web", *common, "--port", door.rpartition(":")[2]],

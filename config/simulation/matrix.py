@@ -22,8 +22,20 @@ ASKING = (
     "changes the subject",
 )
 
+#: Stories in which time counts: decisions that are made while the question is open, and after it.
+TIMELY = (
+    "types yes too late",
+    "taps too late",
+    "pays by typing",
+    "pays by tapping",
+    "small talk",
+    "a question that takes a while",
+    "a file",
+)
+
 _KILLS = plan.KILL_SECONDS
 _REPEATS: Mapping[str, Any] = {"redeliver": plan.REDELIVER_CHANCE, "shuffle": plan.LATE_CHANCE}
+_TIMELY: Mapping[str, Any] = {"webs": 2, "window": 12.0, "only": TIMELY}
 #: Everything at once, but for the orderly restarts and the platforms' own troubles.
 EVERYTHING: Mapping[str, Any] = {
     "kill": {"worker": _KILLS["worker"], "redis": _KILLS["redis"]},
@@ -42,6 +54,8 @@ ROWS: Mapping[str, Mapping[str, Any]] = {
     "spool": {"outage": plan.OUTAGE_SECONDS, "spool": True, "webs": 2},
     "memory": {"full": {"memory": plan.FULL_SECONDS}},
     "disk": {"full": {"disk": plan.FULL_SECONDS}},
+    "ahead": {"skew": plan.SKEW_SECONDS, **_TIMELY},
+    "behind": {"skew": -plan.SKEW_SECONDS, **_TIMELY},
     "pauses": {"pause": plan.PAUSE_SECONDS},
     "replies": {"cut": 4 * plan.CUT_CHANCE, "slow_ms": plan.SLOW_MS},
     "restarts": {"restart": plan.RESTART_SECONDS},

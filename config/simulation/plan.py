@@ -19,6 +19,8 @@ KILL_SECONDS: Mapping[Part, float] = {"worker": 1.0, "web": 15.0, "redis": 10.0}
 PAUSE_SECONDS, RESTART_SECONDS = 10.0, 20.0
 #: Seconds that Redis is away in an outage, and between two times that it has no room, when none are given.
 OUTAGE_SECONDS, FULL_SECONDS = 300.0, 15.0
+#: Seconds by which clocks are wrong.
+SKEW_SECONDS = 3600.0
 #: How probable it is that the reply to a command is lost with its connection.
 CUT_CHANCE = 0.005
 #: Milliseconds by which a reply of Redis is late at most.
@@ -50,6 +52,8 @@ class Plan:
     outage: float = 0.0
     spool: bool = False
     full: Mapping[Room, float] = field(default_factory=dict)
+    skew: float = 0.0
+    window: float = 0.0
     cut: float = 0.0
     slow_ms: float = 0.0
     redeliver: float = 0.0
@@ -71,6 +75,8 @@ class Plan:
         words += [f"rolling restart every {self.restart:g} s"] if self.restart else []
         words += [f"Redis away for {self.outage:g} s, with{'out' * (not self.spool)} a spool"] if self.outage else []
         words += [f"no {room} left every {seconds:g} s" for room, seconds in self.full.items()]
+        words += [f"webs' clocks wrong by {self.skew:+g} s, workers' by that either way"] if self.skew else []
+        words += [f"questions open for {self.window:g} s"] if self.window else []
         words += [f"{self.cut:.1%} of Redis's replies lost"] if self.cut else []
         words += [f"Redis up to {self.slow_ms:g} ms late"] if self.slow_ms else []
         words += [f"{self.redeliver:.0%} delivered 2-5 times{self._late()}"] if self.redeliver else []

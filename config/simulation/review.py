@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from config.simulation.effects import Entry
 from config.simulation.inbox import Heard, by_bill
 from config.simulation.people import Act, Person
-from config.simulation.verdict import judge
+from config.simulation.verdict import judge, says_expired, window
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +137,7 @@ class _Case:
         if verdict.effects and not agreed:
             self._fault("unwanted", ask.number, f"{ask.bill} took effect, and nobody agreed")
         self._turned_away(ask, decisions, told)
+        self._in_time(ask, own, told)
         if not own:
             return
         self.found.confirmed += agreed
@@ -156,6 +157,16 @@ class _Case:
         if len(answers) >= len(decisions) and turned_away != taps:
             words = f"{taps} strangers tapped on {ask.bill}, and {turned_away} heard that it is not theirs"
             self._fault("unwanted", ask.number, words)
+
+    def _in_time(self, ask: Act, own: Sequence[Act], told: Sequence[Heard]) -> None:
+        """Nobody is told to be late who agreed while the question was open, by what it says."""
+        closes = min((heard.at + window(heard.text) for heard in told if heard.telling.kind == "question"), default=0.0)
+        taken = [act.taken_at for act in own if act.agrees]
+        if taken and min(taken) > 0 and max(taken) < closes - 1 and any(says_expired(heard.text) for heard in told):
+            words = (
+                f"{ask.bill} was agreed to {closes - max(taken):.0f} s before its time was over, and told to be late"
+            )
+            self._fault("untrue", ask.number, words)
 
     def _repeats(self, number: int, same: Sequence[Heard]) -> None:
         """Count what was said again. Who says a thing again marks it."""

@@ -26,11 +26,12 @@ class StoriesUnusable(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One act of a person, done `times` times at once."""
+    """One act of a person, done `times` times at once; a `late` decision only when the question is no longer open."""
 
     verb: Verb
     words: str
     times: int = 1
+    late: bool = False
 
     @property
     def decides(self) -> bool:
@@ -117,4 +118,7 @@ def _step(place: str, told: Any) -> Step:
         raise StoriesUnusable(f"{place}: {verb} {words!r} must hold {_NEEDS[verb]}, or its answer cannot be told apart")
     if not isinstance(times, int) or not 1 <= times <= 10:
         raise StoriesUnusable(f"{place}: times is {times!r}: write a number from 1 to 10")
-    return Step(verb, words, times)
+    late = told.get("late", False)
+    if not isinstance(late, bool) or (late and verb not in ("agree", "refuse")):
+        raise StoriesUnusable(f"{place}: late is {late!r}: write true, at a decision")
+    return Step(verb, words, times, late)

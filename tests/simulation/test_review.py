@@ -75,6 +75,18 @@ def test_a_yes_of_strangers_is_none() -> None:
     assert promises(judged([ASK, tap, typed, subject], [ASKED, not_yours, dropped, "You said: yes"])) == []
 
 
+def test_time_is_what_the_question_says() -> None:
+    """An effect of a late yes is unwanted; who was in time is not told to be late."""
+    expired = "That confirmation expired: Pay b2\nNothing was done. Ask again if you still want it."
+    late = Act(3, "agree", "b2", 310.0, taken_at=310.0, late=True)
+    assert promises(judged([ASK, late], [ASKED, "Paid b2."], [EFFECT])) == ["unwanted"]
+    assert promises(judged([ASK, late], [ASKED, expired])) == []
+    in_time = Act(3, "agree", "b2", 60.0, taken_at=60.0)
+    assert promises(judged([ASK, in_time], [ASKED, expired])) == ["untrue"]
+    at_the_end = Act(3, "agree", "b2", 303.5, taken_at=303.5)
+    assert promises(judged([ASK, at_the_end], [ASKED, expired])) == []
+
+
 def test_a_file_that_never_came_is_lost() -> None:
     """Its words alone are no file; what was said instead of sending it twice is an answer."""
     want = Act(1, "want", "", 1.0)
