@@ -21,7 +21,7 @@ if TYPE_CHECKING:  # commands load only what they need
 
 @click.command()
 @click.option("--turns", default=1000, show_default=True, type=click.IntRange(1), help="Things that people do, in all.")
-@click.option("--conversations", default=50, show_default=True, type=click.IntRange(1, 5000))
+@click.option("--conversations", default=50, show_default=True, type=click.IntRange(1, 20_000))
 @click.option("--workers", default=3, show_default=True, type=click.IntRange(1, 64), help="Worker processes.")
 @click.option("--webs", default=1, show_default=True, type=click.IntRange(1, 8), help="Web processes.")
 @click.option(

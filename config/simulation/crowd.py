@@ -10,7 +10,7 @@ from typing import Self
 
 from channels.fakes.platforms import FakePlatforms
 from config.simulation.courier import Courier
-from config.simulation.inbox import Inbox, follow
+from config.simulation.inbox import Inbox, follow, follow_signs
 from config.simulation.machine import Machine
 from config.simulation.people import Budget, Person
 from config.simulation.phones import phones
@@ -67,13 +67,17 @@ class Crowd:
 
     async def _live(self) -> None:
         inboxes = {person.phone.chat: person.inbox for person in self.people}
-        following = asyncio.create_task(follow(lambda: self._platforms.sent, inboxes))
+        following = [
+            asyncio.create_task(follow(lambda: self._platforms.sent, inboxes)),
+            asyncio.create_task(follow_signs(lambda: self._platforms.calls, inboxes)),
+        ]
         self._loop, self._playing = asyncio.get_running_loop(), asyncio.create_task(self._play())
         await asyncio.wait({self._playing})
         self._error = None if self._playing.cancelled() else self._playing.exception()
         self._done.set()
         await asyncio.to_thread(self._over.wait)
-        following.cancel()
+        for task in following:
+            task.cancel()
 
     async def _play(self) -> None:
         async with asyncio.TaskGroup() as group:

@@ -33,6 +33,9 @@ TIMELY = (
     "a file",
 )
 
+#: Stories of one turn, after which five in six conversations wait for nothing and one for a yes.
+IDLE = (*["says one thing"] * 5, "asks and leaves")
+
 _KILLS = plan.KILL_SECONDS
 _REPEATS: Mapping[str, Any] = {"redeliver": plan.REDELIVER_CHANCE, "shuffle": plan.LATE_CHANCE}
 _TIMELY: Mapping[str, Any] = {"webs": 2, "window": 12.0, "only": TIMELY}
@@ -47,6 +50,8 @@ EVERYTHING: Mapping[str, Any] = {
 #: What each row breaks, by its name.
 ROWS: Mapping[str, Mapping[str, Any]] = {
     "nothing": {},
+    "load": {"figures": "speed"},
+    "idle": {"figures": "size", "rate": 100.0, "minutes": 0.0, "turns": 12_000, "conversations": 12_000, "only": IDLE},
     "workers": {"kill": {"worker": _KILLS["worker"]}},
     "redis": {"kill": {"worker": _KILLS["worker"], "redis": _KILLS["redis"]}},
     "web": {"kill": {"web": _KILLS["web"] / 3}},
@@ -68,6 +73,14 @@ ROWS: Mapping[str, Mapping[str, Any]] = {
 }
 
 
+#: The size of a row where none is given: of one that is about speed.
+SIZES: Mapping[str, Mapping[str, Any]] = {
+    "load": {"rate": 100.0, "minutes": 10.0, "turns": 60_000, "conversations": 500},
+}
+
+
 def planned(row: str, given: Plan) -> Plan:
     """The plan of one row, at the size that was given."""
-    return replace(given, **ROWS[row])
+    usual = Plan()
+    size = {name: value for name, value in SIZES.get(row, {}).items() if getattr(given, name) == getattr(usual, name)}
+    return replace(given, **size, **ROWS[row])

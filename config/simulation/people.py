@@ -143,8 +143,7 @@ class Person:
         act = Act(number, step.verb, bill, time.monotonic(), stranger=stranger, tapped=bool(button), late=step.late)
         self.diary.append(act)
         phone = self.strangers[stranger - 1] if stranger else self.phone
-        await self.courier.deliver(self.url, _hook(phone, step, act, button))
-        act.taken_at = time.monotonic()
+        act.taken_at = await self.courier.deliver(self.url, _hook(phone, step, act, button))
         return act
 
     def _button(self, step: Step, bill: str) -> str:

@@ -35,7 +35,10 @@ STORIES = Path(__file__).parent / "stories.yaml"
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """One simulation. Pauses between faults are in seconds, 0 for never; chances are between 0 and 1."""
+    """One simulation. Pauses between faults are in seconds, 0 for never; chances are between 0 and 1.
+
+    `figures` says what is promised beside: speed, or what Redis keeps of a conversation.
+    """
 
     turns: int = 1000
     conversations: int = 50
@@ -62,6 +65,7 @@ class Plan:
     stories: Path = STORIES
     only: tuple[str, ...] = ()
     config: Path | None = None
+    figures: Literal["", "speed", "size"] = ""
 
     @property
     def through_proxy(self) -> bool:
@@ -81,6 +85,7 @@ class Plan:
         words += [f"Redis up to {self.slow_ms:g} ms late"] if self.slow_ms else []
         words += [f"{self.redeliver:.0%} delivered 2-5 times{self._late()}"] if self.redeliver else []
         words += [f"{self.webs} webs"] if self.webs > 1 else []
+        words += [f"{self.rate:g} turns a second, {self.conversations:,} conversations"] if self.figures else []
         words += [f"{self.strangers} strangers answer, too"] if self.strangers else []
         words += ["platforms fail 45 % of sends"] if self.flaky_platforms else []
         return "; ".join(words) or "none"

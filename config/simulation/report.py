@@ -6,9 +6,10 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from config.simulation.gauge import Memory
 from config.simulation.outage import Away
 from config.simulation.plan import Plan
-from config.simulation.review import Review
+from config.simulation.review import Review, percentile
 
 #: What must never happen, as review.py names it, and as the table heads it.
 PROMISES = ("lost", "doubled", "unwanted", "out of order", "untold", "untrue", "unmarked", "stray")
@@ -16,6 +17,11 @@ PROMISES = ("lost", "doubled", "unwanted", "out of order", "untold", "untrue", "
 MANY_REPLIES, REPEATED_SHARE = 10_000, 0.001
 #: Seconds in which the spool is empty after an outage.
 DRAINED_SECONDS = 60.0
+#: Where speed is promised: milliseconds in which 99 of 100 webhooks are answered, and then work on them begins; MB that
+#: a process grows by; the share of the rate that is reached.
+WEBHOOK_MS, PICK_UP_MS, GROWN_MB, KEPT_RATE = 100.0, 500.0, 50.0, 0.9
+#: Where size is promised: bytes that Redis keeps of each conversation.
+EACH_BYTES = 3072.0
 #: Findings that are printed; all are in the data folder.
 SHOWN = 20
 #: The columns of the table.
@@ -40,6 +46,8 @@ class Report:
     deliveries_repeated: int = 0
     never_done: Sequence[str] = ()
     away: Away = field(default_factory=Away)
+    webhook_seconds: Sequence[float] = ()
+    memory: Memory = field(default_factory=Memory)
 
     @property
     def unknown(self) -> int:
@@ -77,7 +85,36 @@ class Report:
             words.append(f"repeated: {repeated} of {replies} replies, above {REPEATED_SHARE:.1%}")
         if self.away.drained_seconds > DRAINED_SECONDS:
             words.append(f"spool: empty {self.away.drained_seconds:.0f} s after Redis was back")
-        return words
+        return [
+            *words,
+            *(
+                f"{figure}: {value:,.0f}, and {bound:,.0f} is promised"
+                for figure, value, bound in self._figures()
+                if value > bound
+            ),
+        ]
+
+    def _figures(self) -> list[tuple[str, float, float]]:
+        """Speed or size as measured, where the plan promises it: what, how much, and how much it may be."""
+        slow = self.plan.rate * KEPT_RATE - self._per_second
+        each = ("bytes of Redis for each conversation", self.memory.redis_bytes_each, EACH_BYTES)
+        speed = [
+            ("milliseconds in which 99 % of webhooks were answered", self._webhook_ms(0.99), WEBHOOK_MS),
+            ("milliseconds to the first sign of life for 99 %", self._pick_up_ms(0.99), PICK_UP_MS),
+            ("MB by which a process grew", self.memory.grown_mb, GROWN_MB),
+            ("turns a second below the rate", slow, 0.0),
+        ]
+        return {"": [], "size": [each], "speed": speed}[self.plan.figures]
+
+    def _webhook_ms(self, share: float) -> float:
+        return percentile(self.webhook_seconds, share) * 1000
+
+    def _pick_up_ms(self, share: float) -> float:
+        return percentile(self.review.picked_up, share) * 1000
+
+    @property
+    def _per_second(self) -> float:
+        return self.review.turns / max(1.0, self.seconds)
 
     def row(self) -> list[str]:
         """This simulation as a line of the table."""
@@ -94,16 +131,24 @@ class Report:
         """What the table has no room for, a line each."""
         done = ", ".join(f"{name} {count}" for name, count in self.faults.items() if count) or "nothing"
         endings = ", ".join(f"{name} {count}" for name, count in self.review.endings.most_common())
-        speed = self.review.turns / max(1.0, self.seconds)
         lines = [
-            f"{self.seconds:.0f} s, {speed:.0f} turns a second; seed {self.plan.seed}",
+            f"{self.seconds:.0f} s, {self._per_second:.0f} turns a second; seed {self.plan.seed}",
             f"done to it: {done}; replies of Redis lost: {self.lost_replies}",
             f"webhooks: {_http(self.http)}; of these repeated: {self.deliveries_repeated}",
             f"decisions ended: {endings or 'none'}",
         ]
         failures = ", ".join(f"{name} {count}" for name, count in self.failed_sends.most_common())
         lines += [f"sends that platforms failed: {failures}"] if failures else []
-        return [*lines, *self._away()]
+        return [*lines, *self._measured(), *self._away()]
+
+    def _measured(self) -> list[str]:
+        """Speed, and memory when everything was warm and at the end."""
+        webhooks = " / ".join(f"{self._webhook_ms(share):.0f}" for share in (0.5, 0.99))
+        pick_up = " / ".join(f"{self._pick_up_ms(share):.0f}" for share in (0.5, 0.99))
+        lines = [f"p50 / p99: webhooks answered in {webhooks} ms, first sign of life {pick_up} ms later"]
+        grown = ", ".join(f"{name} {warm:.0f} to {end:.0f}" for name, warm, end in self.memory.processes)
+        lines += [f"MB: {grown}"] if grown else []
+        return [*lines, f"Redis: {self.memory.redis_bytes_each:,.0f} bytes for each conversation"]
 
     def _away(self) -> list[str]:
         """What came of an outage, if there was one."""

@@ -24,7 +24,10 @@ class Finding:
 
 @dataclass(slots=True)
 class Review:
-    """What came of one simulation. `answered` holds for each answer when what it answers was sent, and when it came."""
+    """What came of one simulation. `answered` holds for each answer when what it answers was sent, and when it came.
+
+    `picked_up` are the seconds from a webhook's 200 to the first sign of life, where nothing else was waited for.
+    """
 
     turns: int = 0
     replies: int = 0
@@ -32,6 +35,7 @@ class Review:
     endings: Counter[str] = field(default_factory=Counter)
     repeated: int = 0
     answered: list[tuple[float, float]] = field(default_factory=list)
+    picked_up: list[float] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
 
     def count(self, promise: str) -> int:
@@ -60,7 +64,7 @@ def review(people: Iterable[Person], entries: Iterable[Entry]) -> Review:
         effects[entry.bill].append(entry)
     found = Review()
     for person in people:
-        _Case(found, person.phone.chat, person.diary, person.inbox.heard, effects).judge()
+        _Case(found, person.phone.chat, person.diary, person.inbox.heard, effects, person.inbox.signs).judge()
     return found
 
 
@@ -73,6 +77,7 @@ class _Case:
     diary: Sequence[Act]
     heard: Sequence[Heard]
     effects: Mapping[str, Sequence[Entry]]
+    signs: Sequence[float]
 
     def judge(self) -> None:
         """Add everything about this conversation to the review."""
@@ -80,10 +85,19 @@ class _Case:
         self.found.turns += len(self.diary)
         self.found.replies += len(self.heard)
         self.found.answered += [(act.sent_at, heard.at) for act, heard in answers]
+        self.found.picked_up += self._picked_up(answers)
         self._order(answers)
         for heard in self.heard:
             if heard.is_stray:
                 self._fault("stray", 0, f"heard {heard.text!r}, which answers nothing")
+
+    def _picked_up(self, answers: Sequence[tuple[Act, Heard]]) -> Iterator[float]:
+        latest = 0.0
+        for act, heard in sorted(answers, key=lambda each: each[0].number):
+            if act.sent_at > latest and act.taken_at:
+                sign = next((at for at in self.signs if at >= act.sent_at), heard.at)
+                yield max(0.0, min(sign, heard.at) - act.taken_at)
+            latest = max(latest, heard.at)
 
     def _fault(self, promise: str, number: int, words: str) -> None:
         self.found.findings.append(Finding(promise, self.chat, number, words))

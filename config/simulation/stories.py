@@ -48,7 +48,7 @@ class Step:
 class Story:
     """What one person does from beginning to end. `weight` is how often, beside the other stories.
 
-    One without weight is played only where a row of the matrix names it, and then as often as one of weight 1.
+    One without weight is played only where a row of the matrix names it: as often as one of weight 1 for each time.
     """
 
     name: str
@@ -77,7 +77,9 @@ def load_stories(file: Path, only: tuple[str, ...] = ()) -> Repertoire:
     if unknown:
         raise StoriesUnusable(f"{file}: no story {unknown[0]!r}; known: {sorted(told)}")
     stories = [_story(file, name, told[name]) for name in told if not only or name in only]
-    played = tuple(replace(story, weight=story.weight or 1) for story in stories if story.weight or only)
+    played = tuple(
+        replace(story, weight=story.weight or only.count(story.name)) for story in stories if story.weight or only
+    )
     if not played:
         raise StoriesUnusable(f"{file}: no story has a weight above 0: nobody would do anything")
     return Repertoire(played, _done(file, read.get("done", DONE)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,7 +21,12 @@ SAID, ASK, YES = Act(1, "say", "", 1.0), Act(2, "ask", "b2", 2.0), Act(3, "agree
 EFFECT = Entry("b2", "effect", "", 1)
 
 
-def judged(acts: list[Act], texts: list[str | dict[str, Any]], effects: list[Entry] | None = None) -> Review:
+def judged(
+    acts: list[Act],
+    texts: list[str | dict[str, Any]],
+    effects: list[Entry] | None = None,
+    signs: Sequence[float] = (),
+) -> Review:
     """The review of one person who did and heard this, a second between two messages."""
     phone: Any = SimpleNamespace(chat="ada")
     courier = Courier(redeliver=0.0, shuffle=0.0, chance=random.Random(1))
@@ -28,6 +34,7 @@ def judged(acts: list[Act], texts: list[str | dict[str, Any]], effects: list[Ent
     for at, text in enumerate(texts, 4):
         message = text if isinstance(text, dict) else {"text": text, "media": None}
         person.inbox.add({"buttons": [], **message}, float(at))
+    person.inbox.signs += signs
     return review([person], effects or [])
 
 
