@@ -60,6 +60,11 @@ class Report:
         return sum(self.failed_sends[error] for error in ("drop", "lost", "503"))
 
     @property
+    def _interrupted(self) -> int:
+        """Acts that were waiting for their answers when Redis went away for long: each worker held many."""
+        return sum(sent_at < self.away.began < heard_at for sent_at, heard_at in self.review.answered)
+
+    @property
     def broken(self) -> list[str]:
         """Every promise that was not held, in words."""
         words = [f"{name}: {count}" for name in PROMISES if (count := self.review.count(name))]
@@ -77,9 +82,9 @@ class Report:
         """Every bound on what faults may cost that was passed, in words."""
         repeated, replies = self.review.repeated, self.review.replies
         words = [f"{fault}: never happened, so nothing was shown; run for longer" for fault in self.never_done]
-        if self.unknown > self.hits:
-            words.append(f"unknown: {self.unknown}, and only {self.hits} hits")
-        if repeated > self.hits + self.lost_replies + self._cut_sends:
+        if self.unknown > self.hits + self._interrupted:
+            words.append(f"unknown: {self.unknown}, and only {self.hits + self._interrupted} hits")
+        if repeated > self.hits + self._interrupted + self.lost_replies + self._cut_sends:
             words.append(f"repeated: {repeated}, more than there were faults")
         if replies >= MANY_REPLIES and not self._cut_sends and repeated > REPEATED_SHARE * replies:
             words.append(f"repeated: {repeated} of {replies} replies, above {REPEATED_SHARE:.1%}")

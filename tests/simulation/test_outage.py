@@ -112,6 +112,14 @@ def test_what_must_be_started_again_has_not_recovered() -> None:
     assert report(Plan(full={"disk": 9.0}), Away(), ended=1).broken == ["processes that ended for want of Redis: 1"]
 
 
+def test_an_outage_may_cost_what_was_under_way_when_it_began() -> None:
+    """One word of "cannot tell" for each act that then waited for its answer, and no more."""
+    found = Review(answered=[(1.0, 2.0), (1.0, 12.0), (6.0, 12.0)], endings=Counter(unknown=2))
+    exceeded = Report(Plan(outage=9), found, hits=0, away=Away(5.0, 10.0)).exceeded
+    assert exceeded == ["unknown: 2, and only 1 hits"]
+    assert Report(Plan(outage=9), found, hits=1, away=Away(5.0, 10.0)).exceeded == []
+
+
 def test_a_spool_that_drains_too_slowly_is_above_its_bound() -> None:
     """Seconds from Redis's return to the last look at which messages waited."""
     away = Away(1.0, 10.0, 10.0 + DRAINED_SECONDS + 1)
