@@ -7,7 +7,7 @@ from importlib import import_module
 
 #: What sending needs, by platform. Adapters load it late, when it is not there: the web may never need it.
 _SENDS_WITH = {
-    "whatsapp": ("twilio.rest.api", "twilio.http.http_client"),
+    "whatsapp": ("twilio.rest.api", "aiohttp"),
     "telegram": ("telegram", "channels.bot_api"),
     "slack": ("slack_sdk.web.async_client",),
 }

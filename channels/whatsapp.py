@@ -9,11 +9,10 @@ import functools
 import hashlib
 import json
 import logging
-import os
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
-from urllib.parse import parse_qs, parse_qsl, urlsplit, urlunsplit
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qs, parse_qsl, urlencode, urlsplit, urlunsplit
 
 from channels.base import (
     AddressClosed,
@@ -30,6 +29,7 @@ from channels.base import (
     Unreachable,
 )
 from channels.fetch import Download
+from channels.http import PerLoop, never_sent
 from channels.markup import split, whatsapp_text
 from channels.media import MAX_BYTES
 from channels.signatures import TWILIO_SETTINGS, twilio_signed
@@ -48,14 +48,17 @@ from channels.types import (
     Turn,
 )
 
+if TYPE_CHECKING:
+    from aiohttp import ClientSession
+
 #: Characters Twilio takes in a message, and in one that carries buttons or is a caption.
 TEXT_LIMIT, BUTTONS_LIMIT = 1600, 1024
 #: Buttons a message may carry without an approved template, and characters on each.
 MAX_BUTTONS, LABEL_LIMIT = 3, 20
 #: Messages a second that a sender may send; Twilio raises it to 400 on request, its Sandbox takes one in 3 s.
 PACE = Pace(per_second=80)
-#: Seconds for one REST call; Twilio's own client would wait for ever.
-TIMEOUT = 10.0
+#: Sets of labels of which a process knows its Content by heart.
+MAX_CONTENTS = 1000
 #: Hops from Twilio's API to the network that keeps its files.
 MAX_REDIRECTS = 2
 #: Fields a form may have: Twilio sends about thirty.
@@ -71,8 +74,7 @@ _RATE_CODES = (20429, 63018)
 _CLOSED_CODES = (21211, 21610, 21614, 63003, 63016, 63024)
 #: Twilio's answers to a Content it does not know, or variables it does not like.
 _CONTENT_CODES = (21654, 21655, 21656, 63021, 63027, 63028, 92005)
-#: What urllib3 calls the errors that happen before a request leaves the machine.
-_BEFORE_SENDING = ("NewConnectionError", "NameResolutionError", "ConnectTimeoutError", "ConnectTimeout")
+_JSON = "application/json"
 
 
 class _Form:
@@ -88,7 +90,7 @@ class _Form:
 
 
 class WhatsAppChannel:
-    """One sender. Lives as long as the process; its HTTP client is made on the first send of each process.
+    """One sender. Lives as long as the process; its HTTP client as long as the loop it was made on.
 
     `api_url` replaces every Twilio origin. `shared_key` verifies webhooks instead of `auth_token` for accounts that
     turned on Twilio's shared keys; REST calls always use `auth_token`.
@@ -120,8 +122,9 @@ class WhatsAppChannel:
         self._status_callback = status_callback
         self._media, self._notebook = media, notebook
         self._api_url = api_url.rstrip("/") if api_url else None
-        self._client: tuple[int, Any] | None = None
-        _hush()
+        self._client = PerLoop(functools.partial(_new_client, account_sid, auth_token, self._api_url))
+        #: The Contents made or looked up so far, by their key.
+        self._contents: dict[str, str] = {}
 
     def __repr__(self) -> str:
         return f"WhatsAppChannel({self._name!r})"
@@ -192,10 +195,8 @@ class WhatsAppChannel:
     async def attend(self, turn: Turn) -> None:
         """Mark the message read and show "typing" until the reply, for 25 seconds at most."""
         with contextlib.suppress(Exception):
-            await asyncio.to_thread(self._typing, turn.message_id)
-
-    def _typing(self, message_sid: str) -> None:
-        self._twilio().request("POST", _TYPING_URL, data={"channel": "whatsapp", "messageId": message_sid})
+            data = {"channel": "whatsapp", "messageId": turn.message_id}
+            await self._client.here().request_async("POST", _TYPING_URL, data=data)
 
     async def fetch(self, media: Media) -> bytes:
         """Download from this account's messages, and from where Twilio redirects to, which sees no credentials."""
@@ -203,25 +204,22 @@ class WhatsAppChannel:
         found = re.fullmatch(own, media.ref)
         if found is None:
             raise FetchError("the file's address is not one of this Twilio account")
-        basic = base64.b64encode(f"{self._account_sid}:{self._auth_token}".encode()).decode()
+        basic = _basic(self._account_sid, self._auth_token)
         download = Download(MAX_BYTES, MAX_REDIRECTS, home=self._api_url or "")
-        file = await download.get((self._api_url or _ORIGINS[0]) + found.group(1), {"Authorization": f"Basic {basic}"})
+        file = await download.get((self._api_url or _ORIGINS[0]) + found.group(1), {"Authorization": basic})
         return file.data
 
     async def send(self, delivery: Delivery) -> Receipt:
         """Send one piece; buttons Twilio will not take are left out, the words ask for a typed answer anyway."""
-        return await asyncio.to_thread(self._send, delivery)
-
-    def _send(self, delivery: Delivery) -> Receipt:
         reply = delivery.reply
-        content = self._content(reply)
+        content = await self._content(reply)
         if content is None:
-            return self._create(delivery, self._words(reply))
+            return await self._create(delivery, self._words(reply))
         try:
-            return self._create(delivery, content)
+            return await self._create(delivery, content)
         except _ContentRefused:
-            self._notebook.put(self._content_key(reply), "")
-            return self._create(delivery, self._words(reply))
+            await self._remember(self._content_key(reply), "")
+            return await self._create(delivery, self._words(reply))
 
     def _words(self, reply: Reply) -> dict[str, Any]:
         fields: dict[str, Any] = {"body": whatsapp_text(reply.text)} if reply.text else {}
@@ -230,36 +228,44 @@ class WhatsAppChannel:
             fields["media_url"] = [self._media.url(file.ref, filename=file.filename, mime_type=file.mime_type)]
         return fields
 
-    def _create(self, delivery: Delivery, fields: Mapping[str, Any]) -> Receipt:
+    async def _create(self, delivery: Delivery, fields: Mapping[str, Any]) -> Receipt:
         sender = {"messaging_service_sid": self._service} if self._service else {"from_": self._from}
         if self._status_callback:
             sender["status_callback"] = _with_delivery(self._status_callback, delivery.id)
         with _translated("content_sid" in fields):
-            return Receipt(str(self._twilio().messages.create(to=delivery.conversation.chat, **sender, **fields).sid))
+            sent = await self._client.here().messages.create_async(to=delivery.conversation.chat, **sender, **fields)
+        return Receipt(str(sent.sid))
 
-    def _content(self, reply: Reply) -> dict[str, str] | None:
+    async def _content(self, reply: Reply) -> dict[str, str] | None:
         """The message as a quick reply: one Content per set of labels, made once, with everything else as variables."""
         if not 1 <= len(reply.buttons) <= MAX_BUTTONS:
             return None
         key = self._content_key(reply)
-        sid = self._notebook.get(key) or self._new_content(_labels(reply))
+        sid = self._contents.get(key)
         if not sid:
-            return None
-        self._notebook.put(key, sid)
+            sid = await asyncio.to_thread(self._notebook.get, key) or await self._new_content(_labels(reply))
+            if not sid:
+                return None
+            await self._remember(key, sid)
         values = [whatsapp_text(reply.text), *(button.data for button in reply.buttons)]
         variables = {str(number): value for number, value in enumerate(values, 1)}
         return {"content_sid": sid, "content_variables": json.dumps(variables, ensure_ascii=False)}
+
+    async def _remember(self, key: str, sid: str) -> None:
+        """For this process, and by the notebook for all others and those to come; "" forgets it."""
+        self._contents = {**self._contents, key: sid} if len(self._contents) < MAX_CONTENTS else {key: sid}
+        await asyncio.to_thread(self._notebook.put, key, sid)
 
     def _content_key(self, reply: Reply) -> str:
         shape = hashlib.sha256(json.dumps(_labels(reply)).encode()).hexdigest()[:20]
         return f"twilio:content:{self._account_sid}:{shape}"
 
-    def _new_content(self, labels: Sequence[str]) -> str | None:
+    async def _new_content(self, labels: Sequence[str]) -> str | None:
         """Create the Content. None when Twilio refuses: the words go out alone."""
         try:
             with _translated():
-                answer = self._twilio().request(
-                    "POST", _CONTENT_URL, headers={"Content-Type": "application/json"}, data=_quick_reply(labels)
+                answer = await self._client.here().request_async(
+                    "POST", _CONTENT_URL, headers={"Content-Type": _JSON}, data=_quick_reply(labels)
                 )
         except Ambiguous as exc:
             raise Unreachable("no answer from Twilio's Content API, nothing was sent") from exc
@@ -267,42 +273,53 @@ class WhatsAppChannel:
             raise Unreachable(f"Twilio's Content API answered {answer.status_code}, nothing was sent")
         return str(json.loads(answer.text)["sid"]) if answer.status_code in (200, 201) else None
 
-    def _twilio(self) -> Any:
-        """The REST client of this process: connections must not be shared across a fork."""
-        if self._client is None or self._client[0] != os.getpid():
-            self._client = (os.getpid(), _new_client(self._account_sid, self._auth_token, self._api_url))
-        return self._client[1]
 
-
-def _hush() -> None:
-    """Twilio's client logs every request at INFO, with addresses."""
-    logger = logging.getLogger("twilio.http_client")
-    logger.setLevel(max(logger.level, logging.WARNING))
-
-
-def _new_client(account_sid: str, auth_token: str, api_url: str | None) -> Any:
+def _new_client(account_sid: str, auth_token: str, api_url: str | None, session: ClientSession) -> Any:
     from twilio.rest import Client  # type: ignore[import-untyped]  # twilio ships no types
 
-    return Client(account_sid, auth_token, http_client=_http_client_type()(api_url))
+    return Client(account_sid, auth_token, http_client=_http_client_type()(session, api_url))
 
 
 @functools.lru_cache(maxsize=1)
 def _http_client_type() -> Any:
-    """Twilio's HTTP client with our timeout and origin. Defined late: its module costs 100 ms to import."""
-    from twilio.http.http_client import TwilioHttpClient  # type: ignore[import-untyped]  # twilio ships no types
+    """Twilio's HTTP client over our session and to our origin. Defined late: the SDK takes its time to import."""
+    from twilio.http import AsyncHttpClient  # type: ignore[import-untyped]  # twilio ships no types
+    from twilio.http.response import Response  # type: ignore[import-untyped]  # twilio ships no types
 
-    class HttpClient(TwilioHttpClient):  # type: ignore[misc]  # twilio ships no types
-        def __init__(self, api_url: str | None) -> None:
-            super().__init__(timeout=TIMEOUT)
-            self._api_url = api_url
+    class HttpClient(AsyncHttpClient):  # type: ignore[misc]  # twilio ships no types
+        def __init__(self, session: ClientSession, api_url: str | None) -> None:
+            super().__init__(logging.getLogger("twilio.http_client"), True, None)
+            self._session, self._api_url = session, api_url
 
-        def request(self, method: str, url: str, *args: Any, **kwargs: Any) -> Any:
-            answer = super().request(method, _rewritten(url, self._api_url), *args, **kwargs)
-            if answer.status_code == 429:  # Twilio's own error would not say for how long
-                raise RateLimited(_retry_after(answer.headers or {}))
-            return answer
+        async def request(
+            self,
+            method: str,
+            url: str,
+            params: Mapping[str, Any] | None = None,
+            data: Mapping[str, Any] | None = None,
+            headers: Mapping[str, str] | None = None,
+            auth: tuple[str, str] | None = None,
+            timeout: float | None = None,  # noqa: ASYNC109  # Twilio's signature; the session has limits of its own
+            allow_redirects: bool = False,
+        ) -> Any:
+            sent = dict(headers or {})
+            if auth:
+                sent["Authorization"] = _basic(*auth)
+            body = json.dumps(data) if sent.get("Content-Type") == _JSON else urlencode(data or {}, doseq=True)
+            async with self._session.request(
+                method, _rewritten(url, self._api_url), params=params, data=body.encode(), headers=sent,
+                allow_redirects=allow_redirects,
+            ) as answer:  # fmt: skip
+                text = await answer.text()
+            if answer.status == 429:  # Twilio's own error would not say for how long
+                raise RateLimited(_retry_after(answer.headers))
+            return Response(answer.status, text, answer.headers)
 
     return HttpClient
+
+
+def _basic(account_sid: str, auth_token: str) -> str:
+    return "Basic " + base64.b64encode(f"{account_sid}:{auth_token}".encode()).decode()
 
 
 def _retry_after(headers: Mapping[str, str]) -> float:
@@ -386,6 +403,7 @@ class _ContentRefused(Refused):
 @contextlib.contextmanager
 def _translated(with_content: bool = False) -> Any:
     """Say in our words what Twilio's client raised."""
+    from aiohttp import ClientError
     from twilio.base.exceptions import TwilioException  # type: ignore[import-untyped]  # twilio ships no types
 
     try:
@@ -396,8 +414,10 @@ def _translated(with_content: bool = False) -> Any:
             raise _ContentRefused from None
         # The cause is left out: Twilio's messages quote the phone number.
         raise error from None
-    except OSError as exc:
-        raise _network_error(exc) from exc
+    except (ClientError, TimeoutError, OSError) as exc:
+        if never_sent(exc):
+            raise Unreachable("no connection to Twilio") from exc
+        raise Ambiguous("the connection to Twilio broke before its answer") from exc
 
 
 def _rest_error(status: int, code: int | None) -> SendError:
@@ -408,13 +428,3 @@ def _rest_error(status: int, code: int | None) -> SendError:
     if status >= 500 or status == 0:
         return Ambiguous(f"Twilio answered {status}")
     return (AddressClosed if code in _CLOSED_CODES else Refused)(f"Twilio error {code or status}")
-
-
-def _network_error(exc: BaseException) -> SendError:
-    """requests wraps the error that tells whether anything was sent, so we look at the whole chain."""
-    link: BaseException | None = exc
-    while link is not None:
-        if type(link).__name__ in _BEFORE_SENDING:
-            return Unreachable("no connection to Twilio")
-        link = link.__cause__ or link.__context__
-    return Ambiguous("the connection to Twilio broke before its answer")

@@ -21,6 +21,7 @@ from channels.base import Channel, MediaSource, Notebook, Pace
 from channels.console import ConsoleChannel
 from channels.feed import Feed, RedisFeed
 from channels.media import LocalMediaStore
+from channels.sdks import load_sdks
 from channels.types import Conversation, Turn
 from config.embedded import running_url
 from config.keys import secret_keys
@@ -47,6 +48,7 @@ from workers.deliveries import Deliveries, RedisDeliveries
 from workers.drain import Drain
 from workers.founding import check_alone, found
 from workers.journals import Journals, RedisJournals
+from workers.lifeline import ALIVE, Lifeline
 from workers.mailbox import LUA, Limits, Mailbox, RedisMailbox
 from workers.notebook import RedisNotebook
 from workers.outbox import Postman, RedisOutbox
@@ -88,6 +90,7 @@ class Services:
     mailbox: Mailbox
     channels: Mapping[str, Channel]
     media: LocalMediaStore
+    lifeline: Lifeline
     drain: Drain
     reaper: Reaper
     auditor: Auditor
@@ -133,6 +136,7 @@ def bootstrap(
         wake_up,
         limits=Limits(limits.waiting, limits.per_minute, limits.in_one_go, limits.conversations),
     )
+    lifeline = Lifeline(data / ALIVE, own.name)
     return Services(
         settings=settings,
         public_url=public_url,
@@ -142,6 +146,7 @@ def bootstrap(
         mailbox=mailbox,
         channels=channels,
         media=media,
+        lifeline=lifeline,
         drain=Drain(
             mailbox,
             Postman(RedisOutbox(scripts, wake_up), channels, speak, paces=_paces(settings, channels, len(primaries))),
@@ -151,12 +156,20 @@ def bootstrap(
             media,
             settings.workers.turn_timeout,
             settings.workers.join_bursts,
+            lifeline.name,
         ),
-        reaper=Reaper(own.client, Scripts(own.client, LUA, gated=gated), wake_up),
+        reaper=Reaper(own.client, Scripts(own.client, LUA, gated=gated), wake_up, lifeline),
         auditor=Auditor(own.client, Ledger(data / LEDGER, Signer(keys)), gated=gated),
         deliveries=RedisDeliveries(scripts, wake_up),
         spool=Spool(SpoolFile(data / SPOOL), mailbox) if settings.spool else None,
     )
+
+
+def preload(settings: Settings) -> None:
+    """What a worker needs and every one has alike: the vendors' libraries, and what a yes is in its languages."""
+    load_sdks(channel.platform for channel in settings.channels.values())
+    for channel in settings.channels.values():
+        _parser(channel)
 
 
 def _check_shard(settings: Settings, shard: str) -> None:

@@ -94,19 +94,24 @@ def web(config: Path | None, data: Path, host: str, port: int, threads: int) -> 
 @_config
 @_data
 @click.option("--shard", envvar="SAYSO_SHARD", default="", help="The primary to work for, where there are several.")
-def worker(config: Path | None, data: Path, shard: str = "") -> None:
+@click.option(
+    "--processes", type=click.IntRange(1, 64), help="Fork so many, and another where one dies.  [default: be one]"
+)
+def worker(config: Path | None, data: Path, shard: str = "", processes: int | None = None) -> None:
     """Run a worker process: it answers turns and sends replies."""
-    from channels.sdks import load_sdks
-    from config.bootstrap import bootstrap, check_redis
+    from config.bootstrap import bootstrap, check_redis, preload
     from config.logs import set_up_logs
+    from config.prefork import prefork
     from workers.worker import run_worker
 
     set_up_logs()
     settings = load(config)
+    preload(settings)
+    if processes:
+        prefork(processes)
     with clear_errors():
         services = bootstrap(settings, data=data, patient=True, shard=shard)
         check_redis(services)
-    load_sdks(channel.platform for channel in settings.channels.values())
     run_worker(services)
 
 

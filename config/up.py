@@ -179,10 +179,10 @@ class Up:
         common = ["--config", str(self.config), "--data", str(self.data)]
         web = [*sayso, "web", *common, "--host", self.host, "--port", str(self.port)]
         self._children = [Child("web", web, environ)]
+        processes = ["--processes", str(self.workers)]
         self._children += [
-            Child(f"worker {name} {number}".replace("  ", " "), [*sayso, "worker", *common, *shard], environ)
+            Child(f"workers {name}".strip(), [*sayso, "worker", *common, *shard, *processes], environ)
             for name, shard in self._shards()
-            for number in range(1, self.workers + 1)
         ]
         for child in self._children:
             child.start()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import secrets
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -30,7 +29,7 @@ from workers.lane import (
     Work,
     stops,
 )
-from workers.mailbox import LEASE_MS, Mailbox
+from workers.mailbox import LEASE_MS, Mailbox, new_token
 from workers.offload import offload, reach
 from workers.outbox import Postman
 from workers.redis import ShardMoved
@@ -81,7 +80,7 @@ class Drain:
     """Works through conversations. One instance serves a worker's whole event loop.
 
     Without `media` the agent sees inbound files as the platform's handles. With `joins`, a burst of plain messages is
-    answered as one.
+    answered as one. What `worker` holds is known by that name.
     """
 
     mailbox: Mailbox
@@ -92,9 +91,15 @@ class Drain:
     media: MediaSink | None = None
     turn_timeout: float = TURN_TIMEOUT
     joins: bool = False
+    worker: str = ""
     clock: Callable[[], float] = time.monotonic
     _leaving: threading.Event = field(default_factory=threading.Event)
     _at_work: dict[str, _Held] = field(default_factory=dict)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no conversation is held."""
+        return not self._at_work
 
     def hand_over(self) -> None:
         """From now on each conversation is handed over after the turn it is at: this worker is told to stop."""
@@ -107,7 +112,7 @@ class Drain:
 
     async def run(self, conversation: str) -> None:
         """Empty a conversation's outbox and mailbox, in order, unless another worker is at it."""
-        token, asked = secrets.token_urlsafe(8), self.clock()
+        token, asked = new_token(self.worker), self.clock()
         try:
             taken = await reach(self.mailbox.lease, conversation, token)
         except ShardMoved as exc:  # it is woken where it arrives

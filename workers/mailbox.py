@@ -7,6 +7,7 @@ Everything a turn changes - the mailbox, the replies, the history, the pending a
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -166,6 +167,16 @@ class RedisMailbox:
         wake_up = self._wake_up(lease.conversation) if hand_over else ()
         answer = self._scripts.run("release", lease.conversation, lease.epoch, lease.token, flag, *wake_up)
         return read_work(answer[1]) if answer[0] == "more" else None
+
+
+def mark(worker: str) -> str:
+    """What the tokens of a worker's leases begin with."""
+    return f"{worker}."
+
+
+def new_token(worker: str) -> str:
+    """The token of one lease of a worker."""
+    return mark(worker) + secrets.token_urlsafe(8)
 
 
 def refusal(words: Words, outcome: Outcome) -> Reply:

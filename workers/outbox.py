@@ -16,6 +16,7 @@ from channels.types import Conversation, Delivery, Receipt, Reply
 from workers.lane import LaneLost, LaneParked, Lease, QueuedReply, Work, outbox_entry, read_work
 from workers.offload import reach
 from workers.redis import Scripts, WakeUp
+from workers.turnstile import Turnstile
 from workers.words import Speak
 
 log = logging.getLogger(__name__)
@@ -143,6 +144,8 @@ class Postman:
         self._sleep = sleep
         #: Channels whose pace this process has said: one that was changed since the last start becomes known.
         self._paced: set[str] = set()
+        #: The fewer are under way at once, the fewer it is unknown of whether they arrived when this process is killed.
+        self._turnstile = Turnstile()
 
     async def carry(self, lease: Lease, reply: QueuedReply) -> Work:
         """Send the reply and return what the lane holds next, None when nothing is left and the lane is let go.
@@ -160,6 +163,7 @@ class Postman:
             return await reach(self._outbox.settle, lease, reply, receipt=reply.receipt, let_go=True)
         pace = self._pace(delivery.conversation)
         await self._wait(lease, reply, delivery.conversation.channel, pace)
+        await self._turnstile.step()
         try:
             receipt = await _send(channel, self._repeated(channel, delivery) if reply.suspect else delivery)
         except SendError as exc:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
-
 from redis import Redis
 
 from workers.redis import PREFIX
@@ -23,10 +21,10 @@ _COUNT = "return redis.call('ZCOUNT', KEYS[1], redis.call('TIME')[1] - ARGV[1], 
 class Presence:
     """One worker's sign of life, and the count of all; on Redis's clock."""
 
-    def __init__(self, client: Redis, *, prefix: str = PREFIX) -> None:
+    def __init__(self, client: Redis, name: str = "", *, prefix: str = PREFIX) -> None:
         self._client = client
         self._key = f"{prefix}workers"
-        self._name = secrets.token_urlsafe(8)
+        self._name = name
         self._beat = client.register_script(_BEAT)
         self._count = client.register_script(_COUNT)
 
@@ -34,9 +32,9 @@ class Presence:
         """Say that this worker lives."""
         self._beat(keys=[self._key], args=[self._name, GONE_SECONDS])
 
-    def leave(self) -> None:
-        """Say that this worker stops."""
-        self._client.zrem(self._key, self._name)
+    def leave(self, name: str = "") -> None:
+        """Say that this worker stops, or that the one of this name has."""
+        self._client.zrem(self._key, name or self._name)
 
     def count(self) -> int:
         """How many workers live. Raises redis.RedisError."""

@@ -57,8 +57,12 @@ WAIT_SECONDS = 1
 SILENT_SECONDS = 3
 #: Seconds between two looks for urgent jobs while only their places are free.
 FULL_SECONDS = 0.05
-#: Jobs taken from the queue in one go at most.
-BATCH = 100
+#: What a worker holds when it begins.
+FIRST_HELD = 8
+#: Jobs taken from the queue in one go at most: other workers want some too.
+BATCH = 16
+#: Rounds of the loop for which a batch is looked at before the next one is taken: a loop that is busy takes its time.
+ROUNDS = 8
 #: Seconds that what is cut off at the end of the grace has to let its lanes go.
 CUT_SECONDS = 3.0
 
@@ -93,6 +97,13 @@ class Capacity:
     reserve: int = 10
     grace_seconds: float = 20.0
 
+    def after(self, seconds: float) -> int:
+        """How much a worker holds that is so old: twice as much each second, from a little.
+
+        One that dies young takes few conversations with it, and what waited for it is shared with the others.
+        """
+        return int(min(self.concurrency, FIRST_HELD * 2 ** min(seconds, 30)))
+
 
 class SaysoWorker(BaseWorker):
     """Runs `perform(conversation)` for each job, many at once, on `loop`. What is not our job is refused."""
@@ -124,6 +135,7 @@ class SaysoWorker(BaseWorker):
         #: Jobs that RQ was told to stop, until they have ended.
         self._stopped: set[str] = set()
         self._looked_for_suspension = float("-inf")
+        self._born = time.monotonic()
         self._in_a_hurry = False
 
     @property
@@ -165,6 +177,7 @@ class SaysoWorker(BaseWorker):
         self._start(cast("SaysoJob", job))
         while self._more:
             self._start(self._more.popleft())
+        self._catch_up()
 
     def heartbeat(self, timeout: int | None = None, pipeline: Any = None) -> None:
         """RQ's, when the books write it. The main thread needs none of its own."""
@@ -281,12 +294,11 @@ class SaysoWorker(BaseWorker):
 
     def _room(self, patient: bool) -> tuple[int, int]:
         """Places for any job and for urgent ones; when there are none for all, after a short wait."""
+        most = self._capacity.after(time.monotonic() - self._born)
         with self._ended_one:
-            full = len(self._running) >= self._capacity.concurrency
-            if full or not patient:
+            if len(self._running) >= most or not patient:
                 self._ended_one.wait(FULL_SECONDS)
-            running = len(self._running)
-        free = self._capacity.concurrency - running
+            free = most - len(self._running)
         return min(free, BATCH), min(free + self._capacity.reserve, BATCH)
 
     def _take(self, room: tuple[int, int], moved: bytes | str = b"") -> list[SaysoJob]:
@@ -341,6 +353,12 @@ class SaysoWorker(BaseWorker):
             self._stopped.discard(job.id)
             self._ended_one.notify()
 
+    def _catch_up(self) -> None:
+        """Wait until the loop has looked at what was started, among all else that it is at."""
+        if self._loop is not None:
+            with contextlib.suppress(TimeoutError):
+                self._loop.submit(_rounds_of_the_loop()).result(WAIT_SECONDS)
+
     def _guarded(self, call: Callable[[], Any]) -> Any:
         """What RQ asks of Redis between jobs. One that is away is no reason to let go of what runs."""
         try:
@@ -354,6 +372,11 @@ class SaysoWorker(BaseWorker):
 async def _in_time(work: Callable[[], Coroutine[Any, Any, None]], seconds: float | None) -> None:
     async with asyncio.timeout(seconds if seconds and seconds > 0 else None):
         await work()
+
+
+async def _rounds_of_the_loop() -> None:
+    for _ in range(ROUNDS):
+        await asyncio.sleep(0)
 
 
 def _on_their_way(queue: Queue) -> str:
@@ -370,6 +393,7 @@ def run_worker(services: Services) -> None:
     for each in background:
         each.add_done_callback(_report_end)
     told_to_stop, heard = threading.Event(), False
+    services.lifeline.hold()
     while not told_to_stop.is_set():
         try:
             _new_worker(services, process.loop, told_to_stop).work(logging_level="WARNING")
@@ -385,6 +409,8 @@ def run_worker(services: Services) -> None:
     if heard:  # without Redis, silence says the same
         _leave(services)
     process.loop.close()
+    if services.drain.is_idle:  # what it still holds is taken over when its process has ended
+        services.lifeline.leave()
 
 
 def _rounds(services: Services) -> list[Coroutine[Any, Any, None]]:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import signal
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from random import Random
 
+from config.simulation.crew import pick
 from config.simulation.full import Full
-from config.simulation.machine import Machine, pick
+from config.simulation.machine import Machine
 from config.simulation.outage import Outage
 from config.simulation.plan import Plan, Room
-from config.up import Child
 from workers.mailbox import LEASE_MS
 
 #: Seconds that a worker is stopped for: twice as long as it may hold a conversation without a word.
@@ -30,6 +32,8 @@ _COUNTED = {
 }
 #: What takes something out of a worker's hands.
 _HITS = ("workers killed", "pauses", "redis killed", "outages", "memory full", "disk full", "redis ended", "ended")
+#: How many of the kills take a parent of workers too, and with it half of them.
+PARENTS = 0.05
 #: Workers that are left running when others are stopped.
 LEAST_AWAKE = 2
 
@@ -40,10 +44,11 @@ class Faults:
     def __init__(self, machine: Machine, plan: Plan, chance: Random, now: float) -> None:
         self.counts: Counter[str] = Counter()
         self._machine, self._chance = machine, chance
-        self._paused: dict[int, tuple[Child, float]] = {}
-        self._old: list[Child] = []
+        self._paused: dict[int, float] = {}
+        self._old: list[int] = []
         self.outage = Outage(machine.redis, machine.doors, plan.outage, now)
         self._full = Full(machine.redis)
+        machine.crew.at_work()  # whoever is there from the beginning must be there in the end
         self._rates: dict[str, float] = {f"kill {part}": seconds for part, seconds in plan.kill.items()}
         self._rates |= {"pause": plan.pause} if plan.pause else {}
         self._rates |= {"restart": plan.restart} if plan.restart else {}
@@ -103,14 +108,21 @@ class Faults:
         return seconds * (0.5 + self._chance.random())
 
     def _kill_worker(self, _: float) -> None:
-        """One that is at work. The stopped ones are spared: what they do when they go on is a fault of its own."""
-        victim = pick(self._machine.workers, self._chance, self._awake())
-        if victim:
-            self._machine.replace(victim, signal.SIGKILL)
-            self.counts["workers killed"] += 1
+        """One that is at work, now and then their parent too.
+
+        The stopped ones are spared: what they do when they go on is a fault of its own.
+        """
+        victim = pick(self._awake(), self._chance)
+        if not victim:
+            return
+        if self._chance.random() < PARENTS:
+            self._machine.crew.kill_parent(self._chance)
+            self.counts["parents killed"] += 1
+        self._machine.crew.kill(victim)
+        self.counts["workers killed"] += 1
 
     def _awake(self) -> set[int]:
-        return self._machine.redis.workers() - set(self._paused)
+        return self._machine.crew.at_work() - set(self._paused)
 
     def _kill_web(self, _: float) -> None:
         self._machine.restart_web(self._chance.choice(self._machine.webs), signal.SIGKILL)
@@ -127,33 +139,38 @@ class Faults:
             self.counts[f"{room} full"] += 1
 
     def _pause(self, now: float) -> None:
-        victim = pick(self._machine.workers, self._chance, self._awake())
-        if victim and victim.process and len(self._machine.workers) - len(self._paused) > LEAST_AWAKE:
-            victim.process.send_signal(signal.SIGSTOP)
-            self._paused[victim.process.pid] = (victim, now + PAUSED_SECONDS)
+        awake = self._awake()
+        if len(awake) > LEAST_AWAKE:
+            victim = pick(awake, self._chance)
+            _signal(victim, signal.SIGSTOP)
+            self._paused[victim] = now + PAUSED_SECONDS
             self.counts["pauses"] += 1
 
     def _wake(self, now: float) -> None:
-        for pid, (worker, until) in list(self._paused.items()):
+        for pid, until in list(self._paused.items()):
             if now >= until:
-                if worker.process is not None:
-                    worker.process.send_signal(signal.SIGCONT)
+                _signal(pid, signal.SIGCONT)
                 del self._paused[pid]
 
     def _restart(self, _: float) -> None:
         """Replace every worker one after the other, then the webs."""
         if not self._old:
-            self._old = list(self._machine.workers)
+            self._old = sorted(self._machine.crew.at_work())
 
     def _roll(self) -> None:
         """The next step of a rolling restart, when the last one is done."""
-        if not self._old or self._machine.leaving:
+        if not self._old or self._machine.crew.leaving:
             return
         worker = self._old.pop()
-        if worker in self._machine.workers and worker.process and worker.process.pid not in self._paused:
-            self._machine.replace(worker, signal.SIGTERM)
+        if worker in self._awake():
+            self._machine.crew.tell_to_stop(worker)
             self.counts["workers restarted"] += 1
         if not self._old:
             for web in self._machine.webs:
                 self._machine.restart_web(web, signal.SIGTERM)
                 self.counts["web restarted"] += 1
+
+
+def _signal(pid: int, number: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, number)

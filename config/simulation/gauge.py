@@ -40,19 +40,17 @@ class Gauge:
     def tend(self, now: float) -> None:
         """Look once, when everything is warm."""
         if not self.warm and now >= self.began + WARM_SECONDS:
-            self.warm = {pid: _resident_mb(pid) for pid in self._pids().values()}
+            self.warm = {pid: _resident_mb(pid) for _, pid in self._processes()}
 
     def read(self, conversations: int) -> Memory:
         """What is known at the end. Raises RedisError."""
-        processes = [
-            (name, self.warm[pid], _resident_mb(pid)) for name, pid in self._pids().items() if pid in self.warm
-        ]
+        lived = [(name, pid) for name, pid in self._processes() if pid in self.warm]
+        processes = [(name, self.warm[pid], _resident_mb(pid)) for name, pid in lived]
         return Memory(processes, (self.machine.redis.used_bytes() - self.redis_bytes) / conversations)
 
-    def _pids(self) -> dict[str, int]:
-        children = [*self.machine.webs, *self.machine.workers]
-        running = [child for child in children if child.is_alive() and child.process]
-        return {f"{child.name} {number}": child.process.pid for number, child in enumerate(running) if child.process}
+    def _processes(self) -> list[tuple[str, int]]:
+        webs = [("web", web.process.pid) for web in self.machine.webs if web.process]
+        return [*webs, *(("worker", pid) for pid in sorted(self.machine.crew.at_work()))]
 
 
 def _resident_mb(pid: int) -> float:

@@ -55,7 +55,9 @@ class Inbox:
 
     def add(self, sent: Mapping[str, Any], at: float) -> None:
         """Read one message as the platform got it."""
-        bill, telling = self._reader.read(sent["text"])
+        *others, (bill, telling) = self._reader.read(sent["text"])
+        for other, aside in others:  # it speaks of an older question by the way
+            self.heard.append(Heard(at, aside.text, (), frozenset(), frozenset(), other, aside))
         instead = _numbers(_INSTEAD, telling.text)
         named = (sent["media"] or {}).get("filename", "")
         self.heard.append(

@@ -11,13 +11,13 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
-from random import Random
 from typing import IO, Self
 
 import yaml
 
 from channels.fakes.platforms import FakePlatforms
 from config.embedded import socket_path
+from config.simulation.crew import Crew
 from config.simulation.door import workers_known
 from config.simulation.plan import Plan
 from config.simulation.server import Server
@@ -35,14 +35,12 @@ class Machine:
     def __init__(self, plan: Plan, data: Path, platforms: FakePlatforms) -> None:
         self.redis = Server(data)
         self.doors = [f"127.0.0.1:{_free_port()}" for _ in range(plan.webs)]
-        self.workers: list[Child] = []
-        self.leaving: list[Child] = []
         self.hooks: list[tuple[str, str]] = []
         self._plan, self._data, self._platforms = plan, data, platforms
         self._log: IO[bytes] | None = None
         self._stack = ExitStack()
         self.webs: list[Child] = []
-        self._started = 0
+        self.crew = Crew([], self.redis.workers)
         self._proxy = self._child("proxy")
 
     def __enter__(self) -> Self:
@@ -59,23 +57,6 @@ class Machine:
     def __exit__(self, *_: object) -> None:
         self._stack.close()
 
-    def replace(self, worker: Child, number: int) -> None:
-        """End a worker with a signal and start another one: at once."""
-        self.workers.remove(worker)
-        _signal(worker, number)
-        if number == signal.SIGKILL:
-            _reap(worker)
-        else:
-            self.leaving.append(worker)
-        self.start_worker()
-
-    def start_worker(self) -> None:
-        """One more worker. Where clocks are wrong, every other one is behind and the others are ahead."""
-        worker = self._child("worker", skew=-self._plan.skew if self._started % 2 == 0 else self._plan.skew)
-        self._started += 1
-        worker.start()
-        self.workers.append(worker)
-
     def restart_web(self, web: Child, number: int) -> None:
         """End a web with a signal and start it again."""
         _signal(web, number)
@@ -83,16 +64,11 @@ class Machine:
         web.start()
 
     def tend(self) -> int:
-        """Replace workers and webs that ended although nobody killed them. Returns how many."""
-        self.leaving = [worker for worker in self.leaving if worker.is_alive()]
-        dead = [worker for worker in self.workers if not worker.is_alive()]
-        for worker in dead:
-            self.workers.remove(worker)
-            self.start_worker()
+        """Start again what ended although nobody killed it. Returns how many: of workers, those seen at work."""
         closed = [web for web in self.webs if not web.is_alive()]
         for web in closed:
             web.start()
-        return len(dead) + len(closed)
+        return self.crew.tend() + len(closed)
 
     def lost_replies(self) -> int:
         """How many of Redis's replies the proxy lost; known when the machine was stopped."""
@@ -110,16 +86,21 @@ class Machine:
             self._proxy = self._child("proxy")
             self._proxy.start()
             _until(self._front.exists, "the proxy does not listen")
-        self.webs = [self._child("web", door, self._plan.skew) for door in self.doors]
+        self.webs = [self._child("web", door, skew=self._plan.skew) for door in self.doors]
         for web in self.webs:
             web.start()
-        for _ in range(self._plan.workers):
-            self.start_worker()
+        self.crew = Crew(self._parents(), self.redis.workers)
+        self.crew.tend()
         for door in self.doors:
             _until(lambda door=door: workers_known(door) >= self._plan.workers, f"not ready: see {self._log_path}")  # type: ignore[misc]
 
+    def _parents(self) -> list[Child]:
+        """Two parents of workers. Where clocks are wrong, those of one are ahead and those of the other behind."""
+        skews, counts = (-self._plan.skew, self._plan.skew), _halves(self._plan.workers)
+        return [self._child("worker", count=count, skew=skew) for count, skew in zip(counts, skews, strict=False)]
+
     def _stop(self) -> None:
-        children = [*self.workers, *self.leaving, *self.webs]
+        children = [*self.crew.parents, *self.webs]
         for child in children:
             _signal(child, signal.SIGTERM)
         for child in [*children, self._proxy]:
@@ -135,12 +116,12 @@ class Machine:
         """Where the proxy listens."""
         return socket_path(self._data).with_name("front.sock")
 
-    def _child(self, name: str, door: str = "", skew: float = 0.0) -> Child:
+    def _child(self, name: str, door: str = "", count: int = 1, skew: float = 0.0) -> Child:
         python = [sys.executable, "-P", "-m", *(["config.simulation.clock", str(skew)] if skew else [])]
         common = ["--config", str(self._data / "sayso.yaml"), "--data", str(self._data)]
         commands = {
             "web": [*python, "config.cli", "web", *common, "--port", door.rpartition(":")[2]],
-            "worker": [*python, "config.cli", "worker", *common],
+            "worker": [*python, "config.cli", "worker", *common, "--processes", str(count)],
             "proxy": [*python, "config.simulation.proxy", *self._proxy_arguments()],
         }
         return Child(name, commands[name], self._environ(), log=self._log)
@@ -162,10 +143,9 @@ class Machine:
         }
 
 
-def pick(children: list[Child], chance: Random, pids: set[int]) -> Child | None:
-    """One of those that run and have one of these process ids."""
-    able = [child for child in children if child.is_alive() and child.process and child.process.pid in pids]
-    return chance.choice(able) if able else None
+def _halves(count: int) -> list[int]:
+    """How many workers each of two parents has; one worker has one."""
+    return [half for half in (count - count // 2, count // 2) if half]
 
 
 def _signal(child: Child, number: int) -> None:

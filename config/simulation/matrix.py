@@ -55,8 +55,8 @@ ROWS: Mapping[str, Mapping[str, Any]] = {
     "workers": {"kill": {"worker": _KILLS["worker"]}},
     "redis": {"kill": {"worker": _KILLS["worker"], "redis": _KILLS["redis"]}},
     "web": {"kill": {"web": _KILLS["web"] / 3}},
-    "outage": {"outage": plan.OUTAGE_SECONDS},
-    "spool": {"outage": plan.OUTAGE_SECONDS, "spool": True, "webs": 2},
+    "outage": {},
+    "spool": {"spool": True, "webs": 2},
     "memory": {"full": {"memory": plan.FULL_SECONDS}},
     "disk": {"full": {"disk": plan.FULL_SECONDS}},
     "ahead": {"skew": plan.SKEW_SECONDS, **_TIMELY},
@@ -73,9 +73,11 @@ ROWS: Mapping[str, Mapping[str, Any]] = {
 }
 
 
-#: The size of a row where none is given: of one that is about speed.
+#: The size of a row where none is given.
 SIZES: Mapping[str, Mapping[str, Any]] = {
     "load": {"rate": 100.0, "minutes": 10.0, "turns": 60_000, "conversations": 500},
+    "outage": {"outage": plan.OUTAGE_SECONDS},
+    "spool": {"outage": plan.OUTAGE_SECONDS},
 }
 
 

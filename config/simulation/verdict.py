@@ -6,6 +6,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Literal
 
 from config.simulation.effects import Entry
@@ -15,8 +16,8 @@ from config.simulation.effects import Entry
 Kind = Literal["question", "early", "done", "failed", "unknown", "correction", "foreign", "nothing", "aside", "odd"]
 #: What says nothing of how the matter stands.
 NO_OUTCOME: tuple[Kind, ...] = ("question", "early", "foreign", "aside")
-#: What a person knows in the end.
-Ending = Literal["done", "failed", "unknown", "corrected", "not started", "untold"]
+#: What a person knows in the end. `asked again`: whoever was told that it was too early did not decide once more.
+Ending = Literal["done", "failed", "unknown", "corrected", "not started", "asked again", "untold"]
 
 #: How people read them, in this order. Written out here: the catalogue is what is judged.
 _WORDS: tuple[tuple[Kind, re.Pattern[str]], ...] = (
@@ -35,6 +36,8 @@ DONE = r"^(Paid|Booked|Charged|Refunded) {bill}\.$"
 _WINDOW = re.compile(r"within (\d+) (second|minute|hour)s?\b")
 _SECONDS = {"second": 1.0, "minute": 60.0, "hour": 3600.0}
 _BILL = re.compile(r"\bb\d+\b")
+#: What else a message may begin with: an older question that it answers by the way.
+_DROPPED = re.compile(r"(Not confirmed, so I dropped this: .*?\bb\d+\b\.)\n\n(?=[^\0]*\bb\d+\b)")
 _MARK = re.compile(r"^\(sent again, the first try may have arrived\)\s*")
 
 
@@ -66,8 +69,15 @@ class Reader:
         self._asked = ""
         self._done = re.compile(done.replace("{bill}", r"\bb\d+\b"))
 
-    def read(self, text: str) -> tuple[str, Telling]:
-        """The bill a message is about, "" for none so far, and what it says of it."""
+    def read(self, text: str) -> list[tuple[str, Telling]]:
+        """What a message is about: each bill, "" for none so far, and what it says of it."""
+        dropped = _DROPPED.search(text.replace("*", ""))
+        if dropped is None:
+            return [self._one(text)]
+        mark = dropped.string[: dropped.start()]
+        return [self._one(mark + dropped[1]), self._one(mark + dropped.string[dropped.end() :])]
+
+    def _one(self, text: str) -> tuple[str, Telling]:
         telling = _read(text, self._done)
         named = _BILL.search(text)
         bill = named[0] if named else self._asked
@@ -90,7 +100,7 @@ def tellings(texts: Iterable[str]) -> dict[str, list[Telling]]:
     """The messages of one chat by bill."""
     reader = Reader()
     told: dict[str, list[Telling]] = defaultdict(list)
-    for bill, telling in map(reader.read, texts):
+    for bill, telling in chain.from_iterable(map(reader.read, texts)):
         told[bill].append(telling)
     return told
 
@@ -109,7 +119,8 @@ def judge(told: Sequence[Telling], entries: Sequence[Entry], acts: int) -> Verdi
     fresh = sum(not telling.marked and telling.kind != "correction" for telling in answers)
     if fresh > acts:
         faults.append(f"answered {fresh} times to {acts} acts")
-    return Verdict(_ending(kinds), effects, tuple(faults))
+    asked_again = not kinds and not effects and bool(answers) and answers[-1].kind == "early"
+    return Verdict("asked again" if asked_again else _ending(kinds), effects, tuple(faults))
 
 
 def _read(text: str, done: re.Pattern[str]) -> Telling:

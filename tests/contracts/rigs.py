@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from dataclasses import replace
+from pathlib import Path
 
 from redis import Redis
 
@@ -14,6 +15,7 @@ from pending.seal import split_button
 from pending.texts import Texts, speak
 from workers.deliveries import RedisDeliveries
 from workers.journals import RedisJournals
+from workers.lifeline import Lifeline
 from workers.mailbox import LEASE_MS, LUA, Limits, RedisMailbox
 from workers.memory import MemoryLanes
 from workers.outbox import RedisOutbox
@@ -93,7 +95,7 @@ class RedisRig(Rig):
         self.journals = RedisJournals(scripts)
         self.deliveries = RedisDeliveries(scripts)
         self.woken: list[str] = []
-        self.reaper = Reaper(client, scripts, self._wake_up)
+        self.reaper = Reaper(client, scripts, self._wake_up, Lifeline(Path("none")))
 
     def pass_time(self, seconds: float) -> None:
         """Move back the lease, the pace, what is due, when turns were received, when timers ring and windows close."""

@@ -138,3 +138,21 @@ def test_waits_begin_with_the_first_delivery() -> None:
     """Seconds from the act to its first answer."""
     found = judged([SAID, ASK], ["You said: t1", ASKED])
     assert (found.waits, found.wait(0.5), found.wait(1.0)) == ([3.0, 3.0], 3.0, 3.0)
+
+
+def test_a_message_that_asks_and_drops_an_older_question_tells_of_both() -> None:
+    """Who stopped waiting asks anew; then both questions are dealt with in one message."""
+    new, yes = Act(3, "ask", "b3", 3.0), Act(4, "agree", "b3", 4.0)
+    both = "Not confirmed, so I dropped this: Pay b2.\n\n" + ASKED.replace("b2", "b3")
+    paid = Entry("b3", "effect", "", 1)
+    assert promises(judged([ASK, new, yes], [ASKED, both, "Paid b3."], [paid])) == []
+    assert promises(judged([ASK, new, yes], [ASKED, both, "Paid b3."], [EFFECT, paid])) == ["unwanted"]
+    assert judged([ASK, new, yes], [ASKED, both, MARK + both, "Paid b3."], [paid]).repeated == 1
+
+
+def test_whoever_was_asked_again_and_did_not_answer_was_told() -> None:
+    """An early yes changes nothing, and is not for ever."""
+    early = "I had not asked yet when you said that. Do you want this? Pay b2"
+    found = judged([ASK, YES], [ASKED, early])
+    assert (promises(found), found.endings["asked again"]) == ([], 1)
+    assert "untold" in promises(judged([ASK, YES], [ASKED, early], [EFFECT]))

@@ -22,6 +22,7 @@ from config.schema import WorkerSettings
 from tests.contracts.rigs import CHAT, turn, voice
 from workers import jobs
 from workers.lane import Change
+from workers.lifeline import Lifeline
 from workers.mailbox import LUA, Limits, RedisMailbox
 from workers.queue import FIRST, QUEUE, ForbiddenJob, SaysoJob, WakeUps, make_job
 from workers.reaper import Reaper
@@ -232,9 +233,14 @@ def test_handed_over_lane_goes_to_the_end_of_the_queue(bare, mailbox):
     assert [job == b"somebody-elses" for job in bare.lrange(f"rq:queue:{QUEUE}", 0, -1)] == [True, False]
 
 
-def test_wake_up_that_is_still_queued_is_not_repeated(bare, mailbox, redis_client):
+def new_reaper(client, folder):
+    """The reaper of one worker, which wakes through RQ."""
+    return Reaper(client, Scripts(client, LUA), WakeUps(client), Lifeline(folder))
+
+
+def test_wake_up_that_is_still_queued_is_not_repeated(bare, mailbox, redis_client, tmp_path):
     """A long queue must not grow by itself, round after round of the reaper."""
-    reaper = Reaper(redis_client, Scripts(redis_client, LUA), WakeUps(redis_client))
+    reaper = new_reaper(redis_client, tmp_path)
     mailbox.accept(turn())
     for _ in range(3):
         redis_client.delete("sayso:reaper")
@@ -273,30 +279,30 @@ def test_worker_drains_what_was_accepted(bare, mailbox, work, drained):
     assert bare.keys("rq:job:*") == []
 
 
-def test_reaper_puts_the_lost_job_back(bare, redis_client, mailbox, work, drained):
+def test_reaper_puts_the_lost_job_back(bare, redis_client, mailbox, work, drained, tmp_path):
     """A job that died with its worker is written again."""
     mailbox.accept(turn())
     bare.delete(f"rq:queue:{QUEUE}")
     for key in redis_client.scan_iter("sayso:{*}:due"):
         redis_client.zadd(key, {CHAT.id: 0})
-    assert Reaper(redis_client, Scripts(redis_client, LUA), WakeUps(redis_client)).round() == 1
+    assert new_reaper(redis_client, tmp_path).round() == 1
     work()
     assert drained == [CHAT.id]
 
 
-def test_lane_somebody_took_meanwhile_is_not_woken(bare, redis_client, mailbox):
+def test_lane_somebody_took_meanwhile_is_not_woken(bare, redis_client, mailbox, tmp_path):
     """Between the reaper's list and its wake-up a worker may have come."""
     mailbox.accept(turn())
-    assert Reaper(redis_client, Scripts(redis_client, LUA), WakeUps(redis_client))._wake(CHAT.id) is False
+    assert new_reaper(redis_client, tmp_path)._wake(CHAT.id) is False
     assert bare.llen(f"rq:queue:{QUEUE}") == 1
 
 
-def test_two_reapers_do_not_wake_twice(redis_client, mailbox):
+def test_two_reapers_do_not_wake_twice(redis_client, mailbox, tmp_path):
     """One of them works at a time, and what it woke is not due any more."""
     mailbox.accept(turn())
     for key in redis_client.scan_iter("sayso:{*}:due"):
         redis_client.zadd(key, {CHAT.id: 0})
-    reapers = [Reaper(redis_client, Scripts(redis_client, LUA), WakeUps(redis_client)) for _ in range(2)]
+    reapers = [new_reaper(redis_client, tmp_path) for _ in range(2)]
     first = [reaper.round() for reaper in reapers]
     redis_client.delete("sayso:reaper")
     assert (first, reapers[1].round()) == ([1, 0], 0)

@@ -8,16 +8,17 @@ import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from workers import reaper as reapers
+from workers.lifeline import Lifeline
 from workers.mailbox import LUA
 from workers.reaper import Reaper
 from workers.redis import Scripts
 
 
 @pytest.mark.parametrize("error", [RedisConnectionError("away"), ValueError("no number"), KeyError("gone")])
-def test_round_that_fails_is_reported_and_not_the_last(redis_client, monkeypatch, caplog, error):
+def test_round_that_fails_is_reported_and_not_the_last(redis_client, monkeypatch, caplog, tmp_path, error):
     """A worker that stopped to reap, and to show signs of life, would be half dead and nobody would know."""
     monkeypatch.setattr(reapers, "INTERVAL", 0)
-    reaper = Reaper(redis_client, Scripts(redis_client, LUA), lambda _: ())
+    reaper = Reaper(redis_client, Scripts(redis_client, LUA), lambda _: (), Lifeline(tmp_path))
     rounds = []
 
     async def story():

@@ -19,6 +19,7 @@ from tests.workers.fakes import Bot
 from tests.workers.fleet import ROOM, SHARD, FleetRig
 from workers.founding import check_alone, found
 from workers.lane import Change
+from workers.lifeline import Lifeline
 from workers.mailbox import LUA, RedisMailbox
 from workers.reaper import Reaper
 from workers.redis import PREFIX, SHARDS, RedisUnfit, Scripts, ShardMoved
@@ -155,14 +156,14 @@ def test_worker_whose_shard_moves_under_its_turn_follows_it(fleet):
     assert fleet.held("a") == {}
 
 
-def test_reaper_wakes_what_is_at_home_on_its_server(fleet):
+def test_reaper_wakes_what_is_at_home_on_its_server(fleet, tmp_path):
     """It looks at no shard that lives elsewhere, and fails on none."""
     rig, woken = fleet.rig(), []
     rig.accept(turn())
     fleet.clients["a"].zadd(f"{ROOM}:due", {CHAT.id: 0})
     for name in "ba":
         wake_up = lambda conversation, name=name: woken.append(name) or ()  # noqa: E731
-        Reaper(fleet.clients[name], fleet.gated(name), wake_up).round()
+        Reaper(fleet.clients[name], fleet.gated(name), wake_up, Lifeline(tmp_path)).round()
     assert woken == ["a"]
 
 

@@ -28,7 +28,7 @@ from workers import jobs
 from workers import worker as workers
 from workers.loop import LoopThread
 from workers.queue import DRAIN, QUEUE
-from workers.worker import run_worker
+from workers.worker import Capacity, run_worker
 
 QUEUE_KEY = f"rq:queue:{QUEUE}"
 ON_THEIR_WAY = f"{QUEUE_KEY}:intermediate"
@@ -543,11 +543,14 @@ class Rounds:
 def process_of(redis_url: str, perform) -> SimpleNamespace:
     """Services of a worker process."""
     rounds = Rounds()
-    drain = SimpleNamespace(run=perform, hand_over=lambda: None, look_up=lambda _: None)
+    drain = SimpleNamespace(run=perform, hand_over=lambda: None, look_up=lambda _: None, is_idle=True)
     settings = SimpleNamespace(workers=WorkerSettings())
+    held = []
+    lifeline = SimpleNamespace(held=held, hold=lambda: held.append("held"), leave=lambda: held.append("left"))
     return SimpleNamespace(
-        redis_url=redis_url, settings=settings, drain=drain, reaper=rounds, auditor=Rounds(), media=rounds
-    )
+        redis_url=redis_url, settings=settings, drain=drain, reaper=rounds, auditor=Rounds(), media=rounds,
+        lifeline=lifeline,
+    )  # fmt: skip
 
 
 def test_run_worker_works_until_told_and_says_good_bye(bare, redis_url, caplog):
@@ -563,6 +566,7 @@ def test_run_worker_works_until_told_and_says_good_bye(bare, redis_url, caplog):
     assert services.reaper.left == 1
     assert services.reaper.cancelled.wait(30)
     assert services.auditor.cancelled.wait(30)
+    assert services.lifeline.held == ["held", "left"]
     assert "media.not_swept" in caplog.text
     jobs._processes.pop(os.getpid()).loop.close()
 
@@ -587,3 +591,25 @@ def test_run_worker_tries_again_when_redis_is_away_at_its_birth(bare, redis_url,
     run_worker(services)
     assert services.reaper.left == 1
     jobs._processes.pop(os.getpid()).loop.close()
+
+
+def test_worker_that_still_holds_lanes_at_its_end_is_taken_for_dead(bare, redis_url):
+    """What it was cut off from is taken over as soon as its process has ended."""
+    services = process_of(redis_url, None)
+    services.drain.is_idle = False
+
+    async def perform(_: str) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    services.drain.run = perform
+    enqueue(bare, 1)
+    run_worker(services)
+    assert services.lifeline.held == ["held"]
+    jobs._processes.pop(os.getpid()).loop.close()
+
+
+def test_young_worker_holds_little_and_twice_as_much_each_second():
+    """What dies young takes few with it; what lives is soon at its full strength, and never above."""
+    capacity = Capacity(concurrency=100)
+    assert [capacity.after(seconds) for seconds in (0, 1, 2, 3, 4, 3600, 1e9)] == [8, 16, 32, 64, 100, 100, 100]
+    assert Capacity(concurrency=3).after(0) == 3
