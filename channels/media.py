@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from itsdangerous import BadData, SignatureExpired, TimestampSigner, URLSafeTimedSerializer
+from itsdangerous import BadData, TimestampSigner, URLSafeTimedSerializer
 
 from channels.disk import remove_older, write_atomically
 from channels.types import Media
@@ -27,6 +27,8 @@ MAX_BYTES = 25 * 1024 * 1024
 KEEP_SECONDS = 7 * 24 * 3600
 #: The longest a link may live, in seconds. Twilio fetches within minutes; a leaked link should die soon.
 MAX_LINK_SECONDS = 3600
+#: Seconds by which the clocks of who makes a link and of who opens it may differ.
+LEEWAY_SECONDS = 60
 #: What a file is called once its bytes fit no type we know: browsers download it and run nothing.
 UNKNOWN_TYPE = "application/octet-stream"
 
@@ -81,6 +83,7 @@ class LocalMediaStore:
     """Files in one folder, named by their SHA-256. One instance serves a whole process, from any thread.
 
     `keys[0]` signs links and all keys verify them, so that a key can be retired without breaking links under way.
+    `link_clock` is one that who makes links shares with who opens them; `clock` is the machine's, as that of its files.
     """
 
     def __init__(
@@ -91,6 +94,7 @@ class LocalMediaStore:
         public_url: str,
         max_age_seconds: int = MAX_LINK_SECONDS,
         clock: Callable[[], float] = time.time,
+        link_clock: Callable[[], float] | None = None,
     ) -> None:
         if not keys:
             raise ValueError("keys is empty: give at least one secret to sign media links with")
@@ -100,11 +104,12 @@ class LocalMediaStore:
         self._public_url = public_url.rstrip("/")
         self._max_age_seconds = max_age_seconds
         self._clock = clock
+        self._link_clock = link_clock or clock
         self._links = URLSafeTimedSerializer(
             list(reversed(keys)),  # itsdangerous signs with the last
             salt="sayso.media",
             signer=_ClockedSigner,
-            signer_kwargs={"clock": clock},
+            signer_kwargs={"clock": self._link_clock},
         )
 
     def put(self, data: bytes, *, mime_type: str, filename: str = "") -> Media:
@@ -146,11 +151,12 @@ class LocalMediaStore:
 
     def _read_token(self, token: str) -> tuple[str, str, str]:
         try:
-            ref, mime_type, filename, _ = self._links.loads(token, max_age=self._max_age_seconds)
-        except SignatureExpired as exc:
-            raise MediaGone("this link has expired: ask the bot for the file again") from exc
+            (ref, mime_type, filename, _), made = self._links.loads(token, return_timestamp=True)
         except BadData as exc:
             raise BadToken("this link is not one of ours: ask the bot for the file again") from exc
+        age = int(self._link_clock()) - made.timestamp()
+        if not -LEEWAY_SECONDS <= age <= self._max_age_seconds:  # its library refuses what is a second from the future
+            raise MediaGone("this link has expired: ask the bot for the file again")
         return ref, mime_type, filename
 
     def _path(self, ref: str) -> Path:

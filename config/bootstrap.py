@@ -59,6 +59,7 @@ from workers.queue import WakeUps
 from workers.reaper import Reaper
 from workers.redis import RedisUnfit, Scripts, check_fit, connect
 from workers.shards import Primary, RoutedScripts, ShardMap
+from workers.shared_clock import SharedClock
 from workers.spool import Spool
 from workers.spool_file import FOLDER as SPOOL
 from workers.spool_file import SpoolFile
@@ -130,7 +131,7 @@ def bootstrap(
     gated = bool(settings.shards)
     wake_up = WakeUps(client)
     scripts, pending_scripts = (_scripts(client, primaries, folder) for folder in (LUA, PENDING_LUA))
-    media = LocalMediaStore(data / "media", keys=keys, public_url=public_url)
+    media = LocalMediaStore(data / "media", keys=keys, public_url=public_url, link_clock=SharedClock(client))
     feed = RedisFeed(connect(redis_url, answer_seconds=FEED_SECONDS))
     shelf = _Shelf(RedisNotebook(client), feed, media, keys, public_url)
     channels = {name: _sound_channel(name, settings, shelf) for name in settings.channels}

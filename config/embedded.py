@@ -81,13 +81,17 @@ class EmbeddedRedis:
         with (self.folder / "server.log").open("ab") as log:
             self._process = subprocess.Popen(  # noqa: S603  # our own command line
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
-                preexec_fn=die_with_parent,  # noqa: PLW1509  # it only makes one system call
+                preexec_fn=self.prepare,  # noqa: PLW1509  # it only makes one system call
             )  # fmt: skip
         try:
             self._await_answer()
         except EmbeddedRedisError:
             self._stop_server()
             raise
+
+    def prepare(self) -> None:
+        """What the new process does before it becomes the server: it will die with its parent."""
+        die_with_parent()
 
     def is_alive(self) -> bool:
         """Whether the server's process runs."""

@@ -6,7 +6,7 @@ import secrets
 import shutil
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,12 +18,10 @@ if TYPE_CHECKING:  # commands load only what they need
     from config.simulation.plan import Plan
     from config.simulation.report import Report
 
-_PARTS = ("worker", "web", "redis")
-
 
 @click.command()
 @click.option("--turns", default=1000, show_default=True, type=click.IntRange(1), help="Things that people do, in all.")
-@click.option("--conversations", default=50, show_default=True, type=click.IntRange(1, 5000))
+@click.option("--conversations", default=50, show_default=True, type=click.IntRange(1, 20_000))
 @click.option("--workers", default=3, show_default=True, type=click.IntRange(1, 64), help="Worker processes.")
 @click.option("--webs", default=1, show_default=True, type=click.IntRange(1, 8), help="Web processes.")
 @click.option(
@@ -56,6 +54,22 @@ _PARTS = ("worker", "web", "redis")
     metavar="[SECONDS]",
     help="Replace all workers and the web by SIGTERM so often.",
 )
+@click.option(
+    "--outage",
+    is_flag=False,
+    flag_value=-1.0,
+    default=0.0,
+    metavar="[SECONDS]",
+    help="Redis is away once, for so long.",
+)
+@click.option("--spool", is_flag=True, help="The webs keep on their own disk what Redis cannot take.")
+@click.option(
+    "--full", multiple=True, metavar="ROOM[=SECONDS]", help="Redis has no memory or disk left for 5 s, so often."
+)
+@click.option(
+    "--skew", default=0.0, metavar="SECONDS", help="The webs' clocks are ahead by so much, workers' either way."
+)
+@click.option("--window", default=0.0, metavar="SECONDS", help="Questions stay open for so long.")
 @click.option(
     "--cut",
     is_flag=False,
@@ -107,6 +121,7 @@ def _plan(options: dict[str, Any]) -> Plan:
 
     usual = {
         "pause": plan.PAUSE_SECONDS, "restart": plan.RESTART_SECONDS, "cut": plan.CUT_CHANCE, "slow": plan.SLOW_MS,
+        "outage": plan.OUTAGE_SECONDS,
         "redeliver": plan.REDELIVER_CHANCE, "shuffle": plan.LATE_CHANCE, "strangers": plan.STRANGERS,
     }  # fmt: skip
     given: dict[str, Any] = {
@@ -115,21 +130,23 @@ def _plan(options: dict[str, Any]) -> Plan:
     if given.pop("everything"):
         given |= EVERYTHING
     else:
-        given["kill"] = _kills(given["kill"], plan.KILL_SECONDS)
+        given["kill"] = _often("--kill", given["kill"], plan.KILL_SECONDS)
+    given["full"] = _often("--full", given["full"], dict.fromkeys(plan.ROOMS, plan.FULL_SECONDS))
     given["seed"] = secrets.randbelow(1_000_000) if given["seed"] is None else given["seed"]
     given["slow_ms"], given["model_ms"] = given.pop("slow"), _range(given["model_ms"])
     given["stories"] = given["stories"] or plan.STORIES
     return plan.Plan(**given)
 
 
-def _kills(words: Sequence[str], usual: Any) -> dict[str, float]:
-    kills = {}
+def _often(option: str, words: Sequence[str], usual: Mapping[Any, float]) -> dict[str, float]:
+    """How often in seconds, by what: NAME or NAME=SECONDS, the names being those of the usual seconds."""
+    found = {}
     for word in words:
-        part, _, seconds = word.partition("=")
-        if part not in _PARTS:
-            fail(f"--kill {word!r}: kill one of {', '.join(_PARTS)}")
-        kills[part] = _number(seconds, f"--kill {word!r}") if seconds else usual[part]
-    return kills
+        name, _, seconds = word.partition("=")
+        if name not in usual:
+            fail(f"{option} {word!r}: one of {', '.join(usual)}")
+        found[name] = _number(seconds, f"{option} {word!r}") if seconds else usual[name]
+    return found
 
 
 def _range(words: str) -> tuple[float, float]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import http.client
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -17,8 +18,9 @@ from channels.fakes.signing import Signed
 HANDS = 24
 #: Seconds for one delivery.
 TIMEOUT = 15.0
-#: Seconds at most until a webhook that was not taken is delivered again. Real platforms take longer.
-AGAIN_SECONDS = 1.0
+#: Seconds at most until a webhook that was not taken is delivered again, after so many tries ever twice as many, and
+#: never more. Real platforms take longer.
+AGAIN_SECONDS, PATIENT_TRIES, MOST_SECONDS = 1.0, 5, 10.0
 #: Times a webhook is delivered at most.
 MOST_DELIVERIES = 5
 #: Seconds by which a repeated delivery is late at most.
@@ -31,24 +33,37 @@ Hook = Callable[[], Signed]
 class Courier:
     """Lives as long as the people's event loop. `answers` counts what the web said, by status; 0 is no answer.
 
-    Each delivery goes to one of the `doors`, host and port of a web; without any, to the host of its URL.
+    Each delivery goes to one of the `doors`, host and port of a web; without any, to the host of its URL. While
+    `during` is a counter, what is answered to deliveries that begin and end meanwhile is counted there as well.
+    `seconds` are how long those took that were taken.
     """
 
     def __init__(self, *, redeliver: float, shuffle: float, chance: Random, doors: Sequence[str] = ()) -> None:
         self.answers: Counter[int] = Counter()
         self.repeated = 0
+        self.during: Counter[int] | None = None
+        self.seconds: list[float] = []
         self._redeliver, self._shuffle, self._chance, self._doors = redeliver, shuffle, chance, doors
         self._hands = ThreadPoolExecutor(HANDS, thread_name_prefix="courier")
         self._local = threading.local()
         self._later: set[asyncio.Task[None]] = set()
 
-    async def deliver(self, url: str, hook: Hook) -> None:
-        """Deliver until it is taken; perhaps several times at once, or again later, beside everything else."""
+    async def deliver(self, url: str, hook: Hook) -> float:
+        """Deliver until it is taken; perhaps several times at once, or again later, beside everything else.
+
+        Returns the moment at which it was taken, of the monotonic clock.
+        """
         if self._chance.random() < self._redeliver:
             for _ in range(self._chance.randint(1, MOST_DELIVERIES - 1)):
                 self._plan(url, hook)
-        while await self._post(url, hook) != 200:  # noqa: ASYNC110  # nothing tells when the web is back
-            await asyncio.sleep(AGAIN_SECONDS * (0.5 + self._chance.random() / 2))
+        tries = 0
+        while True:
+            status, at = await self._post(url, hook)
+            if status == 200:
+                return at
+            tries += 1
+            again = AGAIN_SECONDS * min(2 ** max(0, tries - PATIENT_TRIES), MOST_SECONDS)
+            await asyncio.sleep(again * (0.5 + self._chance.random() / 2))
 
     async def drained(self) -> None:
         """Wait until everything that is delivered again was."""
@@ -70,19 +85,26 @@ class Courier:
         self.repeated += 1
         await self._post(url, hook)
 
-    async def _post(self, url: str, hook: Hook) -> int:
-        place = urlsplit(url)
+    async def _post(self, url: str, hook: Hook) -> tuple[int, float]:
+        """The status, and when it came."""
+        place, during = urlsplit(url), self.during
         door = self._chance.choice(self._doors) if self._doors else place.netloc
-        status = await asyncio.get_running_loop().run_in_executor(self._hands, self._posted, door, place.path, hook)
+        loop = asyncio.get_running_loop()
+        status, began, at = await loop.run_in_executor(self._hands, self._posted, door, place.path, hook)
         self.answers[status] += 1
-        return status
+        if during is not None and during is self.during:
+            during[status] += 1
+        if status == 200:
+            self.seconds.append(at - began)
+        return status, at
 
-    def _posted(self, door: str, path: str, hook: Hook) -> int:
-        connection = self._connection(door)
+    def _posted(self, door: str, path: str, hook: Hook) -> tuple[int, float, float]:
+        """The status, when the delivery began, and when it was answered."""
+        connection, began = self._connection(door), time.monotonic()
         kept = connection.sock is not None
         status = _posted(connection, path, hook)
         # The web may have closed a connection that nobody used for a while: that is no failure of a delivery.
-        return status or (_posted(connection, path, hook) if kept else 0)
+        return status or (_posted(connection, path, hook) if kept else 0), began, time.monotonic()
 
     def _connection(self, address: str) -> http.client.HTTPConnection:
         """This thread's connection, kept between deliveries."""

@@ -17,10 +17,14 @@ class Crew:
         self.parents = parents
         self._registered = registered
         self._leaving: set[int] = set()
+        self._seen: set[int] = set()
+        self._told: set[int] = set()
 
     def at_work(self) -> set[int]:
         """Those that have started and live."""
-        return {pid for pid in self._registered() if pid and _lives(pid)} - self._leaving
+        living = {pid for pid in self._registered() if pid and _lives(pid)}
+        self._seen |= living
+        return living - self._leaving
 
     @property
     def leaving(self) -> set[int]:
@@ -30,10 +34,12 @@ class Crew:
 
     def kill(self, pid: int) -> None:
         """End one without warning."""
+        self._told.add(pid)
         _signal(pid, signal.SIGKILL)
 
     def kill_parent(self, chance: Random) -> None:
         """End a parent without warning: what it forked stops, and `tend` starts it again."""
+        self._told |= self._seen
         parent = chance.choice(self.parents)
         if parent.process is not None:
             parent.process.kill()
@@ -41,15 +47,18 @@ class Crew:
 
     def tell_to_stop(self, pid: int) -> None:
         """SIGTERM, to one."""
+        self._told.add(pid)
         _signal(pid, signal.SIGTERM)
         self._leaving.add(pid)
 
     def tend(self) -> int:
-        """Start again the parents that ended. Returns how many."""
+        """Start again the parents that ended. Returns how many did, and workers that nobody had told to end."""
         ended = [parent for parent in self.parents if not parent.is_alive()]
         for parent in ended:
             parent.start()
-        return len(ended)
+        gone = {pid for pid in self._seen - self._told if not _lives(pid)}
+        self._told |= gone
+        return len(ended) + len(gone)
 
 
 def pick(pids: set[int], chance: Random) -> int:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections import Counter
 from random import Random
 from typing import Self
 
 from channels.fakes.platforms import FakePlatforms
 from config.simulation.courier import Courier
-from config.simulation.inbox import Inbox, follow
+from config.simulation.inbox import Inbox, follow, follow_signs
 from config.simulation.machine import Machine
 from config.simulation.people import Budget, Person
 from config.simulation.phones import phones
@@ -27,16 +26,16 @@ class Crowd:
         self.budget = Budget(plan.turns, until=until, rate=plan.rate)
         self.people: list[Person] = []
         self._plan, self._platforms, self._stories = plan, platforms, repertoire.stories
-        self._courier = Courier(
+        self.courier = Courier(
             redeliver=plan.redeliver,
             shuffle=plan.shuffle,
             chance=Random(f"{plan.seed} courier"),  # noqa: S311  # no secret
             doors=machine.doors,
         )
-        for name, (phone, url) in enumerate(phones(platforms, machine.hooks, plan.conversations)):
+        for name, (phone, url) in enumerate(phones(platforms, machine.hooks, plan.conversations, plan.skew)):
             chance = Random(f"{plan.seed} {name}")  # noqa: S311  # no secret
             inbox, others = Inbox(repertoire.done), phone.others(plan.strangers) if plan.strangers else ()
-            self.people.append(Person(phone, url, self._courier, self.budget, chance, inbox, strangers=others))
+            self.people.append(Person(phone, url, self.courier, self.budget, chance, inbox, strangers=others))
         self._done, self._over = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._live()), name="crowd", daemon=True)
         self._error: BaseException | None = None
@@ -52,7 +51,7 @@ class Crowd:
         if self._loop is not None:
             self._loop.call_soon_threadsafe(self._cancel)
         self._thread.join()
-        self._courier.close()
+        self.courier.close()
 
     @property
     def is_done(self) -> bool:
@@ -62,35 +61,29 @@ class Crowd:
         return self._done.is_set()
 
     @property
-    def answers(self) -> Counter[int]:
-        """What the web answered to how many deliveries, by status; 0 is no answer."""
-        return self._courier.answers
-
-    @property
-    def repeated(self) -> int:
-        """How many deliveries were repeats."""
-        return self._courier.repeated
-
-    @property
     def heard(self) -> int:
         """How many replies have arrived."""
         return sum(len(person.inbox.heard) for person in self.people)
 
     async def _live(self) -> None:
         inboxes = {person.phone.chat: person.inbox for person in self.people}
-        following = asyncio.create_task(follow(lambda: self._platforms.sent, inboxes))
+        following = [
+            asyncio.create_task(follow(lambda: self._platforms.sent, inboxes)),
+            asyncio.create_task(follow_signs(lambda: self._platforms.calls, inboxes)),
+        ]
         self._loop, self._playing = asyncio.get_running_loop(), asyncio.create_task(self._play())
         await asyncio.wait({self._playing})
         self._error = None if self._playing.cancelled() else self._playing.exception()
         self._done.set()
         await asyncio.to_thread(self._over.wait)
-        following.cancel()
+        for task in following:
+            task.cancel()
 
     async def _play(self) -> None:
         async with asyncio.TaskGroup() as group:
             for person in self.people:
                 group.create_task(person.live(self._stories))
-        await self._courier.drained()
+        await self.courier.drained()
 
     def _cancel(self) -> None:
         if self._playing is not None:

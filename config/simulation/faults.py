@@ -7,11 +7,14 @@ import os
 import signal
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from random import Random
 
 from config.simulation.crew import pick
+from config.simulation.full import Full
 from config.simulation.machine import Machine
-from config.simulation.plan import Plan
+from config.simulation.outage import Outage
+from config.simulation.plan import Plan, Room
 from workers.mailbox import LEASE_MS
 
 #: Seconds that a worker is stopped for: twice as long as it may hold a conversation without a word.
@@ -22,8 +25,13 @@ _COUNTED = {
     "kill web": "web killed",
     "kill redis": "redis killed",
     "pause": "pauses",
+    "full memory": "memory full",
+    "full disk": "disk full",
+    "outage": "outages",
     "restart": "workers restarted",
 }
+#: What takes something out of a worker's hands.
+_HITS = ("workers killed", "pauses", "redis killed", "outages", "memory full", "disk full", "redis ended", "ended")
 #: How many of the kills take a parent of workers too, and with it half of them.
 PARENTS = 0.05
 #: Workers that are left running when others are stopped.
@@ -38,9 +46,13 @@ class Faults:
         self._machine, self._chance = machine, chance
         self._paused: dict[int, float] = {}
         self._old: list[int] = []
+        self.outage = Outage(machine.redis, machine.doors, plan.outage, now)
+        self._full = Full(machine.redis)
+        machine.crew.at_work()  # whoever is there from the beginning must be there in the end
         self._rates: dict[str, float] = {f"kill {part}": seconds for part, seconds in plan.kill.items()}
         self._rates |= {"pause": plan.pause} if plan.pause else {}
         self._rates |= {"restart": plan.restart} if plan.restart else {}
+        self._rates |= {f"full {room}": seconds for room, seconds in plan.full.items()}
         self._due = {name: now + seconds * chance.random() for name, seconds in self._rates.items()}
         self._acts: dict[str, Callable[[float], None]] = {
             "kill worker": self._kill_worker,
@@ -48,31 +60,46 @@ class Faults:
             "kill redis": self._kill_redis,
             "pause": self._pause,
             "restart": self._restart,
+            "full memory": partial(self._fill, "memory"),
+            "full disk": partial(self._fill, "disk"),
         }
 
     @property
     def hits(self) -> int:
         """How often something was taken out of a worker's hands."""
-        return sum(self.counts[name] for name in ("workers killed", "pauses", "redis killed", "workers ended"))
+        return sum(self.counts[name] for name in _HITS)
 
     @property
     def never_done(self) -> list[str]:
         """What was planned and did not happen."""
         return [name for name in self._rates if not self.counts[_COUNTED[name]]]
 
+    @property
+    def is_broken(self) -> bool:
+        """Whether something is broken that mends only by its time, or will be."""
+        return self.outage.is_ahead or self._full.is_on
+
     def strike(self, now: float) -> None:
         """Do what is due."""
-        self.counts["workers ended"] += self._machine.tend()
-        self._wake(now)
+        self.tend(now)
         self._roll()
         for name, due in self._due.items():
             if now >= due:
                 self._due[name] = now + self._after(self._rates[name])
                 self._acts[name](now)
 
-    def end(self) -> None:
+    def tend(self, now: float) -> None:
+        """Mend what is due to be mended."""
+        self.counts["ended"] += self._machine.tend()
+        self.outage.tend(now)
+        self._full.tend(now)
+        self.counts["redis ended"] = self._full.deaths
+        self.counts["outages"] = int(self.outage.away.began > 0)
+        self._wake(now)
+
+    def end(self, now: float) -> None:
         """Nothing more is broken, and what is stopped goes on; what died by itself is still replaced."""
-        self.counts["workers ended"] += self._machine.tend()
+        self.tend(now)
         self._due.clear()
         self._old.clear()
         self._wake(float("inf"))
@@ -102,8 +129,14 @@ class Faults:
         self.counts["web killed"] += 1
 
     def _kill_redis(self, _: float) -> None:
-        self._machine.kill_redis()
-        self.counts["redis killed"] += 1
+        if not self.outage.is_on and self._machine.redis.is_alive():
+            self._machine.redis.kill()
+            self._machine.redis.restart()
+            self.counts["redis killed"] += 1
+
+    def _fill(self, room: Room, now: float) -> None:
+        if not self.outage.is_on and not self._full.is_on and self._full.begin(room, now):
+            self.counts[f"{room} full"] += 1
 
     def _pause(self, now: float) -> None:
         awake = self._awake()

@@ -15,6 +15,8 @@ from config.simulation.verdict import DONE, Reader, Telling
 #: Seconds between two looks at the platforms.
 LOOK_SECONDS = 0.01
 
+#: The calls that show "typing", and where they name the chat.
+_SIGNS = {"sendChatAction": "chat_id", "assistant.threads.setStatus": "channel_id"}
 _TURN = re.compile(r"\bt(\d+)\b")
 _INSTEAD = re.compile(r"I was interrupted while sending t(\d+)\.")
 
@@ -43,10 +45,11 @@ class Heard:
 
 
 class Inbox:
-    """One chat. Written and read on the people's event loop only."""
+    """One chat. Written and read on the people's event loop only. `signs` are the moments of "typing"."""
 
     def __init__(self, done: str = DONE) -> None:
         self.heard: list[Heard] = []
+        self.signs: list[float] = []
         self._reader = Reader(done)
         self._new = asyncio.Event()
 
@@ -91,6 +94,18 @@ async def follow(sent: Callable[[], Sequence[Mapping[str, Any]]], inboxes: Mappi
             read += 1
             if message["chat"] in inboxes:
                 inboxes[message["chat"]].add(message, time.monotonic())
+        await asyncio.sleep(LOOK_SECONDS)
+
+
+async def follow_signs(calls: Callable[[], Sequence[Mapping[str, Any]]], inboxes: Mapping[str, Inbox]) -> None:
+    """Note every "typing" that a platform showed, until cancelled."""
+    read = 0
+    while True:
+        for call in calls()[read:]:
+            read += 1
+            chat = str(call["params"].get(_SIGNS[call["method"]])) if call["method"] in _SIGNS else ""
+            if chat in inboxes:
+                inboxes[chat].signs.append(time.monotonic())
         await asyncio.sleep(LOOK_SECONDS)
 
 

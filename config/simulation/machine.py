@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import http.client
 import json
 import os
 import signal
@@ -15,13 +14,13 @@ from pathlib import Path
 from typing import IO, Self
 
 import yaml
-from redis import Redis
-from redis.exceptions import RedisError
 
 from channels.fakes.platforms import FakePlatforms
-from config.embedded import EmbeddedRedis, socket_path
+from config.embedded import socket_path
 from config.simulation.crew import Crew
+from config.simulation.door import workers_known
 from config.simulation.plan import Plan
+from config.simulation.server import Server
 from config.simulation.settings import CREDENTIALS, MachineError, simulated
 from config.simulation.tools import MODEL_MS
 from config.up import Child, python_path
@@ -34,14 +33,14 @@ class Machine:
     """From `with` to its end. Start and end it in one thread that outlives it: the processes die with that thread."""
 
     def __init__(self, plan: Plan, data: Path, platforms: FakePlatforms) -> None:
-        self.redis = EmbeddedRedis(data)
+        self.redis = Server(data)
         self.doors = [f"127.0.0.1:{_free_port()}" for _ in range(plan.webs)]
         self.hooks: list[tuple[str, str]] = []
         self._plan, self._data, self._platforms = plan, data, platforms
         self._log: IO[bytes] | None = None
         self._stack = ExitStack()
         self.webs: list[Child] = []
-        self.crew = Crew([], self._registered)
+        self.crew = Crew([], self.redis.workers)
         self._proxy = self._child("proxy")
 
     def __enter__(self) -> Self:
@@ -64,30 +63,17 @@ class Machine:
         _reap(web)
         web.start()
 
-    def kill_redis(self) -> None:
-        """End Redis without warning and start it again on what it had written."""
-        os.kill(self.redis.pid or 0, signal.SIGKILL)
-        _until(lambda: not self.redis.is_alive(), "Redis does not die")
-        self.redis.restart()
-
     def tend(self) -> int:
-        """Start again what ended. Returns how many parents of workers did: these take care of the workers."""
-        for web in self.webs:
-            if not web.is_alive():
-                web.start()
-        return self.crew.tend()
+        """Start again what ended although nobody killed it. Returns how many: of workers, those seen at work."""
+        closed = [web for web in self.webs if not web.is_alive()]
+        for web in closed:
+            web.start()
+        return self.crew.tend() + len(closed)
 
     def lost_replies(self) -> int:
         """How many of Redis's replies the proxy lost; known when the machine was stopped."""
         counts = self._data / "proxy.json"
         return int(json.loads(counts.read_text()).get("lost replies", 0)) if counts.exists() else 0
-
-    def _registered(self) -> set[int]:
-        try:
-            with Redis.from_url(self.redis.url, decode_responses=True) as client:
-                return {int(client.hget(name, "pid") or 0) for name in client.smembers("rq:workers")}
-        except RedisError:
-            return set()
 
     def _configure(self) -> None:
         url = f"http://{self.doors[0]}"
@@ -100,15 +86,18 @@ class Machine:
             self._proxy = self._child("proxy")
             self._proxy.start()
             _until(self._front.exists, "the proxy does not listen")
-        self.webs = [self._child("web", door) for door in self.doors]
+        self.webs = [self._child("web", door, skew=self._plan.skew) for door in self.doors]
         for web in self.webs:
             web.start()
-        self.crew = Crew(
-            [self._child("worker", count=count) for count in _halves(self._plan.workers)], self._registered
-        )
+        self.crew = Crew(self._parents(), self.redis.workers)
         self.crew.tend()
         for door in self.doors:
-            _until(lambda door=door: _ready(door) >= self._plan.workers, f"not ready: see {self._log_path}")  # type: ignore[misc]
+            _until(lambda door=door: workers_known(door) >= self._plan.workers, f"not ready: see {self._log_path}")  # type: ignore[misc]
+
+    def _parents(self) -> list[Child]:
+        """Two parents of workers. Where clocks are wrong, those of one are ahead and those of the other behind."""
+        skews, counts = (-self._plan.skew, self._plan.skew), _halves(self._plan.workers)
+        return [self._child("worker", count=count, skew=skew) for count, skew in zip(counts, skews, strict=False)]
 
     def _stop(self) -> None:
         children = [*self.crew.parents, *self.webs]
@@ -127,8 +116,8 @@ class Machine:
         """Where the proxy listens."""
         return socket_path(self._data).with_name("front.sock")
 
-    def _child(self, name: str, door: str = "", count: int = 1) -> Child:
-        python = [sys.executable, "-P", "-m"]
+    def _child(self, name: str, door: str = "", count: int = 1, skew: float = 0.0) -> Child:
+        python = [sys.executable, "-P", "-m", *(["config.simulation.clock", str(skew)] if skew else [])]
         common = ["--config", str(self._data / "sayso.yaml"), "--data", str(self._data)]
         commands = {
             "web": [*python, "config.cli", "web", *common, "--port", door.rpartition(":")[2]],
@@ -157,18 +146,6 @@ class Machine:
 def _halves(count: int) -> list[int]:
     """How many workers each of two parents has; one worker has one."""
     return [half for half in (count - count // 2, count // 2) if half]
-
-
-def _ready(door: str) -> int:
-    """How many workers a web knows of; 0 while it does not answer."""
-    connection = http.client.HTTPConnection(door, timeout=5)
-    try:
-        connection.request("GET", "/readyz")
-        return int(json.loads(connection.getresponse().read()).get("workers", 0))
-    except (OSError, ValueError, http.client.HTTPException):
-        return 0
-    finally:
-        connection.close()
 
 
 def _signal(child: Child, number: int) -> None:

@@ -13,10 +13,12 @@ from config.simulation.courier import Courier, Hook
 from config.simulation.inbox import Heard, Inbox, about
 from config.simulation.phones import Phone
 from config.simulation.stories import BUTTON, Step, Story, Verb
-from config.simulation.verdict import NO_OUTCOME
+from config.simulation.verdict import NO_OUTCOME, window
 
 #: Seconds after which somebody stops waiting and does something else. What comes later still counts as told.
 PATIENCE = 90.0
+#: Seconds after the end of a question's time at which somebody is late: its time began when the platform had it.
+LATE_SECONDS = 3.0
 #: Times somebody decides again who was told that it was too early.
 MOST_DECISIONS = 6
 
@@ -35,11 +37,12 @@ class Act:
     taken_at: float = 0.0
     stranger: int = 0
     tapped: bool = False
+    late: bool = False
 
     @property
     def agrees(self) -> bool:
-        """Whether it is the yes of whoever was asked."""
-        return self.verb == "agree" and not self.stranger
+        """Whether it is the yes of whoever was asked, in time."""
+        return self.verb == "agree" and not self.stranger and not self.late
 
     @property
     def is_answered_by_turn(self) -> bool:
@@ -114,6 +117,8 @@ class Person:
 
     async def _decide(self, step: Step, bill: str) -> None:
         """Decide; who was told that it was too early decides again."""
+        if step.late:
+            await asyncio.sleep(_closes_at(about(self.inbox.heard, bill)) + LATE_SECONDS - time.monotonic())
         for decided in range(1, MOST_DECISIONS + 1):
             await asyncio.gather(*(self._act(step, bill) for _ in range(step.times)))
             acts = decided * step.times
@@ -135,11 +140,10 @@ class Person:
     async def _act(self, step: Step, bill: str = "", stranger: int = 0) -> Act:
         number, button = await self.budget.take(), self._button(step, bill)
         bill = f"b{number}" if step.verb == "ask" else bill
-        act = Act(number, step.verb, bill, time.monotonic(), stranger=stranger, tapped=bool(button))
+        act = Act(number, step.verb, bill, time.monotonic(), stranger=stranger, tapped=bool(button), late=step.late)
         self.diary.append(act)
         phone = self.strangers[stranger - 1] if stranger else self.phone
-        await self.courier.deliver(self.url, _hook(phone, step, act, button))
-        act.taken_at = time.monotonic()
+        act.taken_at = await self.courier.deliver(self.url, _hook(phone, step, act, button))
         return act
 
     def _button(self, step: Step, bill: str) -> str:
@@ -148,6 +152,11 @@ class Person:
             return ""
         buttons = [each.buttons for each in about(self.inbox.heard, bill) if len(each.buttons) > 1]
         return buttons[-1][0 if step.verb == "agree" else 1] if buttons else ""
+
+
+def _closes_at(heard: Sequence[Heard]) -> float:
+    """When the last question is over, by what it says; questions that say nothing are over at once."""
+    return max((each.at + window(each.text) for each in heard if each.telling.kind == "question"), default=0.0)
 
 
 def _hook(phone: Phone, step: Step, act: Act, button: str) -> Hook:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Protocol
 
 from channels.fakes import platforms as fakes
@@ -112,12 +113,15 @@ class TelegramPhone:
 class SlackPhone:
     """On Slack, in a direct message, or in a thread of a channel, where every message names the bot.
 
-    Signed at the moment of delivery, as Slack does with repeats too.
+    Signed at the moment of delivery, as Slack does with repeats too, by `clock`: a web whose own is more than five
+    minutes away from it refuses everything.
     """
 
-    def __init__(self, platforms: FakePlatforms, name: int, _: str, chat: str = "") -> None:
+    def __init__(
+        self, platforms: FakePlatforms, name: int, _: str, chat: str = "", clock: Callable[[], float] = time.time
+    ) -> None:
         self._photo = platforms.host("slack", signing.JPEG)
-        self._platforms, self._name = platforms, name
+        self._platforms, self._name, self._clock = platforms, name, clock
         self._user = f"U{name}"
         self.chat = chat or f"D{name:08}"
 
@@ -137,7 +141,7 @@ class SlackPhone:
         """The phones of so many others in this chat, which is a thread of a channel from now on."""
         self.chat = self.chat.replace("D", "C")
         names = (self._name + OTHERS * number for number in range(1, count + 1))
-        return [SlackPhone(self._platforms, name, "", self.chat) for name in names]
+        return [SlackPhone(self._platforms, name, "", self.chat, self._clock) for name in names]
 
     @property
     def _is_direct(self) -> bool:
@@ -154,7 +158,7 @@ class SlackPhone:
         return f"1795204800.{number:06}"
 
     def _signed(self, body: bytes) -> signing.Signed:
-        return signing.slack_hook(fakes.SLACK_SIGNING_SECRET, body, time.time())
+        return signing.slack_hook(fakes.SLACK_SIGNING_SECRET, body, self._clock())
 
 
 #: The phone of each platform of the YAML.
@@ -165,13 +169,16 @@ PHONES: dict[str, type[WhatsAppPhone] | type[TelegramPhone] | type[SlackPhone]] 
 }
 
 
-def phones(platforms: FakePlatforms, hooks: Sequence[tuple[str, str]], count: int) -> list[tuple[Phone, str]]:
+def phones(
+    platforms: FakePlatforms, hooks: Sequence[tuple[str, str]], count: int, skew: float = 0.0
+) -> list[tuple[Phone, str]]:
     """So many people, spread over the channels: each one's phone, and the URL its webhooks go to.
 
-    `hooks` are a platform and a webhook URL for each channel.
+    `hooks` are a platform and a webhook URL for each channel. `skew` is how many seconds Slack's clock is ahead.
     """
+    kinds = {**PHONES, "slack": partial(SlackPhone, clock=lambda: time.time() + skew)}
     made: list[tuple[Phone, str]] = []
     for name in range(1, count + 1):
         platform, url = hooks[name % len(hooks)]
-        made.append((PHONES[platform](platforms, name, url), url))
+        made.append((kinds[platform](platforms, name, url), url))
     return made

@@ -5,15 +5,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 #: What can be killed.
 Part = Literal["worker", "web", "redis"]
+#: What can be full.
+Room = Literal["memory", "disk"]
+ROOMS: tuple[Room, ...] = get_args(Room)
 
 #: Seconds between two kills when none are given.
 KILL_SECONDS: Mapping[Part, float] = {"worker": 1.0, "web": 15.0, "redis": 10.0}
 #: Seconds between two pauses, and between two rolling restarts.
 PAUSE_SECONDS, RESTART_SECONDS = 10.0, 20.0
+#: Seconds that Redis is away in an outage, and between two times that it has no room, when none are given.
+OUTAGE_SECONDS, FULL_SECONDS = 300.0, 15.0
+#: Seconds by which clocks are wrong.
+SKEW_SECONDS = 3600.0
 #: How probable it is that the reply to a command is lost with its connection.
 CUT_CHANCE = 0.005
 #: Milliseconds by which a reply of Redis is late at most.
@@ -28,7 +35,10 @@ STORIES = Path(__file__).parent / "stories.yaml"
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """One simulation. Pauses between faults are in seconds, 0 for never; chances are between 0 and 1."""
+    """One simulation. Pauses between faults are in seconds, 0 for never; chances are between 0 and 1.
+
+    `figures` says what is promised beside: speed, or what Redis keeps of a conversation.
+    """
 
     turns: int = 1000
     conversations: int = 50
@@ -42,6 +52,11 @@ class Plan:
     kill: Mapping[Part, float] = field(default_factory=dict)
     pause: float = 0.0
     restart: float = 0.0
+    outage: float = 0.0
+    spool: bool = False
+    full: Mapping[Room, float] = field(default_factory=dict)
+    skew: float = 0.0
+    window: float = 0.0
     cut: float = 0.0
     slow_ms: float = 0.0
     redeliver: float = 0.0
@@ -50,6 +65,7 @@ class Plan:
     stories: Path = STORIES
     only: tuple[str, ...] = ()
     config: Path | None = None
+    figures: Literal["", "speed", "size"] = ""
 
     @property
     def through_proxy(self) -> bool:
@@ -61,10 +77,15 @@ class Plan:
         words = [f"kill {part} every {seconds:g} s" for part, seconds in self.kill.items()]
         words += [f"pause a worker every {self.pause:g} s"] if self.pause else []
         words += [f"rolling restart every {self.restart:g} s"] if self.restart else []
+        words += [f"Redis away for {self.outage:g} s, with{'out' * (not self.spool)} a spool"] if self.outage else []
+        words += [f"no {room} left every {seconds:g} s" for room, seconds in self.full.items()]
+        words += [f"webs' clocks wrong by {self.skew:+g} s, workers' by that either way"] if self.skew else []
+        words += [f"questions open for {self.window:g} s"] if self.window else []
         words += [f"{self.cut:.1%} of Redis's replies lost"] if self.cut else []
         words += [f"Redis up to {self.slow_ms:g} ms late"] if self.slow_ms else []
         words += [f"{self.redeliver:.0%} delivered 2-5 times{self._late()}"] if self.redeliver else []
         words += [f"{self.webs} webs"] if self.webs > 1 else []
+        words += [f"{self.rate:g} turns a second, {self.conversations:,} conversations"] if self.figures else []
         words += [f"{self.strangers} strangers answer, too"] if self.strangers else []
         words += ["platforms fail 45 % of sends"] if self.flaky_platforms else []
         return "; ".join(words) or "none"

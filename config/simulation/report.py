@@ -6,13 +6,22 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from config.simulation.gauge import Memory
+from config.simulation.outage import Away
 from config.simulation.plan import Plan
-from config.simulation.review import Review
+from config.simulation.review import Review, percentile
 
 #: What must never happen, as review.py names it, and as the table heads it.
 PROMISES = ("lost", "doubled", "unwanted", "out of order", "untold", "untrue", "unmarked", "stray")
 #: Of so many replies on, repeated ones are at most this share of all; below, at most the hits.
 MANY_REPLIES, REPEATED_SHARE = 10_000, 0.001
+#: Seconds in which the spool is empty after an outage.
+DRAINED_SECONDS = 60.0
+#: Where speed is promised: milliseconds in which 99 of 100 webhooks are answered, and then work on them begins; MB that
+#: a process grows by; the share of the rate that is reached.
+WEBHOOK_MS, PICK_UP_MS, GROWN_MB, KEPT_RATE = 100.0, 500.0, 50.0, 0.9
+#: Where size is promised: bytes that Redis keeps of each conversation.
+EACH_BYTES = 3072.0
 #: Findings that are printed; all are in the data folder.
 SHOWN = 20
 #: The columns of the table.
@@ -36,6 +45,9 @@ class Report:
     seconds: float = 0.0
     deliveries_repeated: int = 0
     never_done: Sequence[str] = ()
+    away: Away = field(default_factory=Away)
+    webhook_seconds: Sequence[float] = ()
+    memory: Memory = field(default_factory=Memory)
 
     @property
     def unknown(self) -> int:
@@ -48,25 +60,66 @@ class Report:
         return sum(self.failed_sends[error] for error in ("drop", "lost", "503"))
 
     @property
+    def _interrupted(self) -> int:
+        """Acts that were waiting for their answers when Redis went away for long: each worker held many."""
+        return sum(sent_at < self.away.began < heard_at for sent_at, heard_at in self.review.answered)
+
+    @property
     def broken(self) -> list[str]:
         """Every promise that was not held, in words."""
         words = [f"{name}: {count}" for name in PROMISES if (count := self.review.count(name))]
         words += [f"sent again before the platform allowed it: {self.impatient}"] if self.impatient else []
         odd = {status: count for status, count in self.http.items() if status not in (0, 200, 503)}
-        return [*words, *(f"HTTP {status}: {count}" for status, count in odd.items())]
+        words += [f"HTTP {status}: {count}" for status, count in odd.items()]
+        if self.faults["ended"] and (self.plan.full or self.plan.outage):
+            words.append(f"processes that ended for want of Redis: {self.faults['ended']}")
+        due = 200 if self.plan.spool else 503
+        strange = {status: count for status, count in self.away.statuses.items() if status != due}
+        return [*words, *(f"HTTP {status} while Redis was away: {count}" for status, count in strange.items())]
 
     @property
     def exceeded(self) -> list[str]:
         """Every bound on what faults may cost that was passed, in words."""
         repeated, replies = self.review.repeated, self.review.replies
         words = [f"{fault}: never happened, so nothing was shown; run for longer" for fault in self.never_done]
-        if self.unknown > self.hits:
-            words.append(f"unknown: {self.unknown}, and only {self.hits} hits")
-        if repeated > self.hits + self.lost_replies + self._cut_sends:
+        if self.unknown > self.hits + self._interrupted:
+            words.append(f"unknown: {self.unknown}, and only {self.hits + self._interrupted} hits")
+        if repeated > self.hits + self._interrupted + self.lost_replies + self._cut_sends:
             words.append(f"repeated: {repeated}, more than there were faults")
         if replies >= MANY_REPLIES and not self._cut_sends and repeated > REPEATED_SHARE * replies:
             words.append(f"repeated: {repeated} of {replies} replies, above {REPEATED_SHARE:.1%}")
-        return words
+        if self.away.drained_seconds > DRAINED_SECONDS:
+            words.append(f"spool: empty {self.away.drained_seconds:.0f} s after Redis was back")
+        return [
+            *words,
+            *(
+                f"{figure}: {value:,.0f}, and {bound:,.0f} is promised"
+                for figure, value, bound in self._figures()
+                if value > bound
+            ),
+        ]
+
+    def _figures(self) -> list[tuple[str, float, float]]:
+        """Speed or size as measured, where the plan promises it: what, how much, and how much it may be."""
+        slow = self.plan.rate * KEPT_RATE - self._per_second
+        each = ("bytes of Redis for each conversation", self.memory.redis_bytes_each, EACH_BYTES)
+        speed = [
+            ("milliseconds in which 99 % of webhooks were answered", self._webhook_ms(0.99), WEBHOOK_MS),
+            ("milliseconds to the first sign of life for 99 %", self._pick_up_ms(0.99), PICK_UP_MS),
+            ("MB by which a process grew", self.memory.grown_mb, GROWN_MB),
+            ("turns a second below the rate", slow, 0.0),
+        ]
+        return {"": [], "size": [each], "speed": speed}[self.plan.figures]
+
+    def _webhook_ms(self, share: float) -> float:
+        return percentile(self.webhook_seconds, share) * 1000
+
+    def _pick_up_ms(self, share: float) -> float:
+        return percentile(self.review.picked_up, share) * 1000
+
+    @property
+    def _per_second(self) -> float:
+        return self.review.turns / max(1.0, self.seconds)
 
     def row(self) -> list[str]:
         """This simulation as a line of the table."""
@@ -82,17 +135,37 @@ class Report:
     def details(self) -> list[str]:
         """What the table has no room for, a line each."""
         done = ", ".join(f"{name} {count}" for name, count in self.faults.items() if count) or "nothing"
-        http = ", ".join(f"{status or 'no answer'} {count}" for status, count in sorted(self.http.items()))
         endings = ", ".join(f"{name} {count}" for name, count in self.review.endings.most_common())
-        speed = self.review.turns / max(1.0, self.seconds)
         lines = [
-            f"{self.seconds:.0f} s, {speed:.0f} turns a second; seed {self.plan.seed}",
+            f"{self.seconds:.0f} s, {self._per_second:.0f} turns a second; seed {self.plan.seed}",
             f"done to it: {done}; replies of Redis lost: {self.lost_replies}",
-            f"webhooks: {http}; of these repeated: {self.deliveries_repeated}",
+            f"webhooks: {_http(self.http)}; of these repeated: {self.deliveries_repeated}",
             f"decisions ended: {endings or 'none'}",
         ]
         failures = ", ".join(f"{name} {count}" for name, count in self.failed_sends.most_common())
-        return [*lines, f"sends that platforms failed: {failures}"] if failures else lines
+        lines += [f"sends that platforms failed: {failures}"] if failures else []
+        return [*lines, *self._measured(), *self._away()]
+
+    def _measured(self) -> list[str]:
+        """Speed, and memory when everything was warm and at the end."""
+        webhooks = " / ".join(f"{self._webhook_ms(share):.0f}" for share in (0.5, 0.99))
+        pick_up = " / ".join(f"{self._pick_up_ms(share):.0f}" for share in (0.5, 0.99))
+        lines = [f"p50 / p99: webhooks answered in {webhooks} ms, first sign of life {pick_up} ms later"]
+        grown = ", ".join(f"{name} {warm:.0f} to {end:.0f}" for name, warm, end in self.memory.processes)
+        lines += [f"MB: {grown}"] if grown else []
+        return [*lines, f"Redis: {self.memory.redis_bytes_each:,.0f} bytes for each conversation"]
+
+    def _away(self) -> list[str]:
+        """What came of an outage, if there was one."""
+        began, back = self.away.began, self.away.back
+        if not began:
+            return []
+        during = [heard_at for sent_at, heard_at in self.review.answered if began <= sent_at < back]
+        http, drained, last = _http(self.away.statuses), self.away.drained_seconds, max([back, *during]) - back
+        return [
+            f"Redis away for {back - began:.0f} s: {len(during)} acts, webhooks {http}; "
+            f"then the spool was empty after {drained:.1f} s and everything answered after {last:.1f} s"
+        ]
 
     def evidence(self) -> list[str]:
         """The conversations in which promises were broken."""
@@ -100,6 +173,10 @@ class Report:
             f"{finding.promise}: {finding.chat}, turn {finding.number}: {finding.words}"
             for finding in self.review.findings[:SHOWN]
         ]
+
+
+def _http(statuses: Counter[int]) -> str:
+    return ", ".join(f"{status or 'no answer'} {count}" for status, count in sorted(statuses.items()))
 
 
 def table(reports: Sequence[Report], *, markdown: bool = False) -> str:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from config.simulation.effects import Entry
 from config.simulation.inbox import Heard, by_bill
 from config.simulation.people import Act, Person
-from config.simulation.verdict import judge
+from config.simulation.verdict import judge, says_expired, window
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,23 +24,37 @@ class Finding:
 
 @dataclass(slots=True)
 class Review:
-    """What came of one simulation. `waits` are seconds from the first delivery to the first answer."""
+    """What came of one simulation. `answered` holds for each answer when what it answers was sent, and when it came.
+
+    `picked_up` are the seconds from a webhook's 200 to the first sign of life, where nothing else was waited for.
+    """
 
     turns: int = 0
     replies: int = 0
     confirmed: int = 0
     endings: Counter[str] = field(default_factory=Counter)
     repeated: int = 0
-    waits: list[float] = field(default_factory=list)
+    answered: list[tuple[float, float]] = field(default_factory=list)
+    picked_up: list[float] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
 
     def count(self, promise: str) -> int:
         """How often a promise was broken."""
         return sum(finding.promise == promise for finding in self.findings)
 
+    @property
+    def waits(self) -> list[float]:
+        """Seconds from the first delivery to the first answer."""
+        return [heard_at - sent_at for sent_at, heard_at in self.answered]
+
     def wait(self, share: float) -> float:
         """How long the slowest of the fastest such share had to wait, in seconds."""
-        return sorted(self.waits)[min(len(self.waits) - 1, int(share * len(self.waits)))] if self.waits else 0.0
+        return percentile(self.waits, share)
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """The largest of the smallest such share of them; 0 of none."""
+    return sorted(values)[min(len(values) - 1, int(share * len(values)))] if values else 0.0
 
 
 def review(people: Iterable[Person], entries: Iterable[Entry]) -> Review:
@@ -50,7 +64,7 @@ def review(people: Iterable[Person], entries: Iterable[Entry]) -> Review:
         effects[entry.bill].append(entry)
     found = Review()
     for person in people:
-        _Case(found, person.phone.chat, person.diary, person.inbox.heard, effects).judge()
+        _Case(found, person.phone.chat, person.diary, person.inbox.heard, effects, person.inbox.signs).judge()
     return found
 
 
@@ -63,17 +77,27 @@ class _Case:
     diary: Sequence[Act]
     heard: Sequence[Heard]
     effects: Mapping[str, Sequence[Entry]]
+    signs: Sequence[float]
 
     def judge(self) -> None:
         """Add everything about this conversation to the review."""
         answers = [*self._turns(), *self._bills()]
         self.found.turns += len(self.diary)
         self.found.replies += len(self.heard)
-        self.found.waits += [heard.at - act.sent_at for act, heard in answers]
+        self.found.answered += [(act.sent_at, heard.at) for act, heard in answers]
+        self.found.picked_up += self._picked_up(answers)
         self._order(answers)
         for heard in self.heard:
             if heard.is_stray:
                 self._fault("stray", 0, f"heard {heard.text!r}, which answers nothing")
+
+    def _picked_up(self, answers: Sequence[tuple[Act, Heard]]) -> Iterator[float]:
+        latest = 0.0
+        for act, heard in sorted(answers, key=lambda each: each[0].number):
+            if act.sent_at > latest and act.taken_at:
+                sign = next((at for at in self.signs if at >= act.sent_at), heard.at)
+                yield max(0.0, min(sign, heard.at) - act.taken_at)
+            latest = max(latest, heard.at)
 
     def _fault(self, promise: str, number: int, words: str) -> None:
         self.found.findings.append(Finding(promise, self.chat, number, words))
@@ -127,6 +151,7 @@ class _Case:
         if verdict.effects and not agreed:
             self._fault("unwanted", ask.number, f"{ask.bill} took effect, and nobody agreed")
         self._turned_away(ask, decisions, told)
+        self._in_time(ask, own, told)
         if not own:
             return
         self.found.confirmed += agreed
@@ -146,6 +171,16 @@ class _Case:
         if len(answers) >= len(decisions) and turned_away != taps:
             words = f"{taps} strangers tapped on {ask.bill}, and {turned_away} heard that it is not theirs"
             self._fault("unwanted", ask.number, words)
+
+    def _in_time(self, ask: Act, own: Sequence[Act], told: Sequence[Heard]) -> None:
+        """Nobody is told to be late who agreed while the question was open, by what it says."""
+        closes = min((heard.at + window(heard.text) for heard in told if heard.telling.kind == "question"), default=0.0)
+        taken = [act.taken_at for act in own if act.agrees]
+        if taken and min(taken) > 0 and max(taken) < closes - 1 and any(says_expired(heard.text) for heard in told):
+            words = (
+                f"{ask.bill} was agreed to {closes - max(taken):.0f} s before its time was over, and told to be late"
+            )
+            self._fault("untrue", ask.number, words)
 
     def _repeats(self, number: int, same: Sequence[Heard]) -> None:
         """Count what was said again. Who says a thing again marks it."""

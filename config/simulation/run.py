@@ -15,6 +15,7 @@ from config.simulation.crowd import Crowd
 from config.simulation.effects import Effects
 from config.simulation.faults import Faults
 from config.simulation.flaky import Flaky
+from config.simulation.gauge import Gauge
 from config.simulation.machine import Machine
 from config.simulation.plan import Plan
 from config.simulation.report import Report
@@ -46,29 +47,34 @@ class Simulation:
             machine = stack.enter_context(Machine(plan, self.data, platforms))
             crowd = stack.enter_context(Crowd(plan, platforms, machine, stories))
             began = time.monotonic()
+            gauge = Gauge(machine, began)
             faults = Faults(machine, plan, Random(f"{plan.seed} faults"), began)  # noqa: S311  # no secret
-            self._break(crowd, faults, began)
+            self._break(crowd, faults, gauge, began)
             seconds = time.monotonic() - began
             found = self._settle(crowd)
+            memory = gauge.read(plan.conversations)
         self._keep(crowd, found)
         return Report(
-            plan, found, faults.hits, faults.counts, crowd.answers,
-            machine.lost_replies(), flaky.failures, flaky.impatient, seconds, crowd.repeated, faults.never_done,
+            plan, found, faults.hits, faults.counts, crowd.courier.answers,
+            machine.lost_replies(), flaky.failures, flaky.impatient, seconds, crowd.courier.repeated, faults.never_done,
+            faults.outage.away, crowd.courier.seconds, memory,
         )  # fmt: skip
 
-    def _break(self, crowd: Crowd, faults: Faults, began: float) -> None:
+    def _break(self, crowd: Crowd, faults: Faults, gauge: Gauge, began: float) -> None:
         """Break things while people begin something new; then let everybody hear everything."""
         told = began
-        while not crowd.is_done:
+        while not crowd.is_done or faults.is_broken:
             if crowd.budget.is_left:
                 faults.strike(time.monotonic())
             else:
-                faults.end()
+                faults.end(time.monotonic())
+            crowd.courier.during = faults.outage.away.statuses if faults.outage.is_on else None
+            gauge.tend(time.monotonic())
             time.sleep(STEP_SECONDS)
             if time.monotonic() - told > PROGRESS_SECONDS:
                 told = time.monotonic()
                 self._progress(crowd, faults, told - began)
-        faults.end()
+        faults.end(time.monotonic())
 
     def _progress(self, crowd: Crowd, faults: Faults, seconds: float) -> None:
         done = ", ".join(f"{name} {count}" for name, count in faults.counts.items() if count)

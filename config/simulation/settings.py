@@ -73,6 +73,7 @@ def simulated(plan: Plan, platforms: FakePlatforms, url: str) -> dict[str, Any]:
     limits = {**told.get("limits", {}), **UNHURRIED}
     return {
         **told,
+        **({"spool": True} if plan.spool else {}),
         "limits": limits,
         "public_url": url,
         "redis_url": "${REDIS_URL}",
@@ -83,7 +84,8 @@ def simulated(plan: Plan, platforms: FakePlatforms, url: str) -> dict[str, Any]:
 
 def _changed(plan: Plan) -> dict[str, Any]:
     """What a plan changes in every channel. A group is answered by many, and its platform's pace is not the subject."""
-    return {"messages_per_second": 0} if plan.strangers else {}
+    pace: dict[str, Any] = {"messages_per_second": 0} if plan.strangers else {}
+    return {**pace, "confirm_ttl": plan.window} if plan.window else pace
 
 
 def _absolute(tool: str, config: Path | None) -> str:

@@ -26,11 +26,12 @@ class StoriesUnusable(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One act of a person, done `times` times at once."""
+    """One act of a person, done `times` times at once; a `late` decision only when the question is no longer open."""
 
     verb: Verb
     words: str
     times: int = 1
+    late: bool = False
 
     @property
     def decides(self) -> bool:
@@ -47,7 +48,7 @@ class Step:
 class Story:
     """What one person does from beginning to end. `weight` is how often, beside the other stories.
 
-    One without weight is played only where a row of the matrix names it, and then as often as one of weight 1.
+    One without weight is played only where a row of the matrix names it: as often as one of weight 1 for each time.
     """
 
     name: str
@@ -76,7 +77,9 @@ def load_stories(file: Path, only: tuple[str, ...] = ()) -> Repertoire:
     if unknown:
         raise StoriesUnusable(f"{file}: no story {unknown[0]!r}; known: {sorted(told)}")
     stories = [_story(file, name, told[name]) for name in told if not only or name in only]
-    played = tuple(replace(story, weight=story.weight or 1) for story in stories if story.weight or only)
+    played = tuple(
+        replace(story, weight=story.weight or only.count(story.name)) for story in stories if story.weight or only
+    )
     if not played:
         raise StoriesUnusable(f"{file}: no story has a weight above 0: nobody would do anything")
     return Repertoire(played, _done(file, read.get("done", DONE)))
@@ -117,4 +120,7 @@ def _step(place: str, told: Any) -> Step:
         raise StoriesUnusable(f"{place}: {verb} {words!r} must hold {_NEEDS[verb]}, or its answer cannot be told apart")
     if not isinstance(times, int) or not 1 <= times <= 10:
         raise StoriesUnusable(f"{place}: times is {times!r}: write a number from 1 to 10")
-    return Step(verb, words, times)
+    late = told.get("late", False)
+    if not isinstance(late, bool) or (late and verb not in ("agree", "refuse")):
+        raise StoriesUnusable(f"{place}: late is {late!r}: write true, at a decision")
+    return Step(verb, words, times, late)

@@ -33,6 +33,8 @@ _WORDS: tuple[tuple[Kind, re.Pattern[str]], ...] = (
 )
 #: What our own tools say when they are done, at a regular expression's words for the bill.
 DONE = r"^(Paid|Booked|Charged|Refunded) {bill}\.$"
+_WINDOW = re.compile(r"within (\d+) (second|minute|hour)s?\b")
+_SECONDS = {"second": 1.0, "minute": 60.0, "hour": 3600.0}
 _BILL = re.compile(r"\bb\d+\b")
 #: What else a message may begin with: an older question that it answers by the way.
 _DROPPED = re.compile(r"(Not confirmed, so I dropped this: .*?\bb\d+\b\.)\n\n(?=[^\0]*\bb\d+\b)")
@@ -81,6 +83,17 @@ class Reader:
         bill = named[0] if named else self._asked
         self._asked = bill if telling.kind == "question" else self._asked
         return bill, telling
+
+
+def window(question: str) -> float:
+    """For how many seconds a question says that it is open; 0 when it does not say."""
+    said = _WINDOW.search(question)
+    return int(said[1]) * _SECONDS[said[2]] if said else 0.0
+
+
+def says_expired(text: str) -> bool:
+    """Whether somebody is told that a yes came too late."""
+    return "confirmation expired" in text
 
 
 def tellings(texts: Iterable[str]) -> dict[str, list[Telling]]:

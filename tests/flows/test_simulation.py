@@ -47,6 +47,19 @@ def test_with_everything_broken_at_once_every_promise_holds(tmp_path: Path) -> N
 
 
 @pytest.mark.timeout(300)
+def test_strangers_wrong_clocks_and_redis_away_change_nothing(tmp_path: Path) -> None:
+    """Two webs an hour ahead with a spool, workers an hour ahead and behind, and others who answer in a group."""
+    plan = Plan(
+        turns=20_000, conversations=30, workers=2, webs=2, minutes=1 / 4, rate=40.0,
+        skew=3600.0, strangers=2, redeliver=0.3, outage=5.0, spool=True,
+    )  # fmt: skip
+    report = simulated(plan, tmp_path)
+    assert (report.broken, report.evidence()) == ([], [])
+    assert report.faults["outages"] == 1
+    assert report.away.statuses[200] >= 1
+
+
+@pytest.mark.timeout(300)
 def test_a_rolling_restart_loses_nothing_and_leaves_nothing_unknown(tmp_path: Path) -> None:
     """SIGTERM to every worker and the web, one after the other: turns in progress are finished first."""
     plan = Plan(turns=20_000, conversations=30, workers=2, minutes=RESTART_MINUTES, restart=4.0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 
 from channels.media import (
     KEEP_SECONDS,
+    LEEWAY_SECONDS,
     MAX_BYTES,
     MAX_LINK_SECONDS,
     UNKNOWN_TYPE,
@@ -199,6 +201,21 @@ def test_a_link_opens_its_file(store: LocalMediaStore):
 def test_two_links_to_one_file_differ(store: LocalMediaStore):
     """Who knows the content still cannot guess the link."""
     assert link(store) != link(store)
+
+
+def test_clocks_that_differ_a_little_open_each_others_links(tmp_path: Path, clock: Clock):
+    """A worker that is seconds ahead of the web makes links that are good at once; one from the far future is none."""
+    ahead = Clock()
+
+    def store(of: Clock) -> LocalMediaStore:
+        return LocalMediaStore(tmp_path, keys=["k"], public_url="https://bot.example", link_clock=of)
+
+    media = store(ahead).put(b"a,b", mime_type="text/csv")
+    for seconds, is_good in ((2, True), (LEEWAY_SECONDS, True), (LEEWAY_SECONDS + 1, False)):
+        ahead.now = clock.now + seconds
+        token = store(ahead).url(media.ref, filename="a.csv", mime_type="text/csv").rpartition("/")[2]
+        with contextlib.nullcontext() if is_good else pytest.raises(MediaGone):
+            store(clock).open_token(token)
 
 
 def test_the_first_key_signs_and_all_keys_open(tmp_path: Path, clock: Clock):

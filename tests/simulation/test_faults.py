@@ -131,9 +131,9 @@ def test_deliveries_are_spread_over_the_webs_and_each_is_signed_for_the_public_o
     courier = Courier(redeliver=0.0, shuffle=0.0, chance=Random(1), doors=("a:1", "b:2"))
     went: list[tuple[str, str]] = []
 
-    def posted(door: str, path: str, _: object) -> int:
+    def posted(door: str, path: str, _: object) -> tuple[int, float, float]:
         went.append((door, path))
-        return 200
+        return 200, 1.0, 1.5
 
     vars(courier)["_posted"] = posted
 
@@ -144,3 +144,4 @@ def test_deliveries_are_spread_over_the_webs_and_each_is_signed_for_the_public_o
     asyncio.run(deliver())
     courier.close()
     assert set(went) == {("a:1", "/hooks/x"), ("b:2", "/hooks/x")}
+    assert courier.seconds == [0.5] * 20

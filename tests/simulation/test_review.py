@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,7 +21,12 @@ SAID, ASK, YES = Act(1, "say", "", 1.0), Act(2, "ask", "b2", 2.0), Act(3, "agree
 EFFECT = Entry("b2", "effect", "", 1)
 
 
-def judged(acts: list[Act], texts: list[str | dict[str, Any]], effects: list[Entry] | None = None) -> Review:
+def judged(
+    acts: list[Act],
+    texts: list[str | dict[str, Any]],
+    effects: list[Entry] | None = None,
+    signs: Sequence[float] = (),
+) -> Review:
     """The review of one person who did and heard this, a second between two messages."""
     phone: Any = SimpleNamespace(chat="ada")
     courier = Courier(redeliver=0.0, shuffle=0.0, chance=random.Random(1))
@@ -28,6 +34,7 @@ def judged(acts: list[Act], texts: list[str | dict[str, Any]], effects: list[Ent
     for at, text in enumerate(texts, 4):
         message = text if isinstance(text, dict) else {"text": text, "media": None}
         person.inbox.add({"buttons": [], **message}, float(at))
+    person.inbox.signs += signs
     return review([person], effects or [])
 
 
@@ -73,6 +80,18 @@ def test_a_yes_of_strangers_is_none() -> None:
     dropped = "Not confirmed, so I dropped this: Pay b2.\n\nYou said: t5"
     subject = Act(5, "say", "", 5.0)
     assert promises(judged([ASK, tap, typed, subject], [ASKED, not_yours, dropped, "You said: yes"])) == []
+
+
+def test_time_is_what_the_question_says() -> None:
+    """An effect of a late yes is unwanted; who was in time is not told to be late."""
+    expired = "That confirmation expired: Pay b2\nNothing was done. Ask again if you still want it."
+    late = Act(3, "agree", "b2", 310.0, taken_at=310.0, late=True)
+    assert promises(judged([ASK, late], [ASKED, "Paid b2."], [EFFECT])) == ["unwanted"]
+    assert promises(judged([ASK, late], [ASKED, expired])) == []
+    in_time = Act(3, "agree", "b2", 60.0, taken_at=60.0)
+    assert promises(judged([ASK, in_time], [ASKED, expired])) == ["untrue"]
+    at_the_end = Act(3, "agree", "b2", 303.5, taken_at=303.5)
+    assert promises(judged([ASK, at_the_end], [ASKED, expired])) == []
 
 
 def test_a_file_that_never_came_is_lost() -> None:

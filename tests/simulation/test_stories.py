@@ -28,6 +28,7 @@ from config.simulation.stories import Step, StoriesUnusable, load_stories
         ("{done: '({bill}', stories: {a: {steps: [say: 'x {turn}']}}}", "no regular expression"),
         ("stories: {a: {steps: [agree: 'yes']}}", "nothing was asked yet"),
         ("stories: {a: {steps: [{say: 'x {turn}', times: 99}]}}", "times is 99"),
+        ("stories: {a: {steps: [{say: 'x {turn}', late: true}]}}", "late is True"),
     ],
 )
 def test_what_cannot_be_played_is_refused_with_its_cure(tmp_path: Path, text: str, words: str) -> None:

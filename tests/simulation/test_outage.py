@@ -1,0 +1,126 @@
+"""Redis away, or without room: begun, mended and told of when it is time, and judged."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from redis.exceptions import RedisError
+
+from config.simulation.full import FULL_SECONDS, Full
+from config.simulation.outage import BEGIN_SECONDS, Away, Outage
+from config.simulation.plan import Plan
+from config.simulation.report import DRAINED_SECONDS, Report
+from config.simulation.review import Review
+
+
+@dataclass
+class Server:
+    """A Redis of which only is known what was done to it. It ends itself when its disk is full."""
+
+    done: list[str] = field(default_factory=list)
+    alive: bool = True
+
+    def is_alive(self) -> bool:
+        return self.alive
+
+    def kill(self) -> None:
+        self.alive = False
+        self.done.append("killed")
+
+    def restart(self) -> None:
+        self.alive = True
+        self.done.append("started")
+
+    def limit_memory(self) -> None:
+        if not self.alive:
+            raise RedisError
+        self.done.append("memory full")
+
+    def limit_disk(self) -> None:
+        self.done.append("disk full")
+
+    def unlimit(self) -> None:
+        self.done.append("room")
+
+
+def outage(server: Any, seconds: float) -> Outage:
+    """One that is planned at second 0, without a web to ask."""
+    return Outage(server, (), seconds, 0.0)
+
+
+def test_redis_is_away_once_and_for_as_long_as_it_was_told() -> None:
+    """It begins when everybody talks, and ends by the clock, whoever is still there."""
+    server = Server()
+    away = outage(server, 300.0)
+    steps = []
+    for now in (0.0, BEGIN_SECONDS, BEGIN_SECONDS + 299, BEGIN_SECONDS + 300, BEGIN_SECONDS + 900):
+        away.tend(now)
+        steps.append((list(server.done), away.is_on, away.is_ahead))
+    before, during, after = ([], False, True), (["killed"], True, True), (["killed", "started"], False, False)
+    assert steps == [before, during, during, after, after]
+
+
+def test_without_an_outage_nothing_is_ahead() -> None:
+    """A plan without one ends when its people are done."""
+    assert not outage(Server(), 0.0).is_ahead
+
+
+def test_what_ends_for_want_of_disk_is_started_again_until_there_is_room() -> None:
+    """Each second, without room as long as the fault lasts."""
+    server = Server()
+    full = Full(server)  # type: ignore[arg-type]
+    assert full.begin("disk", 0.0)
+    server.alive = False
+    for now in (0.1, 0.2, FULL_SECONDS):
+        full.tend(now)
+    assert server.done == ["disk full", "started", "disk full", "room"]
+    assert (full.deaths, full.is_on) == (1, False)
+
+
+def test_no_memory_is_taken_from_what_is_away() -> None:
+    """The fault then did not happen, and is not counted as one."""
+    server = Server(alive=False)
+    assert not Full(server).begin("memory", 0.0)  # type: ignore[arg-type]
+
+
+def report(plan: Plan, away: Away, **faults: int) -> Report:
+    """One in which people noticed nothing."""
+    return Report(plan, Review(), 0, Counter(faults), away=away)
+
+
+@pytest.mark.parametrize(
+    ("plan", "statuses", "broken"),
+    [
+        (Plan(outage=9), {503: 7}, []),
+        (Plan(outage=9), {503: 7, 200: 1}, ["HTTP 200 while Redis was away: 1"]),
+        (Plan(outage=9, spool=True), {200: 7}, []),
+        (Plan(outage=9, spool=True), {200: 7, 503: 1}, ["HTTP 503 while Redis was away: 1"]),
+    ],
+)
+def test_without_redis_webhooks_are_taken_only_by_a_spool(
+    plan: Plan, statuses: dict[int, int], broken: list[str]
+) -> None:
+    """200 is a promise, and 503 asks to come again."""
+    assert report(plan, Away(1.0, 10.0, statuses=Counter(statuses))).broken == broken
+
+
+def test_what_must_be_started_again_has_not_recovered() -> None:
+    """A process that ended although nobody killed it is a broken promise where only Redis was without room."""
+    assert report(Plan(full={"disk": 9.0}), Away(), ended=1).broken == ["processes that ended for want of Redis: 1"]
+
+
+def test_an_outage_may_cost_what_was_under_way_when_it_began() -> None:
+    """One word of "cannot tell" for each act that then waited for its answer, and no more."""
+    found = Review(answered=[(1.0, 2.0), (1.0, 12.0), (6.0, 12.0)], endings=Counter(unknown=2))
+    exceeded = Report(Plan(outage=9), found, hits=0, away=Away(5.0, 10.0)).exceeded
+    assert exceeded == ["unknown: 2, and only 1 hits"]
+    assert Report(Plan(outage=9), found, hits=1, away=Away(5.0, 10.0)).exceeded == []
+
+
+def test_a_spool_that_drains_too_slowly_is_above_its_bound() -> None:
+    """Seconds from Redis's return to the last look at which messages waited."""
+    away = Away(1.0, 10.0, 10.0 + DRAINED_SECONDS + 1)
+    assert report(Plan(outage=9, spool=True), away).exceeded == ["spool: empty 61 s after Redis was back"]
