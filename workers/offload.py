@@ -7,6 +7,7 @@ import contextlib
 import contextvars
 import functools
 import inspect
+import logging
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
@@ -53,7 +54,7 @@ async def offload(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -
     call = functools.partial(function, *args, **kwargs)
     cross = crossing.get()
     if cross is None:
-        return await _Errand(call, _pool(_own_threads, "own", OWN_THREADS))()
+        return await _Errand(call, _own_pool())()
     result: T = await cross(call)
     return result
 
@@ -226,8 +227,14 @@ _limit: ContextVar[asyncio.Timeout | None] = ContextVar("sayso_limit", default=N
 _inside: ContextVar[bool] = ContextVar("sayso_inside", default=False)
 
 
-def _pool(pools: dict[int, Threads], name: str, most: int) -> Threads:
-    return pools.get(os.getpid()) or pools.setdefault(os.getpid(), Threads(name, most))
+def _tool_pool() -> Threads:
+    return _threads.get(os.getpid()) or _threads.setdefault(os.getpid(), Threads("tool", MOST_THREADS))
+
+
+def _own_pool() -> Threads:
+    """Its functions are short: one that is left is at its end, as when its worker stops, and no news."""
+    ours = _own_threads.get(os.getpid())
+    return ours or _own_threads.setdefault(os.getpid(), Threads("own", OWN_THREADS, level=logging.DEBUG))
 
 
 class _Errand(Generic[T]):
@@ -240,7 +247,7 @@ class _Errand(Generic[T]):
         self._outcome: asyncio.Future[tuple[T | None, BaseException | None]] = self._loop.create_future()
         self._limit, self._left = _limit.get(), 0.0
         self._work = Work(self._run, self._begins)
-        self._pool = pool or _pool(_threads, "tool", MOST_THREADS)
+        self._pool = pool or _tool_pool()
 
     async def __call__(self) -> T:
         self._stop_the_clock()

@@ -37,11 +37,13 @@ class Work:
 class Threads:
     """At most `most` threads, made when they are needed. What finds none waits its turn. Lives as long as its process.
 
-    No ThreadPoolExecutor: Python waits for its threads at exit, so one hung tool would hold the process for ever.
+    No ThreadPoolExecutor: Python waits for its threads at exit, so one hung tool would hold the process for ever. What
+    nobody waits for any more is logged at `level`.
     """
 
-    def __init__(self, name: str, most: int) -> None:
+    def __init__(self, name: str, most: int, *, level: int = logging.WARNING) -> None:
         self._name = name
+        self._level = level
         self._most = most
         self._changed = threading.Condition()
         self._waiting: deque[Work] = deque()
@@ -79,7 +81,8 @@ class Threads:
                 return False
             work.left = True
             self._hung += 1
-        log.warning(
+        log.log(
+            self._level,
             "%s.left_running",
             self._name,
             extra={"hung": self._hung, "threads": self._most, "stack": stack_of(work.thread)},
@@ -123,7 +126,7 @@ class Threads:
             if work.left:
                 self._hung -= 1
         if work.left:
-            log.warning("%s.ended_late", self._name, extra={"hung": self._hung})
+            log.log(self._level, "%s.ended_late", self._name, extra={"hung": self._hung})
 
 
 def stack_of(thread: int | None) -> str:

@@ -80,6 +80,6 @@ def test_up_works_for_each_primary(file: Path, servers: dict[str, str]):
     """`--workers` is for each, and it is ready when each has one."""
     with short_folder() as data, Up(data, "--config", str(file), "--workers", "1", **servers) as up:
         up.ready()
-        assert [len(up.pids(f"--shard {name}")) for name in "ab"] == [1, 1]
+        assert [len(up.pids(f"--shard {name}")) for name in "ab"] == [2, 2], "a worker and its parent"
         assert up.get("/readyz") == 200
         assert up.stop() == 0

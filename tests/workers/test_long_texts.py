@@ -48,7 +48,7 @@ def files(tmp_path: Path) -> list[Path]:
 def in_redis(client) -> dict[str, int]:
     """Bytes of values, by the kind of key."""
     sizes: dict[str, int] = {}
-    for key in client.scan_iter("sayso:*"):
+    for key in client.scan_iter("sayso:{*"):
         kind = key.split(":")[2]
         dump = {"string": client.get, "list": lambda name: "".join(client.lrange(name, 0, -1))}
         value = dump.get(client.type(key), lambda _: "")(key)

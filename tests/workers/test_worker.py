@@ -481,6 +481,7 @@ def test_jobs_go_on_while_redis_is_away_and_are_booked_later(tmp_path, loop, tur
             turns.open(chat(0))
             until(lambda: turns.ended == [chat(0)])
             server.start()
+            client.connection_pool.disconnect()
             until(lambda: started(connection=client).get_job_ids() == ["drain-1"])
             enqueue(client, 2)
             until(lambda: chat(2) in turns.begun)
