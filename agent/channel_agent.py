@@ -10,17 +10,18 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from secrets import token_urlsafe
-from typing import Any, Protocol
+from typing import Protocol
 
 from agent.config import AgentResult
 from agent.confirmed import register_tool
 from agent.escalation import Escalation
+from agent.long_texts import LongTexts, TextStore
 from agent.loop import Agent
 from agent.memory import ConversationMemory
 from agent.messages import Message, Role
 from agent.tools.artifacts import Artifact, collect_artifacts
 from agent.tools.timers import TimerBook, timer_book
-from agent.turn_journal import TurnJournal
+from agent.turn_journal import TurnJournal, unclear_calls
 from channels.types import Button, Media, Reply, Scope, Turn
 from pending.action import PendingAction
 from pending.intent import Words, read_answer
@@ -32,16 +33,13 @@ from pending.records import CHANGED, OPEN_STATES, Claim, Decision, StoredAction
 from pending.store import BasePendingStore, InMemoryPendingStore, scope_of
 from pending.texts import Texts, speak
 from workers.journals import Journals
-from workers.lane import Arm, Change, Lease, Move, QueuedTurn, Timer, outbox_entry
+from workers.lane import Arm, Change, JournalUnreadable, Lease, Move, QueuedTurn, Timer, outbox_entry
 from workers.offload import offload, reach, run_sync
 
 log = logging.getLogger(__name__)
 
 #: Scopes whose history a ChannelAgent without a mailbox remembers.
 MAX_MEMORIES = 5000
-
-#: Characters of one message that the history keeps from turn to turn.
-MAX_KEPT_CHARS = 8000
 
 #: Characters of a preview that the notice of its end repeats, so that it fits in one message of every platform.
 MAX_NOTICE_CHARS = 300
@@ -75,6 +73,8 @@ class _Case:
     seq: int = 0
     timers: tuple[Timer, ...] = ()
     journal: TurnJournal | None = None
+    #: Where the history's long texts are. Without a lane it stays in this process, as it is.
+    texts: LongTexts | None = None
 
     @property
     def settled(self) -> StoredAction | None:
@@ -90,9 +90,10 @@ class ChannelAgent:
 
     In a worker, `answer` returns all that a turn changes, for one commit. Alone, as in the seed, `ask_channel` applies
     it at once, and what is proposed counts as shown. With `journals` a turn whose worker is killed goes on where it
-    was; without, it starts over. People are answered in the language they write, if it is one of `languages` (none: any
-    that has a catalogue), else in `language`. With `expiry_notice` a worker tells them when a question of theirs ends
-    unanswered; with `escalation` it tells the operators of one that nobody answers.
+    was; without, it starts over. With `texts` what is too long for Redis is kept there; without, the history has it
+    cut. People are answered in the language they write, if it is one of `languages` (none: any that has a catalogue),
+    else in `language`. With `expiry_notice` a worker tells them when a question of theirs ends unanswered; with
+    `escalation` it tells the operators of one that nobody answers.
     """
 
     def __init__(
@@ -104,6 +105,7 @@ class ChannelAgent:
         confirm_ttl: float | None = None,
         media: MediaSink | None = None,
         journals: Journals | None = None,
+        texts: TextStore | None = None,
         language: str = "en",
         languages: Collection[str] = (),
         expiry_notice: bool = False,
@@ -115,6 +117,7 @@ class ChannelAgent:
         self._confirm_ttl = confirm_ttl or self.store.default_ttl_seconds
         self._media = media
         self._journals = journals
+        self._texts = texts
         self._language = language
         self._expiry_notice = expiry_notice
         self._escalation = escalation
@@ -164,6 +167,7 @@ class ChannelAgent:
     async def answer(self, queued: QueuedTurn, lease: Lease) -> Change:
         """All that a turn of a mailbox changes. Raises LaneLost, TurnOvertaken and JournalUnreadable."""
         memory = _load(queued.history, self.agent.memory)
+        texts = LongTexts(self._texts, queued.turn.scope.id)
         case = _Case(
             turn=queued.turn,
             live=StoredAction.from_hash(queued.live),
@@ -174,11 +178,14 @@ class ChannelAgent:
             lease=lease,
             seq=queued.seq,
             timers=queued.timers,
-            journal=TurnJournal(self._journals, lease, queued, self._stored) if self._journals else None,
+            journal=TurnJournal(self._journals, lease, queued, self._stored, texts) if self._journals else None,
+            texts=texts,
         )
         answer = await self._answer(case)
         change = _in_language(answer.change, case.words)
-        return replace(change, history=json.dumps(_clipped(case.memory.to_dict())))
+        history = memory.to_dict()
+        await texts.fold(history["messages"])
+        return replace(change, history=json.dumps(history))
 
     def is_answer(self, text: str) -> bool:
         """Whether these words would be a yes or a no, if something waited for one."""
@@ -189,9 +196,10 @@ class ChannelAgent:
         return self._speak([turn.text], turn)
 
     async def give_up(self, queued: QueuedTurn, lease: Lease, words: str) -> Change:
-        """What a turn changes that could not be answered: what it decided or tapped again is told, and else `words`.
+        """What a turn changes that could not be answered: what it decided or tapped again is told, and else `words`,
+        behind the calls of which nobody knows whether they finished.
 
-        Nothing destructive stays armed behind it.
+        Nothing destructive stays armed behind it. Raises LaneLost.
         """
         conversation, event = queued.turn.conversation.id, queued.turn.event_id
         live = await reach(self.store.records.look, conversation, queued.user)
@@ -202,10 +210,22 @@ class ChannelAgent:
                 return await self._owned_up(queued, stored)
             if stored and press and stored.pid == press.pending_action_id and stored.state in _BEGUN_AND_OVER:
                 return await self._owned_up(queued, stored)
+        told = [*await self._left_unclear(queued, lease), words]
         if live and live.state in _WAITING and not queued.turn.tap:
-            told = "\n\n".join(filter(None, (speak(live.action.language).dropped(live.action.preview), words)))
-            return Change(replies=((Reply(told), ""),), move=_dropped(live, queued.turn))
-        return Change(replies=((Reply(words), ""),))
+            told = [speak(live.action.language).dropped(live.action.preview), *told]
+            return Change(replies=((Reply(_joined(told)), ""),), move=_dropped(live, queued.turn))
+        return Change(replies=((Reply(_joined(told)), ""),))
+
+    async def _left_unclear(self, queued: QueuedTurn, lease: Lease) -> list[str]:
+        """What is said of each call that this turn, or an earlier attempt at it, began and did not see end."""
+        if self._journals is None:
+            return []
+        entries = tuple(await reach(self._journals.entries, lease))
+        try:
+            calls = unclear_calls(replace(queued, journal=entries))
+        except JournalUnreadable:  # then nobody can tell that either
+            return []
+        return [self.words(queued.turn).unknown(call.tool_name) for call in calls]
 
     async def _owned_up(self, queued: QueuedTurn, stored: StoredAction) -> Change:
         """The turn claimed this, and perhaps began it, before it broke: the commit ends what is still open."""
@@ -362,19 +382,22 @@ class ChannelAgent:
             language=words.language,
         )
         book = TimerBook(case.turn.scope.id, case.received_at, words.language, case.timers) if case.lease else None
+        memory = await _recollected(case)
         with channel_run(run), timer_book(book):
             result = await self.agent.arun(
                 [Message(Role.USER, turn.text or turn_label(turn), media=turn.media)],
-                memory=case.memory,
+                memory=memory,
                 journal=case.journal,
             )
+        if memory is not case.memory:
+            case.memory.add_many(result.messages)
         for pid, executor in run.executors.items():
             self.store.executors.keep(pid, executor)
         files = await self._files(result.artifacts)
         proposal = propose([replace(action, requested_at=case.received_at) for action in run.proposals])
         content = words.model_away() if result.stop_reason == "provider_error" else result.content
         # Whatever the model makes of it, the person hears of what may have been done.
-        told = "\n\n".join(filter(None, [preface, *(words.unknown(call.tool_name) for call in result.unclear)]))
+        told = _joined([preface, *(words.unknown(call.tool_name) for call in result.unclear)])
         change = self._change(case, proposal, _Parts(told, content, files))
         if book and result.stop_reason != "provider_error":  # which is told as "nothing was done"
             change = replace(change, timers=tuple(book.added), silenced=tuple(book.silenced))
@@ -480,6 +503,10 @@ def turn_label(turn: Turn) -> str:
     return "" if turn.media else f"({'a tap' if turn.tap else 'nothing'})"
 
 
+def _joined(paragraphs: Iterable[str]) -> str:
+    return "\n\n".join(filter(None, paragraphs))
+
+
 def _shortened(preview: str) -> str:
     return preview if len(preview) <= MAX_NOTICE_CHARS else f"{preview[:MAX_NOTICE_CHARS]}..."
 
@@ -547,13 +574,14 @@ def _load(history: str, limits: ConversationMemory | None) -> ConversationMemory
     return ConversationMemory(limits.max_messages, limits.max_tokens) if limits else ConversationMemory()
 
 
-def _clipped(history: dict[str, Any]) -> dict[str, Any]:
-    """The history as kept in Redis: a long tool result was read once and is not carried along whole."""
-    for message in history["messages"]:
-        content = message.get("content", "")
-        if len(content) > MAX_KEPT_CHARS:
-            message["content"] = content[:MAX_KEPT_CHARS] + f" [cut, was {len(content)} characters]"
-    return history
+async def _recollected(case: _Case) -> ConversationMemory:
+    """What the model is to know of earlier turns: the history with its long texts, as far as there is room."""
+    history = case.memory.get_history()
+    if case.texts is None or not any(message.kept for message in history):
+        return case.memory
+    memory = ConversationMemory(case.memory.max_messages, case.memory.max_tokens)
+    memory.add_many(await case.texts.unfolded(history))
+    return memory
 
 
 def _ack(content: str) -> AgentResult:

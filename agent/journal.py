@@ -59,7 +59,7 @@ class Recalled:
 class Journal(Protocol):
     """Lives as long as one run. What it says of an index means the calls of the answer last recalled or noted."""
 
-    def recall(self) -> Recalled | None:
+    async def recall(self) -> Recalled | None:
         """The next answer that is known from an earlier attempt. None: from here on the model has to be asked."""
 
     def note(self, answered: Answered) -> bool:
@@ -78,7 +78,7 @@ class Journal(Protocol):
 class NoJournal:
     """Where nobody could take over from a killed run, nothing is kept."""
 
-    def recall(self) -> Recalled | None:
+    async def recall(self) -> Recalled | None:
         """Nothing is known."""
         return None
 

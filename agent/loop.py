@@ -90,7 +90,7 @@ class Agent:
     async def _steps(self, run: _Run) -> tuple[StopReason, str]:
         """Ask the model, run the tools it calls, show it the results, until something ends the run."""
         for run.iterations in range(1, self.config.max_iterations + 1):
-            recalled = run.journal.recall()
+            recalled = await run.journal.recall()
             try:
                 answered = recalled.answered if recalled else await self._ask(run)
             except ProviderError as exc:

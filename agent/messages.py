@@ -33,8 +33,28 @@ class ToolCall:
 
 
 @dataclass(frozen=True, slots=True)
+class KeptText:
+    """Where the whole of a long text is kept, and how many characters it has."""
+
+    ref: str
+    chars: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """The reference as JSON-ready data."""
+        return {"ref": self.ref, "chars": self.chars}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> KeptText:
+        """The reference that `to_dict` wrote. Raises KeyError, ValueError or TypeError on anything else."""
+        return cls(str(data["ref"]), int(data["chars"]))
+
+
+@dataclass(frozen=True, slots=True)
 class Message:
-    """One entry of a transcript. A tool's message carries the id and name of the call it answers."""
+    """One entry of a transcript. A tool's message carries the id and name of the call it answers.
+
+    Where `kept` names a text, the content is only its beginning.
+    """
 
     role: Role
     content: str = ""
@@ -42,6 +62,7 @@ class Message:
     tool_call_id: str = ""
     tool_name: str = ""
     media: tuple[Media, ...] = ()
+    kept: KeptText | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """The message as JSON-ready data; empty fields are left out."""
@@ -57,6 +78,8 @@ class Message:
             data["tool_name"] = self.tool_name
         if self.media:
             data["media"] = tuple(asdict(media) for media in self.media)
+        if self.kept:
+            data["kept"] = self.kept.to_dict()
         return data
 
     @classmethod
@@ -67,6 +90,7 @@ class Message:
             "role": Role(data["role"]),
             "tool_calls": tuple(ToolCall(**call) for call in data.get("tool_calls", ())),
             "media": tuple(Media(**media) for media in data.get("media", ())),
+            "kept": KeptText.from_dict(data["kept"]) if "kept" in data else None,
         }
         return cls(**fields)
 

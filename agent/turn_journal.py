@@ -11,7 +11,8 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from agent.journal import UNCLEAR, Answered, CallOutcome, Recalled
-from agent.messages import Message, ToolCall, UsageStats
+from agent.long_texts import BEGINNING_CHARS, MAX_TEXT_CHARS, LongTexts, cut, gone, is_long
+from agent.messages import KeptText, Message, ToolCall, UsageStats
 from agent.tools.artifacts import Artifact
 from agent.tools.timers import TimerChange
 from channels.types import Media
@@ -21,8 +22,8 @@ from workers.lane import JournalUnreadable, Lease, QueuedTurn, journal_head
 from workers.offload import reach
 
 #: Characters of one result that a journalled run shows to its model, and keeps.
-MAX_RESULT_CHARS = 64_000
-#: Characters of a journal at which no other call is begun: the run ends politely.
+MAX_RESULT_CHARS = MAX_TEXT_CHARS
+#: Characters of a journal, long texts included, at which no other call is begun: the run ends politely.
 MAX_JOURNAL_CHARS = 1_000_000
 
 #: Puts a file made by a tool where it outlives this process.
@@ -34,31 +35,37 @@ class TurnJournal:
 
     Entries are JSON. The first names the turn; then come the model's answers with tool calls, which calls of the last
     one were begun (only those that must not be begun twice), and what they came to. The answer that ends the run needs
-    no entry: the commit that follows at once is its entry.
+    no entry: the commit that follows at once is its entry. Of a long result an entry holds the beginning, and where in
+    `texts` the whole is. Answers stay whole: their calls are what a successor runs.
     """
 
-    def __init__(self, store: Journals, lease: Lease, queued: QueuedTurn, keep_file: KeepFile) -> None:
+    def __init__(
+        self, store: Journals, lease: Lease, queued: QueuedTurn, keep_file: KeepFile, texts: LongTexts
+    ) -> None:
         """Raises JournalUnreadable when nobody can tell what an earlier attempt has done."""
         known = queued.journal if _is_of(queued) else ()
         self._recalled = deque(_read(known[1:]))
         self._waiting = [] if known else [journal_head(queued)]
         self._written = len(known)
-        self._size = sum(map(len, known))
+        self._size = sum(map(len, known)) + sum(each.chars_elsewhere for each in self._recalled)
         self._store = store
         self._lease = lease
         self._queued = queued
         self._keep_file = keep_file
+        self._texts = texts
         self._calls: Sequence[ToolCall] = ()
         self._answers = 0
         self._lock = asyncio.Lock()
 
-    def recall(self) -> Recalled | None:
+    async def recall(self) -> Recalled | None:
         """The next answer of an earlier attempt, with what is known of its calls."""
         if not self._recalled:
             return None
-        recalled = self._recalled.popleft()
-        self._turn_to(recalled.answered)
-        return recalled
+        reading = self._recalled.popleft()
+        self._turn_to(reading.answered)
+        for at, kept in reading.kept.items():
+            reading.outcomes[at] = await self._whole(reading.outcomes[at], kept)
+        return reading.recalled
 
     def note(self, answered: Answered) -> bool:
         """Take down an answer; `save` writes it together with the calls that begin."""
@@ -83,10 +90,11 @@ class TurnJournal:
     async def keep(self, at: int, outcome: CallOutcome) -> CallOutcome:
         """Take down what a call came to, its files put where they last, what is too long cut."""
         files = [await self._keep_file(artifact) for artifact in outcome.artifacts]
-        kept = replace(
-            outcome, content=_cut(outcome.content), closing=_cut(outcome.closing), artifacts=tuple(files)
-        )  # fmt: skip
-        self._take(json.dumps({"call": at, **_result(kept)}, default=str))
+        content, closing = (cut(text, MAX_RESULT_CHARS) for text in (outcome.content, outcome.closing))
+        kept = replace(outcome, content=content, closing=closing, artifacts=tuple(files))
+        entry = {"call": at, **_result(kept)}
+        long = {name: text for name in ("content", "closing") if is_long(text := entry.get(name, ""))}
+        self._take(json.dumps(entry | await self._kept_elsewhere(long), default=str))
         return kept
 
     def key(self, at: int) -> str:
@@ -95,6 +103,23 @@ class TurnJournal:
         what = [turn.conversation.id, turn.event_id, self._answers, at, call.tool_name, call.parameters]
         return hashlib.sha256(json.dumps(what, sort_keys=True, default=str).encode()).hexdigest()[:32]
 
+    async def _kept_elsewhere(self, long: Mapping[str, str]) -> dict[str, Any]:
+        """What an entry says of its long texts once they are kept; nothing of those that could not be."""
+        places = dict(zip(long, await self._texts.keep(list(long.values())), strict=True))
+        kept = {name: place for name, place in places.items() if place}
+        self._size += sum(place.chars for place in kept.values())
+        beginnings = {name: long[name][:BEGINNING_CHARS] for name in kept}
+        return {**beginnings, "kept": {name: place.to_dict() for name, place in kept.items()}} if kept else {}
+
+    async def _whole(self, outcome: CallOutcome, kept: Mapping[str, KeptText]) -> CallOutcome:
+        """An outcome with its long texts; of one that is gone, model and person see the beginning."""
+        texts = {name: await self._texts.get(place) for name, place in kept.items()}
+        if "content" in texts:
+            outcome = replace(outcome, content=texts["content"] or gone(outcome.content, kept["content"]))
+        if "closing" in texts:
+            outcome = replace(outcome, closing=texts["closing"] or f"{outcome.closing} […]")
+        return outcome
+
     def _turn_to(self, answered: Answered) -> None:
         self._calls = answered.message.tool_calls
         self._answers += 1
@@ -102,6 +127,13 @@ class TurnJournal:
     def _take(self, entry: str) -> None:
         self._waiting.append(entry)
         self._size += len(entry)
+
+
+def unclear_calls(queued: QueuedTurn) -> list[ToolCall]:
+    """The calls of which a turn's journal has the begin and no result. Raises JournalUnreadable."""
+    readings = _read(queued.journal[1:] if _is_of(queued) else ())
+    calls = [reading.answered.message.tool_calls for reading in readings]
+    return [calls[n][at] for n, reading in enumerate(readings) for at in sorted(reading.begun - set(reading.outcomes))]
 
 
 def _cost(answered: Answered) -> dict[str, Any]:
@@ -126,13 +158,6 @@ def _file_entry(artifact: Artifact) -> dict[str, Any]:
     return {**artifact.to_dict(), **({"kept": asdict(artifact.kept)} if artifact.kept else {})}
 
 
-def _cut(text: str) -> str:
-    """A result as a journalled run has it: the same for the model that saw it first and after a crash."""
-    if len(text) <= MAX_RESULT_CHARS:
-        return text
-    return f"{text[:MAX_RESULT_CHARS]} [cut, was {len(text)} characters]"
-
-
 def _is_of(queued: QueuedTurn) -> bool:
     """Whether the journal that came with a turn is its own; there should be no other."""
     try:
@@ -144,7 +169,7 @@ def _is_of(queued: QueuedTurn) -> bool:
         raise JournalUnreadable("entry 0") from exc
 
 
-def _read(entries: Iterable[str]) -> list[Recalled]:
+def _read(entries: Iterable[str]) -> list[_Reading]:
     """What an earlier attempt took down.
 
     Raises JournalUnreadable: to start over, or to go on from the last entry that makes sense, could do a thing twice.
@@ -155,7 +180,7 @@ def _read(entries: Iterable[str]) -> list[Recalled]:
             _read_entry(answers, json.loads(text))
         except (ValueError, KeyError, TypeError, IndexError, AttributeError) as exc:
             raise JournalUnreadable(f"entry {number}") from exc
-    return [reading.recalled for reading in answers]
+    return answers
 
 
 @dataclass(slots=True)
@@ -165,6 +190,13 @@ class _Reading:
     answered: Answered
     begun: set[int] = field(default_factory=set)
     outcomes: dict[int, CallOutcome] = field(default_factory=dict)
+    #: The long texts of outcomes, by the field that has their beginning.
+    kept: dict[int, Mapping[str, KeptText]] = field(default_factory=dict)
+
+    @property
+    def chars_elsewhere(self) -> int:
+        """Characters that are not in the journal itself."""
+        return sum(place.chars for kept in self.kept.values() for place in kept.values())
 
     @property
     def recalled(self) -> Recalled:
@@ -183,6 +215,7 @@ def _read_entry(answers: list[_Reading], entry: Mapping[str, Any]) -> None:
             answers[-1].begun.update(at for at in begun if calls[_index(at)])
         case {"call": at}:
             answers[-1].outcomes[at] = _outcome(answers[-1].answered.message.tool_calls[_index(at)], entry)
+            answers[-1].kept[at] = {name: KeptText.from_dict(each) for name, each in entry.get("kept", {}).items()}
         case _:
             raise ValueError("no entry of ours")
 

@@ -3,7 +3,7 @@
     python -m benchmarks.scale
 
 Costs are CPU time of each process and of the server, so that neighbours on the machine distort them little; throughput
-is what these cores gave in this run. One shard; every write on disk before it is answered.
+is what these cores gave in this run. Every write is on disk before it is answered.
 """
 
 from __future__ import annotations
@@ -34,9 +34,10 @@ from workers.mailbox import LUA
 from workers.outbox import RedisOutbox
 from workers.redis import Scripts, shard_of
 
-#: Redis servers that conversations are spread over.
-SHARDS = (1,)
-WORKERS = (1, 2, 4)
+#: Worker processes, and Redis servers that conversations are spread over.
+SIZES = ((1, 1), (2, 1), (4, 1), (2, 2), (4, 2))
+#: Seconds until a new worker holds as much as it may.
+GROWN_SECONDS = 4.0
 #: Turns of one measurement, and the rounds of each.
 TURNS, ROUNDS = 320, 3
 #: Conversations that are kept beside those that are spoken to.
@@ -68,9 +69,11 @@ def main() -> None:
 async def measure() -> None:
     """Throughput first, then costs, then memory."""
     async with Street() as street:
-        for shards in SHARDS:
-            with tempfile.TemporaryDirectory(prefix="sayso-bench-") as folder, Stack(Path(folder), street.url) as stack:
-                await throughput(stack, street, shards)
+        print(
+            "| workers | Redis servers | turns/s, no latency | turns/s, tool of 20 ms |\n|---|---|---|---|", flush=True
+        )
+        for size in SIZES:
+            await throughput(street, *size)
         with tempfile.TemporaryDirectory(prefix="sayso-bench-") as folder, Stack(Path(folder), street.url) as stack:
             await costs(stack, street)
     with (
@@ -80,16 +83,18 @@ async def measure() -> None:
         memory(stack)
 
 
-async def throughput(stack: Stack, street: Street, shards: int) -> None:
-    """A backlog worked off by 1, 2 and 4 workers, with a model of no latency and with a tool of 20 ms."""
-    print("| workers | shards | turns/s, no latency | turns/s, tool of 20 ms |\n|---|---|---|---|", flush=True)
-    workers: list[subprocess.Popen[bytes]] = []
-    for count in WORKERS:
-        while len(workers) < count:
-            workers.append(await asyncio.to_thread(stack.worker))
+async def throughput(street: Street, count: int, shards: int) -> None:
+    """A backlog worked off by so many workers, with a model of no latency and with a tool of 20 ms."""
+    with (
+        tempfile.TemporaryDirectory(prefix="sayso-bench-") as folder,
+        Stack(Path(folder), street.url, shards=shards) as stack,
+    ):
+        homes = itertools.cycle(stack.servers)
+        workers = [await asyncio.to_thread(stack.worker, next(homes)) for _ in range(count)]
+        await asyncio.sleep(GROWN_SECONDS)
         plain = await _backlogs(stack, street, workers, TEXT)
         waiting = await _backlogs(stack, street, workers, f"/think {TOOL_SECONDS}")
-        print(f"| {count} | {shards} | {plain:.0f} | {waiting:.0f} |", flush=True)
+    print(f"| {count} | {shards} | {plain:.0f} | {waiting:.0f} |", flush=True)
 
 
 async def _backlogs(stack: Stack, street: Street, workers: list[subprocess.Popen[bytes]], text: str) -> float:

@@ -22,7 +22,10 @@ from pending.texts import speak
 from workers.mailbox import LUA, RedisMailbox
 from workers.queue import WakeUps
 from workers.redis import Scripts, connect
+from workers.shards import RoutedScripts, ShardMap
 
+#: What servers are called where there are several.
+NAMES = ("a", "b", "c", "d")
 #: Seconds to wait for processes to be up.
 PATIENCE = 90.0
 
@@ -32,6 +35,7 @@ redis_url: ${{REDIS_URL}}
 agent: {{model: offline}}
 tools: [benchmarks.thinking]
 workers: {{concurrency: {concurrency}, join_bursts: false}}
+{shards}
 channels:
   desk:
     {{platform: slack, bot_token: "${{SLACK_BOT_TOKEN}}", signing_secret: "${{SLACK_SIGNING_SECRET}}",
@@ -55,21 +59,32 @@ ENVIRON = {
 
 @dataclass(slots=True)
 class Stack:
-    """Lives inside `with`. `platform` is where replies go; every process is ended, and Redis with them."""
+    """Lives inside `with`. `platform` is where replies go; every process is ended, and Redis with them.
+
+    With `shards`, conversations live on so many servers beside `redis`; else on that one itself.
+    """
 
     folder: Path
     platform: str
     concurrency: int = 100
+    shards: int = 0
     port: int = 0
     peer_port: int = 0
     redis: EmbeddedRedis = field(init=False)
+    servers: dict[str, EmbeddedRedis] = field(default_factory=dict)
     _processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
     def __enter__(self) -> Self:
         self.port, self.peer_port = free_port(), free_port()
         self.redis = EmbeddedRedis(self.folder)
-        self.redis.start()
-        text = YAML.format(public_url=self.public_url, platform=self.platform, concurrency=self.concurrency)
+        self.servers = {name: EmbeddedRedis(self.folder / name) for name in NAMES[: self.shards]}
+        for server in (self.redis, *self.servers.values()):
+            server.start()
+        named = ", ".join(f'{name}: "{server.url}"' for name, server in self.servers.items())
+        text = YAML.format(
+            public_url=self.public_url, platform=self.platform, concurrency=self.concurrency,
+            shards=f"shards: {{{named}}}" if named else "",
+        )  # fmt: skip
         self.config.write_text(text)
         return self
 
@@ -79,7 +94,8 @@ class Stack:
             process.send_signal(signal.SIGCONT)
         for process in self._processes:
             process.wait(PATIENCE)
-        self.redis.stop()
+        for server in (self.redis, *self.servers.values()):
+            server.stop()
 
     @property
     def config(self) -> Path:
@@ -100,7 +116,9 @@ class Stack:
         """The door of the stack's Redis; with `wakes`, workers hear of what comes in."""
         client = self.client
         wake_up = WakeUps(client) if wakes else lambda _: ()
-        return RedisMailbox(Scripts(client, LUA), lambda turn: speak(turn.language), wake_up)
+        clients = {name: connect(server.url, patient=True) for name, server in self.servers.items()}
+        scripts = RoutedScripts(ShardMap(client), clients, LUA) if clients else Scripts(client, LUA)
+        return RedisMailbox(scripts, lambda turn: speak(turn.language), wake_up)
 
     def web(self) -> subprocess.Popen[bytes]:
         """Our web process, answering."""
@@ -108,10 +126,10 @@ class Stack:
         _await(lambda: _answers(f"{self.public_url}/healthz"))
         return process
 
-    def worker(self) -> subprocess.Popen[bytes]:
-        """One of our workers, ready."""
+    def worker(self, shard: str = "") -> subprocess.Popen[bytes]:
+        """One of our workers, ready; of one server, where there are several."""
         before = self._workers()
-        process = self._start("config.cli", "worker", *self._common)
+        process = self._start("config.cli", "worker", *self._common, *(["--shard", shard] if shard else []))
         _await(lambda: self._workers() > before)
         return process
 
@@ -139,7 +157,8 @@ class Stack:
         return ["--config", str(self.config), "--data", str(self.folder)]
 
     def _workers(self) -> int:
-        return int(cast("int", self.client.zcard("sayso:workers")))
+        servers = self.servers.values() or [self.redis]
+        return sum(int(cast("int", connect(server.url).zcard("sayso:workers"))) for server in servers)
 
     def _start(self, module: str, *args: str) -> subprocess.Popen[bytes]:
         environ = {**os.environ, **ENVIRON, "REDIS_URL": self.redis.url, "BENCH_PLATFORM": self.platform}

@@ -32,6 +32,8 @@ CROWD, MODEL_SECONDS, CROWD_SECONDS = 32, 0.5, 6.0
 #: Turns parked at once in one process, their seconds, and how many chats have a second turn waiting behind.
 PARKED, PARKED_SECONDS, FOLLOWED = 1000, 2.0, 100
 PARKED_ROUNDS = 3
+#: Seconds until a new worker holds that many.
+GROWN_SECONDS = 8.0
 LATER = "and then"
 
 
@@ -117,6 +119,7 @@ async def _crowd(street: Street, port: int) -> tuple[float, list[float]]:
 async def parked(stack: Stack, street: Street) -> list[Row]:
     """A thousand turns that wait at once in one process; the median of the rounds, and the most memory."""
     worker = await asyncio.to_thread(stack.worker)
+    await asyncio.sleep(GROWN_SECONDS)
     mailbox = stack.mailbox()
     makespans, per_ten = [], []
     for number in range(PARKED_ROUNDS):

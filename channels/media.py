@@ -9,17 +9,16 @@ MediaError
 from __future__ import annotations
 
 import hashlib
-import math
 import os
 import re
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from tempfile import NamedTemporaryFile
 from typing import Any
 
 from itsdangerous import BadData, TimestampSigner, URLSafeTimedSerializer
 
+from channels.disk import remove_older, write_atomically
 from channels.types import Media
 
 #: The largest file kept, in bytes.
@@ -122,7 +121,7 @@ class LocalMediaStore:
         if path.exists():
             os.utime(path)  # young again, for whoever removes old files
         else:
-            _write_atomically(path, data)
+            write_atomically(path, data)
         kept_type = settle_type(data, mime_type)
         return Media(ref=ref, mime_type=kept_type, filename=_label(filename), size=len(data), stored=True)
 
@@ -148,11 +147,7 @@ class LocalMediaStore:
 
     def sweep(self) -> int:
         """Remove what nobody stored again for KEEP_SECONDS. Returns how many files went."""
-        oldest = self._clock() - KEEP_SECONDS
-        old = [path for path in self._folder.glob("*/*") if _changed_at(path) < oldest]
-        for path in old:
-            path.unlink(missing_ok=True)
-        return len(old)
+        return remove_older(self._folder.glob("*/*"), self._clock() - KEEP_SECONDS)
 
     def _read_token(self, token: str) -> tuple[str, str, str]:
         try:
@@ -168,14 +163,6 @@ class LocalMediaStore:
         if not _REF.fullmatch(ref):
             raise KeyError(ref)
         return self._folder / ref[:2] / ref
-
-
-def _changed_at(path: Path) -> float:
-    """When the file was stored last; now, for one that another worker is removing."""
-    try:
-        return path.stat().st_mtime
-    except FileNotFoundError:
-        return math.inf
 
 
 def settle_type(data: bytes, declared: str) -> str:
@@ -211,29 +198,6 @@ def _label(filename: str) -> str:
     if len(printable) <= 120 or len(ending) > 10:
         return printable[:120]
     return stem[: 119 - len(ending)] + dot + ending
-
-
-def _write_atomically(path: Path, data: bytes) -> None:
-    """All the bytes or no file, even if the power fails in between."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with NamedTemporaryFile(dir=path.parent, prefix=".", delete=False) as temporary:
-        try:
-            temporary.write(data)
-            temporary.flush()
-            os.fsync(temporary.fileno())
-            Path(temporary.name).replace(path)
-        except BaseException:
-            Path(temporary.name).unlink(missing_ok=True)
-            raise
-    _sync_folder(path.parent)
-
-
-def _sync_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 class _ClockedSigner(TimestampSigner):

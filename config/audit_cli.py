@@ -101,12 +101,26 @@ def export(data: Path, out: Path | None) -> None:
 @_data
 @click.option("--user", required=True, help="Whose data, by the id that `show` lists.")
 def erase(data: Path, user: str) -> None:
-    """Erase all that the ledger of this machine keeps of a user's actions, except that they took place."""
+    """Erase all that this machine's ledger keeps of a user's actions, except that they took place, and the long texts
+    of what was said.
+    """
     ledger = _ledger(data)
     with clear_errors():
         count = ledger.erase(user, at=round(time.time() * 1000))
     click.echo(f"{count:,} {'body' if count == 1 else 'bodies'} of {user!r} erased; the chain still verifies.")
+    click.echo(f"{_count(_erased_texts(data, user), 'long text', 'long texts')} erased from {data}.")
     click.echo("Redis keeps records for up to 48 hours: what comes from there later needs another run.")
+    click.echo("Redis keeps what was said last in each conversation, its short texts and beginnings, for 30 days.")
+
+
+def _erased_texts(data: Path, user: str) -> int:
+    from agent.text_files import FOLDER, TextFiles
+    from channels.types import Conversation, Scope
+
+    try:
+        return TextFiles(data / FOLDER).erase(Scope(user, Conversation("", "")).id)
+    except OSError as exc:
+        fail(f"{data / FOLDER}: {exc.strerror}: run it again as who may write there")
 
 
 def _path(data: Path) -> Path:

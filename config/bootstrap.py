@@ -15,6 +15,9 @@ from redis.exceptions import ResponseError
 
 from agent import Agent, AgentConfig, ChannelAgent, ConversationMemory, OfflineProvider, Tool, ToolPolicy
 from agent.escalation import Escalation
+from agent.long_texts import TextStore
+from agent.text_files import FOLDER as TEXTS
+from agent.text_files import TextFiles
 from agent.tools.errors import ToolLoadError
 from agent.tools.loader import LoadedTools, load_all, load_tools
 from channels.base import Channel, MediaSource, Notebook, Pace
@@ -90,6 +93,7 @@ class Services:
     mailbox: Mailbox
     channels: Mapping[str, Channel]
     media: LocalMediaStore
+    texts: TextFiles
     lifeline: Lifeline
     drain: Drain
     reaper: Reaper
@@ -127,7 +131,8 @@ def bootstrap(
     feed = RedisFeed(connect(redis_url, answer_seconds=FEED_SECONDS))
     shelf = _Shelf(RedisNotebook(client), feed, media, keys, public_url)
     channels = {name: _sound_channel(name, settings, shelf) for name in settings.channels}
-    agents = _agents(settings, pending_scripts, media, keys, RedisJournals(scripts))
+    texts = TextFiles(data / TEXTS)
+    agents = _agents(settings, pending_scripts, media, keys, RedisJournals(scripts), texts)
     voice = _voice(agents)
     limits = settings.limits
     mailbox = RedisMailbox(
@@ -146,6 +151,7 @@ def bootstrap(
         mailbox=mailbox,
         channels=channels,
         media=media,
+        texts=texts,
         lifeline=lifeline,
         drain=Drain(
             mailbox,
@@ -302,11 +308,16 @@ def _select(toolbox: LoadedTools, patterns: Sequence[str] | None) -> list[Tool]:
 
 
 def _agents(
-    settings: Settings, scripts: Scripts, media: LocalMediaStore, keys: list[str], journals: Journals
+    settings: Settings,
+    scripts: Scripts,
+    media: LocalMediaStore,
+    keys: list[str],
+    journals: Journals,
+    texts: TextStore,
 ) -> dict[str, ChannelAgent]:
     toolbox = load_toolbox(settings)
     return {
-        name: _agent(settings, channel, toolbox, _redis_store(channel, scripts, keys), media, journals)
+        name: _agent(settings, channel, toolbox, _redis_store(channel, scripts, keys), media, journals, texts)
         for name, channel in settings.channels.items()
     }
 
@@ -336,6 +347,7 @@ def _agent(
     store: BasePendingStore,
     media: LocalMediaStore | None,
     journals: Journals | None = None,
+    texts: TextStore | None = None,
 ) -> ChannelAgent:
     for kind, factory in toolbox.executor_factories.items():
         store.register_executor_factory(kind, factory)
@@ -352,6 +364,7 @@ def _agent(
         confirm_ttl=channel.confirm_ttl,
         media=media,
         journals=journals,
+        texts=texts,
         language=channel.speaks,
         languages=channel.languages,
         expiry_notice=channel.expiry_notice,

@@ -30,7 +30,7 @@ from workers.lane import (
     stops,
 )
 from workers.mailbox import LEASE_MS, Mailbox, new_token
-from workers.offload import offload, reach
+from workers.offload import Strays, offload, reach, watch_strays
 from workers.outbox import Postman
 from workers.redis import ShardMoved
 from workers.words import Voice, Words
@@ -50,6 +50,9 @@ MAX_ATTEMPTS = 10
 FETCH_SECONDS = 30.0
 #: Inbound files of one turn that are fetched at a time: each may take 25 MB of memory.
 MAX_FETCHES = 4
+
+#: Seconds that a pass which is cut off has to let its lane go; its worker waits a little longer.
+LET_GO_SECONDS = 2.0
 
 #: Seconds to wait for "typing" to be shown before the answer goes out anyway.
 ATTEND_SECONDS = 3.0
@@ -95,11 +98,13 @@ class Drain:
     clock: Callable[[], float] = time.monotonic
     _leaving: threading.Event = field(default_factory=threading.Event)
     _at_work: dict[str, _Held] = field(default_factory=dict)
+    #: Conversations that were cut off and whose lanes were not let go.
+    _cut_off: set[str] = field(default_factory=set)
 
     @property
     def is_idle(self) -> bool:
         """Whether no conversation is held."""
-        return not self._at_work
+        return not (self._at_work or self._cut_off)
 
     def hand_over(self) -> None:
         """From now on each conversation is handed over after the turn it is at: this worker is told to stop."""
@@ -112,7 +117,7 @@ class Drain:
 
     async def run(self, conversation: str) -> None:
         """Empty a conversation's outbox and mailbox, in order, unless another worker is at it."""
-        token, asked = new_token(self.worker), self.clock()
+        token, asked, strays = new_token(self.worker), self.clock(), watch_strays()
         try:
             taken = await reach(self.mailbox.lease, conversation, token)
         except ShardMoved as exc:  # it is woken where it arrives
@@ -131,10 +136,30 @@ class Drain:
         except (LaneLost, LaneParked, TurnOvertaken, ShardMoved) as exc:
             # A lane that is still held is worked on again when its lease ends.
             _log_left(conversation, exc)
+        except asyncio.CancelledError:
+            self._cut_off.add(conversation)
+            await _end(working, keeping)
+            await self._let_go(held.lease, strays)
+            raise
         finally:
             if self._at_work.get(conversation) is held:
                 del self._at_work[conversation]
             await _end(working, keeping)
+
+    async def _let_go(self, lease: Lease, strays: Strays) -> None:
+        """Let go of a lane in the middle of its work: the next worker goes on at once where the journal ends.
+
+        What had begun without a result is as unknown to it as after a kill. But a tool that cannot be stopped may still
+        act; what the next worker does, then or in later turns, must not overtake it. So that lane stays held until this
+        process has ended, or is, as ever, slower than its lease.
+        """
+        if strays.are_running:
+            log.info("lane.left", extra={"conversation": lease.conversation, "reason": "a tool still runs"})
+            return
+        with contextlib.suppress(TimeoutError, RedisError, ShardMoved):
+            async with asyncio.timeout(LET_GO_SECONDS):
+                await reach(self.mailbox.release, lease, hand_over=True, begun=True)
+                self._cut_off.discard(lease.conversation)
 
     async def _keep(self, held: _Held) -> None:
         """Renew the lease; end when it is certainly or possibly lost."""

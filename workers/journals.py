@@ -19,6 +19,9 @@ class Journals(Protocol):
         is dropped for it. Raises LaneLost, and TurnOvertaken when the turn is not the next one or entries are missing.
         """
 
+    def entries(self, lease: Lease) -> Sequence[str]:
+        """The journal of the turn at the head, as it is now. Raises LaneLost."""
+
 
 class RedisJournals:
     """Journals in Redis: each call is one script, one round trip."""
@@ -33,3 +36,10 @@ class RedisJournals:
             raise LaneLost(lease.conversation)
         if answer != "ok":
             raise TurnOvertaken(f"{lease.conversation}: {answer}")
+
+    def entries(self, lease: Lease) -> Sequence[str]:
+        """The journal of the turn at the head, as it is now. Raises LaneLost."""
+        answer = self._scripts.run("journalled", lease.conversation, lease.epoch, lease.token)
+        if answer == "lost":
+            raise LaneLost(lease.conversation)
+        return tuple(answer)

@@ -242,8 +242,8 @@ class Arm:
 class Timer:
     """Something to be said later, once, at `at`: Unix seconds by the server's clock.
 
-    `user` is the scope that it belongs to and `note` what it is about, for whoever lists them. Ids are unique in a
-    conversation.
+    `user` is the scope that it belongs to and `note` what it is about, for whoever lists them. `language` is what it is
+    written in. Ids are unique in a conversation.
     """
 
     id: str
@@ -251,10 +251,16 @@ class Timer:
     text: str
     user: str = ""
     note: str = ""
+    language: str = ""
+
+    @property
+    def reply(self) -> Reply:
+        """What is said when it rings."""
+        return Reply(self.text, language=self.language)
 
     def to_dict(self, to: Conversation) -> dict[str, Any]:
         """The timer as the scripts read it: `what` is kept until it rings."""
-        at, reply = round(self.at * 1000), outbox_entry(to, Reply(self.text))
+        at, reply = round(self.at * 1000), outbox_entry(to, self.reply)
         what = {"id": self.id, "at": at, "user": self.user, "note": self.note, "reply": reply}
         return {"id": self.id, "at": at, "what": json.dumps(what)}
 
@@ -263,7 +269,9 @@ class Timer:
         """The timer that is kept."""
         kept = json.loads(what)
         reply = Reply.from_json(json.loads(kept["reply"])["reply"])
-        return cls(kept["id"], kept["at"] / 1000, reply.text, kept.get("user", ""), kept.get("note", ""))
+        return cls(
+            kept["id"], kept["at"] / 1000, reply.text, kept.get("user", ""), kept.get("note", ""), reply.language
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -86,8 +86,11 @@ class Mailbox(Protocol):
         Raises LaneLost, TurnOvertaken.
         """
 
-    def release(self, lease: Lease, *, hand_over: bool = False) -> Work:
-        """Let the lane go; what came in meanwhile is returned instead, unless it is to be handed over."""
+    def release(self, lease: Lease, *, hand_over: bool = False, begun: bool = False) -> Work:
+        """Let the lane go; what came in meanwhile is returned instead, unless it is to be handed over.
+
+        With `begun` the turn at the head was begun, as by a holder that died, and whoever is next tries it once more.
+        """
 
 
 class RedisMailbox:
@@ -161,11 +164,11 @@ class RedisMailbox:
         )
         return checked(answer, lease)
 
-    def release(self, lease: Lease, *, hand_over: bool = False) -> Work:
+    def release(self, lease: Lease, *, hand_over: bool = False, begun: bool = False) -> Work:
         """Let the lane go; a lane lost meanwhile is let go too."""
-        flag = "1" if hand_over else "0"
+        flags = ("1" if hand_over else "0", "1" if begun else "0")
         wake_up = self._wake_up(lease.conversation) if hand_over else ()
-        answer = self._scripts.run("release", lease.conversation, lease.epoch, lease.token, flag, *wake_up)
+        answer = self._scripts.run("release", lease.conversation, lease.epoch, lease.token, *flags, *wake_up)
         return read_work(answer[1]) if answer[0] == "more" else None
 
 

@@ -320,7 +320,12 @@ class MemoryLanes:
                 raise TurnOvertaken(f"{lease.conversation}: gap")
             lane.journal += entries[len(lane.journal) - at :]
 
-    def release(self, lease: Lease, *, hand_over: bool = False) -> Work:
+    def entries(self, lease: Lease) -> Sequence[str]:
+        """The journal of the turn at the head, as it is now. Raises LaneLost."""
+        with self._lock:
+            return tuple(self._held(lease).journal)
+
+    def release(self, lease: Lease, *, hand_over: bool = False, begun: bool = False) -> Work:
         """Let the lane go; what came in meanwhile is returned instead, unless it is to be handed over."""
         with self._lock:
             if not self.holds(lease):
@@ -330,7 +335,8 @@ class MemoryLanes:
             if lane.busy and not hand_over:
                 return self._view(lease.conversation, lane)
             lane.let_go(self._clock() + WAKE_GRACE_SECONDS if lane.busy else lane.next_ring())
-            lane.begun = (0, 0, 0)
+            if not begun:
+                lane.begun = (0, 0, 0)
             return None
 
     def settle(
@@ -627,7 +633,7 @@ def _set_timers(lane: _Lane, queued: QueuedTurn, change: Change) -> None:
     for name in change.silenced:
         lane.bells.pop(name, None)
     for timer in change.timers:
-        lane.bells[timer.id] = _Bell(timer, outbox_entry(queued.turn.conversation, Reply(timer.text)))
+        lane.bells[timer.id] = _Bell(timer, outbox_entry(queued.turn.conversation, timer.reply))
 
 
 def _set_notices(lane: _Lane, at: float, arm: Arm | None) -> None:

@@ -58,6 +58,40 @@ async def offload(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -
     return result
 
 
+class Strays:
+    """Somebody else's functions that go on although their caller was cancelled: those called in one context, or in one
+    that was started from it.
+    """
+
+    def __init__(self) -> None:
+        self._ended: list[Callable[[], bool]] = []
+
+    @property
+    def are_running(self) -> bool:
+        """Whether any of them may still have an effect."""
+        return not all(ended() for ended in self._ended)
+
+    def add(self, ended: Callable[[], bool]) -> None:
+        """One more, and how to see whether it has ended."""
+        self._ended.append(ended)
+
+
+_strays: ContextVar[Strays | None] = ContextVar("sayso_strays", default=None)
+
+
+def watch_strays() -> Strays:
+    """From now on, those of the current context."""
+    strays = Strays()
+    _strays.set(strays)
+    return strays
+
+
+def _is_stray(ended: Callable[[], bool]) -> None:
+    strays = _strays.get()
+    if strays is not None:
+        strays.add(ended)
+
+
 #: Hears how somebody else's function ended that nobody waited for any more.
 LateOutcome = Callable[[Any, BaseException | None], Awaitable[None]]
 
@@ -214,7 +248,8 @@ class _Errand(Generic[T]):
         try:
             value, error = await self._outcome
         except asyncio.CancelledError:
-            self.leave()
+            if not self.leave():
+                _is_stray(lambda: self._work.over)
             raise
         if error is not None:
             raise error
@@ -277,6 +312,7 @@ _left: set[asyncio.Task[None]] = set()
 
 
 def _leave(work: asyncio.Future[Any], errand: _Errand[Any] | None, late: LateOutcome | None) -> None:
+    _is_stray(work.done)
     if late is None:
         work.cancel()
         return

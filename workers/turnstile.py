@@ -18,8 +18,11 @@ class Turnstile:
         self._waiting: deque[asyncio.Future[None]] = deque()
 
     async def step(self) -> None:
-        """Wait for one's turn."""
-        loop = asyncio.get_running_loop()
+        """Wait for one's turn. Where there is no loop (`workers.offload.run_here`), there is nobody else."""
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            return
         if self._loop is not loop:  # nobody is under way; or their loop has ended, and they with it
             self._loop, self._waiting = loop, deque()
             loop.call_soon(self._turn)

@@ -13,11 +13,11 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import CancelledError, Future, wait
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 from redis import Redis
 from redis.backoff import ConstantBackoff
@@ -33,7 +33,6 @@ from rq.serializers import JSONSerializer
 from rq.utils import now
 from rq.worker import BaseWorker
 
-from channels.media import LocalMediaStore
 from config.bootstrap import Services
 from workers import jobs
 from workers.books import Books, Stopped
@@ -246,7 +245,7 @@ class SaysoWorker(BaseWorker):
             log.warning("worker.no_command", extra={"reason": type(exc).__name__})
 
     def request_stop_execution(self, execution_id: str) -> None:
-        """RQ's command to stop one job: its turn is cut off, and its conversation is free once its lease ends."""
+        """RQ's command to stop one job: its turn is cut off, and whoever is next tries it once more."""
         execution = self.executions.get(execution_id)
         if execution:
             self._stop(execution.job_id)
@@ -416,7 +415,8 @@ def run_worker(services: Services) -> None:
 def _rounds(services: Services) -> list[Coroutine[Any, Any, None]]:
     """What goes on beside the jobs for as long as the process lives."""
     stops = listen(services.redis_url, services.drain.look_up)
-    return [services.reaper.forever(), services.auditor.forever(), _sweep_media(services.media), stops]
+    sweeping = _sweep({"media": services.media, "texts": services.texts})
+    return [services.reaper.forever(), services.auditor.forever(), sweeping, stops]
 
 
 def _report_end(future: Future[None]) -> None:
@@ -430,17 +430,29 @@ def _leave(services: Services) -> None:
         services.reaper.presence.leave()
 
 
-async def _sweep_media(media: LocalMediaStore) -> None:
+class Swept(Protocol):
+    """A folder that keeps nothing for ever."""
+
+    def sweep(self) -> int:
+        """Remove old files. Returns how many. Raises OSError."""
+
+
+async def _sweep(folders: Mapping[str, Swept]) -> None:
     """Remove old files now and then; several workers on one folder do no harm."""
     while True:
-        try:
-            removed = await offload(media.sweep)
-        except Exception:
-            log.exception("media.not_swept")
-        else:
-            if removed:
-                log.info("media.swept", extra={"files": removed})
+        for name, folder in folders.items():
+            await _sweep_one(name, folder)
         await asyncio.sleep(SWEEP_SECONDS)
+
+
+async def _sweep_one(name: str, folder: Swept) -> None:
+    try:
+        removed = await offload(folder.sweep)
+    except Exception:
+        log.exception(f"{name}.not_swept")
+    else:
+        if removed:
+            log.info(f"{name}.swept", extra={"files": removed})
 
 
 def _new_worker(services: Services, loop: LoopThread, told_to_stop: threading.Event | None = None) -> SaysoWorker:

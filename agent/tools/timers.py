@@ -62,7 +62,7 @@ class TimerBook:
         """Another timer. Raises SchedulingError."""
         with self._lock:
             self._check(text, at)
-            timer = Timer(self._next_id(), round(at, 3), storable(text), self.user, storable(note))
+            timer = Timer(self._next_id(), round(at, 3), storable(text), self.user, storable(note), self.language)
             self.added.append(timer)
             _note(TimerChange(timer))
             return timer

@@ -9,11 +9,12 @@ from redis.exceptions import RedisError
 
 from agent import Message, ToolCall, UsageStats
 from agent.journal import Answered, CallOutcome
+from agent.long_texts import LongTexts
 from agent.messages import Role
 from agent.turn_journal import TurnJournal
 from tests.contracts.rigs import turn
 from workers.lane import Lease, QueuedTurn
-from workers.offload import crossing
+from workers.offload import crossing, run_sync
 
 CALLS = (ToolCall("look", {"what": "a"}, "1"), ToolCall("look", {"what": "a"}, "2"))
 LEASE = Lease("chat:room", 1, "w1")
@@ -42,8 +43,8 @@ def noted(shelf: Shelf, event: str = "e1") -> TurnJournal:
     """A journal with an answer that makes two calls."""
     given = turn("go", event=event)
     queued = QueuedTurn(1, 0.0, "ana", given, {}, {}, "", journal=tuple(shelf.entries))
-    journal = TurnJournal(shelf, LEASE, queued, keep_file)
-    journal.recall() or journal.note(Answered(Message(Role.ASSISTANT, tool_calls=CALLS), UsageStats()))
+    journal = TurnJournal(shelf, LEASE, queued, keep_file, LongTexts(None, ""))
+    run_sync(journal.recall()) or journal.note(Answered(Message(Role.ASSISTANT, tool_calls=CALLS), UsageStats()))
     return journal
 
 
@@ -55,7 +56,7 @@ async def kept(journal: TurnJournal, at: int) -> None:
 def outcomes(shelf: Shelf) -> dict[int, str]:
     """What the next attempt knows of the calls."""
     queued = QueuedTurn(1, 0.0, "ana", turn("go", event="e1"), {}, {}, "", journal=tuple(shelf.entries))
-    recalled = TurnJournal(shelf, LEASE, queued, keep_file).recall()
+    recalled = run_sync(TurnJournal(shelf, LEASE, queued, keep_file, LongTexts(None, "")).recall())
     return {at: outcome.content for at, outcome in recalled.outcomes.items()}
 
 

@@ -9,6 +9,8 @@ from contextlib import closing
 import pytest
 from click.testing import CliRunner
 
+from agent.text_files import TextFiles
+from channels.types import Conversation, Scope
 from config.cli import main
 from pending.audit.auditor import Auditor
 from pending.audit.body import Body
@@ -147,6 +149,19 @@ def test_show_tells_the_outcome_and_commands_no_terminal(tmp_path, monkeypatch):
     Ledger(tmp_path / FILE, SIGNER).store(log.waiting, [Body.of("a", *sealed("a"), told, at=AT)])
     last = run("show", "--data", tmp_path)[1].splitlines()[-1]
     assert last.endswith("Delete a?" + " " * 41 + "Deleted. [2Jgone " + "x" * 30 + "…")
+
+
+def test_erase_removes_long_texts_of_a_person_and_no_others(data):
+    """Those of what was said and read in all conversations; and it says what stays in Redis."""
+    texts = TextFiles(data / "texts")
+    ana, bea = (Scope(user, Conversation("chat", "room")).id for user in ("ana", "bea"))
+    gone, stays = texts.put(ana, "long"), texts.put(bea, "long")
+    output = run("erase", "--data", data, "--user", "ana")[1]
+    assert f"1 long text erased from {data}." in output
+    assert "for 30 days" in output
+    assert texts.get(bea, stays) == "long"
+    with pytest.raises(KeyError):
+        texts.get(ana, gone)
 
 
 def test_erase_removes_a_person_and_the_chain_holds(data):

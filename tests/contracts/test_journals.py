@@ -63,6 +63,17 @@ def test_write_that_leaves_entries_out_is_refused(rig):
     assert taken_over(rig)[1].journal == ()
 
 
+def test_journal_is_read_by_whoever_holds_the_lane(rig):
+    """As it is now, also by the one who wrote it; a worker that lost the lane reads nothing."""
+    held, work = begun(rig)
+    assert list(rig.journals.entries(held)) == []
+    rig.journals.journal(held, work.seq, 0, ["head", "a"])
+    assert list(rig.journals.entries(held)) == ["head", "a"]
+    taken_over(rig)
+    with pytest.raises(LaneLost):
+        rig.journals.entries(held)
+
+
 def test_journal_goes_with_its_turn(rig):
     """The next turn begins with an empty one, and a late write for the old one is refused."""
     held, work = begun(rig, "a", "b")
@@ -114,6 +125,15 @@ def test_turn_that_was_handed_over_was_not_begun(rig):
     rig.mailbox.commit(held, work, Change())
     rig.mailbox.release(held, hand_over=True)
     assert rig.mailbox.lease(CHAT.id, "w2")[1].attempt == 1
+
+
+def test_turn_that_was_cut_off_was_begun(rig):
+    """It is free at once, and counts as if its worker had died: what never ends must not be tried for ever."""
+    held, work = begun(rig, "a")
+    rig.journals.journal(held, work.seq, 0, ["head"])
+    assert rig.mailbox.release(held, hand_over=True, begun=True) is None
+    _, again = rig.mailbox.lease(CHAT.id, "w2")
+    assert (again.attempt, again.journal) == (2, ("head",))
 
 
 def test_turn_behind_a_reply_that_waits_was_not_begun(rig):

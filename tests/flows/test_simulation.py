@@ -42,8 +42,8 @@ def test_with_everything_broken_at_once_every_promise_holds(tmp_path: Path) -> N
     plan = Plan(turns=20_000, conversations=60, workers=4, minutes=MINUTES, seed=secrets.randbelow(1_000_000))
     report = simulated(replace(plan, **{**EVERYTHING, "kill": KILLS}), tmp_path)
     assert (report.broken, report.evidence()) == ([], [])
-    assert report.review.turns >= 50
-    assert report.faults["workers killed"] >= 3
+    assert report.review.confirmed > 0  # so people were asked, said yes and were told: there was something to judge
+    assert report.faults["workers killed"] > 0
 
 
 @pytest.mark.timeout(300)

@@ -29,7 +29,7 @@ from tests.model.world import ROOM, World
 from workers.drain import Drain, _Held
 from workers.lane import Change, LaneError, LaneLost, QueuedTurn
 from workers.mailbox import LUA as LANE_LUA
-from workers.mailbox import Limits, RedisMailbox
+from workers.mailbox import Limits, RedisMailbox, mark
 from workers.offload import crossing, reach
 from workers.outbox import Postman, RedisOutbox
 from workers.redis import PREFIX, shard_of
@@ -147,6 +147,11 @@ class Bot:
         found = self.lanes.on_shard("overdue", shard_of(ROOM.id), 100)
         return [name for name in found if self.lanes.run("rewake", name) == "ok"]
 
+    def bury(self, worker: str) -> None:
+        """Another worker knows that this one is dead."""
+        self.judge.buried.add(f"{mark(worker)}pass")
+        self.lanes.on_shard("bury", shard_of(ROOM.id), mark(worker))
+
     def busy(self) -> bool:
         """Whether there is anything left to be done, by the index of work."""
         return bool(self.client.zcard(f"{PREFIX}{{{shard_of(ROOM.id)}}}:due"))
@@ -178,7 +183,7 @@ class ModelDrain(Drain):
     async def pass_through(self, worker: Worker) -> None:
         """Work as `run` does."""
         asked = self.clock()
-        taken = await reach(self.mailbox.lease, worker.conversation, worker.name)
+        taken = await reach(self.mailbox.lease, worker.conversation, f"{mark(worker.name)}pass")
         if taken is None:
             return
         worker.held = _Held(taken[0], asked)

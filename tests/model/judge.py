@@ -31,6 +31,8 @@ class Judge:
         self._verdicts = Verdicts(world, peek)
         #: Who may work on each conversation, until when.
         self._holders: dict[str, tuple[str, int]] = {}
+        #: Holders that are known to be dead.
+        self.buried: set[str] = set()
         #: Workers that let go because nothing was left.
         self._over: set[str] = set()
 
@@ -147,14 +149,14 @@ class Judge:
         holder, until = self._holders.get(conversation, ("", 0))
         if answer is None:
             return
-        if holder not in ("", token) and until > self._world.now:
+        if holder not in ("", token) and until > self._world.now and holder not in self.buried:
             self._world.broke("a live lease is not given away", conversation, holder)
         self._holders[conversation] = (token, self._world.now + LEASE_MS)
 
     def _renew(self, lease: Lease, *, answer: Any) -> None:
         self._holders[lease.conversation] = (lease.token, self._world.now + LEASE_MS)
 
-    def _release(self, lease: Lease, *, answer: Any, hand_over: bool = False) -> None:
+    def _release(self, lease: Lease, *, answer: Any, hand_over: bool = False, begun: bool = False) -> None:
         """One that lost its lane may not know, and lets nothing go."""
         if answer is None and self._holders.get(lease.conversation, ("", 0))[0] == lease.token:
             self._holders[lease.conversation] = ("", 0)

@@ -105,6 +105,7 @@ _LANE = (
     _cut("no fence in claim", claim=_FENCE_OF_CLAIM),
     _cut("no fence in start", start=_FENCE_OF_START),
     _cut("lease stolen while live", lease=_LIVE_LEASE),
+    _cut("burial of the living", bury="string.sub(token, 1, #ARGV[2]) == ARGV[2] and "),
     _cut("no dedup in accept", accept="if first then return {'duplicate', first} end"),
     _swap("dedup without storing", accept=("redis.call('RPUSH', inbox, ", "tostring(")),
     _swap("no index of work", accept=(_WAKE, "return {'new'")),

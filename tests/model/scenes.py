@@ -13,7 +13,7 @@ from tests.model.world import HALL, ROOM
 
 PEOPLE: tuple[Person, ...] = (("ana", ROOM), ("bob", ROOM), ("cleo", HALL))
 #: What may become of a worker in the middle of its work.
-ENDS = ("crash", "pause", "time out", "go on", "leave")
+ENDS = ("crash", "burial", "pause", "time out", "go on", "leave")
 
 #: What is asked for, one or several at once.
 WISHES = st.sampled_from((

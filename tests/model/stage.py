@@ -38,6 +38,7 @@ class Stage:
         self.heard: list[Turn] = []
         self.at_work: dict[int, Worker] = {}
         self.aside: list[Worker] = []
+        self.dead: list[str] = []
         self._all: list[Worker] = []
         self._numbers = itertools.count(1)
 
@@ -95,6 +96,11 @@ class Stage:
         elif end == "crash":
             self.world.counts["crashes"] += 1
             worker.crash()
+        elif end == "burial":  # a death that others on its machine notice
+            self.world.counts["burials"] += 1
+            worker.crash()
+            self.dead.append(worker.name)
+            self.bot.bury(worker.name)
         elif end == "pause":
             self.world.counts["pauses"] += 1
             self.aside.append(worker)

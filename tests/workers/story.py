@@ -11,6 +11,7 @@ from typing import Any
 
 from agent import Agent, AgentConfig, Message, ToolCall, UsageStats, emit_artifact, tool
 from agent.channel_agent import ChannelAgent
+from agent.long_texts import TextStore
 from agent.messages import Role
 from channels.types import Media
 from pending import idempotency_key
@@ -156,6 +157,8 @@ class Story:
         self.begun, self.ended, self.keys = Counter(), Counter(), {}
         self.model = Script(LINES if lines is None else lines, self.life)
         self.tools = [look, post, charge, draw, delete, show]
+        #: Where long texts are kept; nowhere.
+        self.texts: TextStore | None = None
         self._config = AgentConfig(max_retries=0, **config)
 
     async def act(self, name: str, what: str) -> str:
@@ -176,7 +179,11 @@ class Story:
         """A new process."""
         journals = Mortal(self.rig.journals, self.life)
         agent = ChannelAgent(
-            Agent(self.tools, self.model, self._config), self.rig.store, journals=journals, media=self.shelf
+            Agent(self.tools, self.model, self._config),
+            self.rig.store,
+            journals=journals,
+            media=self.shelf,
+            texts=self.texts,
         )
         channels = {"chat": self.channel}
         postman = Postman(Mortal(self.rig.outbox, self.life), channels, speak)

@@ -13,7 +13,7 @@ from agent.journal import UNCLEAR
 from pending import stash_pending
 from pending.results import PendingConfirmation
 from tests.contracts.rigs import CHAT, ENGLISH, MemoryRig, RedisRig
-from tests.workers.story import LINES, Story, call
+from tests.workers.story import LINES, Story, call, playing
 from workers.drain import MAX_ATTEMPTS
 
 #: What a person reads of a turn that was given up.
@@ -306,10 +306,11 @@ def test_terminal_tool_ends_the_run_the_same_way(make_story):
 
 def test_long_result_is_the_same_before_and_after_the_crash(make_story, monkeypatch):
     """Cut in the same place, for the model that saw it first and for the one that goes on."""
-    monkeypatch.setattr("agent.turn_journal.MAX_RESULT_CHARS", 6)
-    story = make_story((call("look", what="a"),), "all done")
+    monkeypatch.setattr("agent.turn_journal.MAX_RESULT_CHARS", 30)
+    story = make_story((call("look", what="a" * 39),), "all done")
     story.killed_at("after model 1")
-    assert story.model.seen == [[], ["look a [cut, was 9 characters]"], ["look a [cut, was 9 characters]"]]
+    shown = ["look  [cut, was 47 characters]"]
+    assert story.model.seen == [[], shown, shown]
 
 
 def test_journal_that_is_full_ends_the_run_politely(make_story, monkeypatch):
@@ -377,6 +378,48 @@ def test_turn_that_kills_each_worker_is_given_up_with_a_word(make_story):
     assert (told, story.begun["a"]) == (INTERRUPTED, MAX_ATTEMPTS)
     story.hear()
     assert story.work_on() == "all done"
+
+
+def test_call_that_kills_each_worker_is_named(make_story):
+    """What was begun and never came back may have been done."""
+    story = make_story((call("post", what="b"), call("look", what="a")), "all done", parallel_tool_execution=False)
+    told = story.killed_at("during post b", *["during look a"] * (MAX_ATTEMPTS - 1))
+    assert told == f"{ENGLISH.unknown('post')}\n\n{INTERRUPTED}"
+
+
+@tool
+async def hang(what: str) -> str:
+    """Begin, and never end."""
+    story = playing.get()
+    if what == "stop":
+        story.hear("/stop")
+        story.drain.look_up(CHAT.id)
+    else:  # its time is over
+        story.drain._at_work[CHAT.id]._working[1].reschedule(0)
+    return await asyncio.Event().wait()
+
+
+def ended_early(story: Story, what: str) -> list[str]:
+    """What arrives of a turn that is ended while a call of it has begun and another one is through."""
+    story.tools.append(hang)
+    story.model.lines = [(call("post", what="b"), call("hang", what=what)), "never said"]
+    story.drain = story.worker()
+    story.hear()
+    playing.set(story)
+    asyncio.run(story.drain.run(CHAT.id))
+    return story.channel.texts
+
+
+def test_stop_names_the_call_of_which_nobody_knows_the_end(make_story):
+    """The stop is told all the same; what had ended is not named."""
+    story = make_story(parallel_tool_execution=False)
+    assert ended_early(story, "stop") == [ENGLISH.unknown("hang"), ENGLISH.stopped()]
+
+
+def test_timeout_names_the_call_of_which_nobody_knows_the_end(make_story):
+    """Before it says that the turn took too long."""
+    story = make_story(parallel_tool_execution=False)
+    assert ended_early(story, "timeout") == [f"{ENGLISH.unknown('hang')}\n\n{ENGLISH.too_long()}"]
 
 
 def test_nothing_stays_armed_behind_a_turn_that_kills_each_worker(make_story):

@@ -9,6 +9,7 @@ import pytest
 from agent import Agent, AgentConfig, OfflineProvider, ScriptedProvider, ToolCall, ToolPolicy, tool
 from agent.channel_agent import MAX_NOTICE_CHARS, ChannelAgent
 from agent.tools.loader import load_tools
+from channels.base import Ambiguous
 from pending.texts import speak
 from tests.contracts.rigs import CHAT, MemoryRig, turn, voice
 from tests.workers.fakes import FakeChannel
@@ -105,6 +106,15 @@ def test_reminder_of_a_finished_call_is_not_lost_with_its_worker():
     room.rig.end_lease()
     assert room.later(1) == ["fine"]
     assert room.later(600) == ["Reminder: x"]
+
+
+def test_reminder_that_may_have_arrived_is_marked_in_its_own_language():
+    """Ana wrote Portuguese when she set it; the platform lost its answer when it rang."""
+    room = Room(ScriptedProvider([CALLS, "ok"]))
+    room.say("por favor, lembra-me de ligar ao Bob em 10 minutos, obrigada")
+    room.channel.errors = [Ambiguous("lost")]
+    assert room.later(600) == []
+    assert room.later(3) == [speak("pt").repeated(speak("pt").reminder("x"))]
 
 
 def test_people_hear_and_cancel_their_own_reminders():

@@ -517,7 +517,7 @@ def test_worker_leaves_although_redis_is_away(tmp_path, loop, turns, caplog):
 
 
 class Rounds:
-    """Stands for the reaper, the auditor and the media store of a process."""
+    """Stands for the reaper, the auditor and the folders of a process."""
 
     def __init__(self) -> None:
         self.presence = self
@@ -548,9 +548,15 @@ def process_of(redis_url: str, perform) -> SimpleNamespace:
     held = []
     lifeline = SimpleNamespace(held=held, hold=lambda: held.append("held"), leave=lambda: held.append("left"))
     return SimpleNamespace(
-        redis_url=redis_url, settings=settings, drain=drain, reaper=rounds, auditor=Rounds(), media=rounds,
+        redis_url=redis_url,
+        settings=settings,
+        drain=drain,
+        reaper=rounds,
+        auditor=Rounds(),
+        media=rounds,
+        texts=rounds,
         lifeline=lifeline,
-    )  # fmt: skip
+    )
 
 
 def test_run_worker_works_until_told_and_says_good_bye(bare, redis_url, caplog):
@@ -568,6 +574,7 @@ def test_run_worker_works_until_told_and_says_good_bye(bare, redis_url, caplog):
     assert services.auditor.cancelled.wait(30)
     assert services.lifeline.held == ["held", "left"]
     assert "media.not_swept" in caplog.text
+    assert "texts.not_swept" in caplog.text
     jobs._processes.pop(os.getpid()).loop.close()
 
 

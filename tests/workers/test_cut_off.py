@@ -1,0 +1,204 @@
+"""Cut off: a pass that is cancelled lets its lane go at once, unless something of it may still have an effect."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+from redis import Redis
+from redis.exceptions import ConnectionError as RedisConnectionError
+from rq import Queue
+from rq.serializers import JSONSerializer
+
+from agent import tool
+from tests.contracts.rigs import CHAT, ENGLISH, MemoryRig, RedisRig
+from tests.flows.system import until
+from tests.workers.story import Story, call, playing
+from tests.workers.works import make_worker, work_while
+from workers import drain as drains
+from workers.drain import Drain
+from workers.loop import LoopThread
+from workers.offload import crossing, in_thread, perform, watch_strays
+from workers.queue import DRAIN, QUEUE
+
+
+class Doors:
+    """Where tools wait: they say that they have begun, and end when they are let."""
+
+    def __init__(self) -> None:
+        self.begun, self.go = threading.Event(), threading.Event()
+
+
+doors = Doors()
+
+
+@pytest.fixture(autouse=True)
+def _doors():
+    """New ones; at the end nothing waits at them."""
+    globals()["doors"] = Doors()
+    yield
+    doors.go.set()
+
+
+@tool
+def dig(what: str) -> str:
+    """Dig, in a thread."""
+    doors.begun.set()
+    doors.go.wait(60)
+    return f"dug {what}"
+
+
+@tool
+async def wait(what: str) -> str:
+    """Wait, on the loop."""
+    doors.begun.set()
+    return await asyncio.Event().wait()
+
+
+@tool(requires_approval=True, preview="Demolish {what}")
+def demolish(what: str) -> str:
+    """Demolish, in a thread."""
+    return dig(what=what)
+
+
+@pytest.fixture(params=["memory", "redis"])
+def rig(request):
+    """Lanes of either kind."""
+    return MemoryRig() if request.param == "memory" else RedisRig(request.getfixturevalue("redis_client"))
+
+
+def story(rig, name: str) -> Story:
+    """Somebody said something whose answer calls this tool."""
+    told = Story(rig, [(call(name, what="b"),), "all done"])
+    told.tools += [dig, wait, demolish]
+    told.hear()
+    playing.set(told)
+    return told
+
+
+async def cut_off(told: Story) -> Drain:
+    """A pass is cancelled while its tool is at it."""
+    drain = told.worker()
+    passing = asyncio.create_task(drain.run(CHAT.id))
+    await asyncio.to_thread(doors.begun.wait)
+    passing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await passing
+    return drain
+
+
+def test_lane_stays_held_while_a_tool_still_runs_in_its_thread(rig):
+    """Nothing may overtake it. When the lease ends, as ever, nobody knows what became of it."""
+    told = story(rig, "dig")
+    assert not asyncio.run(cut_off(told)).is_idle  # so others take the lane over when its process has ended
+    assert rig.mailbox.lease(CHAT.id, "next") is None
+    rig.end_lease()
+    assert told.work_on() == f"{ENGLISH.unknown('dig')}\n\nall done"
+
+
+def test_lane_stays_held_while_a_confirmed_action_runs_in_its_thread(rig):
+    """The next worker would say that nobody knows, and a moment later correct itself."""
+    told = story(rig, "demolish")
+    told.work_on()
+    told.hear("yes")
+    asyncio.run(cut_off(told))
+    assert rig.mailbox.lease(CHAT.id, "next") is None
+
+
+def test_turn_that_is_cut_off_goes_on_at_once_elsewhere(rig):
+    """An async tool is stopped; its call is not repeated, and the person hears that nobody knows."""
+    told = story(rig, "wait")
+    assert asyncio.run(cut_off(told)).is_idle
+    assert told.work_on() == f"{ENGLISH.unknown('wait')}\n\nall done"
+    assert dict(told.model.asked) == {0: 1, 1: 1}
+
+
+def test_reply_that_was_being_sent_is_marked(rig):
+    """It may have arrived: the next worker sends it at once, and says so."""
+    told = story(rig, "wait")
+    told.model.lines = ["hello"]
+
+    async def never(delivery):
+        doors.begun.set()
+        await asyncio.Event().wait()
+
+    told.channel.send, send = never, told.channel.send
+    asyncio.run(cut_off(told))
+    told.channel.send = send
+    assert told.work_on() == ENGLISH.repeated("hello")
+
+
+@pytest.mark.parametrize("silent", [False, True])
+def test_redis_that_is_away_holds_no_cut_off_pass(monkeypatch, silent):
+    """The lease ends by itself."""
+    monkeypatch.setattr(drains, "LET_GO_SECONDS", 0.01)
+    rig = MemoryRig()
+
+    def away(*_, **__):
+        raise RedisConnectionError("away")
+
+    rig.mailbox.release = away
+
+    async def cross(function):
+        if silent and function.func is away:
+            await asyncio.Event().wait()
+        return function()
+
+    async def passing() -> None:
+        crossing.set(cross)
+        await cut_off(story(rig, "wait"))
+
+    monkeypatch.setattr("tests.workers.story.Mortal", lambda store, _: store)
+    asyncio.run(passing())
+    assert rig.mailbox.lease(CHAT.id, "next") is None
+
+
+def test_worker_that_is_cut_off_leaves_no_lane_behind(redis_client, redis_url):
+    """At the end of its grace it lets its conversation go before it leaves, and the wake-up for it is there."""
+    told, loop = story(RedisRig(redis_client), "wait"), LoopThread()
+    bare = Redis.from_url(redis_url)
+    Queue(QUEUE, connection=bare, serializer=JSONSerializer).enqueue(DRAIN, CHAT.id, job_id="drain-1", result_ttl=0)
+
+    async def work(conversation: str) -> None:
+        playing.set(told)
+        await told.worker().run(conversation)
+
+    work_while(make_worker(redis_url, loop, work, grace_seconds=0.0), doors.begun.wait)
+    loop.close()
+    held, turn = told.rig.mailbox.lease(CHAT.id, "next")
+    assert (held.token, turn.attempt, len(turn.journal)) == ("next", 2, 3)
+
+
+def went_on(caller) -> bool:
+    """Whether something went on after this caller was cancelled; it ends when it is let."""
+
+    async def calling() -> bool:
+        strays = watch_strays()
+        task = asyncio.create_task(caller())
+        await asyncio.to_thread(doors.begun.wait)
+        task.cancel()
+        await asyncio.wait({task})
+        ran = strays.are_running
+        doors.go.set()
+        await asyncio.to_thread(until, lambda: not strays.are_running)
+        return ran
+
+    return asyncio.run(calling())
+
+
+async def late(result, error) -> None:
+    """Hear how it ended."""
+
+
+async def dig_late() -> None:
+    """Somebody listens for its end."""
+    await perform(lambda: dig(what="x"), 60, late)
+
+
+@pytest.mark.parametrize(
+    "caller", [lambda: in_thread(lambda: dig(what="x")), dig_late], ids=["in a thread", "performed"]
+)
+def test_function_in_a_thread_is_a_stray_until_it_ends(caller):
+    """Its caller was cancelled; it cannot be."""
+    assert went_on(caller)

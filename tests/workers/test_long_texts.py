@@ -1,0 +1,156 @@
+"""Long texts: what a turn with a long tool result leaves in Redis and in files, and what comes of it."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from agent import tool
+from agent.long_texts import MAX_CUT_CHARS, cut
+from agent.text_files import FOLDER, TextFiles
+from config.bootstrap import bootstrap
+from config.loader import load_settings
+from tests.contracts.rigs import MemoryRig, RedisRig
+from tests.workers.story import Story, call
+
+LONG = "0123456789" * 6_000
+#: What the model sees when the file is not there.
+GONE = LONG[:1000] + " [the rest is not there any more, was 60000 characters]"
+
+
+@tool(read_only=True)
+def fetch() -> str:
+    """Fetch a long text."""
+    return LONG
+
+
+@tool(terminal=True)
+def recite() -> str:
+    """Fetch a long text, for the person to read."""
+    return LONG
+
+
+def told(rig, tmp_path: Path, *lines) -> Story:
+    """A story with long texts, of which a file may be in the folder `texts`."""
+    story = Story(rig, list(lines) or [(call("fetch"),), "all done"])
+    story.tools += [fetch, recite]
+    story.texts = TextFiles(tmp_path / "texts")
+    return story
+
+
+def files(tmp_path: Path) -> list[Path]:
+    """What is in the folder."""
+    return [path for path in tmp_path.rglob("*") if path.is_file()]
+
+
+def in_redis(client) -> dict[str, int]:
+    """Bytes of values, by the kind of key."""
+    sizes: dict[str, int] = {}
+    for key in client.scan_iter("sayso:*"):
+        kind = key.split(":")[2]
+        dump = {"string": client.get, "list": lambda name: "".join(client.lrange(name, 0, -1))}
+        value = dump.get(client.type(key), lambda _: "")(key)
+        sizes[kind] = sizes.get(kind, 0) + len(value.encode())
+    return sizes
+
+
+@pytest.fixture(params=["memory", "redis"])
+def rig(request):
+    """Lanes of either kind."""
+    return MemoryRig() if request.param == "memory" else RedisRig(request.getfixturevalue("redis_client"))
+
+
+def test_worker_that_takes_over_without_the_file_goes_on(rig, tmp_path):
+    """The data folder is not shared: the model sees the beginning and a plain note, and nothing breaks."""
+    story = told(rig, tmp_path)
+    story.hear()
+    story.life.names = {"after model 1"}
+    assert not story.work()
+    shutil.rmtree(tmp_path / "texts")
+    assert story.work_on() == "all done"
+    assert story.model.seen[-1] == [GONE]
+
+
+def test_answer_whose_file_is_gone_is_told_by_its_beginning(rig, tmp_path):
+    """In no language: it is the person who reads it."""
+    story = told(rig, tmp_path, (call("recite"),))
+    story.hear()
+    story.life.names = {"before commit"}
+    assert not story.work()
+    shutil.rmtree(tmp_path / "texts")
+    assert story.work_on() == LONG[:1000] + " […]"
+
+
+def test_disk_that_fails_costs_no_turn(rig, tmp_path):
+    """The journal has the whole result in Redis, the history a part of it."""
+    story = told(rig, tmp_path)
+    (tmp_path / "texts").write_text("no folder")
+    assert story.killed_at("after model 1") == "all done"
+    assert story.model.seen == [[], [LONG], [LONG]]
+    story.hear("go on")
+    story.model.lines = ["and on"]
+    assert story.work_on() == "and on"
+    assert story.model.seen[-1] == [cut(LONG, MAX_CUT_CHARS)]
+
+
+def test_worker_that_takes_over_sees_the_whole_result(rig, tmp_path):
+    """Word for word what the killed one saw, though the journal holds little of it."""
+    story = told(rig, tmp_path)
+    assert story.killed_at("after model 1") == "all done"
+    assert story.model.seen == [[], [LONG], [LONG]]
+    assert len(files(tmp_path)) == 1
+
+
+def test_next_turn_sees_the_whole_result(rig, tmp_path):
+    """As long as the file is there."""
+    story = told(rig, tmp_path)
+    for forget in (False, False, True):
+        if forget:
+            shutil.rmtree(tmp_path / "texts")
+        story.hear("go on")
+        story.work_on()
+        story.model.lines = ["and on"]
+    assert story.model.seen == [[], [LONG], [LONG], [GONE]]
+
+
+def test_redis_holds_little_of_a_long_result(redis_client, tmp_path):
+    """60,000 characters: about one kilobyte of the turn's journal while it runs, and of its history afterwards."""
+    story = told(RedisRig(redis_client), tmp_path)
+    story.hear()
+    story.life.names = {"after model 1"}
+    assert not story.work()
+    assert 1000 < in_redis(redis_client)["journal"] < 1800
+    story.work_on()
+    sizes = in_redis(redis_client)
+    assert "journal" not in sizes
+    assert 1000 < sizes["history"] < 1800
+    assert sum(sizes.values()) < 4000
+    assert len(files(tmp_path)) == 1
+
+
+def test_turn_with_short_texts_makes_no_file(rig, tmp_path):
+    """Nor a folder."""
+    story = told(rig, tmp_path, (call("look", what="a"),), "all done")
+    story.hear()
+    assert story.work_on() == "all done"
+    assert not list(tmp_path.iterdir())
+
+
+def test_full_journal_counts_what_is_elsewhere(rig, tmp_path, monkeypatch):
+    """Files are no way around the bound on what one run may show its model, also after a crash."""
+    monkeypatch.setattr("agent.turn_journal.MAX_JOURNAL_CHARS", 62_000)
+    story = told(rig, tmp_path, (call("fetch"),), (call("look", what="z" * 2000),), "never said")
+    assert story.killed_at("after model 1") == "I stopped after 2 steps without reaching an answer."
+
+
+def test_wired_worker_keeps_long_texts_where_no_link_leads(redis_url, redis_client, tmp_path):
+    """In a folder of their own in the data folder, which the media store's links do not know."""
+    (tmp_path / "bot.yaml").write_text("tools: [./t.py]\nchannels:\n  chat: {platform: console}\n")
+    (tmp_path / "t.py").write_text("")
+    services = bootstrap(load_settings(tmp_path / "bot.yaml"), data=tmp_path / "data", redis_url=redis_url)
+    ref = services.texts.put("a" * 20, LONG)
+    assert [path.parent.parent for path in files(tmp_path / "data") if ref in path.name] == [tmp_path / "data" / FOLDER]
+    with pytest.raises(KeyError):
+        services.media.read(ref)

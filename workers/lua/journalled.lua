@@ -1,0 +1,3 @@
+-- What the turn at the head has come to. ARGV: conversation, epoch, token.
+if not holds(ARGV[2], ARGV[3]) then return 'lost' end
+return redis.call('LRANGE', journal, 0, -1)
