@@ -38,8 +38,8 @@ class Gauge:
         self.redis_bytes = self.machine.redis.used_bytes()
 
     def tend(self, now: float) -> None:
-        """Look once, when everything is warm."""
-        if not self.warm and now >= self.began + WARM_SECONDS:
+        """Look once, when everything is warm and Redis can say who works."""
+        if not self.warm and now >= self.began + WARM_SECONDS and self.machine.crew.at_work():
             self.warm = {pid: _resident_mb(pid) for _, pid in self._processes()}
 
     def read(self, conversations: int) -> Memory:
