@@ -96,6 +96,7 @@ class Services:
     mailbox: Mailbox
     channels: Mapping[str, Channel]
     media: LocalMediaStore
+    clock: SharedClock
     texts: TextFiles
     lifeline: Lifeline
     drain: Drain
@@ -131,7 +132,8 @@ def bootstrap(
     gated = bool(settings.shards)
     wake_up = WakeUps(client)
     scripts, pending_scripts = (_scripts(client, primaries, folder) for folder in (LUA, PENDING_LUA))
-    media = LocalMediaStore(data / "media", keys=keys, public_url=public_url, link_clock=SharedClock(client))
+    clock = SharedClock(client)
+    media = LocalMediaStore(data / "media", keys=keys, public_url=public_url, link_clock=clock)
     feed = RedisFeed(connect(redis_url, answer_seconds=FEED_SECONDS))
     shelf = _Shelf(RedisNotebook(client), feed, media, keys, public_url)
     channels = {name: _sound_channel(name, settings, shelf) for name in settings.channels}
@@ -155,6 +157,7 @@ def bootstrap(
         mailbox=mailbox,
         channels=channels,
         media=media,
+        clock=clock,
         texts=texts,
         lifeline=lifeline,
         drain=Drain(
@@ -260,6 +263,7 @@ def _connect(url: str, *, patient: bool) -> Redis:
 
 def check_redis(services: Services) -> None:
     """Refuse a Redis that would lose what we keep, and say what is risky. Raises RedisUnfit, redis.RedisError."""
+    services.clock()  # before there is a loop, which would not wait for it
     for client in dict.fromkeys([services.redis, *(primary.client for primary in services.primaries)]):
         _check_version(client)
         for warning in check_fit(client):

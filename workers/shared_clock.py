@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import threading
 import time
 from collections.abc import Callable
 
@@ -17,7 +19,8 @@ TRUSTED_SECONDS, AGAIN_SECONDS = 60.0, 1.0
 class SharedClock:
     """Lives as long as its process; called from any thread, it returns seconds since 1970.
 
-    While Redis does not answer it is carried on; until Redis has answered once, it is the machine's own clock.
+    While Redis does not answer it is carried on; until Redis has answered once, it is the machine's own clock. An event
+    loop never waits for it: what it is asked there, a thread asks Redis, for the next time.
     """
 
     def __init__(
@@ -30,12 +33,23 @@ class SharedClock:
     def __call__(self) -> float:
         """Now, by Redis's clock."""
         if self._monotonic() >= self._ask_at:
-            self._ask()
+            self._ask_at = self._monotonic() + AGAIN_SECONDS
+            if _on_a_loop():
+                threading.Thread(target=self._ask, name="shared-clock", daemon=True).start()
+            else:
+                self._ask()
         return self._own() if self._ahead is None else self._monotonic() + self._ahead
 
     def _ask(self) -> None:
-        self._ask_at = self._monotonic() + AGAIN_SECONDS
         with contextlib.suppress(RedisError):
             seconds, microseconds = self._client.time()
             self._ahead = seconds + microseconds / 1e6 - self._monotonic()
             self._ask_at = self._monotonic() + TRUSTED_SECONDS
+
+
+def _on_a_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True

@@ -109,7 +109,9 @@ class Wire:
         self._mute = 0
 
     def _schedule(self) -> None:
-        """Send at the end of this round of the loop, together with whatever else is asked until then."""
+        """Send it now, or, where something was sent in this round of the loop, at its end with whatever else is asked
+        until then: what tells that a reply is sent has no time to lose.
+        """
         loop = asyncio.get_running_loop()
         if self._line is None:
             if self._connecting is None or self._connecting.done():
@@ -117,10 +119,14 @@ class Wire:
         elif not self._flush_due:
             self._flush_due = True
             loop.call_soon(self._flush)
+            self._send()
 
     def _flush(self) -> None:
         self._flush_due = False
-        if self._line is None:
+        self._send()
+
+    def _send(self) -> None:
+        if self._line is None or not self._unsent:
             return
         # What nobody waits for any more, and was never sent, is not done behind their backs.
         questions = [question for question in self._unsent if not question.answer.done()]

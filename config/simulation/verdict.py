@@ -67,6 +67,9 @@ class Reader:
 
     def __init__(self, done: str = DONE) -> None:
         self._asked = ""
+        #: Words that name no bill, said again in case they had not arrived, and the bill they were about: these may
+        #: still arrive for the first time, when another question was asked already.
+        self._again: dict[str, str] = {}
         self._done = re.compile(done.replace("{bill}", r"\bb\d+\b"))
 
     def read(self, text: str) -> list[tuple[str, Telling]]:
@@ -80,7 +83,12 @@ class Reader:
     def _one(self, text: str) -> tuple[str, Telling]:
         telling = _read(text, self._done)
         named = _BILL.search(text)
-        bill = named[0] if named else self._asked
+        if named:
+            bill = named[0]
+        elif telling.marked:
+            bill = self._again[telling.text] = self._asked
+        else:
+            bill = self._again.pop(telling.text, self._asked)
         self._asked = bill if telling.kind == "question" else self._asked
         return bill, telling
 

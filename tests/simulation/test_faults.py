@@ -69,9 +69,9 @@ async def through(proxy: Callable[[Path], Proxy], folder: Path) -> tuple[bytes, 
 
     server = await asyncio.start_unix_server(echo, str(folder / "redis"))
     between = proxy(folder / "redis")
-    front = await between.serve(str(folder / "front"))
+    serving = asyncio.create_task(between.serve(between.listen(str(folder / "front"))))
     answer = await asyncio.wait_for(ask(folder / "front", b"ping"), 10)
-    front.close()
+    serving.cancel()
     server.close()
     return answer, got, between
 

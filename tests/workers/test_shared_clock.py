@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from typing import Any
 
 from redis.exceptions import ConnectionError as RedisConnectionError
@@ -65,3 +67,20 @@ def test_until_redis_has_answered_the_own_clock_is_all_there_is() -> None:
     server = Server()
     server.now = None
     assert shared(server, Watch())() == 4600.0
+
+
+def test_an_event_loop_does_not_wait_for_it() -> None:
+    """Redis may be silent for seconds, and everybody's turns would stand still."""
+    server, watch = Server(), Watch()
+    clock = shared(server, watch)
+    clock()
+    answers, asked = threading.Event(), threading.Event()
+    server.time = lambda: (answers.wait(30), asked.set(), (2000, 0))[2]
+    watch.now += TRUSTED_SECONDS
+
+    async def story() -> float:
+        return clock()
+
+    assert asyncio.run(story()) == 1000.5 + TRUSTED_SECONDS
+    answers.set()
+    assert asked.wait(30)
