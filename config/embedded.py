@@ -191,6 +191,11 @@ def die_with_parent(number: int = signal.SIGTERM) -> None:
         _LIBC.prctl(_PR_SET_PDEATHSIG, number)
 
 
+#: From how many bytes on the file is rewritten whenever it has doubled. Redis's own 64 MB take two seconds to read, and so
+#: does each restart.
+REWRITE_SIZE = "8mb"
+
+
 def _settings(folder: Path, socket: Path) -> list[str]:
     """Durable before fast: `everysec` loses acknowledged writes even when only Redis is killed."""
     settings = {
@@ -200,6 +205,7 @@ def _settings(folder: Path, socket: Path) -> list[str]:
         "dir": str(folder.resolve()),
         "appendonly": "yes",
         "appendfsync": "always",
+        "auto-aof-rewrite-min-size": REWRITE_SIZE,
         "save": "",
         "maxmemory-policy": "noeviction",
         "daemonize": "no",
