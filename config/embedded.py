@@ -191,8 +191,8 @@ def die_with_parent(number: int = signal.SIGTERM) -> None:
         _LIBC.prctl(_PR_SET_PDEATHSIG, number)
 
 
-#: From how many bytes on the file is rewritten whenever it has doubled. Redis's own 64 MB take two seconds to read, and so
-#: does each restart.
+#: From how many bytes on the file is rewritten whenever it has doubled. Redis's own 64 MB take two seconds to read, and
+#: so does each restart.
 REWRITE_SIZE = "8mb"
 
 
