@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Literal
 
@@ -67,9 +67,9 @@ class Reader:
 
     def __init__(self, done: str = DONE) -> None:
         self._asked = ""
-        #: Words that name no bill, said again in case they had not arrived, and the bill they were about: these may
-        #: still arrive for the first time, when another question was asked already.
-        self._again: dict[str, str] = {}
+        #: Words that name no bill, said again in case they had not arrived: the first try may still arrive, when
+        #: another question was asked already. Nobody can tell it from an answer to that, so it counts as either.
+        self._again: set[str] = set()
         self._done = re.compile(done.replace("{bill}", r"\bb\d+\b"))
 
     def read(self, text: str) -> list[tuple[str, Telling]]:
@@ -83,12 +83,12 @@ class Reader:
     def _one(self, text: str) -> tuple[str, Telling]:
         telling = _read(text, self._done)
         named = _BILL.search(text)
-        if named:
-            bill = named[0]
-        elif telling.marked:
-            bill = self._again[telling.text] = self._asked
-        else:
-            bill = self._again.pop(telling.text, self._asked)
+        if named is None and telling.marked:
+            self._again.add(telling.text)
+        elif named is None and telling.text in self._again:
+            self._again.discard(telling.text)
+            telling = replace(telling, marked=True)
+        bill = named[0] if named else self._asked
         self._asked = bill if telling.kind == "question" else self._asked
         return bill, telling
 

@@ -158,9 +158,13 @@ def test_whoever_was_asked_again_and_did_not_answer_was_told() -> None:
     assert "untold" in promises(judged([ASK, YES], [ASKED, early], [EFFECT]))
 
 
-def test_a_first_try_that_arrives_after_its_repeat_is_about_the_same() -> None:
+def test_a_first_try_that_arrives_after_its_repeat_breaks_nothing() -> None:
     """A worker that was stopped in the middle of sending goes on when somebody else has sent it again."""
     twice, new, yes = Act(4, "agree", "b2", 4.0), Act(5, "ask", "b5", 5.0), Act(6, "agree", "b5", 6.0)
     heard = [ASKED, "Paid b2.", MARK + "You said: yes", ASKED.replace("b2", "b5"), "You said: yes", "Paid b5."]
-    found = judged([ASK, YES, twice, new, yes], heard, [EFFECT, Entry("b5", "effect", "", 1)])
+    effects = [EFFECT, Entry("b5", "effect", "", 1)]
+    found = judged([ASK, YES, twice, new, yes], heard, effects)
     assert (promises(found), found.repeated) == ([], 1)
+    again = Act(7, "agree", "b5", 7.0)
+    answered = [*heard[:4], "Paid b5.", "You said: yes"]
+    assert promises(judged([ASK, YES, twice, new, yes, again], answered, effects)) == []
