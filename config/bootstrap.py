@@ -57,6 +57,8 @@ from workers.notebook import RedisNotebook
 from workers.outbox import Postman, RedisOutbox
 from workers.queue import WakeUps
 from workers.reaper import Reaper
+from workers.receipts import FOLDER as RECEIPTS
+from workers.receipts import ReceiptFiles
 from workers.redis import RedisUnfit, Scripts, check_fit, connect
 from workers.shards import Primary, RoutedScripts, ShardMap
 from workers.shared_clock import SharedClock
@@ -162,7 +164,13 @@ def bootstrap(
         lifeline=lifeline,
         drain=Drain(
             mailbox,
-            Postman(RedisOutbox(scripts, wake_up), channels, speak, paces=_paces(settings, channels, len(primaries))),
+            Postman(
+                RedisOutbox(scripts, wake_up),
+                channels,
+                speak,
+                paces=_paces(settings, channels, len(primaries)),
+                receipts=ReceiptFiles(data / RECEIPTS, lifeline.name),
+            ),
             channels,
             agents,
             voice,

@@ -14,7 +14,8 @@ from redis.exceptions import RedisError
 from channels.base import AddressClosed, Ambiguous, Channel, Pace, RateLimited, SendError, Unreachable
 from channels.types import Conversation, Delivery, Receipt, Reply
 from workers.lane import LaneLost, LaneParked, Lease, QueuedReply, Work, outbox_entry, read_work
-from workers.offload import reach
+from workers.offload import offload, reach
+from workers.receipts import NoReceipts, Receipts
 from workers.redis import Scripts, WakeUp
 from workers.turnstile import Turnstile
 from workers.words import Speak
@@ -133,6 +134,7 @@ class Postman:
         speak: Speak,
         *,
         paces: Mapping[str, Callable[[Conversation], Pace]] | None = None,
+        receipts: Receipts | None = None,
         chance: Callable[[], float] = random.random,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
@@ -140,6 +142,7 @@ class Postman:
         self._channels = channels
         self._speak = speak
         self._paces = paces or {}
+        self._receipts = receipts or NoReceipts()
         self._chance = chance
         self._sleep = sleep
         #: Channels whose pace this process has said: one that was changed since the last start becomes known.
@@ -158,9 +161,10 @@ class Postman:
             return await self._bury(lease, reply, "the channel is no longer configured")
         if reply.is_forwarded:
             return await self._forward(lease, reply, delivery)
-        if reply.receipt:
+        arrived = await self._arrived(reply, delivery)
+        if arrived is not None:
             log.info("reply.had_arrived", extra={"delivery": delivery.id})
-            return await reach(self._outbox.settle, lease, reply, receipt=reply.receipt, let_go=True)
+            return await reach(self._outbox.settle, lease, reply, receipt=arrived, let_go=True)
         pace = self._pace(delivery.conversation)
         await self._wait(lease, reply, delivery.conversation.channel, pace)
         await self._turnstile.step()
@@ -168,9 +172,16 @@ class Postman:
             receipt = await _send(channel, self._repeated(channel, delivery) if reply.suspect else delivery)
         except SendError as exc:
             return await self._failed(lease, reply, exc)
+        self._receipts.note(delivery, receipt.message_id)
         log.info("reply.sent", extra={"delivery": delivery.id, "suspect": reply.suspect})
         gap = pace.chat_gap
         return await reach(self._outbox.settle, lease, reply, receipt=receipt.message_id, gap=gap, let_go=True)
+
+    async def _arrived(self, reply: QueuedReply, delivery: Delivery) -> str | None:
+        """The platform's id of a reply that an earlier holder sent, as far as anybody knows. None: it is to be sent."""
+        if reply.receipt or not reply.suspect:
+            return reply.receipt or None
+        return await offload(self._receipts.find, delivery)
 
     async def _forward(self, lease: Lease, reply: QueuedReply, delivery: Delivery) -> Work:
         """Have another conversation say it: whatever is wrong with its platform holds nobody up in this one."""

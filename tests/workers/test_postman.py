@@ -18,6 +18,7 @@ from tests.contracts.rigs import MemoryRig, turn
 from workers import outbox
 from workers.lane import Change, LaneParked, QueuedReply
 from workers.outbox import Postman
+from workers.receipts import ReceiptFiles
 
 #: What a reply is marked with that may have arrived before.
 MARK = speak("").repeated("x")[:-1]
@@ -68,14 +69,15 @@ class Platform:
 class Post:
     """Conversations with so many replies each, and workers that carry them."""
 
-    def __init__(self, faults, *, chats: int = 1, replies: int = 1, pace: Pace | None = None) -> None:
+    def __init__(self, faults, *, chats: int = 1, replies: int = 1, pace: Pace | None = None, receipts=None) -> None:
         self.rig = MemoryRig()
         self.platform = Platform(self.rig, faults)
         self.slept: list[float] = []
         paces = {"chat": lambda _: pace} if pace else {}
         self.postman = Postman(
-            self.rig.outbox, {"chat": self.platform}, speak, paces=paces, chance=lambda: 1.0, sleep=self._sleep
-        )
+            self.rig.outbox, {"chat": self.platform}, speak, paces=paces, receipts=receipts, chance=lambda: 1.0,
+            sleep=self._sleep,
+        )  # fmt: skip
         self.rooms = {room.id: room for room in (Conversation("chat", f"c{number}") for number in range(chats))}
         for room in self.rooms.values():
             self._say(room, [f"{room.chat} {number}" for number in range(replies)])
@@ -266,3 +268,27 @@ def test_platform_without_a_number_is_tried_less_and_less_often():
     post.run()
     pauses = [round(late - early) for early, late in zip(post.platform.tries, post.platform.tries[1:], strict=False)]
     assert (pauses[:4], len(pauses)) == ([2, 4, 8, 16], 9)
+
+
+class Died(BaseException):
+    """The worker is killed."""
+
+
+@pytest.mark.parametrize(("noted", "arrived"), [(True, 1), (False, 2)])
+def test_reply_of_which_a_dead_worker_kept_the_receipt_is_not_sent_again(tmp_path, monkeypatch, noted, arrived):
+    """Killed between the platform's answer and Redis's note of it; without a receipt it may have arrived or not."""
+    post = Post([], receipts=ReceiptFiles(tmp_path, "w1") if noted else None)
+
+    def die(*_, **__) -> None:
+        raise Died
+
+    with monkeypatch.context() as patch:
+        patch.setattr(post.rig.outbox, "settle", die)
+        with pytest.raises(Died):
+            post.run()
+    post.postman._receipts = ReceiptFiles(tmp_path, "w2")
+    post.rig.end_lease()
+    post.run()
+    assert post.platform.arrived == [("c0", "c0 0")] * arrived
+    (fate,) = post.rig.deliveries.fates(next(iter(post.rooms)))[0]
+    assert fate.receipt == "m"
