@@ -19,8 +19,7 @@ from config.simulation.run import Simulation
 MINUTES = 2.0 if os.environ.get("CI") else 1 / 3
 #: Minutes of restarts: half of one shows seven rounds of them.
 RESTART_MINUTES = min(MINUTES / 2, 0.5)
-#: Workers are killed so often that others have the time to start: they share the machine with every other test.
-KILLS = {"worker": 3.0, "redis": 8.0, "web": 15.0}
+KILLS = {"worker": 1.0, "redis": 10.0, "web": 15.0}
 
 
 def simulated(plan: Plan, data: Path) -> Report:
