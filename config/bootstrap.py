@@ -142,14 +142,15 @@ def bootstrap(
     texts = TextFiles(data / TEXTS)
     agents = _agents(settings, pending_scripts, media, keys, RedisJournals(scripts), texts)
     voice = _voice(agents)
-    limits = settings.limits
-    mailbox = RedisMailbox(
-        scripts,
-        voice,
-        wake_up,
-        limits=Limits(limits.waiting, limits.per_minute, limits.in_one_go, limits.conversations),
+    mailbox = RedisMailbox(scripts, voice, wake_up, limits=_limits(settings))
+    lifeline, workers = Lifeline(data / ALIVE, own.name), settings.workers
+    postman = Postman(
+        RedisOutbox(scripts, wake_up),
+        channels,
+        speak,
+        paces=_paces(settings, channels, len(primaries)),
+        receipts=ReceiptFiles(data / RECEIPTS, lifeline.name),
     )
-    lifeline = Lifeline(data / ALIVE, own.name)
     return Services(
         settings=settings,
         public_url=public_url,
@@ -163,21 +164,7 @@ def bootstrap(
         texts=texts,
         lifeline=lifeline,
         drain=Drain(
-            mailbox,
-            Postman(
-                RedisOutbox(scripts, wake_up),
-                channels,
-                speak,
-                paces=_paces(settings, channels, len(primaries)),
-                receipts=ReceiptFiles(data / RECEIPTS, lifeline.name),
-            ),
-            channels,
-            agents,
-            voice,
-            media,
-            settings.workers.turn_timeout,
-            settings.workers.join_bursts,
-            lifeline.name,
+            mailbox, postman, channels, agents, voice, media, workers.turn_timeout, workers.join_bursts, lifeline.name
         ),
         reaper=Reaper(own.client, Scripts(own.client, LUA, gated=gated), wake_up, lifeline),
         auditor=Auditor(own.client, Ledger(data / LEDGER, Signer(keys)), gated=gated),
@@ -192,6 +179,11 @@ def preload(settings: Settings) -> None:
     load_sdks(channel.platform for channel in settings.channels.values())
     for channel in settings.channels.values():
         _parser(channel)
+
+
+def _limits(settings: Settings) -> Limits:
+    given = settings.limits
+    return Limits(given.waiting, given.per_minute, given.in_one_go, given.conversations)
 
 
 def _check_shard(settings: Settings, shard: str) -> None:
