@@ -300,7 +300,7 @@ def outcome_at(arrivals: Arrivals, chat: str, bill: str, acts: int) -> float:
     def answered() -> list[float]:
         told = [(arrival, telling) for arrival, telling in arrivals.about(chat, bill) if telling.kind != "question"]
         outcomes = [arrival.at for arrival, telling in told if telling.kind != "early"]
-        early = sum(telling.kind == "early" and not telling.marked for _, telling in told)
+        early = sum(telling.kind == "early" for _, telling in told)  # a marked one may be the first to arrive
         return outcomes or [0.0] * (early >= acts)
 
     return (within(answered) or [0.0])[0]
