@@ -221,11 +221,17 @@ def _paired(decisions: Sequence[Act], answers: Sequence[Heard]) -> Iterator[tupl
 
 
 def _without_repeats(answers: Sequence[Heard]) -> list[Heard]:
-    """The answers without those that say themselves that they repeat the one before."""
+    """The answers without those that say themselves that they repeat the one before; where one more of the same comes
+    later, they were its first to arrive.
+    """
     kept: list[Heard] = []
+    again: list[Heard] = []
     for heard in answers:
-        if not (kept and heard.telling.marked and heard.telling.text == kept[-1].telling.text):
-            kept.append(heard)
+        same = bool(kept) and heard.telling.text == kept[-1].telling.text
+        if same and heard.telling.marked:
+            again.append(heard)
+        else:
+            kept.append(again.pop(0) if same and again else heard)
     return kept
 
 

@@ -168,3 +168,12 @@ def test_a_first_try_that_arrives_after_its_repeat_breaks_nothing() -> None:
     again = Act(7, "agree", "b5", 7.0)
     answered = [*heard[:4], "Paid b5.", "You said: yes"]
     assert promises(judged([ASK, YES, twice, new, yes, again], answered, effects)) == []
+
+
+def test_a_first_try_that_comes_last_puts_nothing_out_of_order() -> None:
+    """Two taps, two answers alike: the second was said again before its first try arrived, behind the next question."""
+    twice, new, yes = Act(4, "agree", "b2", 4.0), Act(5, "ask", "b5", 5.0), Act(6, "agree", "b5", 6.0)
+    asked = ASKED.replace("b2", "b5")
+    heard = [ASKED, "Paid b2.", MARK + "Paid b2.", asked, "Paid b5.", "Paid b2."]
+    found = judged([ASK, YES, twice, new, yes], heard, [EFFECT, Entry("b5", "effect", "", 1)])
+    assert (promises(found), found.repeated) == ([], 1)
