@@ -211,10 +211,7 @@ class Drain:
         while work is not None:
             match work:
                 case QueuedReply():
-                    # After a long pause of this process the lane may be somebody else's: sending is not fenced.
-                    if not held.is_fresh(self.clock()):
-                        raise LaneLost(held.lease.conversation)
-                    work = await self.postman.carry(held.lease, work)
+                    work = await self.postman.carry(held.lease, work, lambda: held.is_fresh(self.clock()))
                 case QueuedTurn() if turns >= MAX_TURNS or self.clock() > until or self._leaving.is_set():
                     await reach(self.mailbox.release, held.lease, hand_over=True)
                     return

@@ -150,10 +150,11 @@ class Postman:
         #: The fewer are under way at once, the fewer it is unknown of whether they arrived when this process is killed.
         self._turnstile = Turnstile()
 
-    async def carry(self, lease: Lease, reply: QueuedReply) -> Work:
+    async def carry(self, lease: Lease, reply: QueuedReply, is_held: Callable[[], bool]) -> Work:
         """Send the reply and return what the lane holds next, None when nothing is left and the lane is let go.
 
-        Raises LaneParked when it has to wait, LaneLost.
+        Sending is not fenced: `is_held` is asked last of all before it, for after a long pause of this process the lane
+        may be somebody else's. Raises LaneParked when it has to wait, LaneLost.
         """
         delivery = reply.delivery(lease)
         channel = self._channels.get(delivery.conversation.channel)
@@ -168,6 +169,8 @@ class Postman:
         pace = self._pace(delivery.conversation)
         await self._wait(lease, reply, delivery.conversation.channel, pace)
         await self._turnstile.step()
+        if not is_held():
+            raise LaneLost(lease.conversation)
         try:
             receipt = await _send(channel, self._repeated(channel, delivery) if reply.suspect else delivery)
         except SendError as exc:

@@ -54,6 +54,20 @@ def test_lane_lost_in_the_middle_commits_nothing():
     assert room.rig.mailbox.lease(CHAT.id, "thief")[1].turn.text == "a"
 
 
+def test_worker_that_was_stopped_before_it_sent_sends_nothing(monkeypatch):
+    """Its lane may be somebody else's by now, who says it too: sending is not fenced."""
+    now = [0.0]
+    room = Room(clock=lambda: now[0])
+
+    async def stopped() -> None:
+        now[0] += drain.LEASE_MS / 1000
+
+    monkeypatch.setattr(room.drain.postman._turnstile, "step", stopped)
+    assert room.work("a") == []
+    room.rig.end_lease()
+    assert room.rig.mailbox.lease(CHAT.id, "other")[1].number == 1
+
+
 class Slow:
     """An agent that begins, does something to its room, and never ends."""
 

@@ -100,7 +100,7 @@ class Post:
         lease, work = taken
         try:
             while isinstance(work, QueuedReply):
-                work = asyncio.run(self.postman.carry(lease, work))
+                work = asyncio.run(self.postman.carry(lease, work, lambda: True))
             self.rig.mailbox.release(lease)
         except LaneParked:
             return
