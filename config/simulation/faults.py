@@ -140,11 +140,13 @@ class Faults:
 
     def _pause(self, now: float) -> None:
         awake = self._awake()
-        if len(awake) > LEAST_AWAKE:
-            victim = pick(awake, self._chance)
-            _signal(victim, signal.SIGSTOP)
-            self._paused[victim] = now + PAUSED_SECONDS
-            self.counts["pauses"] += 1
+        if len(awake) <= LEAST_AWAKE:
+            self._due["pause"] = now  # as soon as there are enough
+            return
+        victim = pick(awake, self._chance)
+        _signal(victim, signal.SIGSTOP)
+        self._paused[victim] = now + PAUSED_SECONDS
+        self.counts["pauses"] += 1
 
     def _wake(self, now: float) -> None:
         for pid, until in list(self._paused.items()):

@@ -81,7 +81,7 @@ class Report:
     def exceeded(self) -> list[str]:
         """Every bound on what faults may cost that was passed, in words."""
         repeated, replies = self.review.repeated, self.review.replies
-        words = [f"{fault}: never happened, so nothing was shown; run for longer" for fault in self.never_done]
+        words = [f"{fault}: never happened, so nothing was shown; run for longer" for fault in self._missing]
         if self.unknown > self.hits + self._interrupted:
             words.append(f"unknown: {self.unknown}, and only {self.hits + self._interrupted} hits")
         if repeated > self.hits + self._interrupted + self.lost_replies + self._cut_sends:
@@ -98,6 +98,17 @@ class Report:
                 if value > bound
             ),
         ]
+
+    @property
+    def _missing(self) -> list[str]:
+        """What was planned and did not happen."""
+        done = {
+            "outage": (self.plan.outage, self.faults["outages"]),
+            "cut": (self.plan.cut, self.lost_replies),
+            "redeliver": (self.plan.redeliver, self.deliveries_repeated),
+            "flaky platforms": (self.plan.flaky_platforms, self.failed_sends.total()),
+        }
+        return [*self.never_done, *(fault for fault, (planned, count) in done.items() if planned and not count)]
 
     def _figures(self) -> list[tuple[str, float, float]]:
         """Speed or size as measured, where the plan promises it: what, how much, and how much it may be."""

@@ -88,7 +88,7 @@ def test_no_memory_is_taken_from_what_is_away() -> None:
 
 def report(plan: Plan, away: Away, **faults: int) -> Report:
     """One in which people noticed nothing."""
-    return Report(plan, Review(), 0, Counter(faults), away=away)
+    return Report(plan, Review(), 0, Counter(faults, outages=1), away=away)
 
 
 @pytest.mark.parametrize(
@@ -112,12 +112,23 @@ def test_what_must_be_started_again_has_not_recovered() -> None:
     assert report(Plan(full={"disk": 9.0}), Away(), ended=1).broken == ["processes that ended for want of Redis: 1"]
 
 
+def test_a_fault_that_was_planned_and_never_happened_is_a_finding() -> None:
+    """A run in which nothing was lost, cut, repeated or failed shows nothing, whatever it was called."""
+    plan = Plan(outage=9, cut=0.1, redeliver=0.1, flaky_platforms=True)
+    missing = [line.partition(":")[0] for line in Report(plan, Review(), 0, never_done=["pause"]).exceeded]
+    assert missing == ["pause", "outage", "cut", "redeliver", "flaky platforms"]
+    happened = Report(
+        plan, Review(), 9, Counter(outages=1), lost_replies=1, deliveries_repeated=1, failed_sends=Counter(drop=1)
+    )
+    assert happened.exceeded == []
+
+
 def test_an_outage_may_cost_what_was_under_way_when_it_began() -> None:
     """One word of "cannot tell" for each act that then waited for its answer, and no more."""
     found = Review(answered=[(1.0, 2.0), (1.0, 12.0), (6.0, 12.0)], endings=Counter(unknown=2))
-    exceeded = Report(Plan(outage=9), found, hits=0, away=Away(5.0, 10.0)).exceeded
-    assert exceeded == ["unknown: 2, and only 1 hits"]
-    assert Report(Plan(outage=9), found, hits=1, away=Away(5.0, 10.0)).exceeded == []
+    plan, faults, away = Plan(outage=9), Counter(outages=1), Away(5.0, 10.0)
+    assert Report(plan, found, 0, faults, away=away).exceeded == ["unknown: 2, and only 1 hits"]
+    assert Report(plan, found, 1, faults, away=away).exceeded == []
 
 
 def test_a_spool_that_drains_too_slowly_is_above_its_bound() -> None:
