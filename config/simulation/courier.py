@@ -9,6 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from random import Random
 from urllib.parse import urlsplit
 
@@ -30,8 +31,28 @@ LATE_SECONDS = 20.0
 Hook = Callable[[], Signed]
 
 
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What one delivery heard. Status 0 is no answer; `again` is what Retry-After says, "" where nothing does.
+
+    Moments are of the monotonic clock.
+    """
+
+    status: int
+    again: str
+    began: float
+    at: float
+
+    @property
+    def is_curt(self) -> bool:
+        """Whether it refuses for now, and does not say for how many seconds."""
+        return self.status == 503 and not self.again.isdigit()
+
+
 class Courier:
     """Lives as long as the people's event loop. `answers` counts what the web said, by status; 0 is no answer.
+
+    `curt` counts refusals that did not say when to come again.
 
     Each delivery goes to one of the `doors`, host and port of a web; without any, to the host of its URL. While
     `during` is a counter, what is answered to deliveries that begin and end meanwhile is counted there as well.
@@ -40,7 +61,7 @@ class Courier:
 
     def __init__(self, *, redeliver: float, shuffle: float, chance: Random, doors: Sequence[str] = ()) -> None:
         self.answers: Counter[int] = Counter()
-        self.repeated = 0
+        self.repeated = self.curt = 0
         self.during: Counter[int] | None = None
         self.seconds: list[float] = []
         self._redeliver, self._shuffle, self._chance, self._doors = redeliver, shuffle, chance, doors
@@ -58,9 +79,9 @@ class Courier:
                 self._plan(url, hook)
         tries = 0
         while True:
-            status, at = await self._post(url, hook)
-            if status == 200:
-                return at
+            answer = await self._post(url, hook)
+            if answer.status == 200:
+                return answer.at
             tries += 1
             again = AGAIN_SECONDS * min(2 ** max(0, tries - PATIENT_TRIES), MOST_SECONDS)
             await asyncio.sleep(again * (0.5 + self._chance.random() / 2))
@@ -85,26 +106,26 @@ class Courier:
         self.repeated += 1
         await self._post(url, hook)
 
-    async def _post(self, url: str, hook: Hook) -> tuple[int, float]:
-        """The status, and when it came."""
+    async def _post(self, url: str, hook: Hook) -> Answer:
         place, during = urlsplit(url), self.during
         door = self._chance.choice(self._doors) if self._doors else place.netloc
         loop = asyncio.get_running_loop()
-        status, began, at = await loop.run_in_executor(self._hands, self._posted, door, place.path, hook)
-        self.answers[status] += 1
+        answer = await loop.run_in_executor(self._hands, self._posted, door, place.path, hook)
+        self.answers[answer.status] += 1
+        self.curt += answer.is_curt
         if during is not None and during is self.during:
-            during[status] += 1
-        if status == 200:
-            self.seconds.append(at - began)
-        return status, at
+            during[answer.status] += 1
+        if answer.status == 200:
+            self.seconds.append(answer.at - answer.began)
+        return answer
 
-    def _posted(self, door: str, path: str, hook: Hook) -> tuple[int, float, float]:
-        """The status, when the delivery began, and when it was answered."""
+    def _posted(self, door: str, path: str, hook: Hook) -> Answer:
         connection, began = self._connection(door), time.monotonic()
         kept = connection.sock is not None
-        status = _posted(connection, path, hook)
-        # The web may have closed a connection that nobody used for a while: that is no failure of a delivery.
-        return status or (_posted(connection, path, hook) if kept else 0), began, time.monotonic()
+        status, again = _posted(connection, path, hook)
+        if kept and not status:  # the web may have closed what nobody used for a while: that is no failed delivery
+            status, again = _posted(connection, path, hook)
+        return Answer(status, again, began, time.monotonic())
 
     def _connection(self, address: str) -> http.client.HTTPConnection:
         """This thread's connection, kept between deliveries."""
@@ -115,8 +136,8 @@ class Courier:
         return connection
 
 
-def _posted(connection: http.client.HTTPConnection, path: str, hook: Hook) -> int:
-    """The status; 0 when there was no answer: the web was killed, or has not come back yet."""
+def _posted(connection: http.client.HTTPConnection, path: str, hook: Hook) -> tuple[int, str]:
+    """The status and Retry-After; 0 when there was no answer: the web was killed, or has not come back yet."""
     headers, body = hook()
     try:
         connection.request("POST", path, body, headers)
@@ -124,5 +145,5 @@ def _posted(connection: http.client.HTTPConnection, path: str, hook: Hook) -> in
         answer.read()
     except (OSError, http.client.HTTPException):
         connection.close()
-        return 0
-    return answer.status
+        return 0, ""
+    return answer.status, answer.headers.get("Retry-After", "")

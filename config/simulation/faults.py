@@ -39,10 +39,11 @@ LEAST_AWAKE = 2
 
 
 class Faults:
-    """Lives as long as its machine, in the thread that made it. `counts` says what was done."""
+    """Lives as long as its machine, in the thread that made it. `counts` says what was done, `killed_at` when."""
 
     def __init__(self, machine: Machine, plan: Plan, chance: Random, now: float) -> None:
         self.counts: Counter[str] = Counter()
+        self.killed_at: dict[str, list[float]] = {}
         self._machine, self._chance = machine, chance
         self._paused: dict[int, float] = {}
         self._old: list[int] = []
@@ -128,8 +129,9 @@ class Faults:
         self._machine.restart_web(self._chance.choice(self._machine.webs), signal.SIGKILL)
         self.counts["web killed"] += 1
 
-    def _kill_redis(self, _: float) -> None:
+    def _kill_redis(self, now: float) -> None:
         if not self.outage.is_on and self._machine.redis.is_alive():
+            self.killed_at.setdefault("redis", []).append(now)
             self._machine.redis.kill()
             self._machine.redis.restart()
             self.counts["redis killed"] += 1

@@ -54,6 +54,7 @@ ROWS: Mapping[str, Mapping[str, Any]] = {
     "idle": {"figures": "size", "rate": 100.0, "minutes": 0.0, "turns": 12_000, "conversations": 12_000, "only": IDLE},
     "workers": {"kill": {"worker": _KILLS["worker"]}},
     "redis": {"kill": {"worker": _KILLS["worker"], "redis": _KILLS["redis"]}},
+    "storage": {"kill": {"redis": _KILLS["redis"]}, "figures": "recovery"},
     "web": {"kill": {"web": _KILLS["web"] / 3}},
     "outage": {},
     "spool": {"spool": True, "webs": 2},

@@ -31,13 +31,15 @@ REDELIVER_CHANCE, LATE_CHANCE = 0.3, 1.0
 STRANGERS = 4
 #: The stories that ship.
 STORIES = Path(__file__).parent / "stories.yaml"
+#: Figures that say nothing without the size they were measured at.
+_SIZED = ("speed", "size")
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
     """One simulation. Pauses between faults are in seconds, 0 for never; chances are between 0 and 1.
 
-    `figures` says what is promised beside: speed, or what Redis keeps of a conversation.
+    `figures` says what is promised beside: speed, what Redis keeps of a conversation, or how soon all goes on.
     """
 
     turns: int = 1000
@@ -65,12 +67,19 @@ class Plan:
     stories: Path = STORIES
     only: tuple[str, ...] = ()
     config: Path | None = None
-    figures: Literal["", "speed", "size"] = ""
+    figures: Literal["", "speed", "size", "recovery"] = ""
 
     @property
     def through_proxy(self) -> bool:
         """Whether something stands between the processes and Redis."""
         return self.cut > 0 or self.slow_ms > 0
+
+    @property
+    def statuses(self) -> set[int]:
+        """What webhooks may hear: 200; 503 where Redis cannot answer; 0, nothing, where webs are ended."""
+        without_redis = "redis" in self.kill or self.outage or self.full or self.cut
+        without_web = "web" in self.kill or self.restart
+        return {200, *([503] if without_redis else []), *([0] if without_web else [])}
 
     def described(self) -> str:
         """The faults in words; "none" for a quiet day."""
@@ -85,7 +94,9 @@ class Plan:
         words += [f"Redis up to {self.slow_ms:g} ms late"] if self.slow_ms else []
         words += [f"{self.redeliver:.0%} delivered 2-5 times{self._late()}"] if self.redeliver else []
         words += [f"{self.webs} webs"] if self.webs > 1 else []
-        words += [f"{self.rate:g} turns a second, {self.conversations:,} conversations"] if self.figures else []
+        words += (
+            [f"{self.rate:g} turns a second, {self.conversations:,} conversations"] if self.figures in _SIZED else []
+        )
         words += [f"{self.strangers} strangers answer, too"] if self.strangers else []
         words += ["platforms fail 45 % of sends"] if self.flaky_platforms else []
         return "; ".join(words) or "none"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from config.simulation.gauge import Memory
@@ -22,6 +22,8 @@ DRAINED_SECONDS = 60.0
 WEBHOOK_MS, PICK_UP_MS, GROWN_MB, KEPT_RATE = 100.0, 500.0, 50.0, 0.9
 #: Where size is promised: bytes that Redis keeps of each conversation.
 EACH_BYTES = 3072.0
+#: Where recovery is promised: seconds from the end of a part until everything is answered that waited then.
+RECOVERY_SECONDS = {"redis": 10.0}
 #: Findings that are printed; all are in the data folder.
 SHOWN = 20
 #: The columns of the table.
@@ -32,7 +34,10 @@ COLUMNS = (
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """One simulation. `hits` are the moments at which something was taken out of a worker's hands."""
+    """One simulation. `hits` are the moments at which something was taken out of a worker's hands.
+
+    `killed_at` are the moments, by part, at which one was killed after which all must go on within seconds.
+    """
 
     plan: Plan
     review: Review
@@ -44,9 +49,11 @@ class Report:
     impatient: int = 0
     seconds: float = 0.0
     deliveries_repeated: int = 0
+    curt: int = 0
     never_done: Sequence[str] = ()
     away: Away = field(default_factory=Away)
     webhook_seconds: Sequence[float] = ()
+    killed_at: Mapping[str, Sequence[float]] = field(default_factory=dict)
     memory: Memory = field(default_factory=Memory)
 
     @property
@@ -69,8 +76,9 @@ class Report:
         """Every promise that was not held, in words."""
         words = [f"{name}: {count}" for name in PROMISES if (count := self.review.count(name))]
         words += [f"sent again before the platform allowed it: {self.impatient}"] if self.impatient else []
-        odd = {status: count for status, count in self.http.items() if status not in (0, 200, 503)}
-        words += [f"HTTP {status}: {count}" for status, count in odd.items()]
+        odd = {status: count for status, count in self.http.items() if status not in self.plan.statuses}
+        words += [f"webhooks: {_http(Counter(odd))}"] if odd else []
+        words += [f"HTTP 503 without Retry-After: {self.curt}"] if self.curt else []
         if self.faults["ended"] and (self.plan.full or self.plan.outage):
             words.append(f"processes that ended for want of Redis: {self.faults['ended']}")
         due = 200 if self.plan.spool else 503
@@ -120,7 +128,18 @@ class Report:
             ("MB by which a process grew", self.memory.grown_mb, GROWN_MB),
             ("turns a second below the rate", slow, 0.0),
         ]
-        return {"": [], "size": [each], "speed": speed}[self.plan.figures]
+        recovery = [
+            (f"seconds to answer all that waited when {part} was killed", self._recovery(part), RECOVERY_SECONDS[part])
+            for part in self.killed_at
+        ]
+        return {"": [], "size": [each], "speed": speed, "recovery": recovery}[self.plan.figures]
+
+    def _recovery(self, part: str) -> float:
+        """How long it took at most, after a part was killed, to answer what had been sent before, in seconds."""
+        answered = self.review.answered
+        return max(
+            (heard - at for at in self.killed_at[part] for sent, heard in answered if sent < at < heard), default=0.0
+        )
 
     def _webhook_ms(self, share: float) -> float:
         return percentile(self.webhook_seconds, share) * 1000
@@ -164,7 +183,11 @@ class Report:
         lines = [f"p50 / p99: webhooks answered in {webhooks} ms, first sign of life {pick_up} ms later"]
         grown = ", ".join(f"{name} {warm:.0f} to {end:.0f}" for name, warm, end in self.memory.processes)
         lines += [f"MB: {grown}"] if grown else []
-        return [*lines, f"Redis: {self.memory.redis_bytes_each:,.0f} bytes for each conversation"]
+        lines += [f"Redis: {self.memory.redis_bytes_each:,.0f} bytes for each conversation"]
+        return lines + [
+            f"what waited when {part} was killed was answered within {self._recovery(part):.1f} s"
+            for part in self.killed_at
+        ]
 
     def _away(self) -> list[str]:
         """What came of an outage, if there was one."""

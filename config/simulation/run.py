@@ -55,10 +55,23 @@ class Simulation:
             memory = gauge.read(plan.conversations)
         self._keep(crowd, found)
         return Report(
-            plan, found, faults.hits, faults.counts, crowd.courier.answers,
-            machine.lost_replies(), flaky.failures, flaky.impatient, seconds, crowd.courier.repeated, faults.never_done,
-            faults.outage.away, crowd.courier.seconds, memory,
-        )  # fmt: skip
+            plan=plan,
+            review=found,
+            hits=faults.hits,
+            faults=faults.counts,
+            http=crowd.courier.answers,
+            lost_replies=machine.lost_replies(),
+            failed_sends=flaky.failures,
+            impatient=flaky.impatient,
+            seconds=seconds,
+            deliveries_repeated=crowd.courier.repeated,
+            curt=crowd.courier.curt,
+            never_done=faults.never_done,
+            away=faults.outage.away,
+            webhook_seconds=crowd.courier.seconds,
+            killed_at=faults.killed_at,
+            memory=memory,
+        )
 
     def _break(self, crowd: Crowd, faults: Faults, gauge: Gauge, began: float) -> None:
         """Break things while people begin something new; then let everybody hear everything."""

@@ -14,7 +14,7 @@ import pytest
 
 from channels.fakes.base import Call
 from channels.fakes.signing import Signed
-from config.simulation.courier import MOST_DELIVERIES, Courier
+from config.simulation.courier import MOST_DELIVERIES, Answer, Courier
 from config.simulation.flaky import CHANCES, MOST_IN_A_ROW, RETRY_AFTER, Flaky
 from config.simulation.proxy import Proxy
 
@@ -89,7 +89,10 @@ def test_a_proxy_that_is_only_slow_loses_nothing(tmp_path: Path) -> None:
 
 
 class Door(BaseHTTPRequestHandler):
-    """A web that answers 503 twice and takes everything then; its class keeps what came."""
+    """A web that answers 503 twice, the second time without a hint, and takes everything then.
+
+    Its class keeps what came.
+    """
 
     came: list[bytes]
 
@@ -97,6 +100,8 @@ class Door(BaseHTTPRequestHandler):
         self.came.append(self.rfile.read(int(self.headers["Content-Length"])))
         self.send_response(503 if len(self.came) <= 2 else 200)
         self.send_header("Content-Length", "0")
+        if len(self.came) == 1:
+            self.send_header("Retry-After", "5")
         self.end_headers()
 
     def log_message(self, *args: object) -> None:
@@ -121,7 +126,7 @@ def test_a_webhook_is_delivered_until_it_is_taken_and_then_again(monkeypatch: py
     server.shutdown()
     server.server_close()
     assert set(Door.came) == {b"hello"}
-    assert courier.answers[503] == 2
+    assert (courier.answers[503], courier.curt) == (2, 1)
     assert courier.answers[200] >= 1
     assert 1 <= courier.repeated < MOST_DELIVERIES
 
@@ -131,9 +136,9 @@ def test_deliveries_are_spread_over_the_webs_and_each_is_signed_for_the_public_o
     courier = Courier(redeliver=0.0, shuffle=0.0, chance=Random(1), doors=("a:1", "b:2"))
     went: list[tuple[str, str]] = []
 
-    def posted(door: str, path: str, _: object) -> tuple[int, float, float]:
+    def posted(door: str, path: str, _: object) -> Answer:
         went.append((door, path))
-        return 200, 1.0, 1.5
+        return Answer(200, "", 1.0, 1.5)
 
     vars(courier)["_posted"] = posted
 

@@ -70,6 +70,14 @@ def test_speed_and_size_are_promises_of_the_rows_that_are_about_them(figures: An
     assert Report(plan, found, 0, webhook_seconds=[0.2], memory=memory, seconds=10.0).exceeded == exceeded
 
 
+def test_what_waited_when_redis_was_killed_is_answered_soon_after() -> None:
+    """The longest of those that were sent before; what is sent later is not asked about."""
+    found = Review(answered=[(0.0, 4.9), (1.0, 16.5), (4.0, 8.0), (6.0, 30.0)])
+    report = Report(Plan(figures="recovery"), found, 0, killed_at={"redis": [5.0]})
+    assert report.exceeded == ["seconds to answer all that waited when redis was killed: 12, and 10 is promised"]
+    assert Report(Plan(), found, 0, killed_at={"redis": [5.0]}).exceeded == []
+
+
 def test_a_row_about_speed_has_a_size_of_its_own_unless_one_is_given() -> None:
     """What was given counts; what was not is as large as the promise."""
     assert (planned("load", Plan()).rate, planned("load", Plan(rate=40.0)).rate) == (100.0, 40.0)

@@ -107,6 +107,26 @@ def test_without_redis_webhooks_are_taken_only_by_a_spool(
     assert report(plan, Away(1.0, 10.0, statuses=Counter(statuses))).broken == broken
 
 
+@pytest.mark.parametrize(
+    ("plan", "allowed"),
+    [
+        (Plan(), {200}),
+        (Plan(pause=10, kill={"worker": 1}), {200}),
+        (Plan(kill={"redis": 10}), {200, 503}),
+        (Plan(full={"disk": 9}), {200, 503}),
+        (Plan(cut=0.02), {200, 503}),
+        (Plan(kill={"web": 5}), {0, 200}),
+        (Plan(restart=20), {0, 200}),
+    ],
+)
+def test_no_answer_is_of_killed_webs_and_503_of_a_redis_that_cannot_answer(plan: Plan, allowed: set[int]) -> None:
+    """Whatever else a webhook hears is a broken promise, and so is a 503 that does not say when to come again."""
+    heard = Counter((0, 200, 302, 500, 503))
+    odd = ", ".join(f"{status or 'no answer'} 1" for status in sorted(set(heard) - allowed))
+    assert Report(plan, Review(), 9, http=heard).broken == [f"webhooks: {odd}"]
+    assert Report(plan, Review(), 9, curt=2).broken == ["HTTP 503 without Retry-After: 2"]
+
+
 def test_what_must_be_started_again_has_not_recovered() -> None:
     """A process that ended although nobody killed it is a broken promise where only Redis was without room."""
     assert report(Plan(full={"disk": 9.0}), Away(), ended=1).broken == ["processes that ended for want of Redis: 1"]
