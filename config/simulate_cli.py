@@ -29,7 +29,7 @@ if TYPE_CHECKING:  # commands load only what they need
     is_flag=False,
     flag_value=-1,
     default=0,
-    type=click.IntRange(-1, 20),
+    type=click.IntRange(-1, 50),
     metavar="[NUMBER]",
     help="In groups, so many others tap and type yes to each question, at once.",
 )
@@ -90,17 +90,21 @@ if TYPE_CHECKING:  # commands load only what they need
     flag_value=-1.0,
     default=0.0,
     metavar="[SHARE]",
-    help="Of the repeated webhooks, all or this share come up to 20 s late, in any order.",
+    help="Of the repeated webhooks, all or this share come late, in any order.",
 )
+@click.option("--late", default=20.0, show_default=True, metavar="SECONDS", help="How late these come at most.")
 @click.option("--flaky-platforms", is_flag=True, help="Platforms hang up, answer 429 or 503 to 45 % of sends.")
 @click.option("--everything", is_flag=True, help="Kill workers and Redis, pause, cut, redeliver and shuffle at once.")
 @click.option("--matrix", is_flag=True, help="One run for each row of docs/failures.md, and one table.")
 @click.option("--row", multiple=True, help="Only this row of the matrix; may be given again.")
+@click.option("--full-size", is_flag=True, help="Rows of the matrix as large as is promised: hours in all.")
 @click.option("--stories", type=click.Path(path_type=Path), help="A YAML file of your own stories.")
 @click.option("--config", type=click.Path(path_type=Path), help="Your own YAML file: its platforms are replaced.")
 @click.option("--data", type=click.Path(path_type=Path), help="An empty folder to keep.  [default: one that goes]")
 @click.option("--markdown", is_flag=True, help="Print the table as docs/failures.md has it.")
-def simulate(data: Path | None, markdown: bool, matrix: bool, row: tuple[str, ...], **options: Any) -> None:
+def simulate(
+    data: Path | None, markdown: bool, matrix: bool, full_size: bool, row: tuple[str, ...], **options: Any
+) -> None:
     """Break a real Sayso on purpose: people on fake platforms, judged by what they did, heard, and what took effect.
 
     Exits with 1 when a promise was broken, and keeps the data folder; also when faults cost more than they may.
@@ -108,7 +112,7 @@ def simulate(data: Path | None, markdown: bool, matrix: bool, row: tuple[str, ..
     from config.simulation.report import table
 
     plan = _plan(options)
-    reports = [_run(each, data) for each in _planned(plan, row, matrix=matrix)]
+    reports = [_run(each, data) for each in _planned(plan, row, matrix=matrix, full_size=full_size)]
     click.echo(f"\n{table(reports, markdown=markdown)}\n")
     for line in (line for report in reports for line in report.details()):
         click.echo(line)
@@ -161,14 +165,16 @@ def _number(word: str, place: str) -> float:
         fail(f"{place}: {word!r} is no number")
 
 
-def _planned(given: Plan, rows: tuple[str, ...], *, matrix: bool) -> list[Plan]:
+def _planned(given: Plan, rows: tuple[str, ...], *, matrix: bool, full_size: bool) -> list[Plan]:
     from config.simulation.matrix import ROWS, planned
 
     for row in rows:
         if row not in ROWS:
             fail(f"--row {row!r}: one of {', '.join(ROWS)}")
     chosen = rows or (tuple(ROWS) if matrix else ())
-    return [planned(row, given) for row in chosen] or [given]
+    if full_size and not chosen:
+        fail("--full-size is of rows of the matrix: add --matrix, or --row and a name")
+    return [planned(row, given, full_size=full_size) for row in chosen] or [given]
 
 
 def _run(plan: Plan, data: Path | None) -> Report:

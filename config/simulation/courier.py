@@ -14,6 +14,7 @@ from random import Random
 from urllib.parse import urlsplit
 
 from channels.fakes.signing import Signed
+from config.simulation.plan import LATE_SECONDS
 
 #: Webhooks on their way at once.
 HANDS = 24
@@ -24,8 +25,6 @@ TIMEOUT = 15.0
 AGAIN_SECONDS, PATIENT_TRIES, MOST_SECONDS = 1.0, 5, 10.0
 #: Times a webhook is delivered at most.
 MOST_DELIVERIES = 5
-#: Seconds by which a repeated delivery is late at most.
-LATE_SECONDS = 20.0
 
 #: Makes the webhook, signed at the moment it is sent.
 Hook = Callable[[], Signed]
@@ -52,19 +51,28 @@ class Answer:
 class Courier:
     """Lives as long as the people's event loop. `answers` counts what the web said, by status; 0 is no answer.
 
-    `curt` counts refusals that did not say when to come again.
+    `curt` counts refusals that did not say when to come again. `late` is by how many seconds a repeat is late at most.
 
     Each delivery goes to one of the `doors`, host and port of a web; without any, to the host of its URL. While
     `during` is a counter, what is answered to deliveries that begin and end meanwhile is counted there as well.
     `seconds` are how long those took that were taken.
     """
 
-    def __init__(self, *, redeliver: float, shuffle: float, chance: Random, doors: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        *,
+        redeliver: float,
+        shuffle: float,
+        chance: Random,
+        late: float = LATE_SECONDS,
+        doors: Sequence[str] = (),
+    ) -> None:
         self.answers: Counter[int] = Counter()
         self.repeated = self.curt = 0
         self.during: Counter[int] | None = None
         self.seconds: list[float] = []
-        self._redeliver, self._shuffle, self._chance, self._doors = redeliver, shuffle, chance, doors
+        self._redeliver, self._shuffle, self._late = redeliver, shuffle, late
+        self._chance, self._doors = chance, doors
         self._hands = ThreadPoolExecutor(HANDS, thread_name_prefix="courier")
         self._local = threading.local()
         self._later: set[asyncio.Task[None]] = set()
@@ -96,7 +104,7 @@ class Courier:
         self._hands.shutdown(cancel_futures=True)
 
     def _plan(self, url: str, hook: Hook) -> None:
-        late = self._chance.random() * LATE_SECONDS if self._chance.random() < self._shuffle else 0.0
+        late = self._chance.random() * self._late if self._chance.random() < self._shuffle else 0.0
         task = asyncio.create_task(self._repeat(url, hook, late))
         self._later.add(task)
         task.add_done_callback(self._later.discard)

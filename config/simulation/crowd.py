@@ -29,6 +29,7 @@ class Crowd:
         self.courier = Courier(
             redeliver=plan.redeliver,
             shuffle=plan.shuffle,
+            late=plan.late,
             chance=Random(f"{plan.seed} courier"),  # noqa: S311  # no secret
             doors=machine.doors,
         )

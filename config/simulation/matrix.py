@@ -74,16 +74,43 @@ ROWS: Mapping[str, Mapping[str, Any]] = {
 }
 
 
-#: The size of a row where none is given.
+#: The size of a row where none is given: minutes at most.
 SIZES: Mapping[str, Mapping[str, Any]] = {
-    "load": {"rate": 100.0, "minutes": 10.0, "turns": 60_000, "conversations": 500},
-    "outage": {"outage": plan.OUTAGE_SECONDS},
-    "spool": {"outage": plan.OUTAGE_SECONDS},
+    "load": {"rate": 100.0, "minutes": 1.0, "turns": 60_000, "conversations": 500},
+    "outage": {"outage": 60.0},
+    "spool": {"outage": 60.0},
+}
+
+#: The full size: of every row, and what is special in some.
+FULL_SIZE: Mapping[str, Any] = {"turns": 20_000, "conversations": 500, "workers": 4}
+_KILLED: Mapping[str, Any] = {"turns": 30_000, "rate": 45.0, "workers": 3}
+_AWAY: Mapping[str, Any] = {
+    "outage": plan.OUTAGE_SECONDS, "turns": 10_000, "conversations": 1000, "least": {"acts in the outage": 1000},
+}  # fmt: skip
+_LOADED: Mapping[str, Any] = {"rate": 100.0, "minutes": 10.0, "turns": 60_000}
+FULL_SIZES: Mapping[str, Mapping[str, Any]] = {
+    "load": _LOADED,
+    "workers": {**_KILLED, "least": {"confirmed": 5000, "workers killed": 500}},
+    "redis": {**_KILLED, "least": {"confirmed": 5000, "workers killed": 500, "redis killed": 50}},
+    "outage": _AWAY,
+    "spool": _AWAY,
+    "pauses": {"pause": 3.0, "workers": 9, "rate": 40.0, "minutes": 11.0, "turns": 60_000, "least": {"pauses": 200}},
+    "replies": {"cut": 0.08, "turns": 40_000, "least": {"lost replies": 10_000}},
+    "restarts": {**_LOADED, "least": {"workers restarted": 80}},
+    "deliveries": {"turns": 36_000, "late": 600.0, "least": {"deliveries": 100_000}},
+    "yes": {"turns": 12_000, "least": {"confirmed": 1000}},
+    "strangers": {"turns": 80_000, "strangers": 45, "only": ASKING[:1], "least": {"confirmed": 1000}},
+    "everything": {"rate": 35.0},
 }
 
 
-def planned(row: str, given: Plan) -> Plan:
-    """The plan of one row, at the size that was given."""
+def planned(row: str, given: Plan, *, full_size: bool = False) -> Plan:
+    """The plan of one row, at the size that was given, else at its own."""
+    every, own = (FULL_SIZE, FULL_SIZES) if full_size else ({}, SIZES)
+    return replace(given, **{**_left(every, given), **ROWS[row], **_left(own.get(row, {}), given)})
+
+
+def _left(size: Mapping[str, Any], given: Plan) -> dict[str, Any]:
+    """What of a size was not given."""
     usual = Plan()
-    size = {name: value for name, value in SIZES.get(row, {}).items() if getattr(given, name) == getattr(usual, name)}
-    return replace(given, **size, **ROWS[row])
+    return {name: value for name, value in size.items() if getattr(given, name) == getattr(usual, name)}

@@ -27,6 +27,8 @@ CUT_CHANCE = 0.005
 SLOW_MS = 5.0
 #: How probable it is that a webhook is delivered again, up to four times, and that such a repeat is late.
 REDELIVER_CHANCE, LATE_CHANCE = 0.3, 1.0
+#: Seconds by which it is late at most.
+LATE_SECONDS = 20.0
 #: Others in the conversation who tap and type a yes to each question, when no number is given.
 STRANGERS = 4
 #: The stories that ship.
@@ -40,6 +42,7 @@ class Plan:
     """One simulation. Pauses between faults are in seconds, 0 for never; chances are between 0 and 1.
 
     `figures` says what is promised beside: speed, what Redis keeps of a conversation, or how soon all goes on.
+    `least` is how often what the report counts must have happened, or the run was too small.
     """
 
     turns: int = 1000
@@ -63,11 +66,13 @@ class Plan:
     slow_ms: float = 0.0
     redeliver: float = 0.0
     shuffle: float = 0.0
+    late: float = LATE_SECONDS
     flaky_platforms: bool = False
     stories: Path = STORIES
     only: tuple[str, ...] = ()
     config: Path | None = None
     figures: Literal["", "speed", "size", "recovery"] = ""
+    least: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def through_proxy(self) -> bool:
@@ -102,4 +107,5 @@ class Plan:
         return "; ".join(words) or "none"
 
     def _late(self) -> str:
-        return "" if not self.shuffle else ", late" if self.shuffle == 1 else f", {self.shuffle:.0%} of it late"
+        share = "" if self.shuffle == 1 else f"{self.shuffle:.0%} of it "
+        return f", {share}up to {self.late:g} s late" if self.shuffle else ""

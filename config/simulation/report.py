@@ -90,6 +90,12 @@ class Report:
         """Every bound on what faults may cost that was passed, in words."""
         repeated, replies = self.review.repeated, self.review.replies
         words = [f"{fault}: never happened, so nothing was shown; run for longer" for fault in self._missing]
+        amounts = self._amounts()
+        words += [
+            f"{name}: {amounts[name]:,}, too few: {least:,} were asked for"
+            for name, least in self.plan.least.items()
+            if amounts[name] < least
+        ]
         if self.unknown > self.hits + self._interrupted:
             words.append(f"unknown: {self.unknown}, and only {self.hits + self._interrupted} hits")
         if repeated > self.hits + self._interrupted + self.lost_replies + self._cut_sends:
@@ -106,6 +112,19 @@ class Report:
                 if value > bound
             ),
         ]
+
+    def _amounts(self) -> Counter[str]:
+        """How much there was of what a plan can ask for, beside the faults."""
+        confirmed, taken, during = self.review.confirmed, self.http[200], len(self._during_outage)
+        return self.faults + Counter(
+            confirmed=confirmed, deliveries=taken, **{"lost replies": self.lost_replies, "acts in the outage": during}
+        )
+
+    @property
+    def _during_outage(self) -> list[float]:
+        """When each act was answered that was done while Redis was away."""
+        away = self.away
+        return [heard_at for sent_at, heard_at in self.review.answered if away.began <= sent_at < away.back]
 
     @property
     def _missing(self) -> list[str]:
@@ -194,7 +213,7 @@ class Report:
         began, back = self.away.began, self.away.back
         if not began:
             return []
-        during = [heard_at for sent_at, heard_at in self.review.answered if began <= sent_at < back]
+        during = self._during_outage
         http, drained, last = _http(self.away.statuses), self.away.drained_seconds, max([back, *during]) - back
         return [
             f"Redis away for {back - began:.0f} s: {len(during)} acts, webhooks {http}; "

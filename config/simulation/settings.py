@@ -19,8 +19,8 @@ CREDENTIALS = {
     "SIMULATED_SLACK_TOKEN": fakes.SLACK_BOT_TOKEN,
     "SIMULATED_SLACK_SECRET": fakes.SLACK_SIGNING_SECRET,
 }
-#: The people of a simulation are quicker than people, and nobody tells them to write slower.
-UNHURRIED = {"per_minute": 60_000, "in_one_go": 60_000}
+#: The people of a simulation are quicker than people, and nobody tells them to write slower, nor a group to wait.
+UNHURRIED = {"per_minute": 60_000, "in_one_go": 60_000, "waiting": 1000}
 #: The configuration when none is given.
 DEFAULT: dict[str, Any] = {
     "agent": {"model": "offline"},
