@@ -23,6 +23,7 @@ if TYPE_CHECKING:  # commands load only what they need
 @click.option("--turns", default=1000, show_default=True, type=click.IntRange(1), help="Things that people do, in all.")
 @click.option("--conversations", default=50, show_default=True, type=click.IntRange(1, 20_000))
 @click.option("--workers", default=3, show_default=True, type=click.IntRange(1, 64), help="Worker processes.")
+@click.option("--machines", default=1, show_default=True, type=click.IntRange(1, 8), help="Data folders of workers.")
 @click.option("--webs", default=1, show_default=True, type=click.IntRange(1, 8), help="Web processes.")
 @click.option(
     "--strangers",
@@ -37,7 +38,9 @@ if TYPE_CHECKING:  # commands load only what they need
 @click.option("--rate", default=0.0, help="Turns a second at most.  [default: as fast as people are answered]")
 @click.option("--seed", type=int, help="Repeats the choices of a run, though not its timing.  [default: a new one]")
 @click.option("--model-ms", default="20-200", show_default=True, help="How long the language model takes.")
-@click.option("--kill", multiple=True, metavar="PART[=SECONDS]", help="kill -9 a worker, web or redis so often.")
+@click.option(
+    "--kill", multiple=True, metavar="PART[=SECONDS]", help="kill -9 a worker, machine, web or redis so often."
+)
 @click.option(
     "--pause",
     is_flag=False,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from random import Random
 
 from config.up import Child
@@ -14,7 +15,7 @@ class Crew:
     """`registered` says which process ids RQ knows workers by: one that is still starting is none yet."""
 
     def __init__(self, parents: Sequence[Child], registered: Callable[[], set[int]]) -> None:
-        self.parents = parents
+        self.parents = list(parents)
         self._registered = registered
         self._leaving: set[int] = set()
         self._seen: set[int] = set()
@@ -45,6 +46,18 @@ class Crew:
             parent.process.kill()
             parent.process.wait()
 
+    def kill_all(self, parent: Child) -> int:
+        """End a parent and what it forked at once, without warning. Returns how many it had."""
+        if parent.process is None:
+            return 0
+        _signal(parent.process.pid, signal.SIGSTOP)  # it forks nobody meanwhile
+        forked = _children(parent.process.pid)
+        for pid in forked:
+            self.kill(pid)
+        parent.process.kill()
+        parent.process.wait()
+        return len(forked)
+
     def tell_to_stop(self, pid: int) -> None:
         """SIGTERM, to one."""
         self._told.add(pid)
@@ -64,6 +77,10 @@ class Crew:
 def pick(pids: set[int], chance: Random) -> int:
     """One of them, 0 when there is none."""
     return chance.choice(sorted(pids)) if pids else 0
+
+
+def _children(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
 def _lives(pid: int) -> bool:

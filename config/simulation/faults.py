@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import time
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
@@ -22,6 +23,7 @@ PAUSED_SECONDS = 2 * LEASE_MS / 1000
 #: How each fault is counted.
 _COUNTED = {
     "kill worker": "workers killed",
+    "kill machine": "machines killed",
     "kill web": "web killed",
     "kill redis": "redis killed",
     "pause": "pauses",
@@ -57,6 +59,7 @@ class Faults:
         self._due = {name: now + seconds * chance.random() for name, seconds in self._rates.items()}
         self._acts: dict[str, Callable[[float], None]] = {
             "kill worker": self._kill_worker,
+            "kill machine": self._kill_machine,
             "kill web": self._kill_web,
             "kill redis": self._kill_redis,
             "pause": self._pause,
@@ -122,6 +125,18 @@ class Faults:
         self._machine.crew.kill(victim)
         self.counts["workers killed"] += 1
 
+    def _kill_machine(self, _: float) -> None:
+        """One that is up, with all its workers at once."""
+        parent = self._chance.choice(self._machine.crew.parents)
+        if parent.is_alive():
+            self.counts["workers killed"] += self._machine.lose(parent)
+            self._note("machine")
+
+    def _note(self, part: str) -> None:
+        """It was killed, and its successor runs or is about to."""
+        self.counts[_COUNTED[f"kill {part}"]] += 1
+        self.killed_at.setdefault(part, []).append(time.monotonic())
+
     def _awake(self) -> set[int]:
         return self._machine.crew.at_work() - set(self._paused)
 
@@ -129,12 +144,11 @@ class Faults:
         self._machine.restart_web(self._chance.choice(self._machine.webs), signal.SIGKILL)
         self.counts["web killed"] += 1
 
-    def _kill_redis(self, now: float) -> None:
+    def _kill_redis(self, _: float) -> None:
         if not self.outage.is_on and self._machine.redis.is_alive():
-            self.killed_at.setdefault("redis", []).append(now)
             self._machine.redis.kill()
             self._machine.redis.restart()
-            self.counts["redis killed"] += 1
+            self._note("redis")
 
     def _fill(self, room: Room, now: float) -> None:
         if not self.outage.is_on and not self._full.is_on and self._full.begin(room, now):

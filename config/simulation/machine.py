@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import signal
@@ -17,6 +18,7 @@ import yaml
 
 from channels.fakes.platforms import FakePlatforms
 from config.embedded import socket_path
+from config.keys import VARIABLE, secret_keys
 from config.simulation.crew import Crew
 from config.simulation.door import workers_known
 from config.simulation.plan import Plan
@@ -42,6 +44,7 @@ class Machine:
         self.webs: list[Child] = []
         self.crew = Crew([], self.redis.workers)
         self._proxy = self._child("proxy")
+        self._folders = itertools.count(1)
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
@@ -62,6 +65,13 @@ class Machine:
         _signal(web, number)
         _reap(web)
         web.start()
+
+    def lose(self, parent: Child) -> int:
+        """A machine of workers goes, and an empty one takes its place. Returns how many workers it had."""
+        lost, at = self.crew.kill_all(parent), self.crew.parents.index(parent)
+        self.crew.parents[at] = self._parent(at)
+        self.crew.parents[at].start()
+        return lost
 
     def tend(self) -> int:
         """Start again what ended although nobody killed it. Returns how many: of workers, those seen at work."""
@@ -95,9 +105,28 @@ class Machine:
             _until(lambda door=door: workers_known(door) >= self._plan.workers, f"not ready: see {self._log_path}")  # type: ignore[misc]
 
     def _parents(self) -> list[Child]:
-        """Two parents of workers. Where clocks are wrong, those of one are ahead and those of the other behind."""
-        skews, counts = (-self._plan.skew, self._plan.skew), _halves(self._plan.workers)
-        return [self._child("worker", count=count, skew=skew) for count, skew in zip(counts, skews, strict=False)]
+        return [self._parent(at) for at in range(len(self._shares))]
+
+    def _parent(self, at: int) -> Child:
+        """A parent of workers. Where clocks are wrong, those of every second one are ahead and the others' behind."""
+        skew = self._plan.skew if at % 2 else -self._plan.skew
+        return self._child("worker", count=self._shares[at], skew=skew, folder=self._folder())
+
+    @property
+    def _shares(self) -> list[int]:
+        """How many workers each parent has. On one machine there are two parents, where there are workers enough."""
+        workers, parents = self._plan.workers, max(2, self._plan.machines)
+        return [len(range(at, workers, parents)) for at in range(min(workers, parents))]
+
+    def _folder(self) -> Path:
+        """The data folder of a machine of workers: ours, or a new one that has only the files in common with it."""
+        if self._plan.machines == 1:
+            return self._data
+        folder, files = self._data / f"machine-{next(self._folders)}", self._data / "media"
+        folder.mkdir()
+        files.mkdir(exist_ok=True)
+        (folder / "media").symlink_to(files.resolve(), target_is_directory=True)
+        return folder
 
     def _stop(self) -> None:
         children = [*self.crew.parents, *self.webs]
@@ -116,9 +145,9 @@ class Machine:
         """Where the proxy listens."""
         return socket_path(self._data).with_name("front.sock")
 
-    def _child(self, name: str, door: str = "", count: int = 1, skew: float = 0.0) -> Child:
+    def _child(self, name: str, door: str = "", count: int = 1, skew: float = 0.0, folder: Path | None = None) -> Child:
         python = [sys.executable, "-P", "-m", *(["config.simulation.clock", str(skew)] if skew else [])]
-        common = ["--config", str(self._data / "sayso.yaml"), "--data", str(self._data)]
+        common = ["--config", str(self._data / "sayso.yaml"), "--data", str(folder or self._data)]
         commands = {
             "web": [*python, "config.cli", "web", *common, "--port", door.rpartition(":")[2]],
             "worker": [*python, "config.cli", "worker", *common, "--processes", str(count)],
@@ -136,16 +165,12 @@ class Machine:
         return {
             **os.environ,
             **CREDENTIALS,
+            VARIABLE: ",".join(secret_keys(self._data)),
             MODEL_MS: f"{low:g}-{high:g}",
             "PYTHONPATH": python_path(os.environ.get("PYTHONPATH", "")),
             "REDIS_URL": f"unix://{self._front}" if self._plan.through_proxy else self.redis.url,
             "SAYSO_DATA": str(self._data.resolve()),
         }
-
-
-def _halves(count: int) -> list[int]:
-    """How many workers each of two parents has; one worker has one."""
-    return [half for half in (count - count // 2, count // 2) if half]
 
 
 def _signal(child: Child, number: int) -> None:

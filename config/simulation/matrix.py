@@ -55,6 +55,13 @@ ROWS: Mapping[str, Mapping[str, Any]] = {
     "workers": {"kill": {"worker": _KILLS["worker"]}},
     "redis": {"kill": {"worker": _KILLS["worker"], "redis": _KILLS["redis"]}},
     "storage": {"kill": {"redis": _KILLS["redis"]}, "figures": "recovery"},
+    "apart": {"machines": 2, "kill": {"worker": _KILLS["worker"]}},
+    "machines": {
+        "machines": 2,
+        "kill": {"machine": _KILLS["machine"]},
+        "model_ms": (200.0, 1000.0),
+        "figures": "recovery",
+    },
     "web": {"kill": {"web": _KILLS["web"] / 3}},
     "outage": {},
     "spool": {"spool": True, "webs": 2},
@@ -74,11 +81,14 @@ ROWS: Mapping[str, Mapping[str, Any]] = {
 }
 
 
+#: Slow enough for the rarest faults to happen in 1,000 turns.
+_STEADY: Mapping[str, Any] = {"rate": 20.0}
 #: The size of a row where none is given: minutes at most.
 SIZES: Mapping[str, Mapping[str, Any]] = {
     "load": {"rate": 100.0, "minutes": 1.0, "turns": 60_000, "conversations": 500},
     "outage": {"outage": 60.0},
     "spool": {"outage": 60.0},
+    **dict.fromkeys(("redis", "storage", "machines", "memory", "disk", "pauses", "restarts", "everything"), _STEADY),
 }
 
 #: The full size: of every row, and what is special in some.
@@ -92,6 +102,9 @@ FULL_SIZES: Mapping[str, Mapping[str, Any]] = {
     "load": _LOADED,
     "workers": {**_KILLED, "least": {"confirmed": 5000, "workers killed": 500}},
     "redis": {**_KILLED, "least": {"confirmed": 5000, "workers killed": 500, "redis killed": 50}},
+    "storage": {"rate": 45.0, "turns": 30_000, "least": {"redis killed": 50}},
+    "apart": {**_KILLED, "least": {"confirmed": 5000, "workers killed": 500}},
+    "machines": {"rate": 40.0, "minutes": 10.0, "turns": 60_000, "least": {"machines killed": 10}},
     "outage": _AWAY,
     "spool": _AWAY,
     "pauses": {"pause": 3.0, "workers": 9, "rate": 40.0, "minutes": 11.0, "turns": 60_000, "least": {"pauses": 200}},

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Literal, get_args
 
 #: What can be killed.
-Part = Literal["worker", "web", "redis"]
+Part = Literal["worker", "machine", "web", "redis"]
 #: What can be full.
 Room = Literal["memory", "disk"]
 ROOMS: tuple[Room, ...] = get_args(Room)
 
 #: Seconds between two kills when none are given.
-KILL_SECONDS: Mapping[Part, float] = {"worker": 1.0, "web": 15.0, "redis": 10.0}
+KILL_SECONDS: Mapping[Part, float] = {"worker": 1.0, "machine": 40.0, "web": 15.0, "redis": 10.0}
 #: Seconds between two pauses, and between two rolling restarts.
 PAUSE_SECONDS, RESTART_SECONDS = 10.0, 20.0
 #: Seconds that Redis is away in an outage, and between two times that it has no room, when none are given.
@@ -41,6 +41,7 @@ _SIZED = ("speed", "size")
 class Plan:
     """One simulation. Pauses between faults are in seconds, 0 for never; chances are between 0 and 1.
 
+    On one machine all processes share a data folder; on several `machines` the workers of each have their own.
     `figures` says what is promised beside: speed, what Redis keeps of a conversation, or how soon all goes on.
     `least` is how often what the report counts must have happened, or the run was too small.
     """
@@ -48,6 +49,7 @@ class Plan:
     turns: int = 1000
     conversations: int = 50
     workers: int = 3
+    machines: int = 1
     webs: int = 1
     strangers: int = 0
     minutes: float = 0.0
@@ -98,6 +100,7 @@ class Plan:
         words += [f"{self.cut:.1%} of Redis's replies lost"] if self.cut else []
         words += [f"Redis up to {self.slow_ms:g} ms late"] if self.slow_ms else []
         words += [f"{self.redeliver:.0%} delivered 2-5 times{self._late()}"] if self.redeliver else []
+        words += [f"{self.machines} machines of workers"] if self.machines > 1 else []
         words += [f"{self.webs} webs"] if self.webs > 1 else []
         words += (
             [f"{self.rate:g} turns a second, {self.conversations:,} conversations"] if self.figures in _SIZED else []

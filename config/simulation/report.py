@@ -23,7 +23,7 @@ WEBHOOK_MS, PICK_UP_MS, GROWN_MB, KEPT_RATE = 100.0, 500.0, 50.0, 0.9
 #: Where size is promised: bytes that Redis keeps of each conversation.
 EACH_BYTES = 3072.0
 #: Where recovery is promised: seconds from the end of a part until everything is answered that waited then.
-RECOVERY_SECONDS = {"redis": 10.0}
+RECOVERY_SECONDS = {"redis": 10.0, "machine": 15.0}
 #: Findings that are printed; all are in the data folder.
 SHOWN = 20
 #: The columns of the table.
@@ -68,8 +68,9 @@ class Report:
 
     @property
     def _interrupted(self) -> int:
-        """Acts that were waiting for their answers when Redis went away for long: each worker held many."""
-        return sum(sent_at < self.away.began < heard_at for sent_at, heard_at in self.review.answered)
+        """Acts that waited for their answers when Redis went away for long, or a machine: each worker held many."""
+        moments = [*([self.away.began] if self.away.began else []), *self.killed_at.get("machine", ())]
+        return sum(sent_at < at < heard_at for at in moments for sent_at, heard_at in self.review.answered)
 
     @property
     def broken(self) -> list[str]:
@@ -100,7 +101,8 @@ class Report:
             words.append(f"unknown: {self.unknown}, and only {self.hits + self._interrupted} hits")
         if repeated > self.hits + self._interrupted + self.lost_replies + self._cut_sends:
             words.append(f"repeated: {repeated}, more than there were faults")
-        if replies >= MANY_REPLIES and not self._cut_sends and repeated > REPEATED_SHARE * replies:
+        told = not self._cut_sends and self.plan.machines == 1  # whoever goes on can know what has arrived
+        if replies >= MANY_REPLIES and told and repeated > REPEATED_SHARE * replies:
             words.append(f"repeated: {repeated} of {replies} replies, above {REPEATED_SHARE:.1%}")
         if self.away.drained_seconds > DRAINED_SECONDS:
             words.append(f"spool: empty {self.away.drained_seconds:.0f} s after Redis was back")

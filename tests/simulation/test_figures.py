@@ -78,6 +78,13 @@ def test_what_waited_when_redis_was_killed_is_answered_soon_after() -> None:
     assert Report(Plan(), found, 0, killed_at={"redis": [5.0]}).exceeded == []
 
 
+@pytest.mark.parametrize(("machines", "exceeded"), [(1, ["repeated: 20 of 10000 replies, above 0.1%"]), (2, [])])
+def test_one_repeat_in_a_thousand_is_for_those_who_can_know_what_arrived(machines: int, exceeded: list[str]) -> None:
+    """What platforms took is noted in the folder of one machine; another has only the faults to answer for."""
+    found = Review(replies=10_000, repeated=20)
+    assert Report(Plan(machines=machines), found, hits=30).exceeded == exceeded
+
+
 def test_a_row_about_speed_has_a_size_of_its_own_unless_one_is_given() -> None:
     """What was given counts; what was not is as large as the promise."""
     assert (planned("load", Plan()).rate, planned("load", Plan(rate=40.0)).rate) == (100.0, 40.0)

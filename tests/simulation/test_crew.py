@@ -1,0 +1,49 @@
+"""Crew: parents with their workers, on one machine or on several, and how a whole machine goes."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from config.simulation.crew import Crew, _children
+from config.simulation.machine import Machine
+from config.simulation.plan import Plan
+from config.up import Child
+
+
+def folders(plan: Plan, data: Path) -> list[tuple[str, str]]:
+    """The data folder of each parent of workers, and how many it has."""
+    platforms: Any = None
+    commands = [parent.command for parent in Machine(plan, data, platforms)._parents()]
+    return [(command[command.index("--data") + 1], command[-1]) for command in commands]
+
+
+def test_machines_share_files_and_nothing_else(tmp_path: Path) -> None:
+    """On one machine two parents share a folder; on several each has its own, but for the files made by tools."""
+    assert folders(Plan(workers=3), tmp_path) == [(str(tmp_path), "2"), (str(tmp_path), "1")]
+    assert folders(Plan(workers=1), tmp_path) == [(str(tmp_path), "1")]
+    apart = [Path(folder) for folder, _ in folders(Plan(workers=4, machines=3), tmp_path)]
+    assert len(set(apart)) == 3
+    assert all([path.name for path in folder.iterdir()] == ["media"] for folder in apart)
+    assert {(folder / "media").resolve() for folder in apart} == {tmp_path / "media"}
+
+
+@pytest.mark.timeout(30)
+def test_a_machine_goes_with_all_that_its_parent_forked() -> None:
+    """Nobody is left to finish anything, and nobody is missed as one that died by itself."""
+    parent = Child("worker", ["sh", "-c", "sleep 60 & sleep 60 & wait"], os.environ)
+    parent.start()
+    assert parent.process is not None
+    while len(forked := _children(parent.process.pid)) < 2:
+        time.sleep(0.01)
+    crew = Crew([parent], lambda: set(forked))
+    assert crew.at_work() == set(forked)
+    assert crew.kill_all(parent) == 2
+    assert not parent.is_alive()
+    parent.start()
+    assert crew.tend() == 0
+    parent.stop()
