@@ -88,7 +88,8 @@ SIZES: Mapping[str, Mapping[str, Any]] = {
     "load": {"rate": 100.0, "minutes": 1.0, "turns": 60_000, "conversations": 500},
     "outage": {"outage": 60.0},
     "spool": {"outage": 60.0},
-    **dict.fromkeys(("redis", "storage", "machines", "memory", "disk", "pauses", "restarts", "everything"), _STEADY),
+    "machines": {"rate": 40.0, "turns": 2400, "workers": 4},
+    **dict.fromkeys(("redis", "storage", "memory", "disk", "pauses", "restarts", "everything"), _STEADY),
 }
 
 #: The full size: of every row, and what is special in some.

@@ -131,12 +131,14 @@ class Report:
     @property
     def _missing(self) -> list[str]:
         """What was planned and did not happen."""
-        done = {
+        done: dict[str, tuple[float, float]] = {
             "outage": (self.plan.outage, self.faults["outages"]),
             "cut": (self.plan.cut, self.lost_replies),
             "redeliver": (self.plan.redeliver, self.deliveries_repeated),
             "flaky platforms": (self.plan.flaky_platforms, self.failed_sends.total()),
         }
+        if self.plan.figures == "recovery":
+            done |= {f"waiting when {part} is killed": (1, self._recovery(part)) for part in self.killed_at}
         return [*self.never_done, *(fault for fault, (planned, count) in done.items() if planned and not count)]
 
     def _figures(self) -> list[tuple[str, float, float]]:

@@ -76,6 +76,8 @@ def test_what_waited_when_redis_was_killed_is_answered_soon_after() -> None:
     report = Report(Plan(figures="recovery"), found, 0, killed_at={"redis": [5.0]})
     assert report.exceeded == ["seconds to answer all that waited when redis was killed: 12, and 10 is promised"]
     assert Report(Plan(), found, 0, killed_at={"redis": [5.0]}).exceeded == []
+    idle = Report(Plan(figures="recovery"), found, 0, killed_at={"redis": [5.0, 40.0], "machine": [40.0]}).exceeded
+    assert idle[0].startswith("waiting when machine is killed: never happened")
 
 
 @pytest.mark.parametrize(("machines", "exceeded"), [(1, ["repeated: 20 of 10000 replies, above 0.1%"]), (2, [])])
