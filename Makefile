@@ -3,7 +3,7 @@ PYTHON ?= python3.11
 BIN := .venv/bin
 SOURCES := agent channels config examples pending workers tests benchmarks
 
-.PHONY: demo test check format bench model e2e kills failures mutants screenshot clean
+.PHONY: demo test check format bench model duel e2e kills failures mutants screenshot clean
 
 demo: .venv/ready  ## the bot in your browser, with nothing else installed
 	$(BIN)/sayso up --config config/demo.yaml
@@ -37,6 +37,9 @@ bench: .venv/ready-bench  ## speed, as ratios inside one run
 
 model: .venv/ready-dev  ## 50,000 random schedules of people, workers and faults, new ones each time
 	SAYSO_MODEL_EXAMPLES=50000 $(BIN)/python -m pytest tests/model -k no_schedule
+
+duel: .venv/ready-dev  ## two workers at one confirmation: every place where one stops and the other is met; minutes
+	SAYSO_DUEL=all $(BIN)/python -m pytest tests/model/test_duel.py -k no_schedule
 
 e2e: .venv/ready-dev  ## web, two workers and Redis as processes; every webhook twice
 	$(BIN)/python -m pytest tests/flows -v
