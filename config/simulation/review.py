@@ -30,7 +30,7 @@ class Review:
 
     `picked_up` are the seconds from a webhook's 200 to the first sign of life, where nothing else was waited for.
     `undone` counts the actions that were agreed to in time, and of which nothing was done; `marked` the replies that
-    say that they may be repeats, whether or not they are.
+    say that they may be repeats, whether or not they are, and files that are asked about instead.
     """
 
     turns: int = 0
@@ -274,7 +274,9 @@ def _spare_seconds(own: Sequence[Act], told: Sequence[Heard]) -> float:
 
 
 def _is_marked(heard: Heard) -> bool:
-    return heard.telling.marked and not heard.telling.first_try_for and not heard.telling.in_passing
+    """Whether it says that it may be a repeat, or asks whether a file arrived instead of sending it again."""
+    said_again = heard.telling.marked and not heard.telling.first_try_for and not heard.telling.in_passing
+    return said_again or bool(_instead(heard))
 
 
 def _instead(heard: Heard) -> frozenset[int]:

@@ -248,4 +248,6 @@ def test_marks_need_a_fault() -> None:
     found = judged([SAID], [MARK + "You said: t1"])
     assert (found.marked, found.repeated) == (1, 0)
     assert Report(Plan(), found, hits=0).exceeded == ["marked: 1, and there was no fault"]
+    instead = "I was interrupted while sending t1.csv. If it did not arrive, please ask for it again."
+    assert judged([replace(SAID, verb="want")], [instead]).marked == 1
     assert Report(Plan(), found, hits=1).exceeded == []
