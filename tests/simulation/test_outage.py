@@ -88,7 +88,7 @@ def test_no_memory_is_taken_from_what_is_away() -> None:
 
 def report(plan: Plan, away: Away, **faults: int) -> Report:
     """One in which people noticed nothing."""
-    return Report(plan, Review(), 0, Counter(faults, outages=1), away=away)
+    return Report(plan, Review(), 0, Counter(faults), away=away)
 
 
 @pytest.mark.parametrize(
@@ -138,7 +138,7 @@ def test_a_fault_that_was_planned_and_never_happened_is_a_finding() -> None:
     missing = [line.partition(":")[0] for line in Report(plan, Review(), 0, never_done=["pause"]).exceeded]
     assert missing == ["pause", "outage", "cut", "redeliver", "flaky platforms"]
     happened = Report(
-        plan, Review(), 9, Counter(outages=1), lost_replies=1, deliveries_repeated=1, failed_sends=Counter(drop=1)
+        plan, Review(), 9, away=Away(1.0, 2.0), lost_replies=1, deliveries_repeated=1, failed_sends=Counter(drop=1)
     )
     assert happened.exceeded == []
 
@@ -146,9 +146,9 @@ def test_a_fault_that_was_planned_and_never_happened_is_a_finding() -> None:
 def test_an_outage_may_cost_what_was_under_way_when_it_began() -> None:
     """One word of "cannot tell" for each act that then waited for its answer, and no more."""
     found = Review(answered=[(1.0, 2.0), (1.0, 12.0), (6.0, 12.0)], endings=Counter(unknown=2))
-    plan, faults, away = Plan(outage=9), Counter(outages=1), Away(5.0, 10.0)
-    assert Report(plan, found, 0, faults, away=away).exceeded == ["unknown: 2, and only 1 hits"]
-    assert Report(plan, found, 1, faults, away=away).exceeded == []
+    plan, away = Plan(outage=9), Away(5.0, 10.0)
+    assert Report(plan, found, hits=0, away=away).exceeded == ["unknown: 2, and only 1 hits"]
+    assert Report(plan, found, hits=1, away=away).exceeded == []
 
 
 def test_a_spool_that_drains_too_slowly_is_above_its_bound() -> None:
