@@ -1,4 +1,4 @@
-"""Backlog: conversations that wait in the queue cost the reaper next to nothing, and lost wake-ups are found among them."""
+"""Backlog: conversations that wait in the queue cost the reaper next to nothing; lost wake-ups among them are found."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from dataclasses import replace
 import pytest
 
 from channels.types import Conversation
+from config.bootstrap import bootstrap
+from config.loader import load_settings
 from tests.contracts.rigs import turn, voice
 from workers.lifeline import Lifeline
 from workers.mailbox import LUA, Limits, RedisMailbox
@@ -161,3 +163,11 @@ def test_put_off_again_says_the_same(town):
     for name in (lost, waits):
         put_off = [town.scripts.on_shard("put_off", shard_of(name), *town.reaper._queue, name) for _ in range(2)]
         assert put_off == ([[lost]] * 2 if name == lost else [[], []])
+
+
+def test_workers_reaper_knows_the_queue(redis_client, redis_url, tmp_path):
+    """As it is wired: otherwise it would ask for each conversation by itself."""
+    file = tmp_path / "sayso.yaml"
+    file.write_text("agent: {model: offline}\nchannels: {web: {platform: console}}\n")
+    services = bootstrap(load_settings(file), data=tmp_path, redis_url=redis_url)
+    assert services.reaper._queue == WakeUps(redis_client).queue == ("rq:job:", QUEUE_KEY)
