@@ -93,7 +93,7 @@ async def throughput(street: Street, count: int, shards: int) -> None:
         workers = [await asyncio.to_thread(stack.worker, next(homes)) for _ in range(count)]
         await asyncio.sleep(GROWN_SECONDS)
         plain = await _backlogs(stack, street, workers, TEXT)
-        waiting = await _backlogs(stack, street, workers, f"/think {TOOL_SECONDS}")
+        waiting = await _backlogs(stack, street, workers, f"/work {TOOL_SECONDS}")
     print(f"| {count} | {shards} | {plain:.0f} | {waiting:.0f} |", flush=True)
 
 
@@ -152,7 +152,7 @@ async def _say(street: Street, stack: Stack, turns: int) -> None:
 
 def memory(stack: Stack) -> None:
     """Redis memory of a conversation with nothing to do, as one turn left it, and of turns that wait."""
-    client, mailbox = stack.client, stack.mailbox(wakes=False)
+    client, mailbox = stack.client, stack.mailbox()
     client.config_set("appendonly", "no")
     idle = _bytes_each(client, lambda: preload(stack, range(SAMPLE)))
     seen = list(client.scan_iter("sayso:*:seen:*", count=1000))
@@ -161,7 +161,7 @@ def memory(stack: Stack) -> None:
     first = _bytes_each(client, lambda: [mailbox.accept(_turn(number, 0)) for number in fresh])
     more = _bytes_each(client, lambda: [mailbox.accept(_turn(number, 1)) for number in fresh])
     print("\n| in Redis | bytes |\n|---|---|")
-    print(f"| a conversation with its first turn waiting, without RQ's job | {first:.0f} |")
+    print(f"| a conversation with its first turn waiting, RQ's job included | {first:.0f} |")
     print(f"| each further waiting turn | {more:.0f} |")
     print(f"| an idle conversation, its last event remembered (3 days) | {idle:.0f} |")
     print(f"| an idle conversation after that (30 days) | {lasting:.0f} |", flush=True)
