@@ -169,7 +169,7 @@ def bootstrap(
         drain=Drain(
             mailbox, postman, channels, agents, voice, media, workers.turn_timeout, workers.join_bursts, lifeline.name
         ),
-        reaper=Reaper(own.client, Scripts(own.client, LUA, gated=gated), wake_up, lifeline),
+        reaper=Reaper(own.client, Scripts(own.client, LUA, gated=gated), wake_up, lifeline, queue=wake_up.queue),
         auditor=Auditor(own.client, Ledger(data / LEDGER, Signer(keys)), gated=gated),
         deliveries=RedisDeliveries(scripts, wake_up),
         spool=Spool(SpoolFile(data / SPOOL), mailbox) if settings.spool else None,

@@ -96,7 +96,8 @@ class WakeUps:
     """
 
     def __init__(self, connection: Redis) -> None:
-        self._queue_key = Queue(QUEUE, connection=connection).key
+        #: What job keys begin with, and queue key: what `Reaper` finds jobs by.
+        self.queue = (Job.redis_job_namespace_prefix, Queue(QUEUE, connection=connection).key)
         job = make_job(connection, "drain", "")
         self._fields: dict[str, Any] = job.to_dict(include_meta=False)
         self._call = job.data.partition(b'""')
@@ -111,7 +112,7 @@ class WakeUps:
             "description": f"drain {conversation}",
             "enqueued_at": at,
         }
-        return [Job.redis_job_namespace_prefix, self._queue_key, Queue.redis_queues_keys, job_id, *_flat(fields)]
+        return [*self.queue, Queue.redis_queues_keys, job_id, *_flat(fields)]
 
 
 def _rq_time() -> str:

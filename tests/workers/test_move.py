@@ -217,7 +217,8 @@ def test_job_that_stayed_behind_is_not_missed(fleet):
     fleet.clients["b"].zadd(f"{ROOM}:due", {CHAT.id: 0})
     assert fleet.gated("b").on_shard("overdue", SHARD, 10) == [CHAT.id]
     assert fleet.gated("b").run("rewake", CHAT.id, "rq:job:", "rq:queue:sayso", "rq:queues", "job-2", "k", "v") == "ok"
-    assert fleet.clients["b"].lrange("rq:queue:sayso", 0, -1) == ["job-2"]
+    (job,) = fleet.clients["b"].lrange("rq:queue:sayso", 0, -1)
+    assert job.startswith("job-2")
 
 
 def test_times_to_live_move_along(fleet):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 
 import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
@@ -11,7 +12,7 @@ from workers import reaper as reapers
 from workers.lifeline import Lifeline
 from workers.mailbox import LUA
 from workers.reaper import Reaper
-from workers.redis import Scripts
+from workers.redis import SHARDS, Scripts
 
 
 @pytest.mark.parametrize("error", [RedisConnectionError("away"), ValueError("no number"), KeyError("gone")])
@@ -42,3 +43,57 @@ def test_round_that_fails_is_reported_and_not_the_last(redis_client, monkeypatch
     said = [record.message for record in caplog.records if record.name == "workers.reaper"]
     assert set(said) <= {"reaper.redis_away", "reaper.failed"}
     assert len(said) >= 2
+
+
+def test_signs_of_life_and_burials_do_not_wait_for_a_long_round(redis_client, monkeypatch, tmp_path):
+    """A worker whose round takes seconds is not taken for gone, and the dead are not kept waiting."""
+    monkeypatch.setattr(reapers, "INTERVAL", 0)
+    reaper = Reaper(redis_client, Scripts(redis_client, LUA), lambda _: (), Lifeline(tmp_path))
+    begun, over = threading.Event(), threading.Event()
+    monkeypatch.setattr(reaper, "round", lambda: (begun.set(), over.wait()))
+
+    async def story():
+        third = {name: asyncio.Event() for name in ("beat", "bury")}
+        loop = asyncio.get_running_loop()
+
+        def count(name: str, times: list[str]) -> None:
+            times.append(name)
+            if begun.is_set() and len(times) >= 3:
+                loop.call_soon_threadsafe(third[name].set)
+
+        beats, burials = [], []
+        monkeypatch.setattr(reaper.presence, "beat", lambda: count("beat", beats))
+        monkeypatch.setattr(reaper, "bury", lambda: count("bury", burials))
+        going = asyncio.create_task(reaper.forever())
+        await asyncio.gather(*(each.wait() for each in third.values()))
+        over.set()
+        going.cancel()
+        await asyncio.wait({going})
+
+    asyncio.run(story())
+
+
+class SlowScripts:
+    """Scripts that remember whose shard was looked at; each look takes so many seconds of `now`."""
+
+    def __init__(self, seconds: float) -> None:
+        self.now = 0.0
+        self.looked: list[int] = []
+        self._seconds = seconds
+
+    def on_shard(self, name: str, shard: int, *_: object) -> list[str]:
+        """Nothing is overdue."""
+        self.now += self._seconds
+        self.looked.append(shard)
+        return []
+
+
+def test_round_that_takes_long_ends_and_the_next_goes_on_there(redis_client, tmp_path):
+    """However much is overdue, Redis has others to answer; and no shard is left out for it."""
+    scripts = SlowScripts(seconds=0.2)
+    reaper = Reaper(redis_client, scripts, lambda _: (), Lifeline(tmp_path), clock=lambda: scripts.now)
+    for _ in range(SHARDS):
+        redis_client.delete(reaper._lock)
+        reaper.round()
+    assert scripts.looked[:6] == [0, 1, 2, 3, 4, 5]
+    assert {scripts.looked.count(shard) for shard in range(SHARDS)} == {3}

@@ -11,7 +11,8 @@ local journal = shard .. ':journal:' .. conversation
 
 local KEEP = 2592000000        -- a lane nobody uses is forgotten after 30 days
 local KEEP_RECORD = 172800000  -- a pending action is kept for two days, so that twins hear its outcome
-local WAKE_GRACE = 5000        -- a wake-up not answered within this is repeated by the reaper
+local WAKE_GRACE = 5000        -- a wake-up not answered within this is looked after by the reaper
+local LOOK_AGAIN = 10000       -- and again after this while it stands in the queue; within SOON: it counts as waiting
 local KEEP_DELIVERY = 604800000  -- what became of a reply can be looked up for a week
 local KEEP_PACE = 86400000     -- how fast a channel sends is forgotten a day after it was said
 local MAX_DELIVERIES = 50      -- of the last so many replies of a conversation
@@ -88,20 +89,44 @@ local function rest()
   if rings then redis.call('ZADD', due, rings, conversation) else redis.call('ZREM', due, conversation) end
 end
 
--- Put the RQ job that drains this conversation on its queue, an urgent one at its front. ARGV from `at`: what job keys
--- begin with, queue key, queues key, job id, then the job's hash as RQ wrote it. Without a job (tests, one process) the
--- index alone says that there is work.
+local function hurries(job)
+  return string.sub(job, 1, #FIRST) == FIRST
+end
+
+-- When a job was put on the queue, among all of this server; nil for somebody else's.
+local function place_in_time(job)
+  return tonumber(string.match(job, '_(%d+)$') or '')
+end
+
+-- Whether a lane's job still stands in the queue. That is not searched: it would take the longer the more wait there. A
+-- job that was begun, or is over, says so in its hash. Of one whose worker died before, the order tells: urgent ones come
+-- in at the front, all others at the end, and each leaves at the front. Where the head tells nothing, it is taken to
+-- stand, and whoever looks after it asks again. ARGV from `at`: what job keys begin with, queue key.
+local function stands(job, at)
+  if redis.call('HGET', ARGV[at] .. job, 'status') ~= 'queued' then return false end
+  local head = redis.call('LINDEX', ARGV[at + 1], 0)
+  if not head then return false end
+  local first, mine = place_in_time(head), place_in_time(job) or 0
+  if not first then return true end
+  if hurries(job) then return hurries(head) and first >= mine end
+  return hurries(head) or first <= mine
+end
+
+-- Put the RQ job that drains this conversation on its queue, an urgent one at its front; its id ends with the tide, which
+-- says when. ARGV from `at`: what job keys begin with, queue key, queues key, job id, then the job's hash as RQ wrote it.
+-- Without a job (tests, one process) the index alone says that there is work. Returns false when one stands there already.
 local function wake(at, urgent)
   redis.call('ZADD', due, now() + WAKE_GRACE, conversation)
-  if not ARGV[at] then return end
+  if not ARGV[at] then return true end
   local queued = redis.call('HGET', lane, 'job')
-  local hurries = queued and string.sub(queued, 1, #FIRST) == FIRST
-  if queued and (hurries or not urgent) and redis.call('LPOS', ARGV[at + 1], queued) then return end  -- that will do
-  local id = urgent and FIRST .. ARGV[at + 3] or ARGV[at + 3]
+  if queued and (hurries(queued) or not urgent) and stands(queued, at) then return false end  -- that will do
+  local tide = redis.call('GET', string.match(shard, '^(.-){') .. 'tide')
+  local id = (urgent and FIRST or '') .. ARGV[at + 3] .. '_' .. (tide or 0)
   redis.call('HSET', lane, 'job', id)
   redis.call('HSET', ARGV[at] .. id, unpack(ARGV, at + 4))
   redis.call('SADD', ARGV[at + 2], ARGV[at + 1])
   redis.call(urgent and 'LPUSH' or 'RPUSH', ARGV[at + 1], id)
+  return true
 end
 
 -- Whether a user has used up what may be said in one go, and what has been gained per minute since: one key, which holds

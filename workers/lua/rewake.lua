@@ -1,4 +1,5 @@
--- Ring the timers of a conversation that is overdue, and wake whoever sends that, or missed an earlier wake-up. ARGV: conversation, RQ job...
+-- Ring the timers of a conversation that is overdue, and wake whoever sends that, or missed an earlier wake-up. ARGV:
+-- conversation, RQ job... Returns 'ok' when somebody is woken.
 local score = redis.call('ZSCORE', due, conversation)
 if not score or tonumber(score) > now() then return 'not due' end
 ring()
@@ -6,5 +7,4 @@ if not has_work() then
   rest()
   return 'idle'
 end
-wake(2)
-return 'ok'
+return wake(2) and 'ok' or 'queued'

@@ -1,0 +1,173 @@
+"""Backlog: conversations that wait in the queue cost the reaper next to nothing; lost wake-ups among them are found."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from channels.types import Conversation
+from config.bootstrap import bootstrap
+from config.loader import load_settings
+from tests.contracts.rigs import turn, voice
+from workers.lifeline import Lifeline
+from workers.mailbox import LUA, Limits, RedisMailbox
+from workers.queue import FIRST, QUEUE, WakeUps
+from workers.reaper import Reaper
+from workers.redis import PREFIX, SHARDS, Scripts, shard_of
+
+QUEUE_KEY = f"rq:queue:{QUEUE}"
+ON_THEIR_WAY = f"{QUEUE_KEY}:intermediate"
+
+
+class Town:
+    """People who write to a bot that nobody works for, and the reaper."""
+
+    def __init__(self, client, folder) -> None:
+        self.client = client
+        self.scripts = Scripts(client, LUA)
+        wake_up = WakeUps(client)
+        self.mailbox = RedisMailbox(self.scripts, voice, wake_up)
+        self.reaper = Reaper(client, self.scripts, wake_up, Lifeline(folder), queue=wake_up.queue)
+
+    def write(self, name: str, **options):
+        """Somebody writes; what they write in is the conversation of that name. Returns what became of it."""
+        return self.mailbox.accept(replace(turn(**options), conversation=Conversation("chat", name))).outcome
+
+    def round(self) -> int:
+        """A round of the reaper, when all are overdue."""
+        self.client.delete(f"{PREFIX}reaper")
+        for shard in range(SHARDS):
+            key = f"{PREFIX}{{{shard}}}:due"
+            overdue = dict.fromkeys(self.client.zrange(key, 0, -1), 0)
+            if overdue:
+                self.client.zadd(key, overdue)
+        return self.reaper.round()
+
+    def jobs(self, name: str) -> int:
+        """How many jobs in the queue are of this conversation."""
+        whose = [self.client.hget(f"rq:job:{job}", "description") for job in self.client.lrange(QUEUE_KEY, 0, -1)]
+        return whose.count(f"drain {Conversation('chat', name).id}")
+
+    def lose(self) -> str:
+        """A worker takes the first job and is killed before it has said so. Returns its id."""
+        return str(self.client.lmove(QUEUE_KEY, ON_THEIR_WAY, "LEFT", "RIGHT"))
+
+
+@pytest.fixture
+def town(redis_client, tmp_path) -> Town:
+    """A bot without workers."""
+    return Town(redis_client, tmp_path)
+
+
+def test_thousands_that_wait_are_neither_searched_nor_woken_nor_reported(town, caplog):
+    """The queue is not looked through for any of them, and a round takes two calls a shard."""
+    caplog.set_level("INFO", logger="workers.reaper")
+    for number in range(2000):
+        town.write(f"person {number}")
+    town.client.config_resetstat()
+    assert town.round() == 0
+    calls = {name: each["calls"] for name, each in town.client.info("commandstats").items()}
+    assert "cmdstat_lpos" not in calls
+    assert calls["cmdstat_evalsha"] < 3 * SHARDS  # two, and once more where they were not loaded
+    assert town.client.llen(QUEUE_KEY) == 2000
+    assert caplog.records == []
+
+
+@pytest.mark.parametrize("tap", ["", "1x"])
+@pytest.mark.parametrize("others", [0, 3])
+def test_job_lost_on_its_way_to_a_worker_is_written_again(town, tap, others):
+    """RQ still calls it queued, and no queue has it: those that stand behind it tell, or that nobody does."""
+    town.write("lost", tap=tap)
+    for number in range(others):
+        town.write(f"person {number}")
+    town.lose()
+    assert (town.round(), town.jobs("lost")) == (1, 1)
+    assert (town.round(), town.jobs("lost")) == (0, 1)
+
+
+def test_lost_job_is_found_as_soon_as_no_urgent_one_stands_before_it(town):
+    """Behind those at the front nobody looks; it could not be its turn before they have gone either."""
+    town.write("lost")
+    town.lose()
+    town.write("urgent", tap="1x")
+    town.write("later")
+    assert (town.round(), town.jobs("lost")) == (0, 0)
+    town.client.lpop(QUEUE_KEY)
+    town.round()
+    assert town.jobs("lost") == 1
+
+
+def test_urgent_job_lost_among_urgent_ones_is_found_when_the_older_ones_come(town):
+    """The newest urgent job is taken first: one that is older, at the head, says that it has gone."""
+    town.write("older", tap="1x")
+    town.write("lost", tap="1x")
+    town.lose()
+    assert (town.round(), town.jobs("lost"), town.jobs("older")) == (1, 1, 1)
+
+
+@pytest.mark.parametrize("change", ["begun", "over"])
+def test_job_that_was_begun_or_is_over_does_not_stand_for_its_conversation(town, change):
+    """Its worker may be dead, or found the lane held: whatever the queue looks like, another one is written."""
+    town.write("left")
+    job = town.lose()
+    town.write("urgent", tap="1x")
+    if change == "begun":
+        town.client.hset(f"rq:job:{job}", "status", "started")
+    else:
+        town.client.delete(f"rq:job:{job}")
+    assert (town.round(), town.jobs("left")) == (1, 1)
+
+
+def test_somebody_elses_job_at_the_head_tells_nothing(town):
+    """Whoever plants one makes no conversation be woken again and again."""
+    town.write("waits")
+    town.write("decides", tap="1x")
+    town.client.lpush(QUEUE_KEY, "somebody-elses")
+    assert [town.round() for _ in range(2)] == [0, 0]
+    assert (town.jobs("waits"), town.jobs("decides")) == (1, 1)
+
+
+def test_urgent_turn_is_not_kept_waiting_by_a_lost_urgent_job(town):
+    """Its webhook searches no queue: one that stands will do, one that has gone is written again at once."""
+    for number in range(3):
+        town.write(f"person {number}")
+    for _ in range(2):
+        town.write("decides", tap="1x")
+    assert town.jobs("decides") == 1
+    town.lose()
+    town.client.config_resetstat()
+    town.write("decides", tap="1x")
+    assert town.client.lindex(QUEUE_KEY, 0).startswith(FIRST)
+    assert town.jobs("decides") == 1
+    assert "cmdstat_lpos" not in town.client.info("commandstats")
+
+
+def test_what_is_looked_at_again_later_still_counts_as_waiting(town):
+    """`limits.conversations` bounds those that have work, also while the reaper has put them off."""
+    room = Limits(conversations=0).per_shard
+    town.mailbox._limits = Limits(conversations=0)
+    names = (f"person {number}" for number in range(10_000))
+    same = [name for name in names if shard_of(Conversation("chat", name).id) == 7]
+    assert {town.write(name) for name in same[:room]} == {"new"}
+    town.round()
+    assert town.write(same[room]) == "crowded"
+
+
+def test_put_off_again_says_the_same(town):
+    """Its answer may be lost: those in the queue are put off once more, and the others named again."""
+    town.write("lost")
+    town.lose()
+    town.write("waits")
+    lost, waits = (Conversation("chat", name).id for name in ("lost", "waits"))
+    for name in (lost, waits):
+        put_off = [town.scripts.on_shard("put_off", shard_of(name), *town.reaper._queue, name) for _ in range(2)]
+        assert put_off == ([[lost]] * 2 if name == lost else [[], []])
+
+
+def test_workers_reaper_knows_the_queue(redis_client, redis_url, tmp_path):
+    """As it is wired: otherwise it would ask for each conversation by itself."""
+    file = tmp_path / "sayso.yaml"
+    file.write_text("agent: {model: offline}\nchannels: {web: {platform: console}}\n")
+    services = bootstrap(load_settings(file), data=tmp_path, redis_url=redis_url)
+    assert services.reaper._queue == WakeUps(redis_client).queue == ("rq:job:", QUEUE_KEY)
