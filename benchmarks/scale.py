@@ -93,7 +93,7 @@ async def throughput(street: Street, count: int, shards: int) -> None:
         workers = [await asyncio.to_thread(stack.worker, next(homes)) for _ in range(count)]
         await asyncio.sleep(GROWN_SECONDS)
         plain = await _backlogs(stack, street, workers, TEXT)
-        waiting = await _backlogs(stack, street, workers, f"/think {TOOL_SECONDS}")
+        waiting = await _backlogs(stack, street, workers, f"/work {TOOL_SECONDS}")
     print(f"| {count} | {shards} | {plain:.0f} | {waiting:.0f} |", flush=True)
 
 

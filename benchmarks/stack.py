@@ -33,7 +33,7 @@ YAML = """
 public_url: {public_url}
 redis_url: ${{REDIS_URL}}
 agent: {{model: offline}}
-tools: [benchmarks.thinking]
+tools: [benchmarks.working]
 workers: {{concurrency: {concurrency}, join_bursts: false}}
 {shards}
 channels:
@@ -129,7 +129,7 @@ class Stack:
     def worker(self, shard: str = "") -> subprocess.Popen[bytes]:
         """One of our workers, ready; of one server, where there are several."""
         before = self._workers()
-        process = self._start("config.cli", "worker", *self._common, *(["--shard", shard] if shard else []))
+        process = self._start("benchmarks.thinker", str(self.config), str(self.folder), shard)
         _await(lambda: self._workers() > before)
         return process
 

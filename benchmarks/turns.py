@@ -32,6 +32,8 @@ CROWD, MODEL_SECONDS, CROWD_SECONDS = 32, 0.5, 6.0
 #: Turns parked at once in one process, their seconds, and how many chats have a second turn waiting behind.
 PARKED, PARKED_SECONDS, FOLLOWED = 1000, 2.0, 100
 PARKED_ROUNDS = 3
+#: What makes a turn wait, the command for it, and what it is answered.
+WAYS = (("model", ("/think", "thought")), ("tool", ("/work", "worked")))
 #: Seconds until a new worker holds that many.
 GROWN_SECONDS = 8.0
 LATER = "and then"
@@ -53,7 +55,7 @@ async def measure() -> None:
         with tempfile.TemporaryDirectory(prefix="sayso-bench-") as folder, Stack(
             Path(folder), street.url, concurrency=PARKED
         ) as stack:  # fmt: skip
-            show(await parked(stack, street))
+            await parked(stack, street)
 
 
 async def live(stack: Stack, street: Street) -> None:
@@ -116,36 +118,42 @@ async def _crowd(street: Street, port: int) -> tuple[float, list[float]]:
     return len(seconds) / (time.perf_counter() - started), seconds
 
 
-async def parked(stack: Stack, street: Street) -> list[Row]:
-    """A thousand turns that wait at once in one process; the median of the rounds, and the most memory."""
+async def parked(stack: Stack, street: Street) -> None:
+    """A thousand turns that wait at once in one process; the medians of the rounds, and the most memory."""
     worker = await asyncio.to_thread(stack.worker)
     await asyncio.sleep(GROWN_SECONDS)
     mailbox = stack.mailbox()
-    makespans, per_ten = [], []
-    for number in range(PARKED_ROUNDS):
-        chats = [f"DP{number}{index:05}" for index in range(PARKED)]
+    rounds: dict[str, list[tuple[float, float]]] = {"model": [], "tool": []}
+    for number, (slow, way) in enumerate(WAYS * PARKED_ROUNDS):
+        chats = [f"DP{number:02}{index:04}" for index in range(PARKED)]
         street.heard.clear()
         accept(mailbox, [(f"DW{number:05}", "hello")])
         await street.until_heard(1)
         street.heard.clear()
-        seconds, megabytes = await _park(stack, street, worker, mailbox, chats)
-        makespans.append(seconds)
-        per_ten.append(megabytes / PARKED * 10)
-    makespan, most = statistics.median(makespans), max(per_ten)
-    words = f"{PARKED} turns of {PARKED_SECONDS:g} s in one process:"
+        rounds[slow].append(await _park(stack, street, worker, mailbox, chats, way))
+    show(_parked_rows(rounds))
+
+
+def _parked_rows(rounds: dict[str, list[tuple[float, float]]]) -> list[Row]:
+    seconds = {slow: statistics.median(makespan for makespan, _ in each) for slow, each in rounds.items()}
+    most = max(megabytes for each in rounds.values() for _, megabytes in each) / PARKED * 10
+    words, beside = f"{PARKED} turns of {PARKED_SECONDS:g} s in one process:", f"{PARKED_SECONDS:g} s"
     return [
         Row(f"{words} first lease to last reply, {FOLLOWED} chats with a second turn, all in order",
-            f"{makespan:.2f} s", f"{PARKED_SECONDS:g} s", makespan / PARKED_SECONDS, 1.3),
+            f"{seconds['model']:.2f} s", beside, seconds["model"] / PARKED_SECONDS, 1.3),
+        Row(f"{words} where a tool takes these seconds, whose begin and end are journalled",
+            f"{seconds['tool']:.2f} s", beside, seconds["tool"] / PARKED_SECONDS),
         Row(f"{words} memory for 10 of them", f"{most:.2f} MB", "1 MB", most, 1.0),
     ]  # fmt: skip
 
 
 async def _park(
-    stack: Stack, street: Street, worker: subprocess.Popen[bytes], mailbox: RedisMailbox, chats: list[str]
-) -> tuple[float, float]:
+    stack: Stack, street: Street, worker: subprocess.Popen[bytes], mailbox: RedisMailbox, chats: list[str],
+    way: tuple[str, str],
+) -> tuple[float, float]:  # fmt: skip
     """Everything is accepted while the worker is paused. Returns the seconds from its going on, and the MB it grew."""
     worker.send_signal(signal.SIGSTOP)
-    accept(mailbox, [(chat, f"/think {PARKED_SECONDS}") for chat in chats])
+    accept(mailbox, [(chat, f"{way[0]} {PARKED_SECONDS}") for chat in chats])
     accept(mailbox, [(chat, LATER) for chat in chats[:FOLLOWED]])
     waiting = stack.client.llen(f"rq:queue:{QUEUE}")
     assert waiting >= PARKED - 1, waiting  # one is on its way already
@@ -153,7 +161,7 @@ async def _park(
     worker.send_signal(signal.SIGCONT)
     most = asyncio.create_task(_most_mb(worker, street, PARKED + FOLLOWED))
     seconds = await street.until_heard(PARKED + FOLLOWED) - started
-    _check_order(street, chats)
+    _check_order(street, chats, way[1])
     return seconds, await most - base
 
 
@@ -172,8 +180,8 @@ async def _most_mb(worker: subprocess.Popen[bytes], street: Street, count: int) 
     return most
 
 
-def _check_order(street: Street, chats: list[str]) -> None:
-    first, then = ["thought"], ["thought", f"You said: {LATER}"]
+def _check_order(street: Street, chats: list[str], answer: str) -> None:
+    first, then = [answer], [answer, f"You said: {LATER}"]
     expected = {chat: then if number < FOLLOWED else first for number, chat in enumerate(chats)}
     heard = {chat: [text for _, text in answers] for chat, answers in street.heard.items()}
     wrong = {chat: heard.get(chat) for chat in {**expected, **heard} if heard.get(chat) != expected.get(chat)}

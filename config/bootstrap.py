@@ -16,6 +16,7 @@ from redis.exceptions import ResponseError
 from agent import Agent, AgentConfig, ChannelAgent, ConversationMemory, OfflineProvider, Tool, ToolPolicy
 from agent.escalation import Escalation
 from agent.long_texts import TextStore
+from agent.providers import Provider
 from agent.text_files import FOLDER as TEXTS
 from agent.text_files import TextFiles
 from agent.tools.errors import ToolLoadError
@@ -117,10 +118,12 @@ def bootstrap(
     public_url: str = "",
     patient: bool = False,
     shard: str = "",
+    provider: Provider | None = None,
 ) -> Services:
     """Wire a process. `patient` is for workers, which ride out a restart of Redis; the web refuses fast instead.
 
-    `shard` names the primary that a worker works for. Raises ConfigError and RedisUnfit, each naming the cure.
+    `shard` names the primary that a worker works for; `provider` answers in place of the configured model. Raises
+    ConfigError and RedisUnfit, each naming the cure.
     """
     if patient:
         _check_shard(settings, shard)
@@ -142,7 +145,7 @@ def bootstrap(
     shelf = _Shelf(RedisNotebook(client), feed, media, keys, public_url)
     channels = {name: _sound_channel(name, settings, shelf) for name in settings.channels}
     texts = TextFiles(data / TEXTS)
-    agents = _agents(settings, pending_scripts, media, keys, RedisJournals(scripts), texts)
+    agents = _agents(settings, pending_scripts, media, keys, RedisJournals(scripts), texts, provider)
     voice = _voice(agents)
     mailbox = RedisMailbox(scripts, voice, wake_up, limits=_limits(settings))
     lifeline, workers = Lifeline(data / ALIVE, own.name), settings.workers
@@ -339,10 +342,11 @@ def _agents(
     keys: list[str],
     journals: Journals,
     texts: TextStore,
+    provider: Provider | None,
 ) -> dict[str, ChannelAgent]:
     toolbox = load_toolbox(settings)
     return {
-        name: _agent(settings, channel, toolbox, _redis_store(channel, scripts, keys), media, journals, texts)
+        name: _agent(settings, channel, toolbox, _redis_store(channel, scripts, keys), media, journals, texts, provider)
         for name, channel in settings.channels.items()
     }
 
@@ -373,6 +377,7 @@ def _agent(
     media: LocalMediaStore | None,
     journals: Journals | None = None,
     texts: TextStore | None = None,
+    provider: Provider | None = None,
 ) -> ChannelAgent:
     for kind, factory in toolbox.executor_factories.items():
         store.register_executor_factory(kind, factory)
@@ -382,7 +387,7 @@ def _agent(
         max_iterations=settings.agent.max_iterations,
         tool_policy=_policy(channel.policy),
     )
-    agent = Agent(_select(toolbox, channel.tools), OfflineProvider(), config, ConversationMemory())
+    agent = Agent(_select(toolbox, channel.tools), provider or OfflineProvider(), config, ConversationMemory())
     return ChannelAgent(
         agent,
         store,

@@ -1,4 +1,4 @@
-"""Thinking: a tool that takes as long as a model would, so that a turn waits and costs nothing."""
+"""Working: a tool that takes as long as it is told to, so that a turn waits and costs nothing."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from agent import tool
 
 
 @tool(description="Wait, then say so")
-async def think(seconds: float) -> str:
+async def work(seconds: float) -> str:
     """Wait for so many seconds."""
     await asyncio.sleep(seconds)
-    return "thought"
+    return "worked"

@@ -1,0 +1,46 @@
+"""Thinker: a worker whose model takes as long as it is asked to, as language models do, and answers without a network.
+
+python -m benchmarks.thinker <config> <data> [<shard>]        (with REDIS_URL)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+from typing import Any
+
+from agent.messages import Message, Role, UsageStats
+from agent.providers import OfflineProvider
+from agent.providers.base import Completion
+from config.bootstrap import bootstrap, preload
+from config.loader import load_settings
+from config.logs import set_up_logs
+from workers.worker import run_worker
+
+#: What a message begins with that names the seconds to think.
+COMMAND = "/think "
+
+
+class Thinker(OfflineProvider):
+    """Offline, and as slow as each message wants it to be."""
+
+    async def acomplete(self, **request: Any) -> Completion:
+        """Think first, if the user asks for that, and say so; else as the offline model."""
+        last = request["messages"][-1]
+        if last.role is not Role.USER or not last.content.startswith(COMMAND):
+            return await super().acomplete(**request)
+        await asyncio.sleep(float(last.content.removeprefix(COMMAND)))
+        return Message(Role.ASSISTANT, "thought"), UsageStats()
+
+
+def main(config: str, data: str, shard: str = "") -> None:
+    """Work until SIGTERM, as `sayso worker` does."""
+    set_up_logs()
+    settings = load_settings(Path(config))
+    preload(settings)
+    run_worker(bootstrap(settings, data=Path(data), patient=True, shard=shard, provider=Thinker()))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
