@@ -52,7 +52,7 @@ mutants: .venv/ready-mutation  ## mutation testing of pending/, on a copy of the
 	$(BIN)/mutmut run
 	$(BIN)/python -m tests.mutation.report
 
-screenshot: .venv/ready-dev  ## docs/img/console.png, from the running demo in a real browser
+screenshot: .venv/ready-dev  ## docs/img/console-*.png, from the running demo in a real browser
 	$(BIN)/python -m tests.browser.screenshot
 
 clean:

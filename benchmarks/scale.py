@@ -152,7 +152,7 @@ async def _say(street: Street, stack: Stack, turns: int) -> None:
 
 def memory(stack: Stack) -> None:
     """Redis memory of a conversation with nothing to do, as one turn left it, and of turns that wait."""
-    client, mailbox = stack.client, stack.mailbox(wakes=False)
+    client, mailbox = stack.client, stack.mailbox()
     client.config_set("appendonly", "no")
     idle = _bytes_each(client, lambda: preload(stack, range(SAMPLE)))
     seen = list(client.scan_iter("sayso:*:seen:*", count=1000))
@@ -161,7 +161,7 @@ def memory(stack: Stack) -> None:
     first = _bytes_each(client, lambda: [mailbox.accept(_turn(number, 0)) for number in fresh])
     more = _bytes_each(client, lambda: [mailbox.accept(_turn(number, 1)) for number in fresh])
     print("\n| in Redis | bytes |\n|---|---|")
-    print(f"| a conversation with its first turn waiting, without RQ's job | {first:.0f} |")
+    print(f"| a conversation with its first turn waiting, RQ's job included | {first:.0f} |")
     print(f"| each further waiting turn | {more:.0f} |")
     print(f"| an idle conversation, its last event remembered (3 days) | {idle:.0f} |")
     print(f"| an idle conversation after that (30 days) | {lasting:.0f} |", flush=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -15,12 +16,16 @@ Step = Literal["begin", "effect", "repeat", "refused"]
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One step of one payment. `key` is the idempotency key, "" for a payment that has none."""
+    """One step of one payment. `key` is the idempotency key, "" for a payment that has none.
+
+    `at` is the moment just before, of the monotonic clock that all processes of a machine share; 0 when unknown.
+    """
 
     bill: str
     step: Step
     key: str
     process: int
+    at: float = 0.0
 
 
 class Effects:
@@ -31,7 +36,7 @@ class Effects:
 
     def write(self, bill: str, step: Step, key: str = "") -> None:
         """Add a step, on disk when this returns."""
-        line = json.dumps(asdict(Entry(bill, step, key, os.getpid()))) + "\n"
+        line = json.dumps(asdict(Entry(bill, step, key, os.getpid(), time.monotonic()))) + "\n"
         file = os.open(self.file, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         try:
             os.write(file, line.encode())

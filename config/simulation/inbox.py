@@ -38,11 +38,6 @@ class Heard:
         """Whether it tells something of a bill."""
         return bool(self.bill) and self.telling.kind != "odd"
 
-    @property
-    def is_stray(self) -> bool:
-        """Whether it answers nothing at all."""
-        return not self.turns and not self.files and not self.speaks_of_bill
-
 
 class Inbox:
     """One chat. Written and read on the people's event loop only. `signs` are the moments of "typing"."""

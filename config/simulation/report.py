@@ -65,6 +65,17 @@ class Report:
         return sum(sent_at < self.away.began < heard_at for sent_at, heard_at in self.review.answered)
 
     @property
+    def _met_outage(self) -> int:
+        """Acts that waited for their answers, or came, while Redis was away for long: a question may be over then."""
+        away = self.away
+        return sum(sent_at < away.back and heard_at > away.began for sent_at, heard_at in self.review.answered)
+
+    @property
+    def _is_broken(self) -> bool:
+        """Whether anything was done that may make a worker, or a platform's answer, go missing."""
+        return self.hits + self.lost_replies + self._cut_sends + sum(self.faults.values()) > 0
+
+    @property
     def broken(self) -> list[str]:
         """Every promise that was not held, in words."""
         words = [f"{name}: {count}" for name in PROMISES if (count := self.review.count(name))]
@@ -84,6 +95,10 @@ class Report:
         words = [f"{fault}: never happened, so nothing was shown; run for longer" for fault in self.never_done]
         if self.unknown > self.hits + self._interrupted:
             words.append(f"unknown: {self.unknown}, and only {self.hits + self._interrupted} hits")
+        if self.review.undone > self.hits + self._met_outage:
+            words.append(f"undone: {self.review.undone}, and only {self.hits + self._met_outage} hits")
+        if self.review.marked and not self._is_broken:
+            words.append(f"marked: {self.review.marked}, and there was no fault")
         if repeated > self.hits + self._interrupted + self.lost_replies + self._cut_sends:
             words.append(f"repeated: {repeated}, more than there were faults")
         if replies >= MANY_REPLIES and not self._cut_sends and repeated > REPEATED_SHARE * replies:
@@ -134,13 +149,15 @@ class Report:
 
     def details(self) -> list[str]:
         """What the table has no room for, a line each."""
+        found = self.review
         done = ", ".join(f"{name} {count}" for name, count in self.faults.items() if count) or "nothing"
-        endings = ", ".join(f"{name} {count}" for name, count in self.review.endings.most_common())
+        endings = ", ".join(f"{name} {count}" for name, count in found.endings.most_common())
         lines = [
             f"{self.seconds:.0f} s, {self._per_second:.0f} turns a second; seed {self.plan.seed}",
             f"done to it: {done}; replies of Redis lost: {self.lost_replies}",
             f"webhooks: {_http(self.http)}; of these repeated: {self.deliveries_repeated}",
-            f"decisions ended: {endings or 'none'}",
+            f"decisions ended: {endings or 'none'}; agreed to in time, and nothing done: {found.undone}",
+            f"replies that say they may be repeats: {found.marked}",
         ]
         failures = ", ".join(f"{name} {count}" for name, count in self.failed_sends.most_common())
         lines += [f"sends that platforms failed: {failures}"] if failures else []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -43,11 +43,17 @@ _MARK = re.compile(r"^\(sent again, the first try may have arrived\)\s*")
 
 @dataclass(frozen=True, slots=True)
 class Telling:
-    """One message about a bill. A `marked` one says itself that it may be the second of its kind."""
+    """One message about a bill. A `marked` one says itself that it may be the second of its kind.
+
+    `in_passing`: it is but the beginning of a message about something else, and answers nothing. `first_try_for`: the
+    bill about which the same words came marked before: perhaps this is their first try, and counts as marked.
+    """
 
     kind: Kind
     text: str
     marked: bool = False
+    in_passing: bool = False
+    first_try_for: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,14 +68,15 @@ class Verdict:
 class Reader:
     """Reads the messages of one chat in order. One that names no bill is about the last that was asked about.
 
+    One that names several bills, other than to drop one by the way, says nothing we know.
     `done` is a regular expression for what tools say when they are done, with {bill} for the bill.
     """
 
     def __init__(self, done: str = DONE) -> None:
         self._asked = ""
         #: Words that name no bill, said again in case they had not arrived: the first try may still arrive, when
-        #: another question was asked already. Nobody can tell it from an answer to that, so it counts as either.
-        self._again: set[str] = set()
+        #: another question was asked already. Nobody can tell it from an answer to that. By words, the bill.
+        self._again: dict[str, str] = {}
         self._done = re.compile(done.replace("{bill}", r"\bb\d+\b"))
 
     def read(self, text: str) -> list[tuple[str, Telling]]:
@@ -78,16 +85,17 @@ class Reader:
         if dropped is None:
             return [self._one(text)]
         mark = dropped.string[: dropped.start()]
-        return [self._one(mark + dropped[1]), self._one(mark + dropped.string[dropped.end() :])]
+        bill, aside = self._one(mark + dropped[1])
+        return [(bill, replace(aside, in_passing=True)), self._one(mark + dropped.string[dropped.end() :])]
 
     def _one(self, text: str) -> tuple[str, Telling]:
-        telling = _read(text, self._done)
-        named = _BILL.search(text)
-        if named is None and telling.marked:
-            self._again.add(telling.text)
-        elif named is None and telling.text in self._again:
-            self._again.discard(telling.text)
-            telling = replace(telling, marked=True)
+        telling, named = _read(text, self._done), _BILL.findall(text)
+        if len(set(named)) > 1:
+            telling = replace(telling, kind="odd")
+        elif not named and telling.marked:
+            self._again[telling.text] = self._asked
+        elif not named and telling.text in self._again:
+            telling = replace(telling, marked=True, first_try_for=self._again.pop(telling.text))
         bill = named[0] if named else self._asked
         self._asked = bill if telling.kind == "question" else self._asked
         return bill, telling
@@ -113,8 +121,17 @@ def tellings(texts: Iterable[str]) -> dict[str, list[Telling]]:
     return told
 
 
+def least(told: Iterable[Telling]) -> int:
+    """How many answers these are at least: a marked one may only repeat what was said in the same words."""
+    unmarked = Counter[str]()
+    for telling in told:
+        if not telling.in_passing and not (telling.marked and telling.first_try_for):
+            unmarked[telling.text] += not telling.marked
+    return sum(max(1, count) for count in unmarked.values())
+
+
 def judge(told: Sequence[Telling], entries: Sequence[Entry], acts: int) -> Verdict:
-    """The verdict on one bill. `acts` counts the different taps and words of its person that decided on it."""
+    """The verdict on one bill. `acts` counts the different taps and words that may be answered by words about it."""
     answers = [telling for telling in told if telling.kind != "question"]
     kinds = [telling.kind for telling in answers if telling.kind not in NO_OUTCOME]
     effects = sum(entry.step == "effect" for entry in entries)
@@ -124,7 +141,7 @@ def judge(told: Sequence[Telling], entries: Sequence[Entry], acts: int) -> Verdi
         *_contradictions(kinds),
         *(f"told {telling.text!r}" for telling in answers if telling.kind == "odd"),
     ]
-    fresh = sum(not telling.marked and telling.kind != "correction" for telling in answers)
+    fresh = least(telling for telling in answers if telling.kind != "correction")
     if fresh > acts:
         faults.append(f"answered {fresh} times to {acts} acts")
     asked_again = not kinds and not effects and bool(answers) and answers[-1].kind == "early"
@@ -151,7 +168,8 @@ def _ending(kinds: Sequence[Kind]) -> Ending:
 
 
 def _wrong_effects(entries: Sequence[Entry], effects: int) -> list[str]:
-    faults = [f"{effects} effects"] if effects > 1 else []
+    begun = sum(entry.step == "begin" and not entry.key for entry in entries)
+    faults = [f"{effects} effects"] if effects > 1 else [f"begun {begun} times"] if begun > 1 else []
     if len({entry.key for entry in entries}) > 1:
         faults.append("its idempotency key changed")
     return faults

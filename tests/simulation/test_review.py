@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 from config.simulation.courier import Courier
 from config.simulation.effects import Entry
 from config.simulation.inbox import Inbox
-from config.simulation.people import Act, Budget, Person
+from config.simulation.people import PATIENCE, Act, Budget, Person
 from config.simulation.review import Review, review
 
 MARK = "(sent again, the first try may have arrived)\n\n"
@@ -27,13 +28,13 @@ def judged(
     effects: list[Entry] | None = None,
     signs: Sequence[float] = (),
 ) -> Review:
-    """The review of one person who did and heard this, a second between two messages."""
+    """The review of one person who did and heard this, a second between two messages that do not say when."""
     phone: Any = SimpleNamespace(chat="ada")
     courier = Courier(redeliver=0.0, shuffle=0.0, chance=random.Random(1))
     person = Person(phone, "", courier, Budget(9), random.Random(1), Inbox(), acts)
     for at, text in enumerate(texts, 4):
         message = text if isinstance(text, dict) else {"text": text, "media": None}
-        person.inbox.add({"buttons": [], **message}, float(at))
+        person.inbox.add({"buttons": [], **message}, message.get("at", float(at)))
     person.inbox.signs += signs
     return review([person], effects or [])
 
@@ -84,9 +85,10 @@ def test_a_yes_of_strangers_is_none() -> None:
 
 def test_time_is_what_the_question_says() -> None:
     """An effect of a late yes is unwanted; who was in time is not told to be late."""
-    expired = "That confirmation expired: Pay b2\nNothing was done. Ask again if you still want it."
+    words = "That confirmation expired: Pay b2\nNothing was done. Ask again if you still want it."
+    expired, paid = ({"text": text, "media": None, "at": 311.0} for text in (words, "Paid b2."))
     late = Act(3, "agree", "b2", 310.0, taken_at=310.0, late=True)
-    assert promises(judged([ASK, late], [ASKED, "Paid b2."], [EFFECT])) == ["unwanted"]
+    assert promises(judged([ASK, late], [ASKED, paid], [EFFECT])) == ["unwanted"]
     assert promises(judged([ASK, late], [ASKED, expired])) == []
     in_time = Act(3, "agree", "b2", 60.0, taken_at=60.0)
     assert promises(judged([ASK, in_time], [ASKED, expired])) == ["untrue"]
@@ -146,14 +148,15 @@ def test_a_message_that_asks_and_drops_an_older_question_tells_of_both() -> None
     both = "Not confirmed, so I dropped this: Pay b2.\n\n" + ASKED.replace("b2", "b3")
     paid = Entry("b3", "effect", "", 1)
     assert promises(judged([ASK, new, yes], [ASKED, both, "Paid b3."], [paid])) == []
-    assert promises(judged([ASK, new, yes], [ASKED, both, "Paid b3."], [EFFECT, paid])) == ["unwanted"]
+    assert promises(judged([ASK, new, yes], [ASKED, both, "Paid b3."], [EFFECT, paid])) == ["untrue", "unwanted"]
     assert judged([ASK, new, yes], [ASKED, both, MARK + both, "Paid b3."], [paid]).repeated == 1
 
 
 def test_whoever_was_asked_again_and_did_not_answer_was_told() -> None:
     """An early yes changes nothing, and is not for ever."""
     early = "I had not asked yet when you said that. Do you want this? Pay b2"
-    found = judged([ASK, YES], [ASKED, early])
+    left = replace(YES, sent_at=4.0 - PATIENCE)
+    found = judged([ASK, left], [ASKED, early])
     assert (promises(found), found.endings["asked again"]) == ([], 1)
     assert "untold" in promises(judged([ASK, YES], [ASKED, early], [EFFECT]))
 
@@ -172,7 +175,7 @@ def test_a_first_try_that_arrives_after_its_repeat_breaks_nothing() -> None:
 
 def test_a_first_try_that_comes_last_puts_nothing_out_of_order() -> None:
     """Two taps, two answers alike: the second was said again before its first try arrived, behind the next question."""
-    twice, new, yes = Act(4, "agree", "b2", 4.0), Act(5, "ask", "b5", 5.0), Act(6, "agree", "b5", 6.0)
+    twice, new, yes = Act(4, "agree", "b2", 4.0, tapped=True), Act(5, "ask", "b5", 5.0), Act(6, "agree", "b5", 6.0)
     asked = ASKED.replace("b2", "b5")
     heard = [ASKED, "Paid b2.", MARK + "Paid b2.", asked, "Paid b5.", "Paid b2."]
     found = judged([ASK, YES, twice, new, yes], heard, [EFFECT, Entry("b5", "effect", "", 1)])
