@@ -60,7 +60,7 @@ from workers.queue import WakeUps
 from workers.reaper import Reaper
 from workers.receipts import FOLDER as RECEIPTS
 from workers.receipts import ReceiptFiles
-from workers.redis import RedisUnfit, Scripts, check_fit, connect
+from workers.redis import RedisUnfit, Scripts, check_fit, connect, hurry
 from workers.shards import Primary, RoutedScripts, ShardMap
 from workers.shared_clock import SharedClock
 from workers.spool import Spool
@@ -133,6 +133,8 @@ def bootstrap(
     public_url = settings.public_url or (public_url or os.environ.get("SAYSO_PUBLIC_URL", DEFAULT_URL)).rstrip("/")
     client = _open_redis(redis_url, patient=patient)
     primaries = open_primaries(settings, redis_url, client, patient=patient)
+    if not patient:
+        _hurry([client, *(primary.client for primary in primaries)])
     own = next((primary for primary in primaries if primary.name == shard), primaries[0])
     gated = bool(settings.shards)
     wake_up = WakeUps(client)
@@ -211,6 +213,11 @@ def open_tides(primaries: Sequence[Primary], data: Path) -> tuple[Tide, ...]:
     for tide, primary in zip(tides, primaries, strict=True):
         tide.guard(primary.client)
     return tides
+
+
+def _hurry(clients: Sequence[Redis]) -> None:
+    for client in dict.fromkeys(clients):
+        hurry(client)
 
 
 def _open_redis(url: str, *, patient: bool) -> Redis:

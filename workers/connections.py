@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 from collections import deque
 from collections.abc import Callable
@@ -13,7 +14,9 @@ from redis import ConnectionPool, Redis
 from redis.connection import Connection
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import DataError, ResponseError
+from redis.exceptions import TimeoutError as RedisTimeoutError
 
+from workers.breather import Breather
 from workers.ferry import aboard, wait_for
 from workers.wire import Wire
 
@@ -33,6 +36,8 @@ class Connections:
         self.wire: Wire | None = None
         #: Called before each command: raises when none may be asked.
         self.before: Callable[[], None] = _nothing
+        #: What threads ask through; none where they wait as long as it takes.
+        self.breather: Breather | None = None
         self._pool = pool
         self._most = pool.max_connections // 2
         self._idle: deque[Connection] = deque()
@@ -56,15 +61,19 @@ class Connections:
         return wait_for(asyncio.to_thread(self._ask, packed))
 
     def _ask(self, packed: bytes) -> Any:
+        return self.breather.ask(lambda: self._answer(packed)) if self.breather else self._answer(packed)
+
+    def _answer(self, packed: bytes) -> Any:
         connection = self._take()
         try:
             answer = connection.retry.call_with_retry(lambda: _asked(connection, packed), lambda _: _close(connection))
         except ResponseError:  # an answer, read to its end
             self._keep(connection)
             raise
-        except BaseException:  # nobody may read the rest of this answer as his own
-            _close(connection)
-            self._pool.release(connection)
+        except BaseException as exc:  # nobody may read the rest of this answer as his own
+            self._drop(connection)
+            if isinstance(exc, RedisTimeoutError):
+                self._drop_idle()
             raise
         self._keep(connection)
         return answer
@@ -76,6 +85,16 @@ class Connections:
             return self._idle.pop()
         except IndexError:
             return self._pool.get_connection()
+
+    def _drop(self, connection: Connection) -> None:
+        _close(connection)
+        self._pool.release(connection)
+
+    def _drop_idle(self) -> None:
+        """Where one got no answer the others may be as dead: each would cost somebody all his patience."""
+        with contextlib.suppress(IndexError):
+            while True:
+                self._drop(self._idle.pop())
 
     def _keep(self, connection: Connection) -> None:
         if len(self._idle) < self._most and not connection.should_reconnect():  # type: ignore[no-untyped-call]

@@ -23,6 +23,9 @@ LEASE_MS = 10_000
 #: How long an event's id is remembered. Telegram repeats for 24 h, Slack for as long if asked to.
 SEEN_MS = 72 * 3600 * 1000
 
+#: What the notices of a refusal collapse with: only the newest waits.
+REFUSAL = "refusal"
+
 #: Where this room's scripts are.
 LUA = Path(__file__).parent / "lua"
 
@@ -36,7 +39,8 @@ class Limits:
 
     `waiting`: turns of one conversation. `per_minute` and `in_one_go`: turns of one person in one conversation, taps
     and answers to a question excepted. `conversations`: those that may have work at once; one more cannot begin. It is
-    kept shard by shard, so it is met approximately.
+    kept shard by shard, so it is met approximately. Taps, stops and answers to a question find 10 more places in a
+    mailbox, and room for a fifth more conversations; half of that room is for telling people that they are refused.
     """
 
     waiting: int = 50
@@ -129,9 +133,9 @@ class RedisMailbox:
         return accepted
 
     def _tell(self, turn: Turn, outcome: Outcome) -> None:
-        """Say why, once a minute; the platform hears it each time."""
-        entry = outbox_entry(turn.conversation, refusal(self._voice(turn), outcome))
-        self._scripts.run("tell", turn.conversation.id, entry, *self._wake_up(turn.conversation.id))
+        """Say why, once a minute and while there is room; the platform hears it each time."""
+        entry, name = outbox_entry(turn.conversation, refusal(self._voice(turn), outcome)), turn.conversation.id
+        self._scripts.run("tell", name, entry, self._limits.per_shard, *self._wake_up(name))
 
     def lease(self, conversation: str, token: str) -> tuple[Lease, Work] | None:
         """Take a lane if it is free. `token` is the worker's own random word."""
@@ -186,10 +190,12 @@ def refusal(words: Words, outcome: Outcome) -> Reply:
     """What somebody hears whose turn was refused."""
     match outcome:
         case "fast":
-            return Reply(words.too_fast())
+            text = words.too_fast()
         case "crowded":
-            return Reply(words.crowded())
-    return Reply(words.busy())
+            text = words.crowded()
+        case _:
+            text = words.busy()
+    return Reply(text, collapse=REFUSAL)
 
 
 def _flags(turn: Turn) -> str:

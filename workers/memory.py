@@ -39,7 +39,7 @@ V = TypeVar("V")
 
 _MARK = re.compile(r'\{"collapse": "[^"]+"')
 
-#: Conversations remembered; past it the idle ones are forgotten first, and with none idle the newcomer hears `full`.
+#: Conversations remembered; past it the idle ones are forgotten first, and with none idle the newcomer is refused.
 MAX_LANES = 5000
 #: Event ids and histories remembered in one conversation.
 MAX_EVENTS = 1000
@@ -50,6 +50,12 @@ MAX_HISTORIES = 1000
 MAX_BURST = 10
 #: Seconds between two words to somebody whose turns are refused.
 BUSY_NOTICE_SECONDS = 60.0
+#: Places beyond a full mailbox, for taps, stops and answers to a question.
+URGENT_PLACES = 10
+#: Conversations in each share that a crowd leaves free, beside a tenth of its limit.
+SPARE = 10
+#: What is due within these seconds has work, or a holder; later ones wait for a platform or a timer.
+SOON_SECONDS = 15.0
 #: Who holds a lane that waits for its platform: nobody.
 PARKED = "parked"
 #: Seconds between those that waited for a channel that names no pace.
@@ -140,6 +146,10 @@ class _Lane:
     def awaited(self, now: float) -> bool:
         """Whether somebody comes anyway. A timer brings nobody before it rings."""
         return self.due is not None and (self.until > now or self.busy)
+
+    def at_work(self, now: float) -> bool:
+        """Whether it has work, or a holder, now."""
+        return self.due is not None and self.due <= now + SOON_SECONDS
 
     def next_ring(self) -> float | None:
         """When the next timer rings."""
@@ -490,27 +500,40 @@ class MemoryLanes:
 
     def _refused(self, lane: _Lane, turn: Turn, now: float, *, is_new: bool, paced: bool) -> Outcome | None:
         """Why the turn cannot be taken now, None when it can."""
-        if len(lane.inbox) >= self._limits.waiting or (is_new and not self._has_room()):
-            return "full"
-        if not lane.awaited(now) and self._busy(now) >= self._limits.conversations:
-            return "crowded"
         urgent = turn.tap is not None or stops(turn) or self._waits_for(turn)
+        places = self._limits.waiting + (URGENT_PLACES if urgent else 0)
+        if len(lane.inbox) >= places or (is_new and not self._has_room()):
+            return "full"
+        if not lane.inbox and self._crowded(lane, now, shares=2 if urgent else 0):
+            return "crowded"
         if paced and not urgent and lane.is_too_fast(turn.scope.id, now, self._limits):
             return "fast"
         return None
 
-    def _busy(self, now: float) -> int:
-        return sum(lane.awaited(now) for lane in self._lanes.values())
+    def _crowded(self, lane: _Lane, now: float, *, shares: int) -> bool:
+        """Whether so many others have work that this one cannot begin. Beyond its limit a crowd leaves shares free: the
+        first for telling who is refused, the second for who is urgent.
+        """
+        most = self._limits.conversations
+        others = sum(other.at_work(now) for other in self._lanes.values() if other is not lane)
+        return others >= most + shares * (most / 10 + SPARE)
 
     def _waits_for(self, turn: Turn) -> bool:
         live, _ = self._pendings.view(turn.conversation.id, turn.scope.id, "")
         return bool(live)
 
     def _tell(self, lane: _Lane, turn: Turn, now: float, refused: Outcome) -> None:
-        if now - lane.told_full >= BUSY_NOTICE_SECONDS:
-            lane.told_full = now
-            lane.due = lane.due if lane.awaited(now) else now + WAKE_GRACE_SECONDS
-            _say(lane, "", outbox_entry(turn.conversation, refusal(self._voice(turn), refused)))
+        """Say why, once a minute and while there is room."""
+        name, awaited = turn.conversation.id, lane.awaited(now)
+        if now - lane.told_full < BUSY_NOTICE_SECONDS or not (awaited or self._may_tell(name, lane, now)):
+            return
+        self._lanes[name] = lane
+        lane.told_full = now
+        lane.due = lane.due if awaited else now + WAKE_GRACE_SECONDS
+        _say(lane, "", outbox_entry(turn.conversation, refusal(self._voice(turn), refused)))
+
+    def _may_tell(self, name: str, lane: _Lane, now: float) -> bool:
+        return not self._crowded(lane, now, shares=1) and (name in self._lanes or self._has_room())
 
     def _ring(self, conversation: str, lane: _Lane) -> None:
         """What is due says what it has to say. What is about a question waits until no turn does: it may be the yes."""

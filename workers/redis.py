@@ -18,12 +18,15 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import NoScriptError, RedisError, ResponseError
 from redis.retry import Retry
 
+from workers.breather import Breather
 from workers.connections import Connections
 
 #: Conversations are spread over this many shards, so that a shard can later move to a Redis of its own.
 SHARDS = 64
 #: What every key of ours begins with.
 PREFIX = "sayso:"
+#: Seconds a web process waits for an answer: longer than nearly every fsync and script takes.
+HURRY_SECONDS = 1.0
 
 #: The arguments that make the RQ job which drains a conversation: keys, id and hash. Empty: nobody is woken.
 WakeUp = Callable[[str], Sequence[str | bytes | int | float]]
@@ -82,19 +85,32 @@ class ShardMoved(ResponseError):
 def connect(url: str, *, patient: bool = False, answer_seconds: float | None = None) -> Redis:
     """A client for our own scripts.
 
-    The web's client gives up in tens of milliseconds, so that a webhook is refused while the platform still
-    listens; a worker's (`patient`) rides out a restart of Redis. `answer_seconds` is for blocking reads.
+    One that is `patient` rides out a restart of Redis. Any other fails at once where nobody listens, tries once more
+    where a connection broke, and gives up after `answer_seconds`, 2 unless given, where nothing is answered.
     """
-    retry = Retry(ExponentialWithJitterBackoff(base=0.05, cap=1.0), 8) if patient else Retry(NoBackoff(), 1)
+    if patient:
+        retry = Retry(ExponentialWithJitterBackoff(base=0.05, cap=1.0), 8)
+    else:  # no second wait for one that did not answer
+        retry = Retry(NoBackoff(), 1, supported_errors=(RedisConnectionError,))
     return Redis.from_url(
         url,
         decode_responses=True,
         socket_connect_timeout=1,
-        socket_timeout=answer_seconds or (5 if patient else 1),
+        socket_timeout=answer_seconds or (5 if patient else 2),
         retry=retry,
         retry_on_error=[RedisConnectionError],
         max_connections=256,
     )
+
+
+def hurry(client: Redis, *, answer_seconds: float = HURRY_SECONDS) -> None:
+    """Have a web process's client, before it is used, hold up few of its threads where Redis hangs.
+
+    Whoever asks gives up after `answer_seconds`; then scripts fail at once, but for one caller a second.
+    """
+    pool = client.connection_pool
+    pool.connection_kwargs |= {"socket_connect_timeout": answer_seconds, "socket_timeout": answer_seconds}
+    Connections.of(client).breather = Breather(slow_seconds=answer_seconds / 2)
 
 
 def check_fit(client: Redis) -> list[str]:

@@ -11,13 +11,12 @@ from collections.abc import Callable, Sequence
 from redis.exceptions import RedisError, ResponseError
 
 from channels.types import Turn
+from workers.breather import Breather, NotAsked
 from workers.mailbox import Accepted, Mailbox
 from workers.spool_file import Kept, SpoolFile, SpoolUnusable
 
 log = logging.getLogger(__name__)
 
-#: Seconds for which Redis is not asked again after it did not answer: a hanging one must not hold up every webhook.
-BREATHER = 1.0
 #: Seconds between two looks whether what waits can be handed over.
 ROUND_SECONDS = 0.5
 #: Turns handed over before they are forgotten here, together.
@@ -42,19 +41,21 @@ class Spool:
         self._file = file
         self._mailbox = mailbox
         self._clock = clock
-        self._steady = steady
-        self._closed_until = 0.0
+        #: Redis is away: one webhook a second may find out whether it still is.
+        self._breather = Breather(clock=steady)
         self._watching = 0
         self._lock = threading.Lock()
 
     def accept(self, turn: Turn, *, tapped: str = "") -> Accepted:
         """Put a turn into the mailbox, or else on disk, before this returns. Raises SpoolUnusable: it is nowhere."""
         received_at = self._clock()
-        if self._steady() >= self._closed_until and not self._file.holds(turn.conversation.id):
+        if not self._file.holds(turn.conversation.id):
             try:
-                return self._mailbox.accept(turn, tapped=tapped)
+                return self._breather.ask(lambda: self._mailbox.accept(turn, tapped=tapped))
+            except NotAsked:
+                pass
             except RedisError as exc:  # it may even have arrived: then it will be a duplicate
-                self._note(exc)
+                log.error("redis.away", extra={"reason": type(exc).__name__})
         self._file.keep(turn, tapped=tapped, received_at=received_at)
         self.watch()
         return Accepted("spooled", 0)
@@ -85,11 +86,6 @@ class Spool:
             except SpoolUnusable:
                 log.exception("spool.unusable")
             threading.Thread(target=self._watch, name="spool", daemon=True).start()
-
-    def _note(self, exc: RedisError) -> None:
-        log.error("redis.away", extra={"reason": type(exc).__name__})
-        if not isinstance(exc, ResponseError):  # an answer, and a quick one
-            self._closed_until = self._steady() + BREATHER
 
     def _watch(self) -> None:
         while True:

@@ -102,7 +102,8 @@ class RedisRig(Rig):
         ms = round(seconds * 1000)
         lane, inbox = f"{self.shard}:lane:{CHAT.id}", f"{self.shard}:in:{CHAT.id}"
         self.client.hincrby(lane, "until", -ms)
-        self._hurry(lane, "chat", ms)
+        for name in ("chat", "told_full"):
+            self._hurry(lane, name, ms)
         for name in ("free", "closed"):
             self._hurry(f"{PREFIX}pace:{CHAT.channel}", name, ms)
         said, _, slot = (self.client.hget(lane, "slot") or "").partition(":")

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from channels.types import Reply
+from channels.types import Conversation, Reply, Turn
 from tests.contracts.rigs import CHAT, ENGLISH, turn
+from tests.contracts.test_lanes import shown
 from workers.lane import Change, QueuedReply
 from workers.mailbox import Limits
+from workers.redis import shard_of
 
 ENGLISH_HI = Reply("hi")
 
@@ -51,32 +55,157 @@ def test_two_people_have_a_pace_each(make_rig):
     assert [rig.accept(each).outcome for each in given] == ["new", "fast", "new"]
 
 
-def test_conversations_beyond_the_crowd_cannot_begin(make_rig):
-    """Those at work go on; a new one hears that it is full."""
-    rig = make_rig(limits=Crowded())
-    assert rig.accept(turn("a")).outcome == "crowded"
+@pytest.mark.parametrize("most", [0, 1, 2])
+def test_conversations_beyond_the_crowd_cannot_begin(make_rig, most):
+    """However often the platform tries: not while the word of it waits, nor once it was sent. With room, they can."""
+    limits = Crowded(most)
+    rig, late = make_rig(limits=limits), turn("late", event="e")
+    assert [rig.accept(turn_in(room)).outcome for room in ROOMS[:most]] == ["new"] * most
+    assert [rig.accept(late).outcome for _ in range(3)] == ["crowded"] * 3
+    held, told = rig.mailbox.lease(CHAT.id, "w1")
+    assert (told.delivery(held).reply.text, rig.accept(late).outcome) == (ENGLISH.crowded(), "crowded")
+    assert rig.outbox.settle(held, told, receipt="m1", let_go=True) is None
+    assert rig.accept(late).outcome == "crowded"
+    finish(rig, ROOMS[0]) if most else limits.admit(1)
+    assert (rig.accept(late).outcome, rig.accept(late).outcome) == ("new", "duplicate")
+
+
+def test_word_that_waits_for_its_platform_lets_nobody_in(make_rig):
+    """Parked for longer than a crowd is counted by, it is no work that has begun."""
+    rig = make_rig(limits=Crowded(1))
+    rig.accept(turn_in(ROOMS[0]))
+    rig.accept(turn())
+    held, told = rig.mailbox.lease(CHAT.id, "w1")
+    rig.outbox.postpone(held, told, 300)
+    assert rig.accept(turn()).outcome == "crowded"
+
+
+def test_own_word_of_a_refusal_keeps_nobody_out(make_rig):
+    """There is room again before it was sent: the conversation does not stand in its own way."""
+    rig = make_rig(limits=Crowded(1))
+    rig.accept(turn_in(ROOMS[0]))
+    assert rig.accept(turn(event="e")).outcome == "crowded"
+    finish(rig, ROOMS[0])
+    assert rig.accept(turn(event="e")).outcome == "new"
+
+
+def test_crowd_costs_no_more_than_a_few_words(make_rig):
+    """Ten and a tenth of the limit are told; the others cost nothing, and are told when there is room for that."""
+    rig = make_rig(limits=Crowded(0))
+    assert {rig.accept(turn_in(room)).outcome for room in ROOMS[:12]} == {"crowded"}
+    assert [is_told(rig, room) for room in ROOMS[:12]] == [True] * 10 + [False] * 2
+    assert rig.accept(turn_in(ROOMS[11])).outcome == "crowded"
+    assert is_told(rig, ROOMS[11])
 
 
 def test_a_conversation_at_work_goes_on_in_a_crowd(make_rig):
     """What has begun is finished."""
-    limits = Crowded()
+    limits = Crowded(1)
     rig = make_rig(limits=limits)
-    object.__setattr__(limits, "conversations", 1)
     rig.accept(turn("a"))
-    object.__setattr__(limits, "conversations", 0)
+    limits.admit(0)
     assert rig.accept(turn("b")).outcome == "new"
 
 
-class Crowded(Limits):
-    """No conversation may begin, without the room that a shard has for an uneven spread."""
+@pytest.mark.parametrize("urgent", [turn("/stop"), turn(tap="1x"), turn("yes")])
+def test_whoever_decides_or_stops_gets_into_a_crowd(make_rig, urgent):
+    """The question was asked before; a conversation that only talks waits outside."""
+    limits = Crowded(1)
+    rig = make_rig(limits=limits)
+    held, _ = shown(rig)
+    rig.mailbox.release(held)
+    limits.admit(0)
+    assert [rig.accept(each).outcome for each in (urgent, turn_in(ROOMS[0]))] == ["new", "crowded"]
 
-    def __init__(self) -> None:
-        super().__init__(conversations=0)
+
+def test_who_is_urgent_in_a_crowd_is_bounded_too(make_rig):
+    """Strangers who all say stop are no way around it."""
+    rig = make_rig(limits=Crowded(0))
+    outcomes = [rig.accept(replace(turn("/stop"), conversation=room)).outcome for room in ROOMS[:21]]
+    assert outcomes == ["new"] * 20 + ["crowded"]
+
+
+@pytest.mark.parametrize("urgent", [{"text": "/stop"}, {"tap": "1x"}, {"text": "yes"}])
+def test_full_mailbox_takes_ten_who_decide_or_stop(make_rig, urgent):
+    """Whoever wants out is heard over what was said before; the eleventh is not."""
+    rig = make_rig(limits=Limits(waiting=1))
+    held, _ = shown(rig)
+    assert rig.accept(turn("a", user="ben")).outcome == "new"
+    assert rig.accept(turn("b", user="ben")).outcome == "full"
+    assert [rig.accept(turn(**urgent)).outcome for _ in range(11)] == ["new"] * 10 + ["full"]
+    assert rig.mailbox.renew(held) == (12 if urgent == {"text": "/stop"} else 0)
+
+
+def test_refused_one_hears_it_once_however_long_the_platform_is_away(make_rig):
+    """The newest word waits, in the place of the one before."""
+    rig = make_rig(limits=Limits(waiting=1))
+    rig.accept(turn("a"))
+    for _ in range(5):
+        assert rig.accept(turn("b")).outcome == "full"
+        held, told = rig.mailbox.lease(CHAT.id, "w1")
+        rig.outbox.postpone(held, told, 60)
+        rig.pass_time(61)
+    held, told = rig.mailbox.lease(CHAT.id, "w1")
+    assert told.delivery(held).reply.text == ENGLISH.busy()
+    assert rig.outbox.settle(held, told, receipt="m1").turn.text == "a"
+
+
+def test_word_that_may_have_arrived_is_followed_by_one_more_at_most(make_rig):
+    """It stays what it was; the newest waits behind it."""
+    rig = make_rig(limits=Limits(waiting=1))
+    rig.accept(turn("a"))
+    for _ in range(4):
+        rig.accept(turn("b"))
+        held, told = rig.mailbox.lease(CHAT.id, "w1")
+        rig.outbox.postpone(held, told, 60, "suspect")
+        rig.pass_time(61)
+    held, first = rig.mailbox.lease(CHAT.id, "w1")
+    second = rig.outbox.settle(held, first, receipt="m1")
+    assert (first.number, second.number) == (1, 2)
+    assert rig.outbox.settle(held, second, receipt="m2").turn.text == "a"
+
+
+#: Other conversations of the same shard: a crowd is counted shard by shard.
+ROOMS = [
+    room
+    for room in (Conversation("chat", f"room {n}") for n in range(4000))
+    if shard_of(room.id) == shard_of(CHAT.id)
+]  # fmt: skip
+
+
+class Crowded(Limits):
+    """So many conversations may have work, without the room that a shard has for an uneven spread."""
+
+    def __init__(self, conversations: int = 0) -> None:
+        super().__init__(conversations=conversations)
+
+    def admit(self, conversations: int) -> None:
+        """From now on so many may."""
+        object.__setattr__(self, "conversations", conversations)
 
     @property
     def per_shard(self) -> int:
         """Exactly so many."""
         return self.conversations
+
+
+def turn_in(room: Conversation) -> Turn:
+    """A turn in another room."""
+    return replace(turn(), conversation=room)
+
+
+def finish(rig, room: Conversation) -> None:
+    """Its one turn is answered without a word."""
+    held, work = rig.mailbox.lease(room.id, "w1")
+    assert rig.mailbox.commit(held, work, Change(), let_go=True) is None
+
+
+def is_told(rig, room: Conversation) -> bool:
+    """Whether a word of a refusal, and nothing else, waits in this room. It is sent."""
+    held, told = rig.mailbox.lease(room.id, "w1") or (None, None)
+    if held and told:
+        return rig.outbox.settle(held, told, receipt="m1", let_go=True) is None
+    return held is not None and rig.mailbox.release(held) is not None
 
 
 def test_a_burst_of_plain_words_is_seen_and_finished_as_one(rig):

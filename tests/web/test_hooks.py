@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import logging
+import socket
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from redis import Redis
 from redis.connection import UnixDomainSocketConnection
 from redis.exceptions import ConnectionError as RedisConnectionError
 
@@ -16,8 +20,9 @@ from channels.types import HookAnswer, Received, StatusUpdate, Tap
 from channels.web import MAX_BODY
 from tests.contracts.rigs import voice
 from tests.web.services import PUBLIC_URL, TURN, FakeChannel, FakeDeliveries, FakeMailbox, browser
+from workers.deliveries import RedisDeliveries
 from workers.mailbox import LUA, RedisMailbox
-from workers.redis import Scripts, connect
+from workers.redis import Scripts, connect, hurry
 from workers.spool import Spool
 from workers.spool_file import Limits, SpoolFile
 
@@ -42,6 +47,52 @@ def test_storage_that_is_away_is_tried_twice_and_never_waited_for(tmp_path: Path
     mailbox = RedisMailbox(Scripts(connect(f"unix://{tmp_path}/redis.sock"), LUA), voice)
     answer = browser(FakeChannel(Received(turns=(TURN,))), mailbox).post("/hooks/shop")
     assert (answer.status_code, len(tries)) == (503, 2)
+
+
+def test_storage_that_hangs_holds_up_one_webhook(silent: socket.socket, monkeypatch: pytest.MonkeyPatch):
+    """It takes connections and says nothing: who waited in vain does not wait again, and the next ones do not wait."""
+    monkeypatch.setattr("workers.breather.BREATHER", 1000.0)
+    mailbox = RedisMailbox(Scripts(hurried(silent), LUA), voice)
+    client = browser(FakeChannel(Received(turns=(TURN,))), mailbox)
+    answers = [client.post("/hooks/shop") for _ in range(5)]
+    assert {(answer.status_code, answer.headers["Retry-After"]) for answer in answers} == {(503, "5")}
+    assert connections_to(silent) == 1
+
+
+def test_status_is_not_waited_for_either_where_storage_hangs(silent: socket.socket, monkeypatch: pytest.MonkeyPatch):
+    """Whatever a webhook brings, it asks the same server."""
+    monkeypatch.setattr("workers.breather.BREATHER", 1000.0)
+    hook, redis = Received(statuses=(StatusUpdate("SM1", "failed", "63016", "wa:aa#3"),)), hurried(silent)
+    mailbox, kept = RedisMailbox(Scripts(redis, LUA), voice), RedisDeliveries(Scripts(redis, LUA))
+    turns, statuses = FakeChannel(Received(turns=(TURN,))), FakeChannel(hook)
+    assert browser(turns, mailbox).post("/hooks/shop").status_code == 503
+    assert browser(statuses, mailbox, deliveries=kept).post("/hooks/shop").status_code == 503
+    assert connections_to(silent) == 1
+
+
+@pytest.fixture
+def silent() -> Iterator[socket.socket]:
+    """A server that takes connections and never says a word."""
+    with socket.create_server(("127.0.0.1", 0), backlog=64) as server:
+        server.setblocking(False)
+        yield server
+
+
+def hurried(server: socket.socket) -> Redis:
+    """A web process's client of this server."""
+    client = connect(f"redis://127.0.0.1:{server.getsockname()[1]}")
+    hurry(client, answer_seconds=0.05)
+    return client
+
+
+def connections_to(server: socket.socket) -> int:
+    """How many came, and wait to be taken."""
+    count = 0
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            server.accept()[0].close()
+            count += 1
+    return count
 
 
 def test_turn_on_the_spool_is_acknowledged(tmp_path: Path):

@@ -85,6 +85,36 @@ def test_server_that_does_not_answer_is_tried_as_often_as_the_client_says(redis_
     assert len(tried) == 4
 
 
+def test_one_that_got_no_answer_leaves_no_others_to_wait_on(redis_client, connections, monkeypatch):
+    """A server that vanished without a word left all of them dead: each would cost a caller all his patience."""
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda _: connections.ask("ECHO", "x" * 100_000), range(100)))
+    before = opened(redis_client)
+    with monkeypatch.context() as patches:
+        patches.setattr(AbstractConnection, "read_response", lambda *_, **__: _no_answer())
+        with pytest.raises(RedisTimeoutError):
+            connections.ask("PING")
+    assert str(connections.ask("CLIENT", "ID")) not in before
+
+
+@pytest.mark.parametrize(("patient", "tries"), [(False, 1), (True, 9)])
+def test_only_the_patient_wait_again_for_what_was_not_answered(redis_url, monkeypatch, patient, tries):
+    """For all others one wait is long enough; a connection that broke is another matter."""
+    asked = []
+    with connect(redis_url, patient=patient) as client, monkeypatch.context() as patches:
+        connections = Connections.of(client)
+        connections.ask("PING")
+        patches.setattr("redis.retry.sleep", lambda _: None)
+        patches.setattr(AbstractConnection, "read_response", lambda *_, **__: asked.append("") or _no_answer())
+        with pytest.raises(RedisTimeoutError):
+            connections.ask("PING")
+    assert len(asked) == tries
+
+
+def _no_answer() -> None:
+    raise RedisTimeoutError("Timeout reading from socket")
+
+
 def _time_out() -> None:
     raise TimeoutError
 

@@ -14,10 +14,11 @@ from channels.types import Conversation
 from tests.contracts.rigs import CHAT, MemoryRig, turn
 from tests.contracts.test_lanes import claim_of, lease, look, shown
 from workers import spool as spool_module
+from workers.breather import BREATHER
 from workers.lane import Change
 from workers.mailbox import Limits as Door
 from workers.redis import Halted
-from workers.spool import BREATHER, Spool
+from workers.spool import Spool
 from workers.spool_file import Limits, SpoolFile, SpoolFull, SpoolUnusable
 
 AWAY = RedisConnectionError("Error 111 connecting to redis:6379")

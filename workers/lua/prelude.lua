@@ -22,6 +22,8 @@ local MAX_TIMERS = 100         -- of one conversation
 local MAX_WAITING = 100        -- replies in a conversation to which others forward theirs
 local SOON = 15000             -- what is due within this has work, or a holder; later ones wait for a platform or a timer
 local BUSY_NOTICE = 60000      -- one whose turns are refused is told so once a minute
+local URGENT_PLACES = 10       -- beyond a full mailbox, for taps, stops and answers to a question
+local SPARE = 10               -- conversations in each share that a crowd leaves free, beside a tenth of its limit
 local MAX_BURST = 10           -- turns that may be worked on as one
 local FIRST = 'first-'         -- what the ids of urgent jobs begin with
 local STALE = 120000           -- what was begun so long ago, without a lane, is in nobody's hands any more
@@ -81,6 +83,16 @@ end
 -- it rings.
 local function awaited()
   return redis.call('ZSCORE', due, conversation) and (number('until') > now() or has_work())
+end
+
+-- Whether so many others of this shard have work, or a holder, that this conversation cannot begin. Beyond `most` a
+-- crowd leaves shares free: the first for telling who is refused, the second for who is urgent.
+local function crowd(most, shares)
+  local room, soon = most + shares * (most / 10 + SPARE), now() + SOON
+  local found = redis.call('ZCOUNT', due, '-inf', soon)
+  if found < room then return false end
+  local mine = redis.call('ZSCORE', due, conversation)
+  return found - (mine and tonumber(mine) <= soon and 1 or 0) >= room
 end
 
 -- Nothing is left to do now: the next timer, if there is one, is what this conversation is due for.

@@ -1,9 +1,10 @@
--- Tell somebody whose turn was refused, once a minute. ARGV: conversation, what to say, RQ job...
-local told = number('told_full')
-if now() - told < BUSY_NOTICE then return 'told' end
-redis.call('HSET', lane, 'told_full', now())
+-- Tell somebody whose turn was refused, once a minute, while not too many wait to be told. ARGV: conversation, what to
+-- say, conversations of this shard that may have work, RQ job...
+if now() - number('told_full') < BUSY_NOTICE then return 'ok' end
 local coming = awaited()
+if not coming and crowd(tonumber(ARGV[3]), 1) then return 'ok' end
+redis.call('HSET', lane, 'told_full', now())
 say('-', ARGV[2])
 keep()
-if not coming then wake(3) end
+if not coming then wake(4) end
 return 'ok'
