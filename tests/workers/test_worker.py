@@ -468,9 +468,16 @@ def test_plain_rq_runs_our_jobs(bare, tmp_path, monkeypatch, kind):
         jobs._processes.pop(parent).loop.close()
 
 
+class Outliving(EmbeddedRedis):
+    """A server that may be started by a thread which ends before it."""
+
+    def prepare(self) -> None:
+        """It does not die with whoever started it."""
+
+
 def test_jobs_go_on_while_redis_is_away_and_are_booked_later(tmp_path, loop, turns):
     """A restart of Redis costs no turn and no worker."""
-    server = EmbeddedRedis(tmp_path)
+    server = Outliving(tmp_path)
     server.start()
     started = partial(StartedJobRegistry, QUEUE, serializer=JSONSerializer)
     with Redis.from_url(server.url) as client:
