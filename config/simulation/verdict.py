@@ -74,6 +74,8 @@ class Reader:
 
     def __init__(self, done: str = DONE) -> None:
         self._asked = ""
+        #: Whose question was heard. One that is said again, however late, is about nothing new.
+        self._heard: set[str] = set()
         #: Words that name no bill, said again in case they had not arrived: the first try may still arrive, when
         #: another question was asked already. Nobody can tell it from an answer to that. By words, the bill.
         self._again: dict[str, str] = {}
@@ -97,7 +99,9 @@ class Reader:
         elif not named and telling.text in self._again:
             telling = replace(telling, marked=True, first_try_for=self._again.pop(telling.text))
         bill = named[0] if named else self._asked
-        self._asked = bill if telling.kind == "question" else self._asked
+        if telling.kind == "question" and bill not in self._heard:
+            self._asked = bill
+            self._heard.add(bill)
         return bill, telling
 
 

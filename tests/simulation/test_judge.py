@@ -251,3 +251,11 @@ def test_marks_need_a_fault() -> None:
     instead = "I was interrupted while sending t1.csv. If it did not arrive, please ask for it again."
     assert judged([replace(SAID, verb="want")], [instead]).marked == 1
     assert Report(Plan(), found, hits=1).exceeded == []
+
+
+def test_a_question_that_is_repeated_late_is_not_what_later_words_are_about() -> None:
+    """A worker that was stopped in mid-send says it, marked, when another question is open already."""
+    acts = [ASK, YES, NEXT, NEXT_YES, replace(NEXT_YES, number=7)]
+    heard = [MARK + ASKED, "Paid b2.", NEXT_ASKED, MARK + ASKED, "Paid b5.", MARK + "You said: yes"]
+    assert promises(judged(acts, heard, [EFFECT, NEXT_EFFECT])) == []
+    assert promises(judged(acts, heard[:-1], [EFFECT, NEXT_EFFECT])) == ["lost"]
