@@ -1,6 +1,6 @@
 """LoopThread: the one event loop of a worker process, on a thread of its own, so that connections outlive a job.
 
-It is uvloop's: a turn takes a sixth less of the processor than on Python's own.
+It is uvloop's: a turn takes less of the processor than on Python's own.
 """
 
 from __future__ import annotations
