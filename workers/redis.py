@@ -25,8 +25,8 @@ from workers.connections import Connections
 SHARDS = 64
 #: What every key of ours begins with.
 PREFIX = "sayso:"
-#: Seconds a web process waits for an answer: longer than nearly every fsync and script takes.
-HURRY_SECONDS = 1.0
+#: Seconds a web process waits for an answer: a disk that is slow takes a second and more for an fsync now and then.
+HURRY_SECONDS = 2.0
 
 #: The arguments that make the RQ job which drains a conversation: keys, id and hash. Empty: nobody is woken.
 WakeUp = Callable[[str], Sequence[str | bytes | int | float]]
@@ -106,7 +106,7 @@ def connect(url: str, *, patient: bool = False, answer_seconds: float | None = N
 def hurry(client: Redis, *, answer_seconds: float = HURRY_SECONDS) -> None:
     """Have a web process's client, before it is used, hold up few of its threads where Redis hangs.
 
-    Whoever asks gives up after `answer_seconds`; then scripts fail at once, but for one caller a second.
+    Whoever asks gives up after `answer_seconds`; then scripts fail at once, but for one caller at a time.
     """
     pool = client.connection_pool
     pool.connection_kwargs |= {"socket_connect_timeout": answer_seconds, "socket_timeout": answer_seconds}

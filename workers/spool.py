@@ -19,6 +19,8 @@ log = logging.getLogger(__name__)
 
 #: Seconds between two looks whether what waits can be handed over.
 ROUND_SECONDS = 0.5
+#: Seconds after which a webhook may find out whether a Redis that was away is there again.
+PAUSE_SECONDS = 1.0
 #: Turns handed over before they are forgotten here, together.
 BATCH = 100
 
@@ -41,8 +43,7 @@ class Spool:
         self._file = file
         self._mailbox = mailbox
         self._clock = clock
-        #: Redis is away: one webhook a second may find out whether it still is.
-        self._breather = Breather(clock=steady)
+        self._breather = Breather(pause_seconds=PAUSE_SECONDS, clock=steady)
         self._watching = 0
         self._lock = threading.Lock()
 

@@ -20,6 +20,7 @@ from channels.types import HookAnswer, Received, StatusUpdate, Tap
 from channels.web import MAX_BODY
 from tests.contracts.rigs import voice
 from tests.web.services import PUBLIC_URL, TURN, FakeChannel, FakeDeliveries, FakeMailbox, browser
+from workers.connections import Connections
 from workers.deliveries import RedisDeliveries
 from workers.mailbox import LUA, RedisMailbox
 from workers.redis import Scripts, connect, hurry
@@ -49,9 +50,8 @@ def test_storage_that_is_away_is_tried_twice_and_never_waited_for(tmp_path: Path
     assert (answer.status_code, len(tries)) == (503, 2)
 
 
-def test_storage_that_hangs_holds_up_one_webhook(silent: socket.socket, monkeypatch: pytest.MonkeyPatch):
+def test_storage_that_hangs_holds_up_one_webhook(silent: socket.socket):
     """It takes connections and says nothing: who waited in vain does not wait again, and the next ones do not wait."""
-    monkeypatch.setattr("workers.breather.BREATHER", 1000.0)
     mailbox = RedisMailbox(Scripts(hurried(silent), LUA), voice)
     client = browser(FakeChannel(Received(turns=(TURN,))), mailbox)
     answers = [client.post("/hooks/shop") for _ in range(5)]
@@ -59,9 +59,8 @@ def test_storage_that_hangs_holds_up_one_webhook(silent: socket.socket, monkeypa
     assert connections_to(silent) == 1
 
 
-def test_status_is_not_waited_for_either_where_storage_hangs(silent: socket.socket, monkeypatch: pytest.MonkeyPatch):
+def test_status_is_not_waited_for_either_where_storage_hangs(silent: socket.socket):
     """Whatever a webhook brings, it asks the same server."""
-    monkeypatch.setattr("workers.breather.BREATHER", 1000.0)
     hook, redis = Received(statuses=(StatusUpdate("SM1", "failed", "63016", "wa:aa#3"),)), hurried(silent)
     mailbox, kept = RedisMailbox(Scripts(redis, LUA), voice), RedisDeliveries(Scripts(redis, LUA))
     turns, statuses = FakeChannel(Received(turns=(TURN,))), FakeChannel(hook)
@@ -79,9 +78,10 @@ def silent() -> Iterator[socket.socket]:
 
 
 def hurried(server: socket.socket) -> Redis:
-    """A web process's client of this server."""
+    """A web process's client of this server, while somebody else finds out whether it answers again."""
     client = connect(f"redis://127.0.0.1:{server.getsockname()[1]}")
     hurry(client, answer_seconds=0.05)
+    Connections.of(client).breather._pause_seconds = 1000.0
     return client
 
 

@@ -1,4 +1,4 @@
-"""Breather: a server that hangs holds up one caller a second, and nobody longer than it hangs."""
+"""Breather: a server that hangs holds up one caller at a time, and nobody longer than it hangs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from workers.breather import BREATHER, Breather
+from workers.breather import Breather
 
 
 class Server:
@@ -15,7 +15,7 @@ class Server:
 
     def __init__(self) -> None:
         self.now, self.asked, self.seconds, self.error = 0.0, 0, 0.0, None
-        self.breather = Breather(slow_seconds=0.25, clock=lambda: self.now)
+        self.breather = Breather(slow_seconds=0.25, pause_seconds=1.0, clock=lambda: self.now)
 
     def hangs(self) -> None:
         """From now on nobody hears from it."""
@@ -57,11 +57,38 @@ def test_one_asks_again_each_second(server: Server):
     """The others go on hearing so, also while he waits for his answer."""
     server.hangs()
     server.ask()
-    server.now += BREATHER
+    server.now += 1.0
     heard = []
     with pytest.raises(RedisTimeoutError, match="Timeout reading"):
         server.breather.ask(lambda: heard.append(server.ask()) or server.question())
     assert (heard, server.ask(), server.asked) == (["NotAsked"], "NotAsked", 2)
+
+
+def test_without_a_pause_the_next_one_finds_out(server: Server):
+    """One at a time: who comes while he waits hears at once, and a server that was slow once loses hardly anybody."""
+    server.breather = Breather(slow_seconds=0.25, clock=lambda: server.now)
+    server.hangs()
+    server.ask()
+    heard = []
+    with pytest.raises(RedisTimeoutError, match="Timeout reading"):
+        server.breather.ask(lambda: heard.append(server.ask()) or server.question())
+    server.answers()
+    assert (heard, server.ask(), server.ask()) == (["NotAsked"], "PONG", "PONG")
+
+
+def test_who_is_interrupted_leaves_finding_out_to_the_next(server: Server):
+    """It does not stay closed for want of an outcome."""
+    server.hangs()
+    server.ask()
+    server.now += 1.0
+
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        server.breather.ask(interrupted)
+    server.answers()
+    assert server.ask() == "PONG"
 
 
 def test_first_answer_opens_it_for_all(server: Server):
@@ -69,7 +96,7 @@ def test_first_answer_opens_it_for_all(server: Server):
     server.hangs()
     server.ask()
     server.answers()
-    server.now += BREATHER
+    server.now += 1.0
     assert [server.ask() for _ in range(3)] == ["PONG"] * 3
 
 
@@ -81,7 +108,7 @@ def test_quick_failure_holds_nobody_up(server: Server, error: Exception):
     server.hangs()
     server.ask()
     server.seconds, server.error = 0.0, error
-    server.now += BREATHER
+    server.now += 1.0
     assert (server.ask(), server.ask()) == (type(error).__name__,) * 2
 
 

@@ -14,11 +14,10 @@ from channels.types import Conversation
 from tests.contracts.rigs import CHAT, MemoryRig, turn
 from tests.contracts.test_lanes import claim_of, lease, look, shown
 from workers import spool as spool_module
-from workers.breather import BREATHER
 from workers.lane import Change
 from workers.mailbox import Limits as Door
 from workers.redis import Halted
-from workers.spool import Spool
+from workers.spool import PAUSE_SECONDS, Spool
 from workers.spool_file import Limits, SpoolFile, SpoolFull, SpoolUnusable
 
 AWAY = RedisConnectionError("Error 111 connecting to redis:6379")
@@ -66,7 +65,7 @@ class Desk:
     def mend(self) -> None:
         """Redis comes back, and is believed to be."""
         self.link.error = None
-        self.steady += BREATHER + 1
+        self.steady += PAUSE_SECONDS + 1
 
     def says(self, *texts: str, to: Spool | None = None, chat: Conversation = CHAT) -> list[str]:
         """What became of these turns at the door. The words are their events' ids too."""
