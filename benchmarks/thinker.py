@@ -13,7 +13,7 @@ from typing import Any
 from agent.messages import Message, Role, UsageStats
 from agent.providers import OfflineProvider
 from agent.providers.base import Completion
-from config.bootstrap import bootstrap, preload
+from config.bootstrap import bootstrap, check_redis, preload
 from config.loader import load_settings
 from config.logs import set_up_logs
 from workers.worker import run_worker
@@ -39,7 +39,9 @@ def main(config: str, data: str, shard: str = "") -> None:
     set_up_logs()
     settings = load_settings(Path(config))
     preload(settings)
-    run_worker(bootstrap(settings, data=Path(data), patient=True, shard=shard, provider=Thinker()))
+    services = bootstrap(settings, data=Path(data), patient=True, shard=shard, provider=Thinker())
+    check_redis(services)
+    run_worker(services)
 
 
 if __name__ == "__main__":

@@ -53,7 +53,7 @@ class Outage:
     count: int
     people: list[Person] = field(default_factory=list)
     said: Counter[str] = field(default_factory=Counter)
-    refused: list[tuple[str, Signed]] = field(default_factory=list)
+    refused: list[tuple[Person, int, str]] = field(default_factory=list)
     sibling: str = ""
     platform: httpx.Client = field(default_factory=lambda: httpx.Client(timeout=30))
 
@@ -69,7 +69,8 @@ class Outage:
             time.sleep(max(0.0, since + seconds - time.monotonic()))
             self.system.redis.restart()
             back = time.monotonic()
-            for hook in self.refused:
+            for person, number, text in self.refused:  # signed anew: a signature is too old after five minutes
+                hook = person.text(number, text)
                 until(lambda hook=hook: self._deliver(*hook).status_code == 200)  # type: ignore[misc]
             until(lambda: not self._spooled(), seconds=PATIENCE)
             drained = time.monotonic() - back
@@ -96,11 +97,11 @@ class Outage:
                 self._post(person, said + 1, text, to_sibling=number % 2 == 1)
 
     def _post(self, person: Person, number: int, text: str, *, to_sibling: bool = False) -> bool:
-        hook = person.text(person.name * 1000 + number, text)
-        answer = self._deliver(*hook, to_sibling=to_sibling)
+        written = (person, person.name * 1000 + number, text)
+        answer = self._deliver(*person.text(*written[1:]), to_sibling=to_sibling)
         assert answer.status_code == 200 or "Retry-After" in answer.headers, answer.text
-        if answer.status_code != 200 and hook not in self.refused:
-            self.refused.append(hook)
+        if answer.status_code != 200 and written not in self.refused:
+            self.refused.append(written)
         return answer.status_code == 200
 
     def _deliver(self, path: str, signed: Signed, *, to_sibling: bool = False) -> httpx.Response:
