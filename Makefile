@@ -44,8 +44,8 @@ duel: .venv/ready-dev  ## two workers at one confirmation: every place where one
 e2e: .venv/ready-dev  ## web, two workers and Redis as processes; every webhook twice
 	$(BIN)/python -m pytest tests/flows -v
 
-kills: .venv/ready-dev  ## 1,000 confirmations, workers killed by kill -9 between claim and outcome; about 4 minutes
-	SAYSO_KILLS=$${SAYSO_KILLS:-1000} $(BIN)/python -m pytest tests/flows/test_kills.py -s
+kills: .venv/ready-dev  ## 5,000 confirmations, workers killed by kill -9 between claim and outcome; four to ten minutes
+	SAYSO_KILLS=$${SAYSO_KILLS:-5000} $(BIN)/python -m pytest tests/flows/test_kills.py -s
 
 failures: .venv/ready-dev  ## the matrix of docs/failures.md: every fault by itself, then all at once; hours on two cores
 	$(BIN)/sayso simulate --matrix --full-size --markdown

@@ -27,7 +27,7 @@ from tests.flows.killer import FREEZE, Killer
 from tests.flows.system import System, TelegramPerson, until
 from workers.redis import PREFIX
 
-#: How many confirmations; `make kills` asks for 1,000.
+#: How many confirmations; `make kills` asks for 5,000.
 COUNT = int(os.environ.get("SAYSO_KILLS", "120"))
 #: How many kills show something: where workers are through faster than the killer strikes, more people come, up to
 #: four times as many.
