@@ -49,7 +49,7 @@ STAGES = {
     "refused": "after the refusal",
     "done": "outcome stored",
     "failed": "outcome stored",
-    "unknown": "outcome stored",
+    "unknown": "told unknown",
 }
 
 _MOMENTS: dict[str, Moment] = {"claimed": "claimed", "started": "started", "done": "outcome", "failed": "outcome"}
