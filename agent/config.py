@@ -8,6 +8,8 @@ from typing import Any, Literal
 
 from agent.messages import Message, ToolCall, UsageStats
 from agent.policy import ToolPolicy
+from agent.providers.base import Provider
+from agent.result_cache import ResultCache
 from agent.tools.artifacts import Artifact
 
 #: Asked before a reviewed call runs, with tool name, arguments and reason. Only `True` lets it run.
@@ -22,6 +24,31 @@ StopReason = Literal["answer", "pending", "terminal", "max_iterations", "provide
 DEFAULT_SYSTEM_PROMPT = (
     "You are a helpful assistant. Use the tools for facts and actions; never claim to have done what no tool did."
 )
+
+
+@dataclass(frozen=True, slots=True)
+class ToolConfig:
+    """What becomes of the results of tools (seed: Tool Result Compression).
+
+    `compress_results`: what is longer than `compress_threshold` characters is summarised before the model reads it, by
+    `compress_model` of `compress_provider`; without them, by the agent's own. `cache` keeps the results of tools that
+    are `cacheable`; without one, none are kept.
+    """
+
+    compress_results: bool = False
+    compress_threshold: int = 2000
+    compress_provider: Provider | None = None
+    compress_model: str | None = None
+    cache: ResultCache | None = None
+
+    def __post_init__(self) -> None:
+        if self.compress_provider is not None and not self.compress_model:
+            raise ValueError(
+                f"compress_provider={self.compress_provider!r} needs a compress_model: "
+                "the agent's own model is rarely known to another provider"
+            )
+        if self.compress_threshold < 1:
+            raise ValueError(f"compress_threshold={self.compress_threshold!r} leaves nothing to read: use 1 or more")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +71,7 @@ class AgentConfig:
     confirm_action: ConfirmAction | None = None
     approval_timeout: float = 60.0
     stop_condition: StopCondition | None = None
+    tool: ToolConfig = field(default_factory=ToolConfig)
 
     def __post_init__(self) -> None:
         if self.max_iterations < 1:

@@ -2,8 +2,17 @@
 
 from agent.tools.artifacts import Artifact, collect_artifacts, emit_artifact
 from agent.tools.decorator import tool
-from agent.tools.errors import ToolError, ToolExecutionError, ToolLoadError, ToolNotFoundError, ToolValidationError
-from agent.tools.loader import LoadedTools, load_all, load_tools
+from agent.tools.errors import (
+    ToolError,
+    ToolExecutionError,
+    ToolLoadError,
+    ToolNotFoundError,
+    ToolParameterError,
+    ToolValidationError,
+)
+from agent.tools.loader import LoadedTools, ToolLoader, load_all, load_tools
+from agent.tools.metadata import ToolMetadata, ToolTag
+from agent.tools.outcome import ToolOutcome
 from agent.tools.registry import ToolRegistry
 from agent.tools.timers import (
     SchedulingError,
@@ -28,10 +37,15 @@ __all__ = [
     "ToolError",
     "ToolExecutionError",
     "ToolLoadError",
+    "ToolLoader",
+    "ToolMetadata",
     "ToolNotFoundError",
+    "ToolOutcome",
     "ToolParameter",
+    "ToolParameterError",
     "ToolRegistry",
     "ToolResult",
+    "ToolTag",
     "ToolValidationError",
     "cancel_scheduled",
     "collect_artifacts",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import mimetypes
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -11,10 +12,14 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from channels.media import MAX_BYTES
 from channels.types import Media
 
 #: The MIME type of bytes that nobody named.
 UNKNOWN_MIME_TYPE = "application/octet-stream"
+
+#: Bytes of one artifact: what the media store takes.
+MAX_ARTIFACT_BYTES = MAX_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +45,9 @@ class Artifact:
         return {each.name: getattr(self, each.name) for each in fields(self) if each.name not in ("data", "kept")}
 
 
+#: A path may have a colon, too, and on Windows begins with one letter and it.
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
+
 _collector: ContextVar[list[Artifact] | None] = ContextVar("sayso_artifacts", default=None)
 
 
@@ -55,8 +63,9 @@ def collect_artifacts() -> Iterator[list[Artifact]]:
 
 
 def emit_artifact(
-    url: str | None = None,
+    source: str | Path | bytes | None = None,
     *,
+    url: str | None = None,
     path: str | Path | None = None,
     data: bytes | None = None,
     mime_type: str | None = None,
@@ -68,12 +77,25 @@ def emit_artifact(
 ) -> Artifact:
     """Hand a file to the user from inside a tool: exactly one of its URL, its path or its bytes.
 
-    Outside a run nothing collects it; the Artifact comes back all the same.
+    The `source` may be any of them: text with a scheme is a URL, other text a path. Files and bytes go through the
+    media store; their `sha256` and `size` (bytes) are computed, and for a URL they are taken as given. Outside a run
+    nothing collects it; the Artifact comes back all the same (seed: Artifacts). Raises ValueError for anything but one
+    source, for a URL that is not http(s), and for a file that is not there or has more than MAX_ARTIFACT_BYTES.
     """
-    if sum(source is not None for source in (url, path, data)) != 1:
+    if sum(each is not None for each in (source, url, path, data)) != 1:
         raise ValueError("emit_artifact needs exactly one of url, path= or data=")
+    if isinstance(source, bytes | bytearray):
+        data = bytes(source)
+    elif isinstance(source, Path) or (isinstance(source, str) and not _SCHEME.match(source)):
+        path = source
+    elif source is not None:
+        url = source
+    if url is not None:
+        _check_url(url)
     if path is not None:
-        data, filename = Path(path).read_bytes(), filename or Path(path).name
+        data, filename = _read(Path(path)), filename or Path(path).name
+    if data is not None and len(data) > MAX_ARTIFACT_BYTES:
+        raise ValueError(f"{filename or 'artifact'!r} has {len(data)} bytes: at most {MAX_ARTIFACT_BYTES} can be sent")
     if data is not None:  # what we can count ourselves we do not take on trust
         sha256, size = hashlib.sha256(data).hexdigest(), len(data)
     mime_type = mime_type or mimetypes.guess_type(filename or url or "")[0] or UNKNOWN_MIME_TYPE
@@ -82,3 +104,17 @@ def emit_artifact(
     if collected is not None:
         collected.append(artifact)
     return artifact
+
+
+def _check_url(url: str) -> None:
+    if not url.startswith(("http://", "https://")):
+        raise ValueError(f"no platform can fetch {url!r}: give an https URL, or the file itself with path= or data=")
+
+
+def _read(path: Path) -> bytes:
+    try:
+        if path.stat().st_size > MAX_ARTIFACT_BYTES:
+            raise ValueError(f"{path.name!r} has {path.stat().st_size} bytes: at most {MAX_ARTIFACT_BYTES} can be sent")
+        return path.read_bytes()
+    except OSError as exc:
+        raise ValueError(f"cannot read the artifact {str(path)!r} ({exc.strerror}): check the path") from exc

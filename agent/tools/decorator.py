@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, overload
 
+from agent.tools.metadata import ToolMetadata
 from agent.tools.preview import Preview
-from agent.tools.schema import describe, infer_parameters
 from agent.tools.tool import Tool
 from agent.tools.undo import UNDO_SECONDS, Undo
 from pending.executors import Reconciler
@@ -36,33 +36,16 @@ def tool(
     typed_code: bool = False,
     version: str = "",
     read_only: bool = False,
+    cacheable: bool = False,
+    cache_ttl: float = 300,
+    namespace: str | None = None,
+    method_name: str | None = None,
+    metadata: ToolMetadata | None = None,
 ) -> Callable[[Callable[..., Any]], Tool]: ...
 
 
 def tool(function: Callable[..., Any] | None = None, /, **options: Any) -> Tool | Callable[[Callable[..., Any]], Tool]:
     """Make a Tool of a function; works bare and with options, see `Tool` for what they mean."""
     if function is not None:
-        return make_tool(function)
-    return lambda decorated: make_tool(decorated, **options)
-
-
-def make_tool(
-    function: Callable[..., Any],
-    *,
-    name: str | None = None,
-    description: str | None = None,
-    param_metadata: Mapping[str, Mapping[str, Any]] | None = None,
-    injected_kwargs: Mapping[str, Any] | None = None,
-    **options: Any,
-) -> Tool:
-    """The Tool of a function; what is not given comes from its signature and docstring."""
-    documented, described = describe(function)
-    injected = injected_kwargs or {}
-    return Tool(
-        name=name or function.__name__,
-        description=description or documented,
-        parameters=infer_parameters(function, param_metadata or {}, described, injected),
-        function=function,
-        injected_kwargs=injected,
-        **options,
-    )
+        return Tool.from_function(function)
+    return lambda decorated: Tool.from_function(decorated, **options)

@@ -2,12 +2,17 @@
 
 ToolError
 ├── ToolNotFoundError    no tool of that name
-├── ToolValidationError  a definition or arguments that cannot work
+├── ToolValidationError  a definition that cannot work
+│   └── ToolParameterError   a call with arguments that its tool refuses
 ├── ToolExecutionError   the tool's own code failed
+│   └── EffectUnknownError   somebody else was asked to act, and no answer came
 └── ToolLoadError        a module of tools cannot be imported
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
 
 
 class ToolError(Exception):
@@ -19,11 +24,49 @@ class ToolNotFoundError(ToolError):
 
 
 class ToolValidationError(ToolError):
-    """Raised when a tool is defined wrongly, or called with arguments its schema refuses."""
+    """Raised when a tool is defined wrongly, or called with arguments its schema refuses.
+
+    `issue` says what is wrong with `param_name` of `tool_name`, `suggestion` what to do; without a `message` they make
+    one.
+    """
+
+    def __init__(
+        self, message: str = "", *, tool_name: str = "", param_name: str = "", issue: str = "", suggestion: str = ""
+    ) -> None:
+        told = f"tool {tool_name!r}: {f'{param_name!r}: ' if param_name else ''}{issue}"
+        super().__init__(message or (f"{told}. {suggestion}" if suggestion else told))
+        self.tool_name = tool_name
+        self.param_name = param_name
+        self.issue = issue
+        self.suggestion = suggestion
+
+
+class ToolParameterError(ToolValidationError):
+    """Raised when a call has arguments that its tool refuses; the text is what a model corrects itself from."""
 
 
 class ToolExecutionError(ToolError):
-    """Raised when a tool's own code failed; the cause is chained."""
+    """Raised when a tool's own code failed. The cause is chained, and in `error`; `params` is what it was called with.
+
+    `params` stays out of the text: arguments are the user's words.
+    """
+
+    def __init__(
+        self,
+        message: str = "",
+        *,
+        tool_name: str = "",
+        error: BaseException | None = None,
+        params: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__(message or f"tool {tool_name!r} failed: {type(error).__name__}: {error}")
+        self.tool_name = tool_name
+        self.error = error
+        self.params = dict(params or {})
+
+
+class EffectUnknownError(ToolExecutionError):
+    """Raised when somebody else was asked to act and no answer came: whether it took effect, nobody can tell."""
 
 
 class ToolLoadError(ToolError):

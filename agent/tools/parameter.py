@@ -3,24 +3,53 @@
 from __future__ import annotations
 
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic import BeforeValidator
 
+from agent.tools.errors import ToolValidationError
+
+#: JSON's names of types, and ours.
+JSON_TYPES: Mapping[str, Any] = {
+    "string": str, "integer": int, "number": float, "boolean": bool, "array": list, "object": dict, "null": None,
+}  # fmt: skip
+#: Text that small models send for a boolean.
+TRUE_WORDS, FALSE_WORDS = ("true", "1", "yes", "on"), ("false", "0", "no", "off")
+_NAMES = {hint: name for name, hint in JSON_TYPES.items()}
+
 
 @dataclass(frozen=True, slots=True)
 class ToolParameter:
-    """One argument: `param_type` is any type hint, `element_type` what a bare list or dict holds."""
+    """One argument: `param_type` is any type hint, `element_type` what a bare list or dict holds.
 
-    name: str
+    In its other spelling `type` names a JSON type instead, and an argument is optional unless it says `required=True`
+    (seed: Tools Protocol Specification); `parameters={"city": ToolParameter(type="string")}` gives the name.
+    `json_schema` is the schema itself, where the tool was described by one.
+    """
+
+    name: str = ""
     param_type: Any = str
     description: str = ""
-    required: bool = True
+    required: bool | None = None
     enum: Sequence[Any] | None = None
     default: Any = None
     element_type: Any = None
+    type: str = ""
+    json_schema: Mapping[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        if self.required is None:
+            object.__setattr__(self, "required", not self.type and self.default is None)
+        if not self.type:
+            object.__setattr__(self, "type", _NAMES.get(get_origin(self.param_type) or self.param_type, ""))
+        elif self.type in JSON_TYPES:
+            object.__setattr__(self, "param_type", self.param_type if self._is_narrower else JSON_TYPES[self.type])
+        else:
+            known = ", ".join(JSON_TYPES)
+            raise ToolValidationError(f"parameter {self.name!r} has the type {self.type!r}; known: {known}")
 
     @property
     def annotation(self) -> Any:
@@ -30,10 +59,17 @@ class ToolParameter:
 
     def to_schema(self) -> dict[str, Any]:
         """The JSON schema of this one argument."""
-        from agent.tools.schema import build_model, json_schema  # schema is built from parameters
+        if self.json_schema is not None:
+            return dict(self.json_schema)
+        from agent.tools.typed_arguments import TypedArguments  # which is built from parameters
 
-        schema: dict[str, Any] = json_schema(build_model("parameter", [self]))["properties"][self.name]
+        schema: dict[str, Any] = TypedArguments("parameter", [self]).schema["properties"][self.name]
         return schema
+
+    @property
+    def _is_narrower(self) -> bool:
+        """Whether a hint says more than the JSON type beside it, as after `dataclasses.replace`."""
+        return _NAMES.get(get_origin(self.param_type) or self.param_type) == self.type
 
     def _collection(self) -> Any:
         if self.element_type is None:
@@ -47,18 +83,44 @@ def is_union(hint: Any) -> bool:
 
 
 def lenient(hint: Any) -> Any:
-    """The hint, with Literal numbers and booleans also read from text: small models quote everything."""
-    if get_origin(hint) is Literal:
-        return Annotated[hint, BeforeValidator(_from_text(get_args(hint)))]
+    """The hint, with chosen numbers and booleans also read from text, at any depth: small models quote everything, and
+    Gemini has no other choices.
+
+    An Iterable is a list: pydantic would check its items one by one, in the middle of the function that reads them.
+    """
+    origin, inside = get_origin(hint), get_args(hint)
+    if origin is Literal and not all(isinstance(choice, str) for choice in inside):
+        return Annotated[hint, _reader(inside)]
+    if isinstance(hint, type) and issubclass(hint, Enum):
+        values = [each.value for each in hint]
+        return hint if all(isinstance(value, str) for value in values) else Annotated[hint, _reader(values)]
+    if origin is Annotated:
+        return Annotated[(lenient(inside[0]), *inside[1:])]
     if is_union(hint):
-        return Union[tuple(lenient(part) for part in get_args(hint))]  # noqa: UP007  # built at run time
+        return Union[tuple(map(lenient, inside))]  # noqa: UP007  # built at run time
+    if origin in _HOLDERS:
+        return _HOLDERS[origin][tuple(map(lenient, inside))]
     return hint
 
 
-def _from_text(choices: Sequence[Any]) -> Callable[[Any], Any]:
-    by_text = {str(choice).lower(): choice for choice in choices if not isinstance(choice, str)}
+#: What holds others, and what they are held in.
+_HOLDERS: Mapping[Any, Any] = {list: list, set: set, frozenset: frozenset, tuple: tuple, dict: dict, Iterable: list}
+
+
+def _spelled(choice: Any) -> Iterator[str]:
+    if isinstance(choice, bool):
+        yield from TRUE_WORDS if choice else FALSE_WORDS
+    elif not isinstance(choice, str):
+        yield str(choice).lower()
+
+
+def _reader(choices: Sequence[Any]) -> BeforeValidator:
+    by_text = {word: choice for choice in reversed(choices) for word in _spelled(choice)}
 
     def read(value: Any) -> Any:
-        return by_text.get(value.lower(), value) if isinstance(value, str) and value not in choices else value
+        if isinstance(value, str) and value not in choices:
+            return by_text.get(value.lower(), value)
+        # JSON has one kind of number: 1.0 is a member of an enum that has 1.
+        return int(value) if isinstance(value, float) and value.is_integer() else value
 
-    return read
+    return BeforeValidator(read)

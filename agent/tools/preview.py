@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import inspect
+import json
+import re
 import string
 from collections.abc import Callable, Collection, Mapping
+from datetime import date, time
+from decimal import Decimal
+from enum import Enum
 from typing import Any
+
+from pydantic_core import to_jsonable_python
 
 from agent.tools.errors import ToolValidationError
 from pending.action import readable
@@ -13,9 +21,28 @@ from pending.results import ToolResult
 #: A format template over the arguments, or a function of them. A ToolResult means: there is nothing to propose.
 Preview = str | Callable[..., str | ToolResult]
 
+#: Values that no Markdown hides in, and that templates may format: {euros:.2f}, {day:%d.%m.%Y}.
+_NUMBERS = (int, float, Decimal, date, time)
+#: What Markdown would read as anything but itself: links, code, emphasis, entities, escapes. An underscore inside a
+#: word and a star between spaces are themselves anyway.
+_MARKUP = re.compile(
+    r"""()(
+        \\(?=[!-/:-@\[-`{-~]|$) | [`\[] | <(?=\S) | &(?=\#?\w+;) | ~(?=~) | (?<=~)~
+        | (?<!\s)\* | \*(?!\s|$) | (?<![^\W_])_ | _(?![^\W_])
+    )""",
+    re.VERBOSE,
+)
+#: What it would read so at the beginning of a line: headings, quotes, bullets, rules; and numbers of a list.
+_AT_START = re.compile(r"^()(\#(?=\#{0,5}(?:\s|$)) | > | [+-](?=\s|$) | [-=](?=[-=\s]*$))", re.VERBOSE)
+_NUMBER_AT_START = re.compile(r"^(\d{1,9})([.)])(?=\s|$)")
+#: What could pass for the end of an argument in a list of them.
+_ENDS_EARLY = re.compile(r'[,="\n]')
+
 
 def check_preview(tool_name: str, preview: Preview | None, names: Collection[str]) -> None:
-    """Refuse a template that is malformed, or names an argument the tool does not have."""
+    """Refuse a template that is malformed, or names an argument the tool does not have, and an async function."""
+    if inspect.iscoroutinefunction(preview):
+        raise ToolValidationError(f"preview of {tool_name!r} is async: give a plain function, which runs in a thread")
     if not isinstance(preview, str):
         return
     try:
@@ -31,25 +58,72 @@ def _root(field: str) -> str:
     return field.split(".")[0].split("[")[0]
 
 
-def preview_words(tool_name: str, preview: Preview | None, args: Mapping[str, Any]) -> str | ToolResult:
-    """The preview of one call. Raises ValueError when it comes out empty: nobody can agree to nothing."""
-    words = _words(tool_name, preview, args)
+def preview_words(
+    tool_name: str, preview: Preview | None, args: Mapping[str, Any], optional: Collection[str] = ()
+) -> str | ToolResult:
+    """The preview of one call. Raises TypeError when it is no text, ValueError when it comes out empty: nobody can
+    agree to nothing.
+
+    Without a template or function it is the tool's name and every argument, whole; of those that are None, the
+    `optional` ones, which are None where nobody gives them, are left out. Arguments stand in it and in templates as
+    they are: nothing in one can hide a part of it, pass for another argument, or begin a line of its own. What a
+    function returns is its author's Markdown.
+    """
+    words = _words(tool_name, preview, args, optional)
+    if not isinstance(words, str | ToolResult):
+        raise TypeError(f"the preview of {tool_name!r} is {words!r}: return text, or a ToolResult to propose nothing")
     if isinstance(words, str) and not words.strip():
         raise ValueError(f"the preview of {tool_name!r} is empty: say what will happen")
     return words
 
 
-def _words(tool_name: str, preview: Preview | None, args: Mapping[str, Any]) -> str | ToolResult:
+def _words(
+    tool_name: str, preview: Preview | None, args: Mapping[str, Any], optional: Collection[str]
+) -> str | ToolResult:
     if isinstance(preview, str):
-        return preview.format(**{name: _plain(value) for name, value in args.items()})
+        return _LiteralFormatter().vformat(preview, (), args)
     if preview is not None:
         return preview(**args)
-    listed = ", ".join(f"{name} = {_plain(value)}" for name, value in args.items() if value is not None)
-    return f"{tool_name}: {listed}" if listed else tool_name
+    said = {name: value for name, value in args.items() if value is not None or name not in optional}
+    listed = ", ".join(f"{literal(name)} = {_listed(value)}" for name, value in said.items())
+    return f"{literal(tool_name)}: {listed}" if listed else literal(tool_name)
 
 
-def _plain(value: Any) -> Any:
-    """A value as it stands in a preview: words on one line, without marks that change how the rest of it reads."""
-    if not isinstance(value, str):
-        return value
-    return " ".join(readable(value).split())
+class _LiteralFormatter(string.Formatter):
+    """Fills a template with values that stand in it as they are, attributes and items of arguments too."""
+
+    def format_field(self, value: Any, format_spec: str) -> str:
+        """One value in words."""
+        if isinstance(value, str):
+            return str(format(literal(value), format_spec))
+        if isinstance(value, _NUMBERS):
+            return str(format(value, format_spec))
+        return literal(str(format(value, format_spec)) if format_spec else _in_words(value))
+
+
+def _listed(value: Any) -> str:
+    """A value in a list of arguments: in quotes where its end would not be seen."""
+    words = _in_words(value)
+    if isinstance(value, str) and (not words.strip() or _ENDS_EARLY.search(words)):
+        words = json.dumps(words, ensure_ascii=False)
+    return literal(words)
+
+
+def _in_words(value: Any) -> str:
+    """A value as text: what holds others as the JSON that is stored, so that none of its parts is left out."""
+    plain = to_jsonable_python(value, fallback=str)
+    if isinstance(plain, list | dict):
+        return json.dumps(plain, ensure_ascii=False)
+    return str(value.value if isinstance(value, Enum) else value)
+
+
+def literal(text: str) -> str:
+    """The text on one line, spelled so that Markdown shows its very characters, without marks that nobody sees."""
+    line = " ".join(readable(text).split())
+    for pattern in (_MARKUP, _AT_START, _NUMBER_AT_START):
+        line = pattern.sub(_escaped, line)
+    return line
+
+
+def _escaped(found: re.Match[str]) -> str:
+    return f"{found[1]}\\{found[2]}"

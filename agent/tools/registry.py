@@ -1,46 +1,219 @@
-"""ToolRegistry: tools that belong together, found by name."""
+"""ToolRegistry: tools that belong together, found by name, switched on and off, and called by it."""
 
 from __future__ import annotations
 
+import asyncio
 import difflib
-from collections.abc import Callable, Collection
-from typing import Any
+import threading
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any, Protocol, runtime_checkable
 
-from agent.tools.decorator import make_tool
-from agent.tools.errors import ToolNotFoundError, ToolValidationError
-from agent.tools.tool import Tool
+from agent.tools.errors import ToolError, ToolNotFoundError, ToolValidationError
+from agent.tools.members import members
+from agent.tools.outcome import ToolOutcome
+from agent.tools.tool import Tool, without_reason
+from agent.tools.truncation import truncate
+from agent.tools.typed_arguments import quoted
+from agent.tools.vendors import ApiFormat
+from workers.offload import run_sync
+
+
+class Call(Protocol):
+    """A call as a model makes it; `agent.ToolCall` is one."""
+
+    @property
+    def tool_name(self) -> str:
+        """Whom it calls."""
+
+    @property
+    def parameters(self) -> Mapping[str, Any]:
+        """With what."""
+
+
+@runtime_checkable
+class Toolset(Protocol):
+    """Tools that may change while their agent lives; a ToolRegistry is one."""
+
+    def all(self) -> list[Tool]:
+        """Those there are now."""
+        ...
 
 
 class ToolRegistry:
-    """Holds the tools of one module or one agent; names are unique in it."""
+    """Holds the tools of one module, one channel or one agent; names are unique in it.
 
-    def __init__(self) -> None:
+    An agent that is given the registry itself, and not its `all()`, sees at each run what is in it then. Each tool has
+    a source, which is how the tools of one file or server are replaced together. Reading is safe from any thread;
+    changes put a new table in the old one's place. With `think_augment` models are asked for a reason with each call of
+    a tool that does not say otherwise.
+    """
+
+    def __init__(self, tools: Iterable[Tool] = (), *, think_augment: bool = False) -> None:
         self._tools: dict[str, Tool] = {}
+        self._sources: dict[str, str] = {}
+        self._disabled: dict[str, str] = {}
+        self._think_augment = think_augment
+        self._changes = threading.RLock()
+        for tool in tools:
+            self.register(tool)
 
     def tool(self, **options: Any) -> Callable[[Callable[..., Any]], Tool]:
         """The `tool` decorator with the same options, which also registers."""
-        return lambda function: self.register(make_tool(function, **options))
+        return lambda function: self.register(Tool.from_function(function, **options))
 
-    def register(self, tool: Tool) -> Tool:
-        """Add a tool and hand it back. Raises ToolValidationError when another one has its name."""
-        if self._tools.get(tool.name, tool) is not tool:
-            raise ToolValidationError(f"two tools are called {tool.name!r}: rename one with name=")
-        self._tools[tool.name] = tool
+    def register(self, tool: Tool | Callable[..., Any], *, namespace: str | None = None, source: str = "") -> Tool:
+        """Add a tool, or a function as one, and hand it back as it is called here.
+
+        Raises ToolValidationError when another one has its name.
+        """
+        made = tool if isinstance(tool, Tool) else Tool.from_function(tool)
+        made = made.update_namespace(namespace)
+        with self._changes:
+            if self._tools.get(made.name, made) is not made:
+                raise ToolValidationError(
+                    f"two tools are called {made.name!r}: rename one with name=, or use a namespace"
+                )
+            self._sources = {**self._sources, made.name: source}
+            self._tools = {**self._tools, made.name: made}
+        return made
+
+    def register_from(self, target: Any, *, namespace: bool | str = False, source: str = "") -> list[Tool]:
+        """Add the public functions of a module, or the public methods of a class or an instance.
+
+        `namespace=True` takes the target's own name for it. Raises ToolValidationError, and then adds none.
+        """
+        tools = members(target, namespace)
+        with self._changes:
+            self._check_free(tools, source)
+            return [self.register(tool, source=source) for tool in tools]
+
+    def replace_source(self, source: str, tools: Iterable[Tool]) -> None:
+        """From now on a source has these tools. Raises ToolValidationError, and then changes nothing."""
+        made = list(tools)
+        with self._changes:
+            self._check_free(made, source)
+            kept = {name: each for name, each in self._tools.items() if self._sources[name] != source}
+            self._sources = {**{name: self._sources[name] for name in kept}, **{each.name: source for each in made}}
+            self._tools = {**kept, **{each.name: each for each in made}}
+
+    def remove(self, name: str) -> Tool:
+        """Take a tool out. Raises ToolNotFoundError."""
+        with self._changes:
+            tool = self.get(name)
+            self._tools = {other: each for other, each in self._tools.items() if other != name}
+            self._disabled.pop(name, None)
         return tool
 
     def get(self, name: str) -> Tool:
-        """The tool of that name. Raises ToolNotFoundError."""
-        if name not in self._tools:
+        """The tool of that name, switched off or not. Raises ToolNotFoundError."""
+        tool = self._tools.get(name)
+        if tool is None:
             raise ToolNotFoundError(unknown_tool(name, self._tools))
-        return self._tools[name]
+        return tool
 
-    def all(self) -> list[Tool]:
-        """Every tool, in the order of registration."""
-        return list(self._tools.values())
+    def all(self, *, tags: Collection[str] = (), exclude_tags: Collection[str] = ()) -> list[Tool]:
+        """Every tool that is switched on, in the order of registration: with any of `tags`, and none of the others."""
+        return [
+            tool
+            for name, tool in self._tools.items()
+            if name not in self._disabled
+            and (not tags or tool.metadata.all_tags.intersection(tags))
+            and not tool.metadata.all_tags.intersection(exclude_tags)
+        ]
+
+    def disable(self, name: str, reason: str = "") -> None:
+        """Switch a tool off: no model sees it, and it is not called. Raises ToolNotFoundError."""
+        self.get(name)
+        self._disabled[name] = reason
+
+    def enable(self, name: str) -> None:
+        """Switch it on again. Raises ToolNotFoundError."""
+        self.get(name)
+        self._disabled.pop(name, None)
+
+    def is_enabled(self, name: str) -> bool:
+        """Whether there is such a tool, and it is switched on."""
+        return name in self._tools and name not in self._disabled
+
+    def get_schemas(self, api_format: ApiFormat = "openai-chat", *, strict: bool = False) -> list[dict[str, Any]]:
+        """The definitions of all tools that are switched on, for one vendor's API."""
+        return [tool.get_schema(api_format, strict=strict, _think_augment=self._augments(tool)) for tool in self.all()]
+
+    def execute_tool(self, tool_name: str, /, **parameters: Any) -> Any:
+        """Run a tool and return its own value. Raises ToolError, and what the tool raises."""
+        return self._enabled(tool_name).run_raw(parameters)
+
+    async def aexecute_tool(self, tool_name: str, /, **parameters: Any) -> Any:
+        """`execute_tool` in an event loop."""
+        return await self._enabled(tool_name).arun_raw(parameters)
+
+    def execute_tool_calls(self, tool_calls: Sequence[Call]) -> list[ToolOutcome]:
+        """`aexecute_tool_calls` for sync code."""
+        return run_sync(self.aexecute_tool_calls(tool_calls))
+
+    async def aexecute_tool_calls(self, tool_calls: Sequence[Call]) -> list[ToolOutcome]:
+        """Run the calls of one answer, at once where their tools are `is_concurrency_safe`; nothing is raised.
+
+        The outcomes come in the order of the calls; results are texts, cut to their tool's `max_result_size`. No policy
+        is asked: that is the agent's business.
+        """
+        outcomes: dict[int, ToolOutcome] = {}
+        for group in batches(tool_calls, self._may_run_beside_others):
+            ran = await asyncio.gather(*(self._outcome(tool_calls[at]) for at in group))
+            outcomes.update(zip(group, ran, strict=True))
+        return [outcomes[at] for at in range(len(tool_calls))]
+
+    async def _outcome(self, call: Call) -> ToolOutcome:
+        try:
+            tool = self._enabled(call.tool_name)
+            parameters = call.parameters
+            if self._augments(tool) and not tool.metadata.think_augment:
+                parameters = without_reason(tool, parameters)
+            text = await tool.aexecute(parameters)
+            return ToolOutcome(True, truncate(text, tool.metadata.max_result_size))
+        except ToolError as exc:
+            return ToolOutcome(False, error=str(exc))
+
+    def _may_run_beside_others(self, call: Call) -> bool:
+        tool = self._tools.get(call.tool_name)
+        return tool is None or tool.metadata.is_concurrency_safe
+
+    def _augments(self, tool: Tool) -> bool:
+        own = tool.metadata.think_augment
+        return self._think_augment if own is None else own
+
+    def _enabled(self, name: str) -> Tool:
+        tool = self.get(name)
+        if name in self._disabled:
+            why = f": {self._disabled[name]}" if self._disabled[name] else ""
+            raise ToolNotFoundError(f"tool {name!r} is switched off{why}; enable({name!r}) switches it on")
+        return tool
+
+    def _check_free(self, tools: Sequence[Tool], source: str) -> None:
+        names = [tool.name for tool in tools]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        taken = sorted(name for name in names if name in self._tools and (not source or self._sources[name] != source))
+        if twice or taken:
+            name = (twice or taken)[0]
+            raise ToolValidationError(f"two tools are called {name!r}: rename one with name=, or use a namespace")
+
+
+def batches(calls: Sequence[Call], may_run_beside_others: Callable[[Call], bool]) -> list[list[int]]:
+    """The calls, by index, in groups that run at once: one after the other, in order, those that must be alone."""
+    groups: list[list[int]] = []
+    joinable = False
+    for at, call in enumerate(calls):
+        safe = may_run_beside_others(call)
+        if safe and joinable:
+            groups[-1].append(at)
+        else:
+            groups.append([at])
+        joinable = safe
+    return groups
 
 
 def unknown_tool(name: str, known: Collection[str]) -> str:
     """The sentence that tells a person or a model which names exist."""
-    close = difflib.get_close_matches(name, known, n=1)
+    close = difflib.get_close_matches(str(name), known, n=1)
     hint = f"did you mean {close[0]!r}? " if close else ""
-    return f"unknown tool {name!r}; {hint}known: {sorted(known)!r}"
+    return f"unknown tool {quoted(name)}; {hint}known: {sorted(known)!r}"

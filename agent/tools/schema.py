@@ -1,166 +1,165 @@
-"""Schema: from a function's type hints and docstring to a validator, and to the JSON schema a model reads."""
+"""Schema: JSON Schema as models read it: one plain object, definitions in their places, no decoration."""
 
 from __future__ import annotations
 
-import difflib
-import inspect
-import types
-import typing
-from collections.abc import Callable, Collection, Mapping, Sequence
+import math
+from collections.abc import Mapping
 from typing import Any
 
-import docstring_parser
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
-from pydantic.errors import PydanticUserError
+#: The parts of a schema that hold one schema, a list of them, or a mapping to them.
+ONE = (
+    "items",
+    "additionalProperties",
+    "not",
+    "contains",
+    "propertyNames",
+    "if",
+    "then",
+    "else",
+    "unevaluatedProperties",
+)
+LISTS = ("anyOf", "oneOf", "allOf", "prefixItems")
+MAPS = ("properties", "patternProperties", "dependentSchemas")
+#: Where definitions are kept, in the new and the old spelling.
+DEFINITIONS = ("$defs", "definitions")
 
-from agent.tools.errors import ToolValidationError
-from agent.tools.parameter import ToolParameter, is_union
+#: Definitions that are put in place. Each may refer to others twice: without an end they double and double again.
+MAX_INLINED = 500
 
-#: Longest value an error quotes back to the model.
-MAX_QUOTED_CHARS = 80
-
-_VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-
-
-def describe(function: Callable[..., Any]) -> tuple[str, dict[str, str]]:
-    """A function's docstring as its description and the descriptions of its parameters."""
-    text = inspect.getdoc(function) or ""
-    try:
-        parsed = docstring_parser.parse(text)
-    except docstring_parser.ParseError:
-        return text, {}
-    parts = [part.strip() for part in (parsed.short_description, parsed.long_description) if part]
-    described = {param.arg_name: _one_line(param.description) for param in parsed.params if param.description}
-    return "\n\n".join(parts), described
+_SCALARS = ("string", "integer", "number", "boolean")
 
 
-def infer_parameters(
-    function: Callable[..., Any],
-    metadata: Mapping[str, Mapping[str, Any]],
-    described: Mapping[str, str],
-    injected: Collection[str] = (),
-) -> tuple[ToolParameter, ...]:
-    """The visible parameters of a function: not private, not variadic, not injected."""
-    hints = _hints(function)
-    return tuple(
-        _parameter(param, hints.get(name, str), metadata.get(name, {}), described.get(name, ""))
-        for name, param in inspect.signature(function).parameters.items()
-        if not name.startswith("_") and name not in injected and param.kind not in _VARIADIC
-    )
+def plain(raw: Mapping[str, Any], optional: frozenset[str] = frozenset()) -> dict[str, Any]:
+    """The object schema of a tool's arguments: without titles, and with what it refers to in place.
 
-
-def build_model(tool_name: str, parameters: Sequence[ToolParameter]) -> type[BaseModel]:
-    """The compiled validator of a tool's arguments.
-
-    Fields are numbered and carry the real name as their alias, because a parameter may well be called `json` or
-    `schema`, which pydantic keeps for itself.
+    A definition that contains itself stays in `$defs`. Parameters in `optional` may be left out, which is how they are
+    null: their schema does not offer null as well.
     """
-    fields: dict[str, Any] = {f"p{index}": _field(parameter) for index, parameter in enumerate(parameters)}
-    config = ConfigDict(extra="forbid", allow_inf_nan=False)
-    try:
-        return create_model(tool_name, __config__=config, **fields)
-    except PydanticUserError as exc:
-        reason = str(exc).splitlines()[0]
-        raise ToolValidationError(f"tool {tool_name!r} has a parameter no model can fill: {reason}") from exc
+    definitions = {f"#/{place}/{name}": each for place in DEFINITIONS for name, each in raw.get(place, {}).items()}
+    inliner = _Inliner(definitions)
+    properties = {
+        name: _bare(_parameter(inliner.inline(_as_object(schema)), omissible=name in optional))
+        for name, schema in raw.get("properties", {}).items()
+    }
+    rest = {
+        key: inliner.inline(value) if isinstance(value, dict) else value for key, value in raw.items() if key in _KEPT
+    }
+    if rest.get("additionalProperties") is False:
+        del rest["additionalProperties"]  # as for every tool, and not worth its tokens
+    whole = {**rest, "type": "object", "properties": properties, "required": list(raw.get("required", []))}
+    return {**whole, "$defs": inliner.kept} if inliner.kept else whole
 
 
-def arguments(validated: BaseModel) -> dict[str, Any]:
-    """Validated arguments by their real names, as Python values."""
-    fields = type(validated).model_fields
-    return {field.alias or name: getattr(validated, name) for name, field in fields.items()}
+#: What the object itself may say besides its properties.
+_KEPT = ("additionalProperties", "patternProperties", "anyOf", "oneOf", "allOf", "description")
 
 
-def json_schema(model: type[BaseModel]) -> dict[str, Any]:
-    """The object schema of the model's arguments, in the plain subset that vendors understand."""
-    raw = model.model_json_schema()
-    properties = {name: _plain(schema) for name, schema in raw.get("properties", {}).items()}
-    schema = {"type": "object", "properties": properties, "required": raw.get("required", [])}
-    return {**schema, "$defs": raw["$defs"]} if "$defs" in raw else schema
+def each_part(schema: Mapping[str, Any], change: Any) -> dict[str, Any]:
+    """A schema with `change` applied to all schemas directly inside it."""
+    made = dict(schema)
+    for key in ONE:
+        if isinstance(made.get(key), dict):
+            made[key] = change(made[key])
+    for key in LISTS:
+        if isinstance(made.get(key), list):
+            made[key] = [change(part) if isinstance(part, dict) else part for part in made[key]]
+    for key in MAPS:
+        if isinstance(made.get(key), dict):
+            made[key] = {name: change(part) if isinstance(part, dict) else part for name, part in made[key].items()}
+    return made
 
 
-def explain(tool_name: str, model: type[BaseModel], error: ValidationError) -> str:
-    """A validation error in words that the model can correct itself from."""
-    names = {str(field.alias): field.is_required() for field in model.model_fields.values()}
-    issues = "; ".join(_issue(dict(issue), names) for issue in error.errors(include_url=False))
-    expected = ", ".join(f"{name} (required)" if required else name for name, required in names.items())
-    return f"invalid arguments for {tool_name!r}: {issues}. Expected: {expected or 'no parameters'}."
+def _as_object(schema: Any) -> dict[str, Any]:
+    """`true` is a schema, too: anything goes; and `false`: nothing does. Raises TypeError for anything else."""
+    if isinstance(schema, bool):
+        return {} if schema else {"not": {}}
+    if not isinstance(schema, dict):
+        raise TypeError(f"{schema!r} is neither an object nor a boolean")
+    return schema
 
 
-def _one_line(text: str) -> str:
-    return " ".join(text.split())
+class _Inliner:
+    """Puts definitions where they are referred to; `kept` are those that refer to themselves, or are too many."""
+
+    def __init__(self, definitions: Mapping[str, Any]) -> None:
+        self._definitions = definitions
+        self._inlined_so_far = 0
+        self.kept: dict[str, Any] = {}
+
+    def inline(self, schema: dict[str, Any]) -> dict[str, Any]:
+        reference = schema.get("$ref")
+        if reference is None:
+            return _undecorated(each_part(schema, self.inline))
+        if reference not in self._definitions:
+            return schema
+        beside = {key: value for key, value in schema.items() if key != "$ref"}
+        return {**self._inlined(reference), **beside}
+
+    def _inlined(self, reference: str) -> dict[str, Any]:
+        name = reference.rpartition("/")[2]
+        self._inlined_so_far += 1
+        if self._inlined_so_far > MAX_INLINED or self._is_recursive(reference):
+            if name not in self.kept:
+                self.kept[name] = {}  # before what is inside, which refers to it
+                self.kept[name] = self.inline(self._definitions[reference])
+            return {"$ref": f"#/$defs/{name}"}
+        return self.inline(self._definitions[reference])
+
+    def _is_recursive(self, reference: str) -> bool:
+        seen: set[str] = set()
+        waiting = _references(self._definitions[reference])
+        while waiting:
+            other = waiting.pop()
+            if other == reference:
+                return True
+            if other not in seen and other in self._definitions:
+                seen.add(other)
+                waiting |= _references(self._definitions[other])
+        return False
 
 
-def _hints(function: Callable[..., Any]) -> dict[str, Any]:
-    """Resolved hints of the parameters alone: a return type that only type checkers can see must not matter."""
-    target = inspect.unwrap(function)
-    own = {name: hint for name, hint in getattr(target, "__annotations__", {}).items() if name != "return"}
-    holder = types.SimpleNamespace(__annotations__=own)
-    try:
-        return typing.get_type_hints(holder, getattr(target, "__globals__", {}), include_extras=True)
-    except NameError as exc:
-        name = getattr(function, "__name__", repr(function))
-        raise ToolValidationError(f"cannot resolve the type hints of {name!r}: {exc}; import it at run time") from exc
+def _references(schema: Any) -> set[str]:
+    if isinstance(schema, dict):
+        inside = {reference for value in schema.values() for reference in _references(value)}
+        return inside | ({schema["$ref"]} if isinstance(schema.get("$ref"), str) else set())
+    return {reference for part in schema for reference in _references(part)} if isinstance(schema, list) else set()
 
 
-def _parameter(param: inspect.Parameter, hint: Any, meta: Mapping[str, Any], described: str) -> ToolParameter:
-    has_default = param.default is not inspect.Parameter.empty
-    return ToolParameter(
-        name=param.name,
-        param_type=hint,
-        description=meta.get("description", described),
-        required=not has_default and not (is_union(hint) and types.NoneType in typing.get_args(hint)),
-        enum=meta.get("enum"),
-        default=param.default if has_default else None,
-    )
+def _undecorated(schema: dict[str, Any]) -> dict[str, Any]:
+    """Without the titles that pydantic makes of names, and with `const` as the enum that all vendors know.
+
+    A `discriminator` says where definitions are that are in their places by now.
+    """
+    made = {key: value for key, value in schema.items() if key not in ("title", "const", "discriminator")}
+    if isinstance(made.get("default"), float) and not math.isfinite(made["default"]):
+        del made["default"]  # which JSON cannot say
+    return {**made, "enum": [schema["const"]]} if "const" in schema else made
 
 
-def _field(parameter: ToolParameter) -> tuple[Any, Any]:
-    # An empty description is left out, so that one from Annotated[..., Field(description=...)] survives.
-    extra: dict[str, Any] = {"description": parameter.description} if parameter.description else {}
-    default = ... if parameter.required else parameter.default
-    return parameter.annotation, Field(default, alias=parameter.name, **extra)
-
-
-def _plain(schema: dict[str, Any]) -> dict[str, Any]:
-    plain = {key: value for key, value in schema.items() if key not in ("title", "anyOf", "const")}
-    if "const" in schema:
-        plain["enum"] = [schema["const"]]
+def _parameter(schema: dict[str, Any], *, omissible: bool) -> dict[str, Any]:
+    made = {key: value for key, value in schema.items() if key != "anyOf"}
     if "anyOf" in schema:
-        plain = {**_union([part for part in schema["anyOf"] if part.get("type") != "null"]), **plain}
-    if plain.get("default", ...) is None:
-        del plain["default"]
-    return _bare(plain)
+        parts = [part for part in schema["anyOf"] if not (omissible and part.get("type") == "null")]
+        made = {**_union(parts), **made}
+    if made.get("default", ...) is None:
+        del made["default"]
+    return made
 
 
 def _union(parts: list[dict[str, Any]]) -> dict[str, Any]:
-    """One alternative is itself; several scalars are a string that validation sorts out; the rest stays a union."""
+    """One alternative is itself; scalars that any string may stand for are a string (seed: Multi-Type Unions)."""
     if len(parts) == 1:
-        return _plain(parts[0])
-    if all(part.get("type") in ("string", "integer", "number", "boolean") for part in parts):
+        return parts[0]
+    if {"type": "string"} in parts and all(part.get("type") in _SCALARS for part in parts):
         return {"type": "string"}
-    return {"anyOf": [_plain(part) for part in parts]}
+    return {"anyOf": parts}
 
 
 def _bare(schema: dict[str, Any]) -> dict[str, Any]:
     """Without pydantic's explicit "anything goes" for a bare list or dict."""
-    if schema.get("items") == {}:
-        del schema["items"]
-    if schema.get("additionalProperties") is True:
-        del schema["additionalProperties"]
-    return schema
-
-
-def _issue(issue: dict[str, Any], names: Collection[str]) -> str:
-    path = ".".join(str(part) for part in issue["loc"]) or "parameters"
-    if issue["type"] == "extra_forbidden":
-        return f"{path!r} is not a parameter{_suggestion(path, names)}"
-    if issue["type"] == "missing":
-        return f"{path!r} is missing"
-    value = repr(issue["input"])
-    quoted = value if len(value) <= MAX_QUOTED_CHARS else value[:MAX_QUOTED_CHARS] + "..."
-    return f"{path!r} is {quoted}: {issue['msg']}"
-
-
-def _suggestion(name: str, names: Collection[str]) -> str:
-    close = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
-    return f", did you mean {close[0]!r}?" if close else ""
+    made = each_part(schema, _bare)
+    if made.get("items") == {}:
+        del made["items"]
+    if made.get("additionalProperties") is True:
+        del made["additionalProperties"]
+    return made

@@ -2,44 +2,54 @@
 
 from __future__ import annotations
 
+import asyncio
+import functools
 import inspect
-import json
-import re
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
-from typing import Any, ClassVar
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from types import MethodType
+from typing import Any, ClassVar, Literal, Self
 
-from pydantic import BaseModel, ValidationError
-from pydantic_core import to_jsonable_python
+from pydantic import BaseModel
 
+from agent.tools.definition import check_definition
 from agent.tools.errors import ToolError, ToolExecutionError, ToolNotFoundError, ToolValidationError
+from agent.tools.frozen import FrozenDict, frozen, thawed
+from agent.tools.inference import describe, infer_parameters, is_method, name_of, with_own_defaults
+from agent.tools.metadata import ToolMetadata, ToolTag
+from agent.tools.names import base_name, in_words, namespaced, normalise_namespace
 from agent.tools.parameter import ToolParameter
-from agent.tools.preview import Preview, check_preview, preview_words
-from agent.tools.schema import arguments, build_model, explain, json_schema
-from agent.tools.undo import UNDO_SECONDS, Undo, call_undo, check_undo
-from pending.action import MAX_TTL_SECONDS, PendingActionExistsError
+from agent.tools.preview import Preview, preview_words
+from agent.tools.schema_arguments import SchemaArguments, is_json_schema
+from agent.tools.typed_arguments import TypedArguments
+from agent.tools.undo import UNDO_SECONDS, Undo, call_undo
+from agent.tools.values import ChunkCallback, awaited, finished, is_async_value, serialise
+from agent.tools.vendors import ApiFormat, vendor_schema
+from pending.action import PendingActionExistsError
 from pending.executors import Reconciler
 from pending.proposals import stash_pending
 from pending.results import PendingConfirmation, ToolResult
-from workers.offload import contained, in_thread, run_sync
+from workers.offload import in_thread, run_sync, within
 
 __all__ = [
     "AlreadyPending",
     "Tool",
     "ToolError",
     "ToolExecutionError",
+    "ToolMetadata",
     "ToolNotFoundError",
     "ToolParameter",
+    "ToolTag",
     "ToolValidationError",
     "serialise",
 ]
 
-#: Hears each chunk of a streaming tool as it comes. For a sync tool it is called from the tool's thread.
-ChunkCallback = Callable[[str], None]
-
-#: What every vendor accepts as a function's name.
-_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+#: The argument that a tool with `think_augment` has besides its own (seed: Tool, `toolcall_reason`).
+REASON = "toolcall_reason"
+#: What a tool's own code may raise to leave more than itself. A KeyboardInterrupt is the user's, in sync code.
+_LEAVES = (SystemExit, GeneratorExit, asyncio.CancelledError)
+_REASON_SCHEMA = {"type": "string", "description": "Why you call this tool, and what you expect of it."}
 
 
 @dataclass(frozen=True)
@@ -55,6 +65,10 @@ class AlreadyPending(ToolResult):
 class Tool:
     """A function a model may call. Lives as long as the program and never changes.
 
+    `parameters` are ToolParameters, in a list or by name, or one JSON Schema of an object; read back they are always a
+    tuple of ToolParameters. `callable` is another name of `function`; without any the tool is a description, which its
+    provider runs.
+
     `injected_kwargs` and what `config_injector()` returns reach the function without the model ever seeing them.
     `requires_approval` tools are proposed to the user in the words of `preview` and run after the yes;
     `idempotent` promises that running twice with the same arguments does no harm; `pending.idempotency_key()` names the
@@ -63,13 +77,13 @@ class Tool:
     interrupted: True or words for the user when it took effect, False when it certainly did not, None when nobody can
     tell. `undo` takes the effect back, for `undo_seconds` after the reply; it is called with the tool's arguments, and
     with `result` if it has such a parameter. Change `version` when a call that was previewed before must not run any
-    more.
+    more. The result of a `cacheable` tool may be given again for `cache_ttl` seconds.
     """
 
     name: str
-    description: str
-    parameters: Sequence[ToolParameter]
-    function: Callable[..., Any] = field(repr=False)
+    description: str = ""
+    parameters: Any = ()
+    function: Callable[..., Any] | None = field(default=None, repr=False)
     streaming: bool = False
     screen_output: bool = False
     terminal: bool = False
@@ -77,24 +91,98 @@ class Tool:
     config_injector: Callable[[], Mapping[str, Any] | None] | None = field(default=None, repr=False)
     injected_kwargs: Mapping[str, Any] = field(default_factory=dict, repr=False)
     idempotent: bool = False
-    preview: Preview | None = None
+    preview: Preview | None = field(default=None, repr=False)
     undo: Undo | None = field(default=None, repr=False)
     undo_seconds: float = UNDO_SECONDS
     reconcile: Reconciler | None = field(default=None, repr=False)
     typed_code: bool = False
     version: str = ""
     read_only: bool = False
+    cacheable: bool = False
+    cache_ttl: float = 300
+    namespace: str | None = None
+    method_name: str | None = None
+    metadata: ToolMetadata = field(default_factory=ToolMetadata)
+    is_async: bool | None = None
+    callable: Callable[..., Any] | None = field(default=None, repr=False)
+    input_schema: Mapping[str, Any] | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "parameters", tuple(self.parameters))
-        object.__setattr__(self, "injected_kwargs", dict(self.injected_kwargs))
-        _check_definition(self)
+        function = self.function or self.callable
+        self._set(function=function, callable=function, injected_kwargs=dict(self.injected_kwargs))
+        self._set(is_async=self._is_async(function))
+        tags = self.metadata.tags | ({ToolTag.READ_ONLY} if self.read_only else frozenset())
+        self._set(metadata=replace(self.metadata, is_async=bool(self.is_async), tags=tags))
+        self._set(read_only=ToolTag.READ_ONLY in tags)
+        if is_json_schema(self.parameters):
+            self._set(input_schema=_kept(self.name, self.parameters), parameters=())
+        self._set(parameters=with_own_defaults(_as_tuple(self.parameters), function))
+        if self.input_schema is not None:
+            self._set(parameters=SchemaArguments(self.name, self.input_schema).parameters)
+        check_definition(self)
         if self.config_injector is None:
-            self.schema()  # a hint no model can fill shows up here, at import, and not in front of a user
+            self._compiled  # noqa: B018  # a hint no model can fill shows up here, at import, and not before a user
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function itself, as if it had never been decorated."""
-        return self.function(*args, **kwargs)
+        return self._own_function()(*args, **kwargs)
+
+    def __get__(self, instance: object, owner: type | None = None) -> Tool:
+        """A decorated method, taken from an instance, is a tool that belongs to it."""
+        if instance is None or not is_method(self.function):
+            return self
+        bound = MethodType(self._own_function(), instance)
+        return replace(self, function=bound, callable=bound)
+
+    def __copy__(self) -> Self:
+        return self
+
+    def __deepcopy__(self, _: Any) -> Self:
+        return self
+
+    def __reduce__(self) -> Any:
+        raise TypeError(f"tool {self.name!r} cannot be pickled: it is code; keep its name, and look it up")
+
+    @classmethod
+    def from_function(
+        cls,
+        func: Callable[..., Any],
+        name: str | None = None,
+        description: str | None = None,
+        namespace: str | None = None,
+        method_name: str | None = None,
+        metadata: ToolMetadata | None = None,
+        *,
+        param_metadata: Mapping[str, Mapping[str, Any]] | None = None,
+        injected_kwargs: Mapping[str, Any] | None = None,
+        **options: Any,
+    ) -> Tool:
+        """The Tool of a function; what is not given comes from its signature and docstring (seed: Tool).
+
+        With a `namespace` it is called `{namespace}-{method_name}`. `options` are the other arguments of Tool. Raises
+        ValueError for a lambda without a name, ToolValidationError for what cannot be a tool.
+        """
+        if name_of(func) == "<lambda>" and not (name or method_name):
+            raise ValueError("a lambda has no name: give the tool one with name=")
+        documented, described = describe(func)
+        base = method_name or name or name_of(func)
+        injected = injected_kwargs or {}
+        made = cls(
+            name=name or base,
+            description=description or documented or in_words(base),
+            parameters=infer_parameters(func, param_metadata or {}, described, injected),
+            function=func,
+            injected_kwargs=injected,
+            metadata=metadata or ToolMetadata(),
+            method_name=method_name,
+            **options,
+        )
+        return made.update_namespace(namespace, force=True)
+
+    @property
+    def qualified_name(self) -> str:
+        """`{namespace}-{method_name}` where it has both, else its name."""
+        return f"{self.namespace}-{self.method_name}" if self.namespace and self.method_name else self.name
 
     @property
     def repeatable(self) -> bool:
@@ -102,48 +190,141 @@ class Tool:
         return self.idempotent or self.read_only
 
     @property
-    def is_async(self) -> bool:
-        """Whether the function runs in the event loop rather than in a thread."""
-        return inspect.iscoroutinefunction(self.function) or inspect.isasyncgenfunction(self.function)
+    def parameters_model(self) -> type[BaseModel] | None:
+        """The pydantic model that arguments are checked by; None for a tool that was given a JSON Schema."""
+        compiled = self._compiled
+        return compiled.model if isinstance(compiled, TypedArguments) else None
+
+    def update_namespace(self, namespace: str | None, force: bool = False, sep: Literal["-", "."] = "-") -> Tool:
+        """The same tool in a namespace: `{namespace}{sep}{method_name}`.
+
+        A name that has a namespace already keeps it, unless `force`. The seed renames in place; a Tool never changes,
+        so this returns another one.
+        """
+        if not namespace:
+            return self
+        existing, base = base_name(self.name, self.namespace, self.method_name)
+        kept = normalise_namespace(namespace if force or not existing else existing)
+        return replace(self, name=namespaced(kept, base, sep), namespace=kept, method_name=base)
 
     def schema(self) -> dict[str, Any]:
-        """Name, description and JSON schema of the parameters, as a model reads them."""
-        schema: dict[str, Any] = json.loads(self._schema_text)  # the caller's own, in a tenth of a deep copy's time
-        return schema
+        """Name, description and JSON schema of the parameters, as a model reads them. Nobody can change it."""
+        return self._schema
+
+    def get_schema(
+        self, api_format: ApiFormat = "openai-chat", *, strict: bool = False, _think_augment: bool | None = None
+    ) -> dict[str, Any]:
+        """The definition as that vendor's API takes it (seed: Tool). See `vendor_schema` for `strict` and errors."""
+        augment = self._augments if _think_augment is None else _think_augment
+        parameters = _augmented(self._compiled.schema) if augment else self._compiled.schema
+        return vendor_schema(self.name, self.description, parameters, api_format, strict=strict)
+
+    def model_dump(self) -> dict[str, Any]:
+        """The tool as JSON-ready data: what it is, never its code nor what is injected into it (seed: `callable`)."""
+        metadata = {**asdict(self.metadata), "tags": sorted(self.metadata.tags)}
+        return {
+            "name": self.name,
+            "description": self.description,
+            "parameters": thawed(self._compiled.schema),
+            "namespace": self.namespace,
+            "method_name": self.method_name,
+            "metadata": {**metadata, "custom_tags": sorted(self.metadata.custom_tags)},
+        }
 
     def validate(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        """The arguments, checked, coerced and with defaults filled in. Raises ToolValidationError."""
-        return arguments(self._validated(params))
+        """The arguments, checked, coerced and with defaults filled in. Raises ToolParameterError."""
+        return self._compiled.read(self._without_reason(params))
 
     def validate_json(self, params: Mapping[str, Any]) -> dict[str, Any]:
         """As `validate`, but as exact JSON values: what a policy reads and a pending action stores."""
-        return self._validated(params).model_dump(mode="json", by_alias=True)
+        return self._compiled.read_json(self._without_reason(params))
+
+    def validate_record(self, params: Mapping[str, Any]) -> dict[str, Any]:
+        """As `validate_json`, for a later run: what reads as the very same again. Raises ToolParameterError."""
+        return self._compiled.read_record(self._without_reason(params))
+
+    def run_raw(self, parameters: Mapping[str, Any], chunk_callback: ChunkCallback | None = None) -> Any:
+        """Run the tool from sync code and return its own value (seed: Tool). Raises what the tool raises."""
+        if self.is_async or self.metadata.timeout is not None:
+            return run_sync(self.arun_raw(parameters, chunk_callback))
+        value = self._own_function()(**self._arguments(parameters))
+        if type(value) is str:
+            return value
+        value = finished(value, chunk_callback)
+        return run_sync(awaited(value, chunk_callback)) if is_async_value(value) else value
+
+    async def arun_raw(self, parameters: Mapping[str, Any], chunk_callback: ChunkCallback | None = None) -> Any:
+        """Run the tool and return its own value; a sync one in a thread, with a copy of this context.
+
+        Raises ToolParameterError, ToolExecutionError after the tool's own `timeout`, and what the tool raises.
+        """
+        function, kwargs = self._own_function(), self._arguments(parameters)
+        limit = within(self.metadata.timeout)
+        try:
+            async with limit:
+                if not self.is_async:
+                    value = await in_thread(lambda: finished(function(**kwargs), chunk_callback))
+                else:
+                    value = function(**kwargs)
+                return await awaited(value, chunk_callback) if is_async_value(value) else value
+        except TimeoutError as exc:
+            if not limit.expired:
+                raise  # the tool's own
+            raise ToolExecutionError(
+                f"tool {self.name!r} gave no result within {self.metadata.timeout:g} seconds; it may still be running",
+                tool_name=self.name, error=exc, params=parameters,
+            ) from exc  # fmt: skip
+
+    def run(self, parameters: Mapping[str, Any]) -> Any:
+        """As `run_raw`, but an error is returned as text, with a DeprecationWarning (seed: Tool)."""
+        try:
+            return self.run_raw(parameters)
+        except (Exception, *_LEAVES) as exc:  # noqa: BLE001  # this is what the seed promises
+            return self._told(exc)
+
+    async def arun(self, parameters: Mapping[str, Any]) -> Any:
+        """As `arun_raw`, but an error is returned as text, with a DeprecationWarning (seed: Tool)."""
+        try:
+            return await self.arun_raw(parameters)
+        except Exception as exc:  # noqa: BLE001  # this is what the seed promises
+            return self._told(exc)
 
     async def ainvoke(self, params: Mapping[str, Any], chunk_callback: ChunkCallback | None = None) -> Any:
-        """Run the tool and return its own value. Raises ToolValidationError or ToolExecutionError."""
-        args = self.validate(params)
+        """Run the tool and return its own value. Raises ToolParameterError or ToolExecutionError."""
         try:
-            return await self._call({**args, **self._injected()}, chunk_callback)
+            return await self.arun_raw(params, chunk_callback)
+        except ToolError:
+            raise
         except Exception as exc:
-            raise ToolExecutionError(f"tool {self.name!r} failed: {type(exc).__name__}: {exc}") from exc
+            raise ToolExecutionError(tool_name=self.name, error=exc, params=params) from exc
 
     async def aexecute(self, params: Mapping[str, Any], chunk_callback: ChunkCallback | None = None) -> str:
         """Run the tool and return its result as the model sees it."""
         return serialise(await self.ainvoke(params, chunk_callback))
 
     def execute(self, params: Mapping[str, Any], chunk_callback: ChunkCallback | None = None) -> str:
-        """`aexecute` for sync code."""
-        return run_sync(self.aexecute(params, chunk_callback))
+        """`aexecute` for sync code. A sync tool runs right here."""
+        try:
+            return serialise(self.run_raw(params, chunk_callback))
+        except ToolError:
+            raise
+        except (Exception, *_LEAVES) as exc:
+            raise ToolExecutionError(tool_name=self.name, error=exc, params=params) from exc
 
     async def aundo(self, params: Mapping[str, Any], result: str = "") -> str:
         """Take back the effect of a run with these arguments, which returned `result`. Raises like `ainvoke`."""
         if self.undo is None:
-            raise ToolExecutionError(f"tool {self.name!r} cannot be undone")
-        given = {**self.validate(params), **self._injected(), "result": result}
+            raise ToolExecutionError(f"tool {self.name!r} cannot be undone", tool_name=self.name)
+        given = {**self._arguments(params), "result": result}
         try:
             return serialise(await call_undo(self.undo, given))
         except Exception as exc:
-            raise ToolExecutionError(f"undo of {self.name!r} failed: {type(exc).__name__}: {exc}") from exc
+            raise ToolExecutionError(
+                f"undo of {self.name!r} failed: {type(exc).__name__}: {exc}",
+                tool_name=self.name,
+                error=exc,
+                params=params,
+            ) from exc
 
     def propose(self, params: Mapping[str, Any], *, reason: str = "") -> ToolResult:
         """Ask the user of the current channel run for a yes instead of acting; `reason` is why it has to be asked.
@@ -151,11 +332,10 @@ class Tool:
         Returns the PendingConfirmation, or another result when there is nothing to propose. Raises
         ToolExecutionError when no user could answer, or when the preview fails.
         """
-        validated = self._validated(params)
-        words = self._preview(arguments(validated))
+        args = self.validate_record(params)
+        words = self._preview(self.validate(args))
         if isinstance(words, ToolResult):
             return words
-        args = validated.model_dump(mode="json", by_alias=True)
         try:
             proposal = stash_pending(
                 kind=self.name, preview=words, args=args, idempotent=self.idempotent, typed_code=self.typed_code,
@@ -164,116 +344,118 @@ class Tool:
         except PendingActionExistsError as exc:
             return AlreadyPending(message=str(exc))
         except (TypeError, ValueError) as exc:
-            raise ToolExecutionError(f"cannot propose {self.name!r}: {exc}") from exc
+            raise ToolExecutionError(f"cannot propose {self.name!r}: {exc}", tool_name=self.name, error=exc) from exc
         if proposal is None:
-            raise ToolExecutionError(f"{self.name!r} needs a yes, but no user is here to give it: run it on a channel")
+            raise ToolExecutionError(
+                f"{self.name!r} needs a yes, but no user is here to give it: run it on a channel", tool_name=self.name
+            )
         return PendingConfirmation(action=self.name, preview=words)
 
-    @cached_property
-    def _model(self) -> type[BaseModel]:
+    @functools.cached_property
+    def _compiled(self) -> TypedArguments | SchemaArguments:
+        if self.input_schema is not None:
+            return SchemaArguments(self.name, self.input_schema)
+        injected = self._injected() if self.config_injector else self.injected_kwargs
+        return TypedArguments(self.name, [each for each in self.parameters if each.name not in injected])
+
+    @functools.cached_property
+    def _schema(self) -> FrozenDict:
+        parameters = _augmented(self._compiled.schema) if self._augments else self._compiled.schema
+        whole: FrozenDict = frozen({"name": self.name, "description": self.description, "parameters": parameters})
+        return whole
+
+    @functools.cached_property
+    def _augments(self) -> bool:
+        return bool(self.metadata.think_augment) and REASON not in self._compiled.schema["properties"]
+
+    def _without_reason(self, params: Mapping[str, Any]) -> Mapping[str, Any]:
+        return without_reason(self, params) if self._augments else params
+
+    def _arguments(self, params: Mapping[str, Any]) -> dict[str, Any]:
+        """What the function is called with."""
+        args = self._compiled.read(self._without_reason(params) if self._augments else params)
+        if self.config_injector is None and not self.injected_kwargs:
+            return args
         injected = self._injected()
-        return build_model(self.name, [parameter for parameter in self.parameters if parameter.name not in injected])
-
-    @cached_property
-    def _schema_text(self) -> str:
-        schema = {"name": self.name, "description": self.description, "parameters": json_schema(self._model)}
-        return json.dumps(schema)
-
-    def _validated(self, params: Mapping[str, Any]) -> BaseModel:
-        try:
-            return self._model.model_validate(params)
-        except ValidationError as exc:
-            raise ToolValidationError(explain(self.name, self._model, exc)) from exc
+        if shadowed := sorted(args.keys() & injected.keys()):
+            raise ToolExecutionError(
+                f"{shadowed!r} of {self.name!r} is injected by now, and the model fills it: inject it always, or never",
+                tool_name=self.name,
+            )
+        return {**args, **injected}
 
     def _injected(self) -> dict[str, Any]:
         try:
             current = self.config_injector() if self.config_injector else None
         except Exception as exc:
-            raise ToolExecutionError(f"the config_injector of {self.name!r} failed: {exc}") from exc
+            raise ToolExecutionError(
+                f"the config_injector of {self.name!r} failed: {exc}", tool_name=self.name, error=exc
+            ) from exc
         return {**self.injected_kwargs, **(current or {})}
 
     def _preview(self, args: Mapping[str, Any]) -> str | ToolResult:
         try:
-            return preview_words(self.name, self.preview, args)
+            optional = {each.name for each in self.parameters if not each.required and each.default is None}
+            return preview_words(self.name, self.preview, args, optional)
         except (Exception, SystemExit) as exc:
-            raise ToolExecutionError(f"cannot preview {self.name!r}: {type(exc).__name__}: {exc}") from exc
+            raise ToolExecutionError(
+                f"cannot preview {self.name!r}: {type(exc).__name__}: {exc}", tool_name=self.name, error=exc
+            ) from exc
 
-    async def _call(self, kwargs: Mapping[str, Any], chunk_callback: ChunkCallback | None) -> Any:
-        if not self.is_async:
-            return await in_thread(lambda: _finish(self.function(**kwargs), chunk_callback))
-        result = self.function(**kwargs)
-        if inspect.isasyncgen(result):
-            return await contained(_join(result, chunk_callback))
-        return await contained(result)
+    def _own_function(self) -> Callable[..., Any]:
+        if self.function is None:
+            raise ToolExecutionError(
+                f"{self.name!r} is only a description: have its provider run it, or give it a function",
+                tool_name=self.name,
+            )
+        return self.function
 
+    def _is_async(self, function: Callable[..., Any] | None) -> bool:
+        call = getattr(function, "__call__", None)  # noqa: B004  # not whether it can be called, but how
+        kinds = (inspect.iscoroutinefunction, inspect.isasyncgenfunction)
+        return (
+            bool(self.is_async)
+            or self.metadata.is_async
+            or any(kind(each) for kind in kinds for each in (function, call))
+        )
 
-def serialise(value: Any) -> str:
-    """A tool's value as the text the model reads."""
-    if isinstance(value, str):
-        return value
-    if value is None:
-        return "done"
-    if isinstance(value, ToolResult):
-        return value.to_json()
-    return json.dumps(to_jsonable_python(value, fallback=str), ensure_ascii=False)
+    def _told(self, error: BaseException) -> str:
+        warnings.warn(
+            f"run() of {self.name!r} returned an error as text; use run_raw() to have it raised",
+            DeprecationWarning,
+            stacklevel=3,
+        )
+        return f"Error executing {self.name}: {error}"
 
-
-def _finish(value: Any, chunk_callback: ChunkCallback | None) -> Any:
-    return "".join(_heard(value, chunk_callback)) if inspect.isgenerator(value) else value
-
-
-def _heard(chunks: Iterator[Any], chunk_callback: ChunkCallback | None) -> Iterator[str]:
-    for chunk in chunks:
-        if chunk_callback:
-            chunk_callback(str(chunk))
-        yield str(chunk)
-
-
-async def _join(chunks: AsyncIterator[Any], chunk_callback: ChunkCallback | None) -> str:
-    heard: list[str] = []
-    async for chunk in chunks:
-        heard.extend(_heard(iter([chunk]), chunk_callback))
-    return "".join(heard)
+    def _set(self, **values: Any) -> None:
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
 
 
-def _check_definition(tool: Tool) -> None:
-    names = [parameter.name for parameter in tool.parameters]
-    for wrong, cure in (
-        (not _NAME.fullmatch(tool.name), "a name is 1 to 64 letters, digits, '_' or '-'"),
-        (not tool.description.strip(), "give it a docstring or description=: a model chooses tools by it"),
-        (len(set(names)) < len(names), f"a parameter is declared twice in {names!r}"),
-        (tool.streaming and not _is_generator(tool.function), "streaming=True needs a function that yields"),
-        (
-            not 0 < tool.undo_seconds <= MAX_TTL_SECONDS,
-            f"undo_seconds is {tool.undo_seconds!r}: at most {MAX_TTL_SECONDS:g}",
-        ),
-    ):
-        if wrong:
-            raise ToolValidationError(f"tool {tool.name!r} cannot be defined: {cure}")
-    _check_signature(tool, names)
-    check_preview(tool.name, tool.preview, names)
-    check_undo(tool.name, tool.undo, [*names, *tool.injected_kwargs, "result"])
+def without_reason(tool: Tool, params: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The arguments without the reason for the call, unless the tool has a parameter of that name itself."""
+    if not isinstance(params, Mapping) or any(each.name == REASON for each in tool.parameters):
+        return params
+    return {name: value for name, value in params.items() if name != REASON}
 
 
-def _check_signature(tool: Tool, names: list[str]) -> None:
+def _kept(tool_name: str, schema: Mapping[str, Any]) -> FrozenDict:
+    """The schema, out of reach of whoever gave it."""
     try:
-        signature = inspect.signature(tool.function).parameters
-    except (ValueError, TypeError):  # some built-ins have none: their author's parameters are all we know
-        return
-    takes_any = any(param.kind is inspect.Parameter.VAR_KEYWORD for param in signature.values())
-    unknown = [name for name in names if name not in signature]
-    if unknown and not takes_any:
-        raise ToolValidationError(f"tool {tool.name!r} cannot be defined: its function takes no {unknown!r}")
-    given = {*names, *tool.injected_kwargs}
-    unfilled = [param.name for param in signature.values() if param.name not in given and _must_be_given(param)]
-    if unfilled and tool.config_injector is None:
-        raise ToolValidationError(f"tool {tool.name!r} cannot be defined: nobody fills {unfilled!r}; inject them")
+        own: FrozenDict = frozen(thawed(dict(schema)))
+    except RecursionError as exc:
+        raise ToolValidationError(f"the parameters of {tool_name!r} are nested too deep", tool_name=tool_name) from exc
+    return own
 
 
-def _is_generator(function: Callable[..., Any]) -> bool:
-    return inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)
+def _as_tuple(parameters: Sequence[ToolParameter] | Mapping[str, ToolParameter]) -> tuple[ToolParameter, ...]:
+    if isinstance(parameters, Mapping):
+        return tuple(replace(each, name=name) for name, each in parameters.items())
+    return tuple(parameters)
 
 
-def _must_be_given(param: inspect.Parameter) -> bool:
-    variadic = param.kind in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    return param.default is inspect.Parameter.empty and not variadic
+def _augmented(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """With the reason first: a model that has to say why decides better after it."""
+    if REASON in schema["properties"]:
+        return dict(schema)
+    return {**schema, "properties": {REASON: _REASON_SCHEMA, **schema["properties"]}}

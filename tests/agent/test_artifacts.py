@@ -5,7 +5,7 @@ import hashlib
 
 import pytest
 
-from agent import Agent, Artifact, ScriptedProvider, ToolCall, emit_artifact, tool
+from agent import Agent, AgentConfig, Artifact, ScriptedProvider, Tool, ToolCall, ToolMetadata, emit_artifact, tool
 
 
 @tool
@@ -71,7 +71,49 @@ def test_path_is_read_at_once(tmp_path):
     assert (made.data, made.filename, made.mime_type) == (b"%PDF", "report.pdf", "application/pdf")
 
 
-@pytest.mark.parametrize("sources", [{}, {"url": "u", "data": b""}, {"path": "p", "data": b""}])
+@pytest.mark.parametrize("door", [lambda file: file, str, lambda file: file.read_bytes()])
+def test_the_first_argument_may_be_any_source(tmp_path, door):
+    """A path, as Path or text, and bytes; a local path is never sent as text."""
+    file = tmp_path / "a.csv"
+    file.write_bytes(b"a,b")
+    made = emit_artifact(door(file), mime_type="text/csv")
+    assert (made.data, made.url, made.size) == (b"a,b", "", 3)
+
+
+@pytest.mark.parametrize("url", ["file:///etc/passwd", "ftp://x/y", "javascript:alert(1)"])
+def test_what_no_platform_can_fetch_is_refused(url):
+    """With the value and the cure."""
+    with pytest.raises(ValueError, match="give an https URL"):
+        emit_artifact(url)
+
+
+def test_a_file_that_is_not_there_or_too_big_is_refused(tmp_path, monkeypatch):
+    """Before it is read into memory, and in words."""
+    with pytest.raises(ValueError, match="check the path"):
+        emit_artifact(tmp_path / "gone.png")
+    monkeypatch.setattr("agent.tools.artifacts.MAX_ARTIFACT_BYTES", 2)
+    (tmp_path / "big.bin").write_bytes(b"123")
+    for source in (tmp_path / "big.bin", b"123"):
+        with pytest.raises(ValueError, match="3 bytes: at most 2"):
+            emit_artifact(source)
+
+
+def test_every_way_of_running_keeps_the_run():
+    """In threads, with a time limit, at once with others: what is emitted arrives (seed: Concurrency)."""
+    slow = Tool(
+        "slow", "Slow", [], lambda: emit_artifact(b"s", filename="s.bin").role, metadata=ToolMetadata(timeout=9)
+    )
+    calls = [ToolCall("slow", {}, "1"), ToolCall("draw", {"title": "b"}, "2"), ToolCall("adraw", {"title": "c"}, "3")]
+    for parallel in (True, False):
+        agent = Agent(
+            [draw, adraw, slow], ScriptedProvider([calls, "done"]), AgentConfig(parallel_tool_execution=parallel)
+        )
+        assert names(agent.run("go")) == ["b.png", "c.png", "s.bin"]
+
+
+@pytest.mark.parametrize(
+    "sources", [{}, {"url": "u", "data": b""}, {"path": "p", "data": b""}, {"source": b"", "data": b""}]
+)
 def test_exactly_one_source(sources):
     """Nothing, or two sources, is a mistake."""
     with pytest.raises(ValueError, match="exactly one"):

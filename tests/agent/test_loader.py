@@ -45,8 +45,10 @@ def test_failing_import_names_file_and_line(folder):
 
 
 def test_wrong_tool_definition_names_the_line(folder):
-    """A tool without description is reported at its definition."""
-    (folder / "vague.py").write_text("from agent import tool\n\n\n@tool\ndef f() -> str:\n    return ''\n")
+    """A tool that cannot work is reported at its definition."""
+    (folder / "vague.py").write_text(
+        "from agent import tool\n\n\n@tool(name='no spaces')\ndef f() -> str:\n    return ''\n"
+    )
     with pytest.raises(ToolLoadError, match=r"vague\.py, line 4: ToolValidationError"):
         load_tools("vague.py", folder)
 
@@ -95,3 +97,51 @@ def test_same_tool_seen_twice_counts_once(folder):
         "from base_for_test import ping\nfrom agent import ToolRegistry\nr = ToolRegistry()\nr.register(ping)\n"
     )
     assert len(load_all(["base_for_test", "again.py"], folder).tools) == 1
+
+
+STRAY = """
+from pathlib import Path
+
+Path(__file__).with_name("was_run").touch()
+"""
+
+
+@pytest.mark.parametrize("source", ["..", "../", "", "  ", "../.."])
+def test_a_folder_that_the_configuration_is_in_is_never_run(folder, source):
+    """Two dots too many, or a name left empty, would run every script that lies about there."""
+    (folder / "stray.py").write_text(STRAY)
+    home = folder / "bot" / "config"
+    home.mkdir(parents=True)
+    with pytest.raises(ToolLoadError, match="a file or a folder of their own"):
+        load_tools(source, home if source == "../.." else home.parent)
+    assert not (folder / "was_run").exists()
+
+
+@pytest.mark.parametrize("source", ["a b", "a/b", "a..b", ".a", "/no/where", "x\0.py", "x" * 5000, "~nobody_here/x.py"])
+def test_what_cannot_be_a_source_is_one_clear_error(folder, source):
+    """Whatever stands in the YAML."""
+    with pytest.raises(ToolLoadError, match="cannot load tools from"):
+        load_tools(source, folder)
+
+
+@pytest.mark.parametrize("source", ["quits.py", "quits_for_test"])
+def test_a_module_that_ends_the_program_ends_itself(folder, source):
+    """The rest still loads."""
+    (folder / source.removesuffix(".py")).with_suffix(".py").write_text("\nraise SystemExit(3)\n")
+    with pytest.raises(ToolLoadError, match=r"quits.*\.py, line 2: ends the program"):
+        load_tools(source, folder)
+
+
+def test_what_a_module_imports_is_asked_nothing(folder):
+    """Flask's `request` raises at any question outside a request."""
+    (folder / "proxied.py").write_text(f"from flask import request, session\n{GOOD}")
+    assert [tool.name for tool in load_tools("proxied.py", folder).tools] == ["ping"]
+
+
+def test_one_tool_of_two_names_counts_once_and_two_of_one_are_refused(folder):
+    """Within a module as between modules."""
+    (folder / "alias.py").write_text(f"{GOOD}\nagain = ping\n")
+    assert len(load_tools("alias.py", folder).tools) == 1
+    (folder / "twins.py").write_text(f"{GOOD}\n@tool(name='ping')\ndef other() -> str:\n    return ''\n")
+    with pytest.raises(ToolLoadError, match="'ping' is defined twice"):
+        load_tools("twins.py", folder)

@@ -1,11 +1,17 @@
 """Schema: hints and docstrings as the JSON schema a model reads."""
 
-from typing import Annotated, Literal, Optional, Union
+import enum
+import json
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from datetime import date
+from typing import Annotated, ClassVar, Literal, Optional, Self, Union
 
 import pytest
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, SecretStr
 
-from agent import ToolParameter, tool
+from agent import Tool, ToolParameter, ToolParameterError, ToolValidationError, tool
 
 
 class Address(BaseModel):
@@ -101,15 +107,16 @@ def test_parameter_names_of_pydantic_are_free():
     assert odd.execute({"json": "a", "schema": "b", "model_config": "c"}) == "abc1"
 
 
-def test_nested_models_keep_their_definitions():
-    """A `$ref` never dangles."""
+def test_nested_models_stand_where_they_are_used():
+    """Not every vendor follows a `$ref`."""
 
     @tool
     def move(to: Address) -> str:
         """Move."""
         return to.street
 
-    assert "Address" in move.schema()["parameters"]["$defs"]
+    assert move.schema()["parameters"]["properties"]["to"]["properties"] == {"street": {"type": "string"}}
+    assert "$ref" not in json.dumps(move.schema())
     assert move.execute({"to": {"street": "Elm"}}) == "Elm"
 
 
@@ -138,3 +145,250 @@ def test_return_hint_need_not_resolve():
         """Do."""
 
     assert properties_of(do) == {"x": {"type": "integer"}}
+
+
+GOOGLE = """Search.
+
+Args:
+    query: Search terms.
+    limit: Max results.
+"""
+NUMPY = """Search.
+
+Parameters
+----------
+query : str
+    Search terms.
+limit : int
+    Max results.
+"""
+SPHINX = """Search.
+
+:param query: Search terms.
+:param limit: Max results.
+"""
+
+
+@pytest.mark.parametrize("docstring", [GOOGLE, NUMPY, SPHINX])
+def test_docstrings_of_three_styles_describe_the_parameters(docstring):
+    """And none of it is left in the description."""
+
+    def search(query: str, limit: int = 10) -> str:
+        return query
+
+    search.__doc__ = docstring
+    made = tool(search)
+    assert made.description == "Search."
+    shown = made.schema()["parameters"]["properties"]
+    assert [shown[name]["description"] for name in ("query", "limit")] == ["Search terms.", "Max results."]
+
+
+class Unit(enum.Enum):
+    """A unit."""
+
+    KM = "km"
+    MILE = "mi"
+
+
+@dataclass
+class Trip:
+    """A trip."""
+
+    start: date
+    length: Annotated[float, Field(gt=0)]
+    unit: Unit = Unit.KM
+
+
+def test_dataclasses_enums_and_dates_reach_the_function_as_themselves():
+    """Beyond the seeds' types: what a model sends as JSON arrives as Python."""
+
+    @tool
+    def plan(trip: Trip, stops: list[Trip] | None = None) -> str:
+        """Plan."""
+        return f"{trip.start:%A} {trip.length} {trip.unit.name} {len(stops or [])}"
+
+    args = {
+        "trip": {"start": "2026-11-22", "length": "3", "unit": "mi"},
+        "stops": [{"start": "2026-11-23", "length": 1}],
+    }
+    assert plan.execute(args) == "Sunday 3.0 MILE 1"
+    assert plan.validate_json(args)["trip"] == {"start": "2026-11-22", "length": 3.0, "unit": "mi"}
+    with pytest.raises(ToolParameterError, match=r"'trip\.length' is -1"):
+        plan.validate({"trip": {"start": "2026-11-22", "length": -1}})
+
+
+def test_a_default_that_json_cannot_hold_is_the_programs_own():
+    """It is left out of the schema, and still the default."""
+    missing = object()
+
+    def find(name: str = missing) -> str:
+        """Find."""
+        return "all" if name is missing else name
+
+    made = tool(find)
+    assert made.schema()["parameters"]["properties"]["name"] == {"type": "string"}
+    assert made.execute({}) == "all"
+    assert made.validate_json({}) == {}
+
+
+def hinted(hint, **options):
+    """A tool with one parameter `x` of that type, which it hands back."""
+    return Tool("t", "T", [ToolParameter("x", hint, **options)], lambda x: x)
+
+
+class Login(BaseModel):
+    """What holds a secret."""
+
+    password: SecretStr
+
+
+@pytest.mark.parametrize("hint", [SecretStr, Login, list[SecretStr], SecretStr | None])
+def test_a_secret_that_a_model_sends_is_refused(hint):
+    """It would be shown, agreed to, stored and run as asterisks. Secrets are injected (seed: Injected Parameters)."""
+    with pytest.raises(ToolValidationError, match="inject it, or take a str"):
+        hinted(hint)
+
+
+@pytest.mark.parametrize(
+    "hint",
+    [
+        Annotated[str, Field(pattern="(")],
+        Annotated[str, Field(pattern="(?=a)")],
+        Annotated[int, Field(alias="other")],
+        Annotated[float, Field(ge=float("nan"))],
+        ClassVar[int],
+        Self,
+        list["Nowhere"],  # noqa: F821  # the point
+        Callable[[int], int],
+        type,
+        5,
+    ],
+)
+def test_hints_no_model_can_fill_are_refused_when_the_tool_is_made(hint):
+    """Each with a sentence, and none in front of a user."""
+    with pytest.raises(ToolValidationError, match=r"'t' has a parameter no model can fill: ."):
+        hinted(hint)
+
+
+@pytest.mark.parametrize("hint", ["1 +", "int.nothing", "Nowhere"])
+def test_hints_that_cannot_be_resolved_name_the_function(hint):
+    """Text that is no expression, too."""
+
+    def do(x):
+        """Do."""
+
+    do.__annotations__["x"] = hint
+    with pytest.raises(ToolValidationError, match="cannot resolve the type hints of 'do'"):
+        tool(do)
+
+
+@pytest.mark.parametrize("thing", [max, dict, 3, None])
+def test_what_has_no_signature_is_refused_with_the_cure(thing):
+    """Built-ins that Python cannot look into, and what cannot be called."""
+    with pytest.raises(ToolValidationError, match="give Tool\\(name"):
+        Tool.from_function(thing)
+
+
+@pytest.mark.parametrize("default", [math.inf, math.nan, "three", 99, object()])
+def test_a_default_its_hint_refuses_stays_the_programs_own(default):
+    """It is in no schema, nothing is written down, and what is written down is accepted again."""
+
+    def do(x: Annotated[int, Field(le=9)] = default, y: int = 1):
+        """Do."""
+        return x is default
+
+    made = tool(do)
+    assert "default" not in made.schema()["parameters"]["properties"]["x"]
+    assert made.validate_json({}) == {"y": 1}
+    assert made.execute(made.validate_json({})) == "true"
+    assert made.validate_json({"x": 3}) == {"x": 3, "y": 1}
+    json.dumps(made.schema(), allow_nan=False)
+
+
+def test_field_as_a_default_says_what_annotated_says():
+    """The other spelling of pydantic's users; `...` is required."""
+
+    @tool
+    def do(x: int = Field(..., ge=1), y: int = Field(3, description="Why"), z: list = Field(default_factory=list)):  # noqa: B008  # this is how it is written
+        """Do."""
+        return [x, y, z]
+
+    shown = do.schema()["parameters"]
+    assert shown["properties"]["x"] == {"type": "integer", "minimum": 1}
+    assert shown["properties"]["y"] == {"type": "integer", "description": "Why", "default": 3}
+    assert shown["required"] == ["x"]
+    assert do.execute({"x": "1"}) == "[1, 3, []]"
+
+
+def test_what_may_be_none_inside_annotated_is_not_required():
+    """As without it."""
+    made = hinted(int)
+    assert made.schema()["parameters"]["required"] == ["x"]
+
+    @tool
+    def do(x: Annotated[int | None, Field(ge=1)]):
+        """Do."""
+        return x is None
+
+    assert do.schema()["parameters"] == {
+        "type": "object",
+        "properties": {"x": {"type": "integer", "minimum": 1}},
+        "required": [],
+    }
+    assert do.execute({}) == "true"
+
+
+class Cat(BaseModel):
+    """One of two."""
+
+    kind: Literal["cat"]
+
+
+class Dog(BaseModel):
+    """The other."""
+
+    kind: Literal["dog"]
+
+
+def test_a_discriminator_does_not_point_to_where_nothing_is_any_more():
+    """Definitions are in their places."""
+    made = hinted(Annotated[Cat | Dog, Field(discriminator="kind")])
+    assert "#/$defs" not in json.dumps(made.schema())
+    assert isinstance(made.validate({"x": {"kind": "dog"}})["x"], Dog)
+
+
+@pytest.mark.parametrize(
+    ("hint", "sent", "got"),
+    [
+        (Literal[True, False], "yes", True),
+        (list[Literal[1, 2]], ["1", 2], [1, 2]),
+        (dict[str, Literal[1, 2] | None], {"a": "2"}, {"a": 2}),
+        (Annotated[Literal[1, 2], "which"], "2", 2),
+        (Iterable[int], ["1"], [1]),
+    ],
+)
+def test_quoted_choices_are_read_at_any_depth(hint, sent, got):
+    """And an Iterable is checked before the function has it."""
+    assert hinted(hint).validate({"x": sent}) == {"x": got}
+
+
+def test_an_iterable_is_checked_whole():
+    """Not item by item, in the middle of the function."""
+    with pytest.raises(ToolParameterError, match=r"'x\.1' is 'two'"):
+        hinted(Iterable[int]).validate({"x": ["1", "two"]})
+
+
+def test_what_a_hint_would_leave_out_is_written_down():
+    """A policy reads it, and a user agrees to it."""
+    assert hinted(Annotated[int, Field(exclude=True)]).validate_json({"x": "1"}) == {"x": 1}
+
+
+def test_stand_ins_for_kept_names_do_not_meet():
+    """Whatever other parameters are called."""
+
+    @tool
+    def odd(json: str, p0_: str) -> str:
+        """Do."""
+        return json + p0_
+
+    assert odd.execute({"json": "a", "p0_": "b"}) == "ab"

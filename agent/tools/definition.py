@@ -1,0 +1,83 @@
+"""Definition: what is checked when a tool is made, so that nothing of it fails in front of a user."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from agent.tools.errors import ToolValidationError
+from agent.tools.inference import is_method
+from agent.tools.preview import check_preview
+from agent.tools.undo import check_undo
+from pending.action import MAX_TTL_SECONDS
+
+if TYPE_CHECKING:
+    from agent.tools.tool import Tool
+
+#: What a tool may be called; a dot is Gemini's alone, and `get_schema` of the others refuses it.
+_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+
+
+def check_definition(tool: Tool) -> None:
+    """Raise ToolValidationError, with the cure, when the tool could not be called as it says it can."""
+    names = [parameter.name for parameter in tool.parameters]
+    for wrong, cure in (
+        (not _NAME.fullmatch(tool.name), "a name is 1 to 64 letters, digits, '_', '-' or '.'"),
+        (not tool.description.strip(), "give it a docstring or description=: a model chooses tools by it"),
+        (len(set(names)) < len(names), f"a parameter is declared twice in {names!r}"),
+        (tool.streaming and not _is_generator(tool.function), "streaming=True needs a function that yields"),
+        (
+            not 0 < tool.undo_seconds <= MAX_TTL_SECONDS,
+            f"undo_seconds is {tool.undo_seconds!r}: at most {MAX_TTL_SECONDS:g}",
+        ),
+        (not tool.cache_ttl > 0, f"cache_ttl is {tool.cache_ttl!r}: give seconds above 0"),
+    ):
+        if wrong:
+            raise ToolValidationError(f"tool {tool.name!r} cannot be defined: {cure}", tool_name=tool.name, issue=cure)
+    if tool.input_schema is not None:
+        names = [str(name) for name in tool.input_schema.get("properties", {})]
+    elif tool.function is not None:
+        _check_signature(tool, names)
+    check_preview(tool.name, tool.preview, names)
+    check_undo(tool.name, tool.undo, [*names, *tool.injected_kwargs, "result"])
+
+
+def _check_signature(tool: Tool, names: list[str]) -> None:
+    try:
+        signature = inspect.signature(tool.function).parameters  # type: ignore[arg-type]  # there is one here
+    except (ValueError, TypeError):  # some built-ins have none: their author's parameters are all we know
+        return
+    takes_any = any(param.kind is inspect.Parameter.VAR_KEYWORD for param in signature.values())
+    by_place = [param.name for param in signature.values() if param.kind is inspect.Parameter.POSITIONAL_ONLY]
+    unknown = [name for name in names if name not in signature or name in by_place]
+    if unknown and not takes_any:
+        issue = f"its function takes no {unknown!r} by name"
+        raise ToolValidationError(
+            f"tool {tool.name!r} cannot be defined: {issue}",
+            tool_name=tool.name,
+            param_name=", ".join(unknown),
+            issue=issue,
+        )
+    given = {*names, *tool.injected_kwargs}
+    if is_method(tool.function):
+        given.add(next(iter(signature)))
+    unfilled = [param.name for param in signature.values() if param.name not in given and _must_be_given(param)]
+    if unfilled and tool.config_injector is None:
+        issue = f"nobody fills {unfilled!r}; inject them"
+        raise ToolValidationError(
+            f"tool {tool.name!r} cannot be defined: {issue}",
+            tool_name=tool.name,
+            param_name=", ".join(unfilled),
+            issue=issue,
+        )
+
+
+def _is_generator(function: Callable[..., Any] | None) -> bool:
+    return inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)
+
+
+def _must_be_given(param: inspect.Parameter) -> bool:
+    variadic = param.kind in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return param.default is inspect.Parameter.empty and not variadic

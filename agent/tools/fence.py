@@ -1,0 +1,44 @@
+"""Fence: a frame around text from outside, which that text cannot close."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from itertools import count
+
+#: Hex digits of a boundary.
+BOUNDARY_CHARS = 12
+
+#: Characters that a reader does not see and a model does: zero-width ones, marks of direction, variation selectors and
+#: the tag characters, which spell ASCII invisibly.
+HIDDEN = re.compile(
+    "[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\u3164\ufe00-\ufe0f"
+    "\ufeff\uffa0\ufff9-\ufffb\U000e0000-\U000e0fff]"
+)
+#: What chat templates and vendors' own tool calls are made of, and what looks like our own frame.
+_TOKENS = re.compile(
+    r"<\|[^|<>\n]{1,40}\|>|\[/?INST\]|<</?SYS>>|</?s>|</?(?:start|end)_of_turn>|</?tool_(?:call|response)s?>|<{3,}|>{3,}",
+    re.IGNORECASE,
+)
+_INERT = str.maketrans("<>[]", "\u2039\u203a\u27e6\u27e7")
+
+
+def fenced(text: str) -> str:
+    """The text between two lines that share a boundary which does not occur in it; see `inert`."""
+    body = inert(text)
+    boundary = _boundary(body)
+    return f"<<<data {boundary}>>>\n{body}\n<<<end of data {boundary}>>>"
+
+
+def inert(text: str) -> str:
+    """The text without hidden characters; special tokens of models can still be read, and are none any more."""
+    return _TOKENS.sub(lambda token: token[0].translate(_INERT), HIDDEN.sub("", text))
+
+
+def _boundary(body: str) -> str:
+    """The first of the body's digests that does not occur in it: the same text has the same frame in every attempt."""
+    for number in count():
+        boundary = hashlib.sha256(f"{number}:{body}".encode(errors="surrogatepass")).hexdigest()[:BOUNDARY_CHARS]
+        if boundary not in body:
+            return boundary
+    raise AssertionError("unreachable")  # a text holds finitely many boundaries

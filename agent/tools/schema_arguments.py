@@ -1,0 +1,195 @@
+"""SchemaArguments: arguments checked against a JSON Schema that came from elsewhere, such as from an MCP server."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+from collections.abc import Callable, Iterator, Mapping
+from functools import cached_property
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from agent.tools.bounded_validator import bounded, bounded_work
+from agent.tools.errors import ToolParameterError, ToolValidationError
+from agent.tools.frozen import frozen
+from agent.tools.parameter import FALSE_WORDS, JSON_TYPES, TRUE_WORDS, ToolParameter
+from agent.tools.schema import DEFINITIONS, plain
+from agent.tools.typed_arguments import quoted, refusal
+
+if TYPE_CHECKING:
+    from jsonschema.protocols import Validator
+
+#: Mistakes that are looked for in the arguments of one call.
+MAX_FOUND = 100
+
+
+class SchemaArguments:
+    """The arguments of one tool, by its schema. Values are JSON's, and stay what they are where they fit."""
+
+    def __init__(self, tool_name: str, schema: Mapping[str, Any]) -> None:
+        """Raises ToolValidationError when it is no schema of an object, or refers to what is not in it."""
+        self._tool_name = tool_name
+        self._raw = dict(schema)
+        if self._raw.get("type", "object") != "object":
+            raise ToolValidationError(f"the parameters of {tool_name!r} are {quoted(self._raw)}: give an object schema")
+        self._raw = {"type": "object", "properties": {}, **self._raw}
+        self._raw.setdefault("additionalProperties", False)
+        try:
+            self.schema: dict[str, Any] = frozen(plain(self._raw))
+            json.dumps(self.schema, allow_nan=False)
+            self.parameters = tuple(self._parameter(name) for name in self.schema["properties"])
+        except (AttributeError, TypeError, KeyError, ValueError, RecursionError) as exc:
+            raise ToolValidationError(f"the parameters of {tool_name!r} are no JSON Schema: {exc}") from exc
+
+    def read(self, params: Mapping[str, Any]) -> dict[str, Any]:
+        """The arguments, with text read as the number or boolean it is meant to be. Raises ToolParameterError."""
+        given = dict(params) if isinstance(params, Mapping) else params
+        try:
+            with bounded_work():
+                if not self._fits(given):
+                    given = self._mended(given, self.schema)
+                    self._check(given)
+        except RecursionError as exc:
+            raise ToolParameterError(tool_name=self._tool_name, issue="its arguments are nested too deep") from exc
+        return given
+
+    def read_json(self, params: Mapping[str, Any]) -> dict[str, Any]:
+        """The same, as a copy. Raises ToolParameterError."""
+        try:
+            copied: dict[str, Any] = json.loads(json.dumps(self.read(params), allow_nan=False))
+        except (TypeError, ValueError) as exc:
+            raise ToolParameterError(tool_name=self._tool_name, issue=f"its arguments are not JSON: {exc}") from exc
+        return copied
+
+    def read_record(self, params: Mapping[str, Any]) -> dict[str, Any]:
+        """The same: values that are JSON's read as themselves again. Raises ToolParameterError."""
+        return self.read_json(params)
+
+    @cached_property
+    def _validator(self) -> Validator:
+        return bounded(self._raw)
+
+    def _check(self, given: Any) -> None:
+        with self._own_faults():
+            found = list(islice(self._validator.iter_errors(given), MAX_FOUND))
+        errors = sorted(found, key=lambda error: list(map(str, error.absolute_path)))
+        if errors:
+            raise self._refusal([issue for error in errors for issue in _issues(error)])
+        if _holds_no_number(given):
+            raise self._refusal([("parameters", f"is {quoted(given)}: JSON holds neither NaN nor infinities")])
+
+    def _fits(self, given: Any) -> bool:
+        with self._own_faults():
+            return self._validator.is_valid(given) and not _holds_no_number(given)
+
+    @contextlib.contextmanager
+    def _own_faults(self) -> Iterator[None]:
+        """A schema that cannot be used is told as one: a reference that leads nowhere, or to more than can be done."""
+        try:
+            yield
+        except RecursionError:
+            raise
+        except Exception as exc:
+            issue = f"its schema cannot be used ({type(exc).__name__}: {exc})"
+            raise ToolParameterError(tool_name=self._tool_name, issue=issue) from exc
+
+    def _mended(self, value: Any, schema: Mapping[str, Any]) -> Any:
+        """Text as what it stands for, and without null for "left out", at any depth. A null the schema has stays."""
+        if isinstance(value, list) and isinstance(schema.get("items"), dict):
+            return [self._mended(each, schema["items"]) for each in value]
+        if isinstance(value, dict) and isinstance(schema.get("properties"), dict):
+            parts, required = schema["properties"], schema.get("required", ())
+            return {
+                name: self._mended(each, parts.get(name, {}))
+                for name, each in value.items()
+                if each is not None or name in required or name not in parts or self._takes_null(parts[name])
+            }
+        return _read_as(schema, value) if isinstance(value, str) else value
+
+    def _takes_null(self, schema: Mapping[str, Any]) -> bool:
+        with self._own_faults():
+            return bool(self._validator.evolve(schema=schema).is_valid(None))
+
+    def _refusal(self, issues: list[tuple[str, str]]) -> ToolParameterError:
+        required = self.schema["required"]
+        return refusal(self._tool_name, issues, {name: name in required for name in self.schema["properties"]})
+
+    def _parameter(self, name: str) -> ToolParameter:
+        schema = self.schema["properties"][name]
+        kind = schema.get("type")
+        return ToolParameter(
+            name=name,
+            param_type=JSON_TYPES.get(kind, Any) if isinstance(kind, str) else Any,
+            description=str(schema.get("description", "")),
+            required=name in self.schema["required"],
+            enum=schema.get("enum"),
+            default=schema.get("default"),
+            json_schema=schema,
+        )
+
+
+def is_json_schema(parameters: Any) -> bool:
+    """Whether parameters are given as one JSON Schema, and not as ToolParameters by their names."""
+    if not isinstance(parameters, Mapping) or any(isinstance(each, ToolParameter) for each in parameters.values()):
+        return False
+    return (
+        not parameters
+        or "type" in parameters
+        or "properties" in parameters
+        or any(key in parameters for key in DEFINITIONS)
+    )
+
+
+def _issues(error: Any) -> list[tuple[str, str]]:
+    path = ".".join(map(str, error.absolute_path))
+    if error.validator == "required":
+        missing = [name for name in error.validator_value if name not in error.instance]
+        return [(f"{path}.{name}" if path else name, "is missing") for name in missing]
+    if error.validator == "additionalProperties" and not path:
+        known = error.schema.get("properties", {})
+        return [(name, "") for name in error.instance if name not in known]
+    return [(path or "parameters", f"is {quoted(error.instance)}: {_short(error)}")]
+
+
+def _short(error: Any) -> str:
+    """What jsonschema says, without the value, which may be long."""
+    if error.validator in ("type", "enum", "const", "format", "pattern"):
+        return f"must be of {error.validator} {quoted(error.validator_value)}"
+    return f"breaks {error.validator}: {quoted(error.validator_value)}"
+
+
+def _read_as(schema: Mapping[str, Any], text: str) -> Any:
+    """Text as the choice, number or boolean it is meant to be; what is neither, and where text belongs, as it is."""
+    meant = [choice for choice in schema.get("enum", ()) if not isinstance(choice, str) and _spelled(choice, text)]
+    if "enum" in schema:
+        return meant[0] if meant and text not in schema["enum"] else text
+    kinds = schema["type"] if isinstance(schema.get("type"), list) else [schema.get("type")]
+    for kind in kinds if "string" not in kinds else ():
+        if kind in _READERS:
+            with contextlib.suppress(ValueError):
+                return _READERS[kind](text)
+    return text
+
+
+def _spelled(choice: Any, text: str) -> bool:
+    if isinstance(choice, bool):
+        return text.lower() in (TRUE_WORDS if choice else FALSE_WORDS)
+    return str(choice) == text
+
+
+def _boolean(text: str) -> bool:
+    if text.lower() not in (*TRUE_WORDS, *FALSE_WORDS):
+        raise ValueError(text)
+    return text.lower() in TRUE_WORDS
+
+
+_READERS: Mapping[Any, Callable[[str], Any]] = {"integer": int, "number": float, "boolean": _boolean}
+
+
+def _holds_no_number(value: Any) -> bool:
+    """Whether there is a NaN or an infinity in it, which JSON cannot hold."""
+    if isinstance(value, float):
+        return not math.isfinite(value)
+    inside = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return any(map(_holds_no_number, inside))

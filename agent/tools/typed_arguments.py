@@ -1,0 +1,266 @@
+"""TypedArguments: arguments checked against type hints, by one compiled pydantic validator a tool."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+import warnings
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
+from pydantic.errors import PydanticUserError
+from pydantic.json_schema import PydanticJsonSchemaWarning
+from pydantic_core import SchemaError, to_jsonable_python
+
+from agent.tools.errors import ToolError, ToolParameterError, ToolValidationError
+from agent.tools.frozen import frozen, thawed
+from agent.tools.parameter import ToolParameter
+from agent.tools.schema import plain
+
+#: Longest value an error quotes back to the model.
+MAX_QUOTED_CHARS = 80
+#: Things that are wrong with one call that are told: a list of a thousand wrong numbers is wrong in one way.
+MAX_ISSUES = 10
+#: How pydantic's schemas mark what must not be shown again: SecretStr and its kin.
+_MASKED = '"writeOnly": true'
+#: Names of fields that stand for parameters whose names pydantic keeps for itself.
+_STAND_IN = re.compile(r"p\d+_")
+
+
+class TypedArguments:
+    """The arguments of one tool. Compiled once; a call costs one pass of the validator."""
+
+    def __init__(self, tool_name: str, parameters: Sequence[ToolParameter]) -> None:
+        """Raises ToolValidationError when a hint is one that no JSON can fill."""
+        self._tool_name = tool_name
+        self._parameters = {parameter.name: parameter for parameter in parameters}
+        self.model = _model(tool_name, parameters)
+        self._renamed = {name: str(field.alias) for name, field in self.model.model_fields.items() if field.alias}
+        self._validator = self.model.__pydantic_validator__
+        self._validate = self._validator.validate_python
+        self._unsaid = frozenset(self._defaults_that_json_lacks())
+        self.schema: dict[str, Any] = frozen(self._plain_schema())
+
+    def read(self, params: Mapping[str, Any]) -> dict[str, Any]:
+        """The arguments as Python values, with defaults filled in. Raises ToolParameterError."""
+        validated = self._checked(params)
+        return self._named(validated) if self._renamed else validated.__dict__
+
+    def read_json(self, params: Mapping[str, Any]) -> dict[str, Any]:
+        """The same as exact JSON values. Raises ToolParameterError."""
+        return self._as_json(self._checked(params))
+
+    def read_record(self, params: Mapping[str, Any]) -> dict[str, Any]:
+        """As `read_json`, for arguments that are to be read once more later: they must be the same then.
+
+        Raises ToolParameterError for what JSON does not keep, and for a validator that changes what it has read.
+        """
+        validated = self._checked(params)
+        written = self._as_json(validated)
+        before, after = self._named(validated), self._named(self._checked(written))
+        changed = [name for name in written if not _is_same(before[name], after[name])]
+        if changed:
+            issue = f"{changed!r} cannot be recorded: what is written down of it reads as something else"
+            cure = "give it a type that JSON can hold, or do without a review"
+            raise ToolParameterError(
+                f"invalid arguments for {self._tool_name!r}: {issue}; {cure}",
+                tool_name=self._tool_name, param_name=", ".join(changed), issue=issue, suggestion=cure,
+            )  # fmt: skip
+        return written
+
+    def _as_json(self, validated: BaseModel) -> dict[str, Any]:
+        unsaid = self._unsaid - validated.model_fields_set
+        try:
+            return validated.model_dump(mode="json", by_alias=True, exclude=set(unsaid), warnings=False)
+        except Exception as exc:  # a value, or a serialiser of its author's
+            raise self._unfit(f"cannot be written down: {exc}") from exc
+
+    def _checked(self, params: Mapping[str, Any]) -> BaseModel:
+        try:
+            try:
+                return self._validate(params)  # type: ignore[no-any-return]
+            except ValidationError as exc:
+                return self._mended(params, exc)
+        except ToolError:
+            raise
+        except Exception as exc:  # a validator of the author's own, or what is nested deeper than Python goes
+            raise self._unfit(f"cannot be checked: {type(exc).__name__}: {exc}") from exc
+
+    def _unfit(self, why: str) -> ToolParameterError:
+        return ToolParameterError(tool_name=self._tool_name, issue=f"its arguments {why}")
+
+    def _mended(self, params: Mapping[str, Any], error: ValidationError) -> BaseModel:
+        """The arguments once more, without the nulls that were refused: a strict schema makes models fill in
+        everything. A null that is an argument of its own stays. A whole number may be spelled 1e20.
+        """
+        if not isinstance(params, Mapping):
+            raise self._refusal(error)
+        given = thawed(dict(params))
+        for issue in error.errors(include_url=False, include_context=False):
+            if issue["input"] is None and (len(issue["loc"]) > 1 or self._may_lack(issue["loc"][0])):
+                _put(given, issue["loc"])
+            elif issue["type"] == "int_parsing_size" and isinstance(issue["input"], float):
+                _put(given, issue["loc"], int(issue["input"]))
+        try:
+            return self._validate(given)  # type: ignore[no-any-return]
+        except ValidationError as exc:
+            raise self._refusal(exc) from exc
+
+    def _defaults_that_json_lacks(self) -> Iterator[str]:
+        """The fields whose defaults are the program's own: no JSON says them, or their hint refuses them."""
+        blank = self.model.model_construct()
+        for field, parameter in zip(self.model.model_fields, self._parameters.values(), strict=True):
+            if parameter.required or parameter.default is None:
+                continue
+            try:
+                said = to_jsonable_python(parameter.default)
+                json.dumps(said, allow_nan=False)
+                self._validator.validate_assignment(blank, field, said)
+            except Exception:  # noqa: BLE001  # whatever it is, it is there again at the next call
+                yield field
+
+    def _plain_schema(self) -> dict[str, Any]:
+        """The JSON schema. Raises ToolValidationError when it is not the one of these parameters."""
+        raw = _json_schema(self._tool_name, self.model)
+        for field in self._unsaid:
+            raw["properties"][self._renamed.get(field, field)].pop("default", None)
+        unset = frozenset(name for name, each in self._parameters.items() if not each.required and each.default is None)
+        whole = plain(raw, unset)
+        if list(whole["properties"]) != list(self._parameters):
+            raise _unfillable(self._tool_name, f"of {list(self._parameters)!r}, {list(whole['properties'])!r} are left")
+        if _MASKED in _json(self._tool_name, whole):  # it would be written down, and so confirmed and run, as asterisks
+            raise _unfillable(self._tool_name, "a secret that a model sends is none: inject it, or take a str")
+        return whole
+
+    def _may_lack(self, name: Any) -> bool:
+        return name in self._parameters and not self._parameters[name].required
+
+    def _named(self, validated: BaseModel) -> dict[str, Any]:
+        return {self._renamed.get(name, name): value for name, value in validated.__dict__.items()}
+
+    def _refusal(self, error: ValidationError) -> ToolParameterError:
+        """A validation error in words that the model can correct itself from."""
+        issues = [dict(issue) for issue in error.errors(include_url=False)]
+        named = {name: bool(each.required) for name, each in self._parameters.items()}
+        return refusal(self._tool_name, [(_path(issue), _words(issue)) for issue in issues], named)
+
+
+def _put(given: Any, place: Sequence[int | str], instead: Any = None) -> None:
+    """Replace what a validator refused, or leave it out. Its place names more than keys, such as parts of a union."""
+    holder, key = None, None
+    for part in place:
+        if (isinstance(given, dict) and part in given) or (isinstance(given, list) and part in range(len(given))):
+            holder, key, given = given, part, given[part]  # type: ignore[index]  # as was just seen
+    if instead is not None and given == instead and holder is not None:
+        holder[key] = instead  # type: ignore[index]  # it was found there
+    elif given is None and isinstance(holder, dict):
+        del holder[key]
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    """Whether two values are equal; of a type that compares by identity nobody can tell."""
+    return bool(one == other) or (type(one) is type(other) and "__eq__" not in _own_names(type(one)))
+
+
+def _own_names(kind: type) -> set[str]:
+    return {name for each in kind.__mro__ if each is not object for name in vars(each)}
+
+
+def refusal(tool_name: str, issues: Sequence[tuple[str, str]], expected: Mapping[str, bool]) -> ToolParameterError:
+    """The error of a call: what is wrong with which argument, what was meant, and what the tool expects.
+
+    An empty text of an issue says that there is no such parameter; `expected` says of each whether it is required.
+    """
+    told = [f"{quoted(path)} {words or f'is not a parameter{_meant(path, expected)}'}" for path, words in issues]
+    wrong = "; ".join(told[:MAX_ISSUES]) + (f"; and {len(told) - MAX_ISSUES} more" if len(told) > MAX_ISSUES else "")
+    listed = ", ".join(f"{name} (required)" if required else name for name, required in expected.items())
+    return ToolParameterError(
+        f"invalid arguments for {tool_name!r}: {wrong}. Expected: {listed or 'no parameters'}.",
+        tool_name=tool_name,
+        param_name=", ".join(path for path, _ in issues[:MAX_ISSUES]),
+        issue=wrong,
+        suggestion=f"Expected: {listed or 'no parameters'}",
+    )
+
+
+def quoted(value: Any) -> str:
+    """A value as an error shows it, cut when it is long."""
+    try:
+        text = repr(value[: MAX_QUOTED_CHARS + 1] if isinstance(value, str) else value)
+    except Exception:  # noqa: BLE001  # nested too deep, or a number of too many digits
+        return f"a {type(value).__name__} that cannot be shown"
+    return text if len(text) <= MAX_QUOTED_CHARS else text[:MAX_QUOTED_CHARS] + "..."
+
+
+def _meant(name: str, known: Collection[str]) -> str:
+    close = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
+    return f", did you mean {close[0]!r}?" if close else ""
+
+
+def _path(issue: Mapping[str, Any]) -> str:
+    return ".".join(str(part) for part in issue["loc"]) or "parameters"
+
+
+def _words(issue: Mapping[str, Any]) -> str:
+    if issue["type"] == "extra_forbidden" and len(issue["loc"]) == 1:
+        return ""
+    if issue["type"] == "missing":
+        return "is missing"
+    return f"is {quoted(issue['input'])}: {issue['msg']}"
+
+
+def _model(tool_name: str, parameters: Sequence[ToolParameter]) -> type[BaseModel]:
+    """Fields have the parameters' own names, but for those that pydantic keeps for itself, such as `json`."""
+    config = ConfigDict(extra="forbid", allow_inf_nan=False)
+    try:
+        fields: dict[str, Any] = {_free(each.name, index): _field(each, index) for index, each in enumerate(parameters)}
+        model: type[BaseModel] = create_model(tool_name, __config__=config, **fields)
+        model.model_rebuild()  # says what a hint names that is nowhere defined
+    except (PydanticUserError, SchemaError, NameError, TypeError, ValueError) as exc:
+        raise _unfillable(tool_name, _first_line(exc)) from exc
+    if list(model.model_fields) != list(fields):
+        raise _unfillable(tool_name, f"of {list(fields)!r}, {list(model.model_fields)!r} are left")
+    return model
+
+
+def _json(tool_name: str, schema: Mapping[str, Any]) -> str:
+    try:
+        return json.dumps(schema, allow_nan=False)
+    except (TypeError, ValueError) as exc:
+        raise _unfillable(tool_name, f"its schema is no JSON ({exc})") from exc
+
+
+def _unfillable(tool_name: str, reason: str) -> ToolValidationError:
+    return ToolValidationError(f"tool {tool_name!r} has a parameter no model can fill: {reason}", tool_name=tool_name)
+
+
+def _first_line(error: Exception) -> str:
+    """What is wrong, of a message that goes on with where and with links. A SchemaError ends with it."""
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return lines[-1] if isinstance(error, SchemaError) else lines[0]
+
+
+def _free(name: str, index: int) -> str:
+    kept = hasattr(BaseModel, name) or name.startswith(("model_", "_")) or _STAND_IN.fullmatch(name)
+    return f"p{index}_" if kept else name
+
+
+def _field(parameter: ToolParameter, index: int) -> tuple[Any, Any]:
+    # An empty description is left out, so that one from Annotated[..., Field(description=...)] survives.
+    extra: dict[str, Any] = {"description": parameter.description} if parameter.description else {}
+    extra["exclude"] = False  # whatever the hint says: what is not written down could not be agreed to
+    if _free(parameter.name, index) != parameter.name:
+        extra["alias"] = parameter.name
+    return parameter.annotation, Field(... if parameter.required else parameter.default, **extra)
+
+
+def _json_schema(tool_name: str, model: type[BaseModel]) -> dict[str, Any]:
+    with warnings.catch_warnings():
+        # A default that JSON cannot hold is the program's own business, and left out.
+        warnings.simplefilter("ignore", PydanticJsonSchemaWarning)
+        try:
+            return model.model_json_schema()
+        except PydanticUserError as exc:
+            raise _unfillable(tool_name, _first_line(exc)) from exc

@@ -1,0 +1,60 @@
+"""Values: what a tool's function hands back, waited for, joined from its chunks, and told to the model."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+from collections.abc import AsyncGenerator, Callable, Iterator
+from typing import Any
+
+from pending.results import ToolResult, as_json
+from workers.offload import contained
+
+#: Hears each chunk of a streaming tool as it comes. For a sync tool it is called from the tool's thread.
+ChunkCallback = Callable[[str], None]
+
+
+def serialise(value: Any) -> str:
+    """A tool's value as the text the model reads."""
+    if isinstance(value, str):
+        return value
+    if value is None:
+        return "done"
+    try:
+        return value.to_json() if isinstance(value, ToolResult) else as_json(value)
+    except Exception:  # noqa: BLE001  # the tool has acted: what it returned must not undo the turn
+        return f"done, with a {type(value).__name__} that cannot be written down"
+
+
+def is_async_value(value: Any) -> bool:
+    """Whether it has to be waited for."""
+    return inspect.isawaitable(value) or inspect.isasyncgen(value)
+
+
+async def awaited(value: Any, chunk_callback: ChunkCallback | None) -> Any:
+    """What an async function hands back, or the chunks of an async generator as one text; also when one hands back
+    another.
+    """
+    while is_async_value(value):
+        value = await contained(_join(value, chunk_callback) if inspect.isasyncgen(value) else value)
+    return finished(value, chunk_callback)
+
+
+def finished(value: Any, chunk_callback: ChunkCallback | None) -> Any:
+    """The chunks of a generator as one text; anything else as it is."""
+    return "".join(_heard(value, chunk_callback)) if inspect.isgenerator(value) else value
+
+
+def _heard(chunks: Iterator[Any], chunk_callback: ChunkCallback | None) -> Iterator[str]:
+    for chunk in chunks:
+        if chunk_callback:
+            chunk_callback(str(chunk))
+        yield str(chunk)
+
+
+async def _join(chunks: AsyncGenerator[Any, Any], chunk_callback: ChunkCallback | None) -> str:
+    heard: list[str] = []
+    async with contextlib.aclosing(chunks):  # what it holds is let go of now, also when nobody hears the rest
+        async for chunk in chunks:
+            heard.extend(_heard(iter([chunk]), chunk_callback))
+    return "".join(heard)

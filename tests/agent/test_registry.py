@@ -1,0 +1,294 @@
+"""ToolRegistry: found by name, switched off, replaced, and called many at once."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from types import ModuleType
+
+import pytest
+
+from agent import (
+    Agent,
+    ScriptedProvider,
+    Tool,
+    ToolCall,
+    ToolMetadata,
+    ToolNotFoundError,
+    ToolParameterError,
+    ToolRegistry,
+    ToolTag,
+    ToolValidationError,
+    tool,
+)
+from agent.tools.outcome import ToolOutcome
+
+
+def named(name: str, **options) -> Tool:
+    """A tool that says its name."""
+    return Tool(name, f"Says {name}", [], lambda: name, **options)
+
+
+def test_a_tool_that_is_switched_off_is_neither_seen_nor_called():
+    """By no door; and the error says how to switch it on."""
+    registry = ToolRegistry([named("wipe"), named("read")])
+    registry.disable("wipe", "audit")
+    assert [each.name for each in registry.all()] == ["read"]
+    assert [each["function"]["name"] for each in registry.get_schemas()] == ["read"]
+    assert not registry.is_enabled("wipe")
+    with pytest.raises(ToolNotFoundError, match=r"switched off: audit; enable\('wipe'\)"):
+        registry.execute_tool("wipe")
+    (outcome,) = registry.execute_tool_calls([ToolCall("wipe", {}, "1")])
+    assert not outcome.success
+    registry.enable("wipe")
+    assert registry.execute_tool("wipe") == "wipe"
+
+
+def test_replacing_a_source_that_collides_changes_nothing():
+    """Another source's tool is never pushed aside."""
+    registry = ToolRegistry([named("mine")])
+    registry.replace_source("server", [named("theirs")])
+    with pytest.raises(ToolValidationError, match="two tools are called 'mine'"):
+        registry.replace_source("server", [named("new"), named("mine")])
+    with pytest.raises(ToolValidationError, match="two tools are called 'new'"):
+        registry.replace_source("server", [named("new"), named("new")])
+    assert [each.name for each in registry.all()] == ["mine", "theirs"]
+
+
+def test_a_source_is_replaced_as_a_whole():
+    """What it has no more is gone, and what is removed can be put back."""
+    registry = ToolRegistry([named("mine")])
+    registry.replace_source("server", [named("a"), named("b")])
+    registry.replace_source("server", [named("b"), named("c")])
+    assert [each.name for each in registry.all()] == ["mine", "b", "c"]
+    registry.register(registry.remove("mine"))
+    with pytest.raises(ToolNotFoundError, match="known: "):
+        registry.remove("a")
+
+
+def test_an_agent_sees_what_is_in_its_registry_now():
+    """Also in the middle of a conversation, and no more once it is switched off."""
+    registry = ToolRegistry([named("first")])
+    agent = Agent(
+        registry, ScriptedProvider([[ToolCall("late", {}, "1")], "done", [ToolCall("late", {}, "2")], "done"])
+    )
+    registry.register(named("late"))
+    assert agent.run("x").messages[-2].content == "late"
+    registry.disable("late")
+    assert "unknown tool 'late'" in agent.run("y").messages[-2].content
+
+
+class Counter:
+    """A class with tools in it."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def add(self, n: int = 1) -> int:
+        """Count up."""
+        self.count += n
+        return self.count
+
+    @tool(requires_approval=True)
+    def reset(self) -> str:
+        """Begin anew."""
+        self.count = 0
+        return "reset"
+
+    @staticmethod
+    def root(x: float) -> float:
+        """The square root."""
+        return math.sqrt(x)
+
+    def _hidden(self) -> None:
+        """Nobody's business."""
+
+
+def test_methods_of_an_instance_share_it():
+    """Public methods only; what is decorated keeps its options; the namespace is the class's name."""
+    registry = ToolRegistry()
+    counter = Counter()
+    made = registry.register_from(counter, namespace=True)
+    assert [each.name for each in made] == ["counter-add", "counter-reset", "counter-root"]
+    assert registry.execute_tool("counter-add", n=2) == 2
+    assert registry.get("counter-reset").requires_approval
+    assert list(registry.get("counter-add").schema()["parameters"]["properties"]) == ["n"]
+    registry.execute_tool("counter-reset")
+    assert counter.count == 0
+    assert registry.execute_tool("counter-root", x=9) == 3
+
+
+def test_a_class_is_made_an_instance_of_unless_it_needs_none():
+    """Static methods are functions in a namespace; what needs arguments has to be made by its owner."""
+
+    class Pure:
+        @staticmethod
+        def double(x: int) -> int:
+            """Twice."""
+            return 2 * x
+
+    class Needy:
+        def __init__(self, connection: object) -> None: ...
+
+        def ask(self) -> str:
+            """Ask."""
+            return ""
+
+    registry = ToolRegistry()
+    assert next(each.name for each in registry.register_from(Counter, namespace="n")) == "n-add"
+    assert registry.register_from(Pure)[0].execute({"x": 2}) == "4"
+    with pytest.raises(ToolValidationError, match="register an instance"):
+        registry.register_from(Needy)
+
+
+def test_a_modules_own_public_functions_are_registered():
+    """What it imports is not its own, and an empty one is an error."""
+    module = ModuleType("desk_tools")
+    exec(
+        "from math import floor\nfrom json import dumps\ndef greet(name: str) -> str:\n    return name", module.__dict__
+    )
+    made = ToolRegistry().register_from(module, namespace=True)
+    assert [(each.name, each.description) for each in made] == [("desk_tools-greet", "Greet")]
+    with pytest.raises(ToolValidationError, match="no public functions"):
+        ToolRegistry().register_from(ModuleType("empty"))
+
+
+def test_tools_are_chosen_by_their_tags():
+    """Both kinds of tags, wanted or not."""
+    slow = named("slow", metadata=ToolMetadata(tags={ToolTag.SLOW}, custom_tags={"billing"}))
+    registry = ToolRegistry([slow, named("read", read_only=True)])
+    assert registry.all(tags=["billing"]) == [slow]
+    assert [each.name for each in registry.all(exclude_tags=[ToolTag.SLOW])] == ["read"]
+    assert [each.name for each in registry.all(tags=["read_only"])] == ["read"]
+
+
+def test_calls_of_one_answer_come_back_in_their_order_and_apart():
+    """Unknown tools, wrong arguments and failures are outcomes; the others go on."""
+    registry = ToolRegistry()
+
+    @registry.tool(description="Divide")
+    def divide(a: float, b: float) -> float:
+        return a / b
+
+    calls = [
+        ToolCall("divide", {"a": 1, "b": 0}, "1"),
+        ToolCall("divide", {"a": 1}, "2"),
+        ToolCall("divyde", {}, "3"),
+        ToolCall("divide", {"a": "9", "b": 2}, "4"),
+    ]
+    zero, missing, unknown, fine = registry.execute_tool_calls(calls)
+    assert "ZeroDivisionError" in zero.error
+    assert "'b' is missing" in missing.error
+    assert "did you mean 'divide'" in unknown.error
+    assert fine == ToolOutcome(True, "4.5")
+
+
+def test_unsafe_calls_run_alone_and_the_others_together():
+    """`is_concurrency_safe=False` is kept, whatever stands around it."""
+    running: list[str] = []
+    seen: list[set[str]] = []
+
+    def observed(name: str, *, safe: bool) -> Tool:
+        async def work() -> str:
+            running.append(name)
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            seen.append(set(running))
+            running.remove(name)
+            return name
+
+        return Tool(name, name, [], work, metadata=ToolMetadata(is_concurrency_safe=safe))
+
+    tools = [
+        observed("a", safe=True),
+        observed("b", safe=True),
+        observed("alone", safe=False),
+        observed("c", safe=True),
+    ]
+    outcomes = ToolRegistry(tools).execute_tool_calls([ToolCall(each.name, {}, each.name) for each in tools])
+    assert [outcome.result for outcome in outcomes] == ["a", "b", "alone", "c"]
+    assert {"a", "b"} in seen
+    assert {"alone"} in seen
+    assert not any("alone" in names and len(names) > 1 for names in seen)
+
+
+def test_async_doors_are_the_same():
+    """`aexecute_tool` raises what the tool raises."""
+    registry = ToolRegistry([Tool("half", "Half", [], lambda: 0.5)])
+    assert asyncio.run(registry.aexecute_tool("half")) == 0.5
+    with pytest.raises(ToolParameterError):
+        asyncio.run(registry.aexecute_tool("half", x=1))
+
+
+def test_a_registry_may_ask_for_reasons():
+    """Its wish is followed unless a tool says otherwise, and the reason never reaches the function."""
+    plain, mute = named("plain"), named("mute", metadata=ToolMetadata(think_augment=False))
+    registry = ToolRegistry([plain, mute], think_augment=True)
+    shown = {each["function"]["name"]: each["function"]["parameters"]["properties"] for each in registry.get_schemas()}
+    assert list(shown["plain"]) == ["toolcall_reason"]
+    assert shown["mute"] == {}
+    (outcome,) = registry.execute_tool_calls([ToolCall("plain", {"toolcall_reason": "because"}, "1")])
+    assert outcome == ToolOutcome(True, "plain")
+
+
+def test_long_results_of_registry_calls_are_cut_with_a_mark():
+    """To the tool's `max_result_size`; a direct call gives the tool's own value (seed: Tool)."""
+    registry = ToolRegistry()
+
+    @registry.tool(metadata=ToolMetadata(max_result_size=20))
+    def say() -> str:
+        """Say a lot."""
+        return "x" * 100
+
+    (outcome,) = registry.execute_tool_calls([ToolCall("say")])
+    assert "20 of 100 characters" in outcome.result
+    assert registry.execute_tool("say") == "x" * 100
+
+
+class Desk:
+    """Methods of all kinds."""
+
+    ring = lambda self, times: times  # noqa: E731  # people write it
+
+    @classmethod
+    @tool
+    def whose(cls, guest: str) -> str:
+        """Whose it is."""
+        return f"{cls.__name__} {guest}"
+
+    @tool
+    def greet(self, guest: str) -> str:
+        """Greet."""
+        return f"hello {guest}"
+
+    hello = greet
+
+
+def test_decorated_methods_are_filled_with_their_instance_or_class():
+    """No model is asked for `self` or `cls`; an attribute that is there twice is one tool."""
+    registry = ToolRegistry()
+    made = registry.register_from(Desk())
+    assert [each.name for each in made] == ["ring", "whose", "greet"]
+    assert list(registry.get("whose").schema()["parameters"]["properties"]) == ["guest"]
+    assert registry.execute_tool("whose", guest="ana") == "Desk ana"
+    assert registry.execute_tool("greet", guest="bo") == "hello bo"
+    assert registry.execute_tool("ring", times="2") == "2"
+
+
+def test_self_and_cls_are_names_like_any_other_outside_of_a_class():
+    """They are only what Python makes of them."""
+
+    def both(self: int, cls: int) -> int:
+        """Add."""
+        return self + cls
+
+    assert Tool.from_function(both).run_raw({"self": 1, "cls": "2"}) == 3
+
+
+@pytest.mark.parametrize("name", [None, 3, "x" * 10_000])
+def test_a_call_of_no_tool_is_an_outcome_in_a_few_words(name):
+    """Whatever a model sends for a name."""
+    (outcome,) = ToolRegistry([Desk().greet]).execute_tool_calls([ToolCall(name, {}, "1")])
+    assert not outcome.success
+    assert outcome.error.startswith("unknown tool ")
+    assert len(outcome.error) < 200

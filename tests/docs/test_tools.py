@@ -1,0 +1,29 @@
+"""docs/tools.md: what it shows is run, and every option has a line."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from pathlib import Path
+from typing import Any
+
+from agent import Agent, Tool, ToolMetadata
+
+PAGE = (Path(__file__).parents[2] / "docs" / "tools.md").read_text()
+
+
+def test_the_blocks_of_the_page_run() -> None:
+    """One after the other, with what they claim."""
+    names: dict[str, Any] = {"__name__": "docs_tools"}
+    for block in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL):
+        exec(compile(block, "docs/tools.md", "exec"), names)
+    assert names["outcomes"][1].error.startswith("unknown tool 'ad'; did you mean 'add'?")
+    agent = Agent([names["guest_list"]])
+    assert [artifact.filename for artifact in agent.run("/guest_list").artifacts] == ["guests.csv"]
+
+
+def test_every_option_has_a_line() -> None:
+    """An option nobody documents does not exist."""
+    internal = {"function", "callable", "parameters", "is_async", "input_schema", "source", "source_detail"}
+    options = {field.name for kind in (Tool, ToolMetadata) for field in dataclasses.fields(kind)} - internal
+    assert [option for option in sorted(options) if f"`{option}`" not in PAGE] == []
