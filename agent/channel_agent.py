@@ -13,7 +13,7 @@ from secrets import token_urlsafe
 from typing import Protocol
 
 from agent.config import AgentResult
-from agent.confirmed import register_tool
+from agent.confirmed import ToolKinds
 from agent.escalation import Escalation
 from agent.long_texts import LongTexts, TextStore
 from agent.loop import Agent
@@ -31,7 +31,7 @@ from pending.plan import Effect, Proposal, propose, undo_of
 from pending.proposals import ChannelRun, channel_run
 from pending.records import CHANGED, OPEN_STATES, Claim, Decision, StoredAction
 from pending.store import BasePendingStore, InMemoryPendingStore, scope_of
-from pending.texts import Texts, speak
+from pending.texts import Texts, brief, speak
 from workers.journals import Journals
 from workers.lane import Arm, Change, JournalUnreadable, Lease, Move, QueuedTurn, Timer, outbox_entry
 from workers.offload import offload, reach, run_sync
@@ -40,9 +40,6 @@ log = logging.getLogger(__name__)
 
 #: Scopes whose history a ChannelAgent without a mailbox remembers.
 MAX_MEMORIES = 5000
-
-#: Characters of a preview that the notice of its end repeats, so that it fits in one message of every platform.
-MAX_NOTICE_CHARS = 300
 
 #: What the history holds of a tap.
 TAPPED = "(tapped a button)"
@@ -123,8 +120,7 @@ class ChannelAgent:
         self._escalation = escalation
         self._languages = frozenset(languages or getattr(self.parser, "languages", ()))
         self._memories: OrderedDict[str, ConversationMemory] = OrderedDict()
-        for tool in agent.tools:
-            register_tool(tool, self.store)
+        ToolKinds(lambda: agent.tools, self.store, lambda: agent.config)
 
     def ask_channel(
         self, user_id: str, message: str, *, channel_id: str | None = None, conversation_id: str | None = None,
@@ -424,7 +420,7 @@ class ChannelAgent:
         """The action, and what is said when nobody answers: without a lane there is nobody to say it."""
         if case.lease is None:
             return arm
-        preview, here = _shortened(head.preview), case.turn.conversation
+        preview, here = brief(head.preview), case.turn.conversation
         if self._escalation:
             arm = self._escalation.alarmed(arm, preview, here)
         if not self._expiry_notice:
@@ -507,10 +503,6 @@ def turn_label(turn: Turn) -> str:
 
 def _joined(paragraphs: Iterable[str]) -> str:
     return "\n\n".join(filter(None, paragraphs))
-
-
-def _shortened(preview: str) -> str:
-    return preview if len(preview) <= MAX_NOTICE_CHARS else f"{preview[:MAX_NOTICE_CHARS]}..."
 
 
 def _in_language(replies: Sequence[tuple[Reply, str]], words: Texts) -> tuple[tuple[Reply, str], ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
@@ -32,11 +33,25 @@ class CallOutcome:
     artifacts: tuple[Artifact, ...] = ()
     proposals: tuple[Proposed, ...] = ()
     timers: tuple[TimerChange, ...] = ()
+    #: What it cost to make the text for the model, where another model shortened it.
+    usage: UsageStats = field(default_factory=UsageStats)
+    #: The digest of the tool's own words, where the text for the model is not those.
+    raw_digest: str = ""
+
+    @property
+    def fingerprint(self) -> str:
+        """A digest of the tool's own words: the same result has the same, however it was shortened or marked."""
+        return self.raw_digest or digest(self.content)
 
     @property
     def message(self) -> Message:
         """The outcome as the model sees it."""
         return Message(Role.TOOL, self.content, tool_call_id=self.call.id, tool_name=self.call.tool_name)
+
+
+def digest(text: str) -> str:
+    """What a text is told from others by."""
+    return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:32]
 
 
 @dataclass(frozen=True, slots=True)

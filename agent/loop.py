@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from agent.calls import run_calls
+from agent.compression import Compressor, compressor_of
 from agent.config import AgentConfig, AgentResult, StopReason
 from agent.journal import Answered, CallOutcome, Journal, NoJournal, Recalled
 from agent.memory import ConversationMemory
@@ -14,9 +15,9 @@ from agent.messages import Message, Role, ToolCall, UsageStats
 from agent.providers.base import Provider, ProviderError, ProviderRequest
 from agent.providers.offline import OfflineProvider
 from agent.retry import Sleep, ask
-from agent.selector import ToolSelector
+from agent.selectors import ToolSelector, narrow
 from agent.tools.artifacts import Artifact, collect_artifacts
-from agent.tools.registry import ToolRegistry
+from agent.tools.registry import ToolRegistry, Toolset
 from agent.tools.tool import Tool
 from workers.offload import run_sync
 
@@ -24,12 +25,14 @@ from workers.offload import run_sync
 class Agent:
     """Tools, a provider and settings. Holds nothing of any run, so one agent serves many at once.
 
+    Given a registry, or anything else with `all()`, it asks for the tools at each step.
+
     `memory` is the exception its owner chooses: given here, all runs share it; given to `arun`, only that run has it.
     """
 
     def __init__(
         self,
-        tools: Iterable[Tool] = (),
+        tools: Iterable[Tool] | Toolset = (),
         provider: Provider | None = None,
         config: AgentConfig | None = None,
         memory: ConversationMemory | None = None,
@@ -37,7 +40,7 @@ class Agent:
         *,
         sleep: Sleep = asyncio.sleep,
     ) -> None:
-        self.tools = _distinct(tools)
+        self._toolset: Toolset = tools if isinstance(tools, Toolset) else ToolRegistry(tools)
         self.provider: Provider = provider or OfflineProvider()
         self.config = config or AgentConfig()
         self.memory = memory
@@ -48,6 +51,11 @@ class Agent:
     def name(self) -> str:
         """The configured name."""
         return self.config.name
+
+    @property
+    def tools(self) -> list[Tool]:
+        """The tools there are now: a registry's may change while the agent lives."""
+        return self._toolset.all()
 
     async def arun(
         self,
@@ -63,7 +71,7 @@ class Agent:
         memory = memory if memory is not None else self.memory
         said = [Message(Role.USER, messages)] if isinstance(messages, str) else list(messages)
         history = [] if memory is None else memory.get_history()
-        run = _Run(history, said, journal or NoJournal())
+        run = _Run(history, said, journal or NoJournal(), compressor_of(self.config, self.provider))
         with collect_artifacts() as run.artifacts:
             reason, content = await self._steps(run)
         run.messages.append(Message(Role.ASSISTANT, content))
@@ -109,7 +117,7 @@ class Agent:
         """The names of the tools that the model is shown, None for all."""
         if self.selector is None:
             return None
-        return tuple(tool.name for tool in await self.selector.select(run.transcript, list(self.tools)))
+        return tuple(tool.name for tool in await narrow(self.selector, run.transcript, self.tools))
 
     def _shown(self, names: Collection[str] | None) -> list[Tool]:
         return [tool for tool in self.tools if names is None or tool.name in names]
@@ -138,10 +146,12 @@ class Agent:
             run.journal,
             known=recalled.outcomes,
             unclear=run.unclear,
+            compressor=run.compressor,
         )
         run.messages += [answer, *(outcome.message for outcome in outcomes)]
         run.artifacts += [artifact for outcome in outcomes for artifact in outcome.artifacts]
         run.unclear += [outcome.call for outcome in outcomes if outcome.unclear]
+        run.usage = sum((outcome.usage for outcome in outcomes), UsageStats()) + run.usage
         run.tool_calls += answer.tool_calls
         return _ending(outcomes)
 
@@ -153,6 +163,7 @@ class _Run:
     history: list[Message]
     messages: list[Message]
     journal: Journal
+    compressor: Compressor | None = None
     iterations: int = 0
     usage: UsageStats = field(default_factory=UsageStats)
     tool_calls: list[ToolCall] = field(default_factory=list)
@@ -176,13 +187,6 @@ class _Run:
             stop_reason=reason,
             unclear=tuple(self.unclear),
         )
-
-
-def _distinct(tools: Iterable[Tool]) -> list[Tool]:
-    registry = ToolRegistry()
-    for tool in tools:
-        registry.register(tool)
-    return registry.all()
 
 
 def _ending(outcomes: Sequence[CallOutcome]) -> tuple[StopReason, str] | None:

@@ -92,6 +92,8 @@ class TurnJournal:
         files = [await self._keep_file(artifact) for artifact in outcome.artifacts]
         content, closing = (cut(text, MAX_RESULT_CHARS) for text in (outcome.content, outcome.closing))
         kept = replace(outcome, content=content, closing=closing, artifacts=tuple(files))
+        if content != outcome.content:
+            kept = replace(kept, raw_digest=outcome.fingerprint)
         entry = {"call": at, **_result(kept)}
         long = {name: text for name in ("content", "closing") if is_long(text := entry.get(name, ""))}
         self._take(json.dumps(entry | await self._kept_elsewhere(long), default=str))
@@ -150,6 +152,8 @@ def _result(outcome: CallOutcome) -> dict[str, Any]:
         "files": [_file_entry(artifact) for artifact in outcome.artifacts],
         "proposals": [proposed.to_dict() for proposed in outcome.proposals],
         "timers": [change.to_dict() for change in outcome.timers],
+        "usage": {} if outcome.usage == UsageStats() else outcome.usage.to_dict(),
+        "raw": outcome.raw_digest,
     }
     return {name: value for name, value in fields.items() if value}
 
@@ -245,6 +249,8 @@ def _outcome(call: ToolCall, entry: Mapping[str, Any]) -> CallOutcome:
         artifacts=tuple(_file(each) for each in entry.get("files", ())),
         proposals=tuple(Proposed.from_dict(each) for each in entry.get("proposals", ())),
         timers=tuple(TimerChange.from_dict(each) for each in entry.get("timers", ())),
+        usage=UsageStats(**entry.get("usage", {})),
+        raw_digest=str(entry.get("raw", "")),
     )
 
 

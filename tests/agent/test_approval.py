@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import threading
 
 import pytest
 
@@ -82,6 +83,28 @@ def test_same_call_twice_in_one_answer_is_refused_politely(delete_invoice, turn)
     result, _ = run_agent([delete_invoice], [[DELETE, again]])
     assert len(turn.proposals) == 1
     assert json.loads(result.messages[3].content)["kind"] == "already_pending"
+
+
+def test_reviewed_calls_are_proposed_one_after_the_other(turn):
+    """Of two proposals the first one wins, not the faster: nobody looks at the second before the first is there."""
+    second_began = threading.Event()
+
+    def preview(invoice_id: str) -> str:
+        if invoice_id == "INV-43":
+            second_began.set()
+            return "Delete the second"
+        return f"Delete the first; beside it: {second_began.wait(0.1)}"
+
+    @tool(requires_approval=True, preview=preview)
+    def delete_invoice(invoice_id: str) -> str:
+        """Delete an invoice."""
+        raise AssertionError("must not run")
+
+    run_agent([delete_invoice], [[DELETE, ToolCall("delete_invoice", {"invoice_id": "INV-43"}, "c2")]])
+    assert [proposal.preview for proposal in turn.proposals] == [
+        "Delete the first; beside it: False",
+        "Delete the second",
+    ]
 
 
 def test_proposal_says_why_it_was_asked(delete_invoice, turn):

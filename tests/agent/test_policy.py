@@ -1,8 +1,19 @@
-"""ToolPolicy: deny, deny_when, review, allow, else review."""
+"""ToolPolicy: deny, deny_when, review, allow, else review; nothing slips through by its shape."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from enum import Enum
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from agent import ToolPolicy
+from agent import AgentConfig, Tool, ToolPolicy, tool
+from agent.decision import decide
+from agent.policy import Rule
+from agent.tools.metadata import ToolMetadata, ToolTag
 
 POLICY = ToolPolicy(
     allow=["read_*", "send_*"],
@@ -10,6 +21,21 @@ POLICY = ToolPolicy(
     deny=["delete_*"],
     deny_when=[{"tool": "send_*", "arg": "to", "pattern": "*@external.com"}],
 )
+#: An address in letters of double width.
+WIDE = "".join(chr(ord(letter) + 0xFEE0) for letter in "a@external.com")
+#: The policy of the seed, word for word.
+SEED = ToolPolicy(
+    allow=["search_*", "read_*", "get_*"],
+    review=["send_*", "create_*", "update_*"],
+    deny=["delete_*", "drop_*"],
+    deny_when=[{"tool": "send_email", "arg": "to", "pattern": "*@external.com"}],
+)
+
+
+def denies(pattern: str, value: Any) -> bool:
+    """Whether a rule with this pattern denies a call whose only argument is the value."""
+    policy = ToolPolicy(allow=["*"], deny_when=[{"tool": "act", "arg": "what", "pattern": pattern}])
+    return policy.evaluate("act", {"what": value}).decision == "deny"
 
 
 @pytest.mark.parametrize(
@@ -33,12 +59,197 @@ def test_rules_are_read_in_order(name, args, decision):
     assert POLICY.evaluate(name, args).decision == decision
 
 
+@pytest.mark.parametrize(
+    ("name", "args", "decision"),
+    [
+        ("drop_table", {}, "deny"),
+        ("send_email", {"to": "eve@external.com"}, "deny"),
+        ("send_email", {"to": "bob@corp.com"}, "review"),
+        ("send_letter", {"to": "eve@external.com"}, "review"),
+        ("get_weather", {}, "allow"),
+        ("format_disk", {}, "review"),
+    ],
+)
+def test_policy_of_the_seed_decides_as_the_seed_says(name, args, decision):
+    """Deny, then review, then allow; unknown defaults to review."""
+    assert SEED.evaluate(name, args).decision == decision
+
+
+@pytest.mark.parametrize(("name", "decision"), [("DELETE_x", "deny"), ("Send_Money", "review"), ("Read_x", "review")])
+def test_doubt_about_case_goes_to_the_stricter_rule(name, decision):
+    """`allow` means exactly what it says; what restricts is not escaped by another spelling of the tool."""
+    assert POLICY.evaluate(name, {}).decision == decision
+
+
+@pytest.mark.parametrize(
+    ("pattern", "value"),
+    [
+        ("*@external.com", "A@EXTERNAL.COM"),
+        ("*@external.com", WIDE),
+        ("*@external.com", "a@external.com\n"),
+        ("a@external.com", "\u3000a@external.com\u200b "),
+        ("*@external.com", "a@exter\u200bnal.com"),
+        ("*@external.com", {"a@external.com": "cc"}),
+        ("*@external.com", [[{"deep": [{"er": ["a@external.com"]}]}]]),
+        ("*straße*", "HAUPTSTRASSE 5"),
+        ("500", 500),
+        ("500", 500.0),
+        ("0500", [500]),
+        ("5e2", {"n": 500}),
+        ("0.10", 0.1),
+        ("5", "5.00"),
+        ("5", " 05 "),
+        ("*000000*", 1e21),
+        ("true", True),
+        ("Yes", [True]),
+        ("1", True),
+        ("n?", False),
+        ("[[]]", []),
+        ("*", {}),
+        ("*", ""),
+        ("*", 0),
+        ("*", False),
+    ],
+)
+def test_forbidden_argument_is_found_in_any_shape(pattern, value):
+    """Case, width, unseen marks, nesting, keys, and the type it was coerced to make no difference."""
+    assert denies(pattern, value)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "value"),
+    [("*@external.com", "a@external.com.de"), ("500", 5000), ("5", 55), ("true", False), ("*", None), ("5", "5x")],
+)
+def test_other_arguments_are_not_denied(pattern, value):
+    """Stricter is not blind: what is not the pattern passes, and an optional argument left out is none."""
+    assert not denies(pattern, value)
+
+
+def test_nesting_deeper_than_python_recurses_is_read():
+    """Neither an error nor a way around the rule."""
+    value: Any = "a@external.com"
+    for _ in range(100_000):
+        value = [value]
+    assert denies("*@external.com", value)
+
+
+TEXTS = st.text(max_size=20).filter(lambda text: not set(text) & set("*?["))
+SCALARS = TEXTS | st.integers(-(10**9), 10**9) | st.booleans() | st.floats(allow_nan=False, allow_infinity=False)
+WRAPS = st.lists(st.booleans(), max_size=4)
+
+
+@given(SCALARS, st.booleans(), WRAPS, st.sampled_from([str, str.upper, str.lower, lambda text: f"*{text[1:]}"]))
+def test_what_is_denied_as_it_stands_is_denied_whatever_the_shape(value, as_key, wraps, bend):
+    """However it is wrapped, and however its pattern is spelled."""
+    pattern, wrapped = str(value), {str(value): None} if as_key else value
+    for in_list in wraps:
+        wrapped = [0, wrapped] if in_list else {"k": wrapped}
+    assert denies(pattern, value)
+    assert denies(pattern, wrapped)
+    assert denies(bend(pattern) if pattern.isascii() else pattern, value)
+
+
+class Colour(Enum):
+    """What a tool may take."""
+
+    RED = "red"
+
+
+@tool
+def act(number: int = 0, ratio: float = 0.0, flag: bool = False, colour: Colour = Colour.RED, words: str = "") -> str:
+    """Act on arguments of every kind."""
+    return "done"
+
+
+@pytest.mark.parametrize(
+    ("arg", "sent"),
+    [
+        ("number", "42"),
+        ("number", 42.0),
+        ("ratio", "1e3"),
+        ("ratio", 1000),
+        ("flag", "true"),
+        ("flag", "on"),
+        ("flag", 1),
+        ("colour", "red"),
+        ("words", "Eve"),
+    ],
+)
+def test_coercion_opens_no_door(arg, sent):
+    """What a rule denies as the model wrote it is denied as validation passes it on."""
+    policy = ToolPolicy(allow=["*"], deny_when=[{"tool": "act", "arg": arg, "pattern": str(sent)}])
+    decision = decide(act, act.validate_json({arg: sent}), AgentConfig(tool_policy=policy))
+    assert decision.decision == "deny"
+
+
+@pytest.mark.parametrize(
+    ("name", "args", "rule"),
+    [
+        ("delete_all", {}, Rule("deny", 0, "delete_*")),
+        ("send_mail", {"to": "a@external.com"}, Rule("deny_when", 0, "*@external.com")),
+        ("send_money", {}, Rule("review", 0, "send_money")),
+        ("send_mail", {}, Rule("allow", 1, "send_*")),
+        ("unheard_of", {}, None),
+    ],
+)
+def test_decision_carries_the_rule_that_made_it(name, args, rule):
+    """So that a person is shown the very line."""
+    assert POLICY.evaluate(name, args).rule == rule
+
+
 def test_reason_names_the_rule():
     """A person can find the rule that denied."""
     assert "'delete_*'" in POLICY.evaluate("delete_all", {}).reason
 
 
-def test_misspelt_rule_fails_at_boot():
-    """A deny_when rule without its keys would silently deny nothing."""
-    with pytest.raises(ValueError, match="deny_when"):
-        ToolPolicy(deny_when=[{"tool": "x", "argument": "to", "pattern": "*"}])
+PLAIN = Tool("wipe", "Wipe it", (), lambda: "wiped")
+HINTED = replace(PLAIN, metadata=ToolMetadata(tags=frozenset({ToolTag.DESTRUCTIVE})))
+CAREFUL = replace(PLAIN, requires_approval=True)
+
+
+@pytest.mark.parametrize(
+    ("tool", "policy", "decision", "source"),
+    [
+        (PLAIN, None, "allow", "no_policy"),
+        (PLAIN, ToolPolicy(), "review", "unknown"),
+        (PLAIN, ToolPolicy(allow=["*"]), "allow", "rule"),
+        (HINTED, None, "review", "destructive"),
+        (HINTED, ToolPolicy(), "review", "destructive"),
+        (HINTED, ToolPolicy(allow=["wipe"]), "allow", "rule"),
+        (HINTED, ToolPolicy(deny=["wipe"]), "deny", "rule"),
+        (CAREFUL, None, "review", "requires_approval"),
+        (CAREFUL, ToolPolicy(allow=["*"]), "review", "requires_approval"),
+        (CAREFUL, ToolPolicy(review=["*"]), "review", "rule"),
+        (CAREFUL, ToolPolicy(deny=["*"]), "deny", "rule"),
+        (replace(HINTED, requires_approval=True), ToolPolicy(allow=["*"]), "review", "requires_approval"),
+    ],
+)
+def test_author_and_hint_ask_where_no_rule_does(tool, policy, decision, source):
+    """The author's word holds against an allow rule; a hint only where no rule names the tool."""
+    decided = decide(tool, {}, AgentConfig(tool_policy=policy))
+    assert (decided.decision, decided.source) == (decision, source)
+
+
+@pytest.mark.parametrize(
+    "rules",
+    [
+        {"deny_when": [{"tool": "x", "argument": "to", "pattern": "*"}]},
+        {"deny_when": [{"tool": "x", "arg": "to", "pattern": 5}]},
+        {"deny": "delete_*"},
+        {"allow": [5]},
+    ],
+)
+def test_misspelt_rule_fails_at_boot(rules):
+    """A deny_when rule without its keys would silently deny nothing; a text for a list would be read by letters."""
+    with pytest.raises(ValueError, match=r"deny|allow"):
+        ToolPolicy(**rules)
+
+
+def test_default_of_a_json_schema_is_what_runs_where_nothing_is_given():
+    """Its source fills it in: a rule over it holds all the same, and one over what was given holds instead."""
+    schema = {"type": "object", "properties": {"permanent": {"type": "boolean", "default": True}}}
+    erase = Tool("erase", "Erase it", schema, lambda **args: "erased")
+    rule = {"tool": "erase", "arg": "permanent", "pattern": "true"}
+    config = AgentConfig(tool_policy=ToolPolicy(allow=["*"], deny_when=[rule]))
+    said = [decide(erase, args, config).decision for args in ({}, {"permanent": True}, {"permanent": False})]
+    assert said == ["deny", "deny", "allow"]

@@ -8,7 +8,7 @@ import pytest
 from redis.exceptions import RedisError
 
 from agent import Message, ToolCall, UsageStats
-from agent.journal import Answered, CallOutcome
+from agent.journal import Answered, CallOutcome, digest
 from agent.long_texts import LongTexts
 from agent.messages import Role
 from agent.turn_journal import TurnJournal
@@ -54,10 +54,15 @@ async def kept(journal: TurnJournal, at: int) -> None:
 
 
 def outcomes(shelf: Shelf) -> dict[int, str]:
+    """What the next attempt shows of the calls."""
+    return {at: outcome.content for at, outcome in known(shelf).items()}
+
+
+def known(shelf: Shelf) -> dict[int, CallOutcome]:
     """What the next attempt knows of the calls."""
     queued = QueuedTurn(1, 0.0, "ana", turn("go", event="e1"), {}, {}, "", journal=tuple(shelf.entries))
     recalled = run_sync(TurnJournal(shelf, LEASE, queued, keep_file, LongTexts(None, "")).recall())
-    return {at: outcome.content for at, outcome in recalled.outcomes.items()}
+    return dict(recalled.outcomes)
 
 
 def test_result_that_comes_during_a_write_goes_with_the_next():
@@ -114,3 +119,33 @@ def test_key_is_the_same_in_the_next_attempt():
     journal = noted(shelf)
     asyncio.run(journal.save())
     assert noted(shelf).key(1) == journal.key(1)
+
+
+def test_outcome_keeps_what_its_summary_cost_and_stands_for():
+    """The next attempt counts it, and can tell the raw result from others."""
+    shelf = Shelf()
+    journal = noted(shelf)
+    usage = UsageStats(7, 1, 8, 0.1, "cheap", "c")
+    outcome = CallOutcome(CALLS[0], "[compressed from 900 chars] short", usage=usage, raw_digest="d1")
+    asyncio.run(journal.keep(0, outcome))
+    asyncio.run(journal.save())
+    (recalled,) = known(shelf).values()
+    assert (recalled.usage, recalled.raw_digest, recalled.content) == (usage, "d1", outcome.content)
+
+
+def test_outcome_that_is_cut_can_be_told_from_others():
+    """What a journal has no room for still makes a difference."""
+    one, other = ("x" * 200_000 + end for end in "ab")
+    journal = noted(Shelf())
+    kept = [asyncio.run(journal.keep(at, CallOutcome(CALLS[at], text))) for at, text in enumerate((one, other))]
+    assert kept[0].content == kept[1].content
+    assert [each.fingerprint for each in kept] == [digest(one), digest(other)]
+
+
+def test_entry_of_an_older_version_is_read():
+    """It names neither cost nor digest."""
+    shelf = Shelf()
+    asyncio.run(noted(shelf).save())
+    shelf.entries.append('{"call": 0, "content": "fine"}')
+    (recalled,) = known(shelf).values()
+    assert (recalled.usage, recalled.fingerprint) == (UsageStats(), digest("fine"))

@@ -1,0 +1,142 @@
+"""One call: from the policy's word to what the model is told."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from typing import Any
+
+from agent.approval import RefusedError, confirmed
+from agent.config import AgentConfig
+from agent.journal import CallOutcome, digest
+from agent.messages import ToolCall
+from agent.policy import PolicyDecision
+from agent.result_cache import cache_key, recalled
+from agent.results import shown
+from agent.tools.errors import ToolError, ToolParameterError
+from agent.tools.tool import Tool, serialise
+from pending.proposals import in_channel_run
+from pending.results import PendingConfirmation
+from workers.offload import in_thread, within
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A call that can be made: its tool, its arguments as exact JSON, and the policy's word on it."""
+
+    call: ToolCall
+    tool: Tool
+    args: dict[str, Any]
+    decision: PolicyDecision
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """What a call came to; the tool's own words where they may be summarised, and the key they may be cached under."""
+
+    outcome: CallOutcome
+    raw: str | None = None
+    key: str = ""
+
+
+async def run_call(asked: Asked, config: AgentConfig) -> Ran:
+    """Run one call. What goes wrong is told to the model, which can correct itself; nothing is raised."""
+    try:
+        return await _gated(asked, config)
+    except RefusedError as exc:
+        return Ran(CallOutcome(asked.call, f"Error: {exc}"))
+    except ToolError as exc:
+        words = f"Error: {exc}"
+        return Ran(said(asked.call, await shown(asked.tool, words), words))
+
+
+async def _gated(asked: Asked, config: AgentConfig) -> Ran:
+    """What the tool, or its proposal, came to, once the policy has spoken."""
+    tool, decision = asked.tool, asked.decision
+    if decision.decision == "deny":
+        raise RefusedError(f"{tool.name!r} is denied: {decision.reason}")
+    if decision.decision == "allow":
+        return await _ran_or_cached(asked, config)
+    if in_channel_run():
+        return Ran(await _proposed(asked, await _asked_for(asked, config)))
+    shown, params = _shown_to_person(asked)
+    await confirmed(tool, shown, decision.reason, config)
+    return await _ran(asked, config, params=params)
+
+
+async def _asked_for(asked: Asked, config: AgentConfig) -> Any:
+    """The proposal of a call. A preview has the time that its tool has."""
+    tool, limits = asked.tool, (config.tool_timeout_seconds, asked.tool.metadata.timeout)
+    limit = within(min((seconds for seconds in limits if seconds is not None), default=None))
+    try:
+        async with limit:
+            return await in_thread(lambda: tool.propose(asked.call.parameters, reason=asked.decision.reason))
+    except TimeoutError as exc:
+        raise RefusedError(f"the preview of {tool.name!r} took too long: nothing was asked for") from exc
+
+
+def _shown_to_person(asked: Asked) -> tuple[dict[str, Any], Mapping[str, Any]]:
+    """The arguments that a person approves, and those to run with: the same, also of defaults that are made up anew at
+    each call. What JSON does not keep, such as a secret, runs as it was given.
+    """
+    try:
+        exact = asked.tool.validate_record(asked.call.parameters)
+        return deepcopy(exact), exact
+    except ToolParameterError:
+        return asked.args, asked.call.parameters
+
+
+async def _ran_or_cached(asked: Asked, config: AgentConfig) -> Ran:
+    """What an earlier run came to, if it is kept. Whether it ends the run, its own words decide."""
+    cache = config.tool.cache
+    key = cache_key(asked.tool, asked.args) if cache is not None else ""
+    if cache is None or not key:
+        return await _ran(asked, config)
+    hit = await recalled(cache, key)
+    if hit is None:
+        return await _ran(asked, config, key)
+    outcome = await _result(asked, hit.raw, config)
+    return Ran(said(asked.call, hit.compressed, hit.raw) if hit.compressed and not outcome.ends else outcome)
+
+
+async def _ran(asked: Asked, config: AgentConfig, key: str = "", *, params: Mapping[str, Any] | None = None) -> Ran:
+    """Run the tool. Only a tool that really ran can end the run with its result."""
+    call = asked.call if params is None else replace(asked.call, parameters=dict(params))
+    value = await timed(call, asked.tool, config)
+    if isinstance(value, PendingConfirmation):
+        return Ran(await _proposed(asked, value))
+    raw = serialise(value)
+    return Ran(await _result(asked, raw, config), raw, key)
+
+
+async def timed(call: ToolCall, tool: Tool, config: AgentConfig) -> Any:
+    """The tool's own value. Of its own time limit and the agent's, the shorter one holds."""
+    seconds = config.tool_timeout_seconds
+    try:
+        async with within(seconds):
+            return await tool.ainvoke(call.parameters)
+    except TimeoutError as exc:
+        raise RefusedError(f"{tool.name!r} gave no result within {seconds} seconds; it may still be running") from exc
+
+
+async def _result(asked: Asked, raw: str, config: AgentConfig) -> CallOutcome:
+    """What the tool gave, and whether the run ends with it. The stop condition sees it before screening."""
+    stops = config.stop_condition is not None and config.stop_condition(asked.tool.name, raw)
+    ends = stops or asked.tool.terminal
+    outcome = said(asked.call, await shown(asked.tool, raw, whole=ends), raw)
+    return replace(outcome, ends="terminal", closing=outcome.content) if ends else outcome
+
+
+async def _proposed(asked: Asked, value: Any) -> CallOutcome:
+    """What a proposal came to: a question for the user, or why there is none."""
+    raw = serialise(value)
+    outcome = said(asked.call, await shown(asked.tool, raw, whole=True), raw)
+    if isinstance(value, PendingConfirmation):
+        return replace(outcome, ends="pending", closing=value.preview)
+    return outcome
+
+
+def said(call: ToolCall, content: str, raw: str) -> CallOutcome:
+    """The outcome of a call, with the text for the model that stands for the tool's own words."""
+    return CallOutcome(call, content, raw_digest="" if content == raw else digest(raw))

@@ -1,0 +1,164 @@
+"""The `sayso explain` command: what would happen if this person had this tool called, and which line decides it."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import click
+
+if TYPE_CHECKING:  # as in config.cli: a command loads only what it needs
+    from agent import Tool
+    from config.explanation import Explanation, Question, Reason
+
+#: Exit status where there was nothing to explain; 0 and 1 are answers.
+BAD_USAGE = 2
+
+
+@click.command()
+@click.option("--config", type=click.Path(path_type=Path), help="The YAML file.  [default: SAYSO_CONFIG, or the demo]")
+@click.option(
+    "--data", type=click.Path(path_type=Path), envvar="SAYSO_DATA", default=Path(".sayso"), show_default=True,
+    help="The folder for what the tools' previews look up.",
+)  # fmt: skip
+@click.option("--channel", help="The channel's name; by default the first one.")
+@click.option("--user", default="", help="The user, by the id that their platform gives them; by default nobody known.")
+@click.option("--json", "as_json", is_flag=True, help="The answer as JSON.")
+@click.argument("tool")
+@click.argument("args", nargs=-1)
+def explain(
+    config: Path | None, data: Path, channel: str | None, user: str, as_json: bool, tool: str, args: tuple[str, ...]
+) -> None:
+    """Say what would happen if USER had TOOL called with ARGS (name=value ..., or one JSON object), and why.
+
+    Nothing is run but the tool's preview. Exit status: 0 when it would run or ask, 1 when it never would, 2 when there
+    is nothing to explain.
+    """
+    from config.bootstrap import load_toolbox
+    from config.explanation import BadQuestionError
+    from config.explanation import explain as explained
+    from config.loader import ConfigError, default_config, load_settings
+
+    os.environ.setdefault("SAYSO_DATA", str(data))
+    try:
+        settings = load_settings(config or default_config())
+        toolbox = load_toolbox(settings, remote=True)
+        toolbox.close()
+        for problem in toolbox.problems:
+            click.echo(problem, err=True)
+        given = _read(args, next((each for each in toolbox.tools if each.name == tool), None))
+        answer = explained(settings, toolbox, channel or next(iter(settings.channels)), user, tool, given)
+    except (ConfigError, BadQuestionError) as exc:
+        _refuse(str(exc))
+    click.echo(json.dumps(asdict(answer), indent=2, ensure_ascii=False) if as_json else "\n".join(_lines(answer)))
+    sys.exit(1 if answer.verdict == "never" else 0)
+
+
+def _refuse(message: str) -> NoReturn:
+    click.echo(f"Error: {message}", err=True)
+    sys.exit(BAD_USAGE)
+
+
+def _read(args: Sequence[str], tool: Tool | None) -> dict[str, Any] | None:
+    """The arguments as a model would give them; None when there are none."""
+    if not args:
+        return None
+    if args[0].lstrip().startswith("{"):
+        return _object(" ".join(args))
+    given: dict[str, Any] = {}
+    for arg in args:
+        name, equals, value = arg.partition("=")
+        if not equals or not name:
+            _refuse(f"{arg!r} is no argument: write name=value, or one JSON object in quotes")
+        if name in given:
+            _refuse(f"{name} is given twice: keep one of them")
+        given[name] = _value(value, tool, name)
+    return given
+
+
+def _object(text: str) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except ValueError as exc:
+        _refuse(f"{text!r} is no JSON object: {exc}")
+    return value if isinstance(value, dict) else _refuse(f"{text!r} is no JSON object")
+
+
+def _value(text: str, tool: Tool | None, name: str) -> Any:
+    """Text where the tool wants text; else JSON, where it is any, so that lists and numbers can be given."""
+    properties = tool.schema()["parameters"].get("properties", {}) if tool else {}
+    if properties.get(name, {}).get("type", "string") == "string":
+        return text
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def _lines(answer: Explanation) -> Iterator[str]:
+    """The answer in words, a line for each thing that had a say."""
+    who = answer.user or "whoever asks"
+    called = "" if answer.arguments is None else f" with {json.dumps(answer.arguments, ensure_ascii=False)}"
+    yield f"{who} on {answer.channel}: {answer.tool}{called}"
+    yield from map("  {}".format, _parts(answer, who))
+    condition = ", where its selector shows it" if answer.shown == "depends" else ""
+    yield _VERDICTS[answer.verdict].format(condition)
+
+
+def _parts(answer: Explanation, who: str) -> Iterator[str]:
+    if answer.shown is None:
+        yield f"channel: does not have it: {_cited(answer.has_tool)}"
+        return
+    yield f"channel: has it: {_cited(answer.has_tool)}"
+    yield f"shown: {_shown(answer, who)}"
+    if answer.decision is None:
+        yield f"arguments: {answer.problem}"
+        return
+    yield "arguments: none given; decided by its name alone" if answer.arguments is None else "arguments: valid"
+    yield f"decision: {_DECISIONS[answer.decision.decision]}: {_cited(answer.decided_by)}"
+    yield from (f"decision: may be denied by what it is called with: {_cited(rule)}" for rule in answer.open_rules)
+    if answer.problem:
+        yield f"question: {answer.problem}"
+    if answer.question:
+        yield from _asked(answer.question, who)
+    if answer.undo_seconds and answer.verdict == "asks":
+        yield f"undo: for {answer.undo_seconds:g} s after the outcome"
+
+
+_VERDICTS: Mapping[str, str] = {
+    "runs": "It runs at once{}; a tool may also ask by itself.",
+    "asks": "It asks first{}.",
+    "never": "It never runs.",
+}
+_DECISIONS: Mapping[str, str] = {"allow": "runs at once", "review": "asks first", "deny": "never runs"}
+
+
+def _cited(reason: Reason | None) -> str:
+    if reason is None:
+        return ""
+    return f"{reason.words} ({reason.where})" if reason.where else reason.words
+
+
+def _shown(answer: Explanation, who: str) -> str:
+    because = answer.shown_because
+    named = f", {because.words}" if because and because.words else ""
+    place = f" ({because.where})" if because and because.where else ""
+    match answer.shown:
+        case "hidden":
+            return f"not to {who}{named}{place}"
+        case "depends":
+            return f"depends on what is said{named}{place}"
+    return f"to {who}{named}{place}" if place else "always: the channel has no selector"
+
+
+def _asked(question: Question, who: str) -> Iterator[str]:
+    first, *others = question.preview.splitlines()
+    yield f"preview: {first}"
+    yield from (f"         {line}" for line in others)
+    code = ", and only with the code that the question shows" if question.typed_code else ""
+    yield f"confirm: only {who}, where it was asked, within {question.within_seconds:g} s of its delivery{code}"

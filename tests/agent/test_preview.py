@@ -1,0 +1,161 @@
+"""Preview: a person reads all that runs, and nothing in an argument hides a part of it."""
+
+from __future__ import annotations
+
+import html
+import re
+from dataclasses import dataclass
+from datetime import date
+from enum import Enum
+from typing import Annotated, Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from pydantic import BaseModel, Field
+
+from agent import Tool, ToolError, tool
+from agent.tools.preview import literal, preview_words
+from channels.markup import plain, slack_mrkdwn, telegram_html, whatsapp_text
+from pending.proposals import ChannelRun, channel_run
+
+#: What people and models write to hide something, each of which some platform would not show as it is.
+TRICKS = (
+    "[click](https://evil.example)", "![x](https://evil.example)", "~~~ wire it all", "**bold**", "__init__", "a\\*b",
+    "&#x41;", "# title #", "`code`", "```py", "<https://evil.example>", "> quote", "1. first", "---", "* * *", "a * b",
+    "~~gone~~", "[a]: https://evil.example", "*", "_", "\\", "2*3*4", "x_y_z", "C:\\dir\\*", "&amp;", "===", "- x",
+    "+ x",
+)  # fmt: skip
+TEXTS = st.lists(st.sampled_from(TRICKS) | st.sampled_from(list("ab 1*_`[]()\\~<>&#;!+-=.|\"'é文")), max_size=8).map(
+    "".join
+)
+
+
+def shown(md: str) -> str:
+    """What Telegram shows of it: formatting is gone, and so is what it hides."""
+    return html.unescape(re.sub(r"<[^>]*>", "", telegram_html(md)))
+
+
+def one_line(text: str) -> str:
+    """The text, as it stands in a preview."""
+    return " ".join(text.split())
+
+
+@given(TEXTS, TEXTS)
+@example("**a", "b**")
+@example("[click", "](https://evil.example)")
+@example("a\\", "*b*")
+def test_arguments_are_shown_character_by_character(first, second):
+    """On each platform; also where two arguments together would make a link or a pair of stars."""
+    words = preview_words("send", "Send {a}, {b}", {"a": first, "b": second})
+    expected = one_line(f"Send {one_line(first)}, {one_line(second)}")
+    assert one_line(plain(words)) == expected
+    assert one_line(shown(words)) == expected
+
+
+@given(TEXTS.filter(str.strip))
+def test_argument_that_begins_a_line_is_shown_too(text):
+    """Where a heading, a quote or a fence would begin."""
+    words = preview_words("send", "{a}\nto Ana", {"a": text})
+    assert one_line(plain(words)) == one_line(f"{text} to Ana")
+
+
+@pytest.mark.parametrize("trick", TRICKS)
+@pytest.mark.parametrize("look", [shown, plain, whatsapp_text, lambda md: html.unescape(slack_mrkdwn(md))])
+def test_no_platform_hides_a_letter(look, trick):
+    """Whatever else it does with it."""
+    assert re.sub(r"\W", "", trick) in re.sub(r"\W", "", look(literal(trick)))
+
+
+@pytest.mark.parametrize("text", ["INV-42", "my_file.txt", "2 * 3", "+49 123", "-5", "a@b.org", "R&D", "x < y", "50 %"])
+def test_ordinary_words_stay_as_they_are(text):
+    """Nobody wants to read backslashes."""
+    assert literal(text) == text
+
+
+def test_argument_cannot_pass_for_another():
+    """Where its end would not be seen it stands in quotes, and an empty one is seen."""
+    words = preview_words("pay", None, {"to": "bob, euros = 5", "euros": 500, "note": ""})
+    assert words == 'pay: to = "bob, euros = 5", euros = 500, note = ""'
+    assert preview_words("pay", None, {"to": 'b"'}) == r'pay: to = "b\\""'
+
+
+class Colour(Enum):
+    """A choice."""
+
+    RED = "red"
+
+
+class Address(BaseModel):
+    """A part of an argument; one that its author left out of its text."""
+
+    street: str
+    note: Annotated[str, Field(repr=False)] = ""
+
+
+@dataclass
+class Item:
+    """Another part."""
+
+    what: str
+    count: int = 1
+
+
+def test_what_holds_others_is_shown_whole():
+    """As the JSON that is stored: its own text might leave parts out."""
+    args: dict[str, Any] = {
+        "to": Address(street="Main *St*", note="n"), "items": [Item("a")], "colour": Colour.RED, "on": date(2026, 1, 2),
+    }  # fmt: skip
+    assert preview_words("ship", None, args) == (
+        r'ship: to = {"street": "Main \*St\*", "note": "n"}, items = \[{"what": "a", "count": 1}], '
+        "colour = red, on = 2026-01-02"
+    )
+    assert preview_words("ship", "{to.street} {items[0].what} {on:%d.%m.%Y} {colour}", args) == (
+        r"Main \*St\* a 02.01.2026 red"
+    )
+
+
+def test_attribute_of_an_argument_begins_no_line_of_its_own():
+    """A line break in it could pass for a further step."""
+    args = {"to": Address(street="Main St\n2. Delete all")}
+    assert preview_words("ship", "Ship to {to.street}", args) == "Ship to Main St 2. Delete all"
+
+
+def test_none_is_left_out_only_where_it_is_what_nobody_gives():
+    """`limit=None` in place of 10 is no detail."""
+
+    @tool(requires_approval=True)
+    def wipe(limit: int | None = 10, note: str | None = None) -> str:
+        """Wipe so many."""
+        return "wiped"
+
+    assert propose(wipe, {"limit": None}).preview == "wipe: limit = None"
+    assert propose(wipe, {}).preview == "wipe: limit = 10"
+
+
+def propose(proposed: Tool, args: dict[str, Any]):
+    """What is sealed of a call under review."""
+    with channel_run(ChannelRun("ana", "web", "1", 60.0, "test")) as run:
+        proposed.propose(args)
+    return run.proposals[0]
+
+
+@tool
+def send(to: str, body: str) -> str:
+    """Send a letter, without a word about previews."""
+    return f"sent to {to}: {body}"
+
+
+def test_long_arguments_are_sealed_and_shown_whole():
+    """5,000 characters: nothing is cut, neither in the words nor in the arguments."""
+    body = "".join(f"{number} " for number in range(1250))
+    action = propose(send, {"to": "ana", "body": body})
+    assert len(body) > 4_990
+    assert action.preview == f"send: to = ana, body = {body.strip()}"
+    assert action.args == {"to": "ana", "body": body}
+
+
+def test_more_than_a_person_reads_is_refused_and_not_cut():
+    """The model hears why, and can do less at once."""
+    with pytest.raises(ToolError, match=r"the preview has 20,\d{3} characters: at most 16,000 are read"):
+        propose(send, {"to": "ana", "body": "x" * 20_000})
