@@ -1,0 +1,37 @@
+"""docs/results.md: what it shows is run, and its figures are those of today."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent import ToolConfig
+from benchmarks.screening.__main__ import table
+
+PAGE = (Path(__file__).parents[2] / "docs" / "results.md").read_text()
+#: Each block of code, and what the page says that it prints.
+SHOWN = re.findall(r"```python\n(.*?)```\n\n((?:    [^\n]*\n)+)", PAGE, re.DOTALL)
+
+
+def test_the_examples_of_the_page_print_what_it_says(capsys: pytest.CaptureFixture[str]) -> None:
+    """One after the other, to the letter."""
+    names: dict[str, Any] = {}
+    assert len(SHOWN) == 4
+    for code, printed in SHOWN:
+        exec(compile(code, "docs/results.md", "exec"), names)
+        assert capsys.readouterr().out.splitlines() == [line[4:] for line in printed.splitlines()]
+
+
+def test_the_table_of_the_page_is_the_one_that_is_printed() -> None:
+    """Hits and false alarms cannot be better on paper."""
+    assert "\n".join(table()) in PAGE
+
+
+def test_every_option_has_a_line() -> None:
+    """An option nobody documents does not exist."""
+    options = [field.name for field in fields(ToolConfig)]
+    assert [option for option in options if f"{option}=" not in PAGE] == []
