@@ -1,0 +1,26 @@
+"""Confirm: which tools of a source ask first, in its operator's word."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Literal
+
+from agent.sources.names import matches
+from agent.tools import Tool, ToolTag
+
+#: `hints`: those that the source itself calls destructive, where no rule of a policy names them. `always`: all.
+#: `never`: none because of a hint. Patterns: those whose names match, besides the hints.
+Confirm = Literal["hints", "always", "never"] | Sequence[str]
+
+
+def asking(tool: Tool, own_name: str, confirm: Confirm) -> Tool:
+    """The tool, told whether it asks first. Patterns match its own name or the one it has here."""
+    if confirm == "hints":
+        return tool
+    if confirm == "never":
+        tags = tool.metadata.tags - {ToolTag.DESTRUCTIVE}
+        return replace(tool, metadata=replace(tool.metadata, tags=tags))
+    if confirm == "always" or matches(confirm, own_name, tool.name):
+        return replace(tool, requires_approval=True)
+    return tool

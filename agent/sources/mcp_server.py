@@ -1,0 +1,120 @@
+"""McpServer: where an MCP server is, and the way there."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from agent.sources.mcp_http import capped_client
+
+#: A server that does not end when its input does would outlive a killed worker. PR_SET_PDEATHSIG is 1, SIGKILL 9.
+_LEASH = (
+    "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 9); "
+    "os.getppid() == int(sys.argv[1]) or os._exit(1); os.execvp(sys.argv[2], sys.argv[2:])"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class McpServer:
+    """A program that speaks over its standard input and output, or a URL that speaks streamable HTTP."""
+
+    name: str
+    command: Sequence[str] = field(default=(), repr=False)
+    env: Mapping[str, str] = field(default_factory=dict, repr=False)
+    cwd: str | Path | None = None
+    url: str = field(default="", repr=False)
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    def __str__(self) -> str:
+        return f"the MCP server {self.name!r}"
+
+    @property
+    def secrets(self) -> list[str]:
+        """What must not be repeated in an error."""
+        values = [*self.env.values(), *self.headers.values()]
+        return [part for value in values for part in (value, value.rpartition(" ")[2])]
+
+    @property
+    def cure(self) -> str:
+        """What to look at when it cannot be reached."""
+        return "run its command in a shell to see why" if self.command else "check that it runs, and its url"
+
+    @asynccontextmanager
+    async def transport(self, noticed: Noticed) -> AsyncIterator[Any]:
+        """The streams to and from it, for mcp's Client."""
+        async with self._program(noticed) if self.command else self._http(noticed) as streams:
+            yield streams
+
+    @asynccontextmanager
+    async def _program(self, noticed: Noticed) -> AsyncIterator[Any]:
+        import anyio
+        from mcp.client.stdio import StdioServerParameters, stdio_client
+
+        command, *args = self._leashed()
+        start = StdioServerParameters(
+            command=command, args=args, env=dict(self.env), cwd=self.cwd, encoding_error_handler="replace"
+        )
+        async with stdio_client(start, errlog=sys.__stderr__ or sys.stderr) as (read, write):
+            heard, read_on = anyio.create_memory_object_stream[Any](0)
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(noticed.pass_on, read, heard)
+                yield read_on, write
+                tasks.cancel_scope.cancel()
+
+    def _leashed(self) -> Sequence[str]:
+        """The command, ended by the kernel when this process dies, however it dies. Where that is not to be had, and
+        for a program that is not there, the command itself.
+        """
+        if sys.platform != "linux" or not sys.executable or not self._is_there():
+            return self.command
+        return [sys.executable, "-I", "-S", "-c", _LEASH, str(os.getpid()), *self.command]
+
+    def _is_there(self) -> bool:
+        program = self.command[0]
+        if "/" in program:
+            program = str(Path(self.cwd or "") / program)
+        return shutil.which(program, path=self.env.get("PATH")) is not None
+
+    @asynccontextmanager
+    async def _http(self, noticed: Noticed) -> AsyncIterator[Any]:
+        from mcp.client.streamable_http import streamable_http_client
+
+        async with (
+            capped_client(self.headers, noticed.look) as client,
+            streamable_http_client(self.url, http_client=client) as streams,
+        ):
+            yield streams
+
+
+@dataclass(slots=True)
+class Noticed:
+    """What was noticed on the way: how many lines of a program were no message, that it ended, how HTTP refused."""
+
+    ended: Callable[[], None]
+    stray: int = 0
+    status: int = 0
+
+    async def pass_on(self, read: Any, onward: Any) -> None:
+        """Hand each message on; what is none is only counted."""
+        async with onward:
+            async for message in read:
+                if isinstance(message, Exception):
+                    self.stray += 1
+                else:
+                    await onward.send(message)
+        self.ended()
+
+    async def look(self, response: Any) -> None:
+        """Remember how HTTP refused, which the protocol's own errors leave out."""
+        self.status = response.status_code if response.status_code >= 400 else 0
+
+    def __str__(self) -> str:
+        stray = f"; {self.stray} lines of its output were no messages: logs belong on stderr" if self.stray else ""
+        key = ": check its headers" if self.status in (401, 403) else ""
+        return f"{stray}; it answered {self.status}{key}" if self.status else stray

@@ -1,0 +1,132 @@
+"""Request: one call of an operation, its arguments put where its document says."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import quote, urlencode
+
+from agent.sources.errors import SourceError
+from agent.sources.openapi_document import Operation, Place, is_json_type
+
+#: What separates the values of a list in a query that is not repeated.
+_SEPARATORS = {"form": ",", "spaceDelimited": " ", "pipeDelimited": "|"}
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What to send below a base URL: `path` begins with a slash and has its query."""
+
+    method: str
+    path: str = field(repr=False)
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    body: bytes | None = field(default=None, repr=False)
+
+
+def request_for(operation: Operation, arguments: Mapping[str, Any]) -> Request:
+    """The request of one call. Raises SourceError for arguments that no URL or header can hold."""
+    given = {name: value for name, value in arguments.items() if name in operation.places and value is not None}
+    _check_text(given)
+    placed = [(operation.places[name], value) for name, value in given.items()]
+    path = operation.path
+    missing = {place for place in operation.places.values() if place.where == "path"} - {place for place, _ in placed}
+    if missing:
+        raise SourceError(f"{sorted(place.name for place in missing)!r} must be given: without it there is no path")
+    for place, value in _of("path", placed):
+        path = path.replace("{" + place.name + "}", _in_path(place, value))
+    query = urlencode(
+        [pair for place, value in _of("query", placed) for pair in _in_query(place, value)], quote_via=quote
+    )
+    headers = {place.name: _in_header(place, value) for place, value in _of("header", placed)}
+    cookies = "; ".join(f"{place.name}={quote(_flat(place, value), safe='')}" for place, value in _of("cookie", placed))
+    body = _body(operation, given)
+    if cookies:
+        headers["Cookie"] = cookies
+    if body is not None:
+        headers["Content-Type"] = operation.body_type
+    return Request(operation.method.upper(), f"{path}?{query}" if query else path, headers, body)
+
+
+def _check_text(given: Mapping[str, Any]) -> None:
+    """Whether all of it can be written down. Raises SourceError."""
+    for name, value in given.items():
+        try:
+            json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
+        except (TypeError, ValueError) as exc:
+            raise SourceError(f"{name!r} cannot be sent: {exc}") from None
+
+
+def _of(where: str, placed: list[tuple[Place, Any]]) -> Iterator[tuple[Place, Any]]:
+    return ((place, value) for place, value in placed if place.where == where)
+
+
+def _in_path(place: Place, value: Any) -> str:
+    """A value as one piece of a path, which it can neither end nor leave."""
+    text = _flat(place, value)
+    if text in ("", ".", ".."):
+        raise SourceError(f"{place.name!r} is {text!r}, which cannot stand in a path")
+    return quote(text, safe="")
+
+
+def _in_query(place: Place, value: Any) -> list[tuple[str, str]]:
+    if place.is_json:
+        return [(place.name, json.dumps(value))]
+    if isinstance(value, Mapping):
+        if place.style == "deepObject":
+            return [(f"{place.name}[{key}]", _plain(each)) for key, each in value.items()]
+        if place.explode:
+            return [(str(key), _plain(each)) for key, each in value.items()]
+        return [(place.name, _flat(place, value))]
+    if isinstance(value, list | tuple):
+        if place.explode:
+            return [(place.name, _plain(each)) for each in value]
+        return [(place.name, _SEPARATORS.get(place.style, ",").join(map(_plain, value)))]
+    return [(place.name, _plain(value))]
+
+
+def _in_header(place: Place, value: Any) -> str:
+    text = _flat(place, value).strip(" ")
+    if not text.isascii() or not text.isprintable():
+        raise SourceError(f"{place.name!r} is {text!r}: a header holds printable ASCII only")
+    return text
+
+
+def _flat(place: Place, value: Any) -> str:
+    """A value in one text, as the styles `simple` and `form` have it."""
+    if place.is_json:
+        return json.dumps(value)
+    if isinstance(value, Mapping):
+        pairs = [(str(key), _plain(each)) for key, each in value.items()]
+        return ",".join(f"{key}={each}" if place.explode else f"{key},{each}" for key, each in pairs)
+    return ",".join(map(_plain, value)) if isinstance(value, list | tuple) else _plain(value)
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if value is None:
+        return ""
+    return json.dumps(value) if isinstance(value, Mapping | list) else str(value)
+
+
+def _body(operation: Operation, given: Mapping[str, Any]) -> bytes | None:
+    if operation.whole_body:
+        return _encoded(operation.body_type, given[operation.whole_body]) if operation.whole_body in given else None
+    parts = {operation.places[name].name: given[name] for name in given if operation.places[name].where == "body"}
+    is_needed = bool(set(operation.schema["required"]) & {n for n, p in operation.places.items() if p.where == "body"})
+    return _encoded(operation.body_type, parts) if parts or is_needed else None
+
+
+def _encoded(content_type: str, value: Any) -> bytes:
+    if is_json_type(content_type):
+        return json.dumps(value, ensure_ascii=False).encode()
+    if content_type.startswith("text/"):
+        return str(value).encode()
+    pairs = value.items() if isinstance(value, Mapping) else {"value": value}.items()
+    return urlencode([pair for name, each in pairs for pair in _in_form(str(name), each)]).encode()
+
+
+def _in_form(name: str, value: Any) -> list[tuple[str, str]]:
+    return [(name, _plain(each)) for each in value] if isinstance(value, list) else [(name, _plain(value))]

@@ -1,0 +1,164 @@
+"""Pinned: requests to one origin and no other, by addresses that were looked at, never beyond a cap."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from agent.sources.errors import AnswerLost, SourceError, SourceUnreachable
+from channels.fetch import Hop, Resolve, addresses_of, host_of, hush, is_public, origin_of, tls
+
+if TYPE_CHECKING:
+    import httpx
+
+#: Redirects within the origin that are followed, of requests that change nothing.
+MAX_REDIRECTS = 3
+#: Seconds to connect.
+CONNECT_SECONDS = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What came back."""
+
+    status: int
+    content_type: str
+    data: bytes = field(repr=False)
+    filename: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Pinned:
+    """One origin. `trusted` says that the operator wrote this very host down: then its addresses may be private, and
+    it may speak http.
+    """
+
+    base_url: str = field(repr=False)
+    trusted: bool
+    seconds: float
+    max_bytes: int
+    resolve: Resolve = addresses_of
+    transport: Any = None
+
+    @property
+    def host(self) -> str:
+        """Its host and port, for errors."""
+        import httpx
+
+        url = httpx.URL(self.base_url)
+        return url.netloc.decode()
+
+    async def ask(
+        self, method: str, path: str, headers: Mapping[str, str], body: bytes | None, *, reads_only: bool
+    ) -> Answer:
+        """Send one request below the base URL. Raises SourceUnreachable before anything was sent, else AnswerLost.
+
+        Errors hold no URL: there may be a secret in it.
+        """
+        import httpx
+
+        hush()
+        try:
+            async with asyncio.timeout(self.seconds):
+                return await self._follow(self._url(path), method, headers, body, reads_only=reads_only)
+        except (httpx.ConnectError, httpx.ConnectTimeout) as exc:
+            raise SourceUnreachable(f"{self.host} cannot be reached ({type(exc).__name__}): does it run?") from None
+        except TimeoutError:
+            raise AnswerLost(f"{self.host} gave no answer within {self.seconds:g} s") from None
+        except (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError, OSError) as exc:
+            raise AnswerLost(f"{self.host} gave no whole answer ({type(exc).__name__})") from None
+
+    def _url(self, path: str) -> httpx.URL:
+        import httpx
+
+        base = httpx.URL(self.base_url)
+        url = httpx.URL(self.base_url.rstrip("/") + path)
+        if origin_of(url) != origin_of(base) or not url.raw_path.startswith(base.raw_path.rstrip(b"/")):
+            raise SourceError(f"its path leads out of {self.host}")
+        return url
+
+    async def _follow(
+        self, url: httpx.URL, method: str, headers: Mapping[str, str], body: bytes | None, *, reads_only: bool
+    ) -> Answer:
+        hop = await self._checked(url)
+        for _ in range(MAX_REDIRECTS if reads_only else 0):
+            answer = await self._send(Hop(hop.url, headers, hop.address), method, body)
+            if isinstance(answer, Answer):
+                return answer
+            hop = await self._checked(self._within(hop.url, answer))
+        answer = await self._send(Hop(hop.url, headers, hop.address), method, body)
+        if isinstance(answer, Answer):
+            return answer
+        raise AnswerLost(f"{self.host} redirects, which is not followed" + (" for ever" if reads_only else " here"))
+
+    def _within(self, url: httpx.URL, location: str) -> httpx.URL:
+        target = url.join(location)
+        if origin_of(target) != origin_of(url):
+            raise AnswerLost(f"{self.host} redirects elsewhere, which is not followed: if it moved, mend base_url")
+        return target
+
+    async def _checked(self, url: httpx.URL) -> Hop:
+        """The way to a URL: by an address that was looked at, unless the operator named the host."""
+        if self.trusted:
+            return Hop(url)
+        if url.scheme != "https":
+            raise SourceError(f"{self.host} is reached without https: if you mean it, write it as base_url")
+        try:
+            addresses = await self.resolve(host_of(url), url.port or 443)
+            public = [is_public(address) for address in addresses]
+        except (OSError, ValueError):
+            raise SourceUnreachable(f"{self.host} has no address: check its name") from None
+        if not public or not all(public):
+            raise SourceError(f"{self.host} is not public: if you mean it, write it as base_url")
+        return Hop(url, address=addresses[0])
+
+    async def _send(self, hop: Hop, method: str, body: bytes | None) -> Answer | str:
+        """The answer, or where it is said to be."""
+        async with self._client(hop) as client:
+            sending = client.stream(method, hop.target, headers=hop.sent, content=body, extensions=hop.extensions)
+            async with sending as response:
+                if response.has_redirect_location:
+                    return str(response.headers["location"])
+                if response.headers.get("content-encoding", "identity") != "identity":
+                    raise AnswerLost(f"{self.host} answered compressed, which was not asked for")
+                kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
+                name = _filename(response.headers.get("content-disposition", ""))
+                return Answer(response.status_code, kind, await self._capped(response), name)
+
+    @asynccontextmanager
+    async def _client(self, hop: Hop) -> Any:
+        """A client per call: whoever calls may be on any event loop.
+
+        An address that was looked at is connected to directly: a proxy would look the name up again.
+        """
+        import httpx
+
+        client = httpx.AsyncClient(
+            verify=tls(),
+            timeout=httpx.Timeout(None, connect=min(CONNECT_SECONDS, self.seconds)),
+            transport=self.transport,
+            trust_env=not hop.address,
+            follow_redirects=False,
+        )
+        async with client:
+            yield client
+
+    async def _capped(self, response: httpx.Response) -> bytes:
+        data = bytearray()
+        async for chunk in response.aiter_raw():
+            data += chunk
+            if len(data) > self.max_bytes:
+                raise AnswerLost(f"{self.host} answered with more than {self.max_bytes} bytes")
+        return bytes(data)
+
+
+def _filename(disposition: str) -> str:
+    """The name a download is to have, without any path."""
+    from email.message import Message
+
+    header = Message()
+    header["content-disposition"] = disposition or "inline"
+    return (header.get_filename() or "").replace("\\", "/").rpartition("/")[2][:200]

@@ -1,0 +1,57 @@
+"""ToolProviderProtocol: the port behind which tools are listed and run elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Iterable
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, runtime_checkable
+
+from agent.sources.confirming import Confirm, asking
+from agent.sources.names import legal_names
+from agent.tools import Tool
+from agent.tools.errors import EffectUnknownError, ToolExecutionError
+from agent.tools.outcome import ToolOutcome
+
+
+@dataclass(frozen=True, slots=True)
+class UnclearOutcome(ToolOutcome):
+    """The outcome of a call that was made and never answered: it may have taken effect."""
+
+
+@runtime_checkable
+class ToolProviderProtocol(Protocol):
+    """Provides and executes tools (seed). Its methods may be called from any event loop."""
+
+    async def list_tools(self) -> list[Tool]:
+        """The definitions of all tools. Raises ToolError when the provider cannot be asked."""
+        ...
+
+    async def execute_tool(self, tool_name: str, parameters: dict[str, Any]) -> ToolOutcome:
+        """Run one tool. What its provider knows to have failed is an outcome, never an exception."""
+        ...
+
+
+def provided(
+    provider: ToolProviderProtocol, tools: Iterable[Tool], namespace: str = "", confirm: Confirm = "hints"
+) -> list[Tool]:
+    """The listed definitions as tools that can be run: each calls `provider.execute_tool` by its listed name.
+
+    `namespace` goes before every name, as in `files-read`; `confirm` says which ask first.
+    """
+    listed = list(tools)
+    names = legal_names([tool.name for tool in listed], namespace)
+    return [
+        asking(replace(tool, name=names[tool.name], function=_calls(provider, tool.name)), tool.name, confirm)
+        for tool in listed
+    ]
+
+
+def _calls(provider: ToolProviderProtocol, tool_name: str) -> Callable[..., Coroutine[Any, Any, Any]]:
+    async def call(**parameters: Any) -> Any:
+        outcome = await provider.execute_tool(tool_name, parameters)
+        if not outcome.success:
+            kind = EffectUnknownError if isinstance(outcome, UnclearOutcome) else ToolExecutionError
+            raise kind(outcome.error or f"{tool_name!r} failed without saying why", tool_name=tool_name)
+        return outcome.result
+
+    return call

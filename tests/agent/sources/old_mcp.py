@@ -1,0 +1,42 @@
+"""An MCP server of the protocol of 2025, written by hand: what most servers out there still speak. Needs no SDK."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+tools = ["grow"]
+
+
+def say(message: dict[str, Any]) -> None:
+    """One line to the client."""
+    print(json.dumps({"jsonrpc": "2.0", **message}), flush=True)  # noqa: T201
+
+
+def answer(method: str, params: dict[str, Any]) -> dict[str, Any]:
+    """The result of a request. Raises KeyError for a method it does not have."""
+    match method:
+        case "initialize":
+            version, server = params["protocolVersion"], {"name": "old", "version": "1"}
+            version = min(version, "2025-06-18")
+            return {"protocolVersion": version, "capabilities": {"tools": {"listChanged": True}}, "serverInfo": server}
+        case "tools/list":
+            at = int(params.get("cursor", 0))  # a page holds one
+            more = {"nextCursor": str(at + 1)} if at + 1 < len(tools) else {}
+            return {"tools": [{"name": tools[at], "inputSchema": {"type": "object"}}], **more}
+        case "tools/call":
+            tools.append(f"tool{len(tools)}")
+            say({"method": "notifications/tools/list_changed"})
+            return {"content": [{"type": "text", "text": f"{len(tools)} tools"}]}
+    raise KeyError(method)
+
+
+for line in sys.stdin:
+    request = json.loads(line)
+    if "id" not in request:
+        continue
+    try:
+        say({"id": request["id"], "result": answer(request["method"], request.get("params") or {})})
+    except KeyError:
+        say({"id": request["id"], "error": {"code": -32601, "message": "Method not found"}})

@@ -1,0 +1,76 @@
+"""Tools that cannot be loaded: each told with its place and cure, and the bot answers with the rest."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from agent.tools.reload import Reload
+from config.bootstrap import bootstrap, describe, terminal_agent
+from config.loader import ConfigError, load_settings
+
+GOOD = (
+    "from agent import tool\n\n\n@tool\ndef greet(name: str) -> str:\n    '''Greet.'''\n    return f'{said} {name}'\n"
+)
+YAML = """\
+tools:
+  - ./good.py
+  - ./broken.py
+  - nowhere.tools
+  - ./again.py
+  - {openapi: ./gone.yaml}
+channels:
+  web: {platform: console, tools: [greet, mend], policy: {allow: ["*"]}}
+"""
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Path:
+    """A configuration of which one file in five is good."""
+    (tmp_path / "good.py").write_text(GOOD.replace("{said}", "hello"))
+    (tmp_path / "broken.py").write_text("x = 1\nimport nothing_of_that_name\n")
+    (tmp_path / "again.py").write_text(GOOD.replace("{said}", "never"))
+    (tmp_path / "sayso.yaml").write_text(YAML)
+    return tmp_path / "sayso.yaml"
+
+
+def test_the_bot_answers_with_the_rest_and_every_problem_is_told(desk: Path):
+    """Line of the YAML, line of the file, and what to do: import error, wrong path, a name twice, no document."""
+    told: list[str] = []
+    agent = terminal_agent(load_settings(desk, {}), data=desk.parent, channel=None, tell=told.append)
+    assert agent.ask_channel("ana", "/greet name=Ana").content == "hello Ana"
+    broken, path, twice, document = told
+    assert broken.startswith(f"{desk}:3:5: tools: cannot load tools from './broken.py'")
+    assert "broken.py, line 2: ModuleNotFoundError" in broken
+    assert f"{desk}:4:5: " in path
+    assert "no module 'nowhere'" in path
+    assert f"{desk}:5:5: " in twice
+    assert "two tools are called 'greet': rename one" in twice
+    assert f"{desk}:6:5: " in document
+    assert "gone.yaml" in document
+
+
+def test_check_fails_on_them(desk: Path):
+    """All at once: it is what one runs before a start."""
+    with pytest.raises(ConfigError) as caught:
+        describe(load_settings(desk, {}))
+    assert len(caught.value.problems) == 4
+
+
+def test_edits_reach_a_running_worker(desk: Path, redis_url: str, monkeypatch: pytest.MonkeyPatch):
+    """With `reload`: a new result, a file that is mended, and neither is taken from the agents that use them."""
+    begun: list[Reload] = []
+    monkeypatch.setattr(Reload, "start", lambda self: begun.append(self))  # noqa: PLW0108  # a method of it
+    services = bootstrap(load_settings(desk, {}), data=desk.parent, redis_url=redis_url, reload=True)
+    agent = services.drain.agents["web"].agent  # type: ignore[attr-defined]  # the port has no need of it
+    (reload,) = begun
+    assert agent.run("/greet name=Ana").content == "hello Ana"
+    for name, text in {"good.py": "good day", "broken.py": "mended"}.items():
+        file = desk.parent / name
+        file.write_text(GOOD.replace("{said}", text).replace("greet", "greet" if name == "good.py" else "mend"))
+        os.utime(file, ns=(file.stat().st_mtime_ns + 10**9,) * 2)
+    assert reload.look() == ["./good.py", "./broken.py"]
+    assert agent.run("/greet name=Ana").content == "good day Ana"
+    assert agent.run("/mend name=Ana").content == "mended Ana"

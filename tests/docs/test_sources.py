@@ -1,0 +1,59 @@
+"""docs/sources.md: what it shows is run."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from agent.sources import mcp, openapi
+from agent.sources.names import MAX_DESCRIPTION_CHARS, MAX_TOOLS
+from config.loader import load_settings
+from config.sources import OPEN_SECONDS
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "sources.md").read_text()
+BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+
+
+def run(code: str, folder: Path) -> list[str]:
+    """What a script of these lines prints."""
+    command = [sys.executable, "-c", code]
+    environ = {"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"}
+    ended = subprocess.run(command, capture_output=True, text=True, cwd=folder, env=environ, check=True)
+    return ended.stdout.splitlines()
+
+
+def test_the_configuration_of_the_page_is_valid(tmp_path: Path) -> None:
+    """Every kind of source, as shown."""
+    file = tmp_path / "sayso.yaml"
+    file.write_text(re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)[0])
+    settings = load_settings(file, {"FILES_TOKEN": "a", "MCP_TOKEN": "b", "PETS_KEY": "c"})
+    assert len(settings.tools) == 6
+
+
+def test_the_providers_of_the_page_do_what_it_says(tmp_path: Path) -> None:
+    """A Python provider and the mock."""
+    assert run(BLOCKS[0], tmp_path) == [
+        "ToolOutcome(success=True, result=3, error=None)",
+        "Tool 'stok' not found. Available tools: ['stock']",
+        "It is sunny.",
+        "[('weather', {})]",
+    ]
+
+
+def test_the_server_of_the_page_is_one(tmp_path: Path) -> None:
+    """Saved, started and called."""
+    (tmp_path / "clock.py").write_text(BLOCKS[1])
+    assert run(BLOCKS[2], tmp_path) == ["clock-noon True", "12:00 in Lima"]
+
+
+def test_the_numbers_of_the_page_are_those_of_the_code() -> None:
+    """A limit nobody documents is a surprise."""
+    assert f"{mcp.CALL_SECONDS:g} (MCP), {openapi.CALL_SECONDS:g} (OpenAPI)" in PAGE
+    assert f"at most {MAX_TOOLS}\ntools; descriptions are cut after {MAX_DESCRIPTION_CHARS:,} characters" in PAGE
+    assert f"waits {OPEN_SECONDS:g} seconds" in PAGE
+    assert f"Connecting may take {mcp.CONNECT_SECONDS:g} seconds" in PAGE
+    assert f"up to {openapi.MAX_ANSWER_BYTES // 1_000_000} MB" in PAGE
+    assert f"cut to {openapi.MAX_ERROR_CHARS} characters" in PAGE
