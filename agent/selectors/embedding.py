@@ -1,0 +1,159 @@
+"""EmbeddingSelector: the tools whose description is nearest to what the user said."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import math
+import operator
+import time
+from array import array
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TypeAlias
+
+from agent.messages import Message, Role
+from agent.selectors.ngrams import NgramEmbedder
+from agent.selectors.protocol import Embedder
+from agent.tools.tool import Tool
+
+log = logging.getLogger(__name__)
+
+#: Vectors that are kept at most: of tools, and of what was said last.
+MAX_VECTORS = 1024
+#: Seconds that an embedder may take, before all tools are shown.
+EMBED_SECONDS = 10.0
+#: Seconds for which one that failed is not asked again: people would wait for it in vain.
+REST_SECONDS = 30.0
+
+#: Packed: a thousand vectors of a thousand numbers are 8 MB so, and four times as much as tuples.
+Vector: TypeAlias = "array[float]"
+
+
+class EmbeddingError(Exception):
+    """Raised when an embedder's answer cannot be compared: too few vectors, of several lengths, or not of numbers."""
+
+
+class EmbeddingSelector:
+    """The `top_k` tools nearest to the user's latest message, by the cosine of their vectors (seed).
+
+    Without an `embedder` it compares letters (`NgramEmbedder`), offline; `model` then only names it. The vectors of
+    tools are kept by a hash of model, name and description: what changes is embedded again. All that is missing goes
+    into one call. Where the embedder fails, takes more than EMBED_SECONDS or answers nonsense, all tools are shown, it
+    is left alone for REST_SECONDS, and one warning is logged until it works again: that may cost tokens, and never an
+    answer. Without messages no tool is shown; without words, or where nothing resembles them, all are. Raises
+    ValueError for a `top_k` below 1.
+    """
+
+    def __init__(
+        self,
+        model: str = "text-embedding-3-small",
+        top_k: int = 5,
+        embedder: Embedder | None = None,
+        *,
+        max_vectors: int = MAX_VECTORS,
+        embed_seconds: float = EMBED_SECONDS,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        if top_k < 1:
+            raise ValueError(f"top_k is {top_k!r}: show at least 1 tool")
+        self.model = model
+        self.top_k = top_k
+        self.embedder: Embedder = embedder or NgramEmbedder()
+        self._vectors: OrderedDict[str, Vector] = OrderedDict()
+        self._max_vectors = max_vectors
+        self._embed_seconds = embed_seconds
+        self._clock = clock
+        self._failed_at: float | None = None
+
+    async def select(self, messages: Iterable[Message], tools: Iterable[Tool]) -> Iterable[Tool]:
+        """The nearest tools, in the order given; of two equally near the first."""
+        said, given = list(messages), list(tools)
+        query = _query(said)
+        if not said or not given:
+            return []
+        if not query or len(given) <= self.top_k or self._rests:
+            return given
+        try:
+            scores = await self._scores(query, [f"{tool.name}: {tool.description}" for tool in given])
+        except Exception as exc:  # noqa: BLE001  # an embedder may be anybody's code, or anybody's server
+            self._warn(exc)
+            return given
+        self._failed_at = None
+        if not any(scores):  # nothing in common with any of them
+            return given
+        nearest = sorted(range(len(given)), key=lambda at: (-scores[at], at))[: self.top_k]
+        return [given[at] for at in sorted(nearest)]
+
+    @property
+    def _rests(self) -> bool:
+        return self._failed_at is not None and self._clock() - self._failed_at < REST_SECONDS
+
+    async def _scores(self, query: str, texts: Sequence[str]) -> list[float]:
+        vectors = await self._vectors_of([query, *texts])
+        if len({len(vector) for vector in vectors.values()}) > 1:
+            self._vectors.clear()  # what was kept may be of another model by the same name
+            raise EmbeddingError("vectors of different lengths cannot be compared: use one model for all")
+        scores = [cosine(vectors[query], vectors[text]) for text in texts]
+        if not all(map(math.isfinite, scores)):
+            raise EmbeddingError("a vector's numbers are too large to be compared")
+        return scores
+
+    async def _vectors_of(self, texts: Sequence[str]) -> Mapping[str, Vector]:
+        """The vector of each text: kept, or embedded with all others that are missing."""
+        keys = {text: self._key(text) for text in texts}
+        found = {text: self._vectors.get(key) for text, key in keys.items()}
+        known = {text: vector for text, vector in found.items() if vector is not None}
+        missing = [text for text in keys if text not in known]
+        if missing:
+            async with asyncio.timeout(self._embed_seconds):
+                known |= dict(zip(missing, _checked(await self.embedder.embed(missing), len(missing)), strict=True))
+        for text, key in keys.items():
+            self._keep(key, known[text])
+        return known
+
+    def _key(self, text: str) -> str:
+        return hashlib.sha256(f"{self.model}\0{text}".encode(errors="surrogatepass")).hexdigest()
+
+    def _keep(self, key: str, vector: Vector) -> None:
+        """Keep a vector as the newest; the oldest make room."""
+        self._vectors.pop(key, None)
+        self._vectors[key] = vector
+        while len(self._vectors) > self._max_vectors:
+            self._vectors.popitem(last=False)
+
+    def _warn(self, exc: Exception) -> None:
+        if self._failed_at is None:
+            advice = f"all tools are shown until it works: {type(exc).__name__}: {exc}"
+            log.warning("selector.embedder_failed", extra={"model": self.model, "advice": advice})
+        self._failed_at = self._clock()
+
+
+def cosine(one: Sequence[float], other: Sequence[float]) -> float:
+    """How near two vectors are: 1 for the same direction, 0 for nothing in common, or where one is all zeros."""
+    one, other = _scaled(one), _scaled(other)
+    lengths = math.hypot(*one) * math.hypot(*other)
+    return sum(map(operator.mul, one, other)) / lengths if lengths else 0.0
+
+
+def _scaled(vector: Sequence[float]) -> Sequence[float]:
+    """The same direction, with 1 as its largest number: squares of very small and very large ones are lost."""
+    largest = max(map(abs, vector), default=0.0)
+    return [number / largest for number in vector] if largest else vector
+
+
+def _query(said: Sequence[Message]) -> str:
+    """What the user said last; where nobody did, the last message."""
+    users = [message for message in said if message.role == Role.USER]
+    return (users or list(said) or [Message(Role.USER)])[-1].content.strip()
+
+
+def _checked(vectors: Sequence[Sequence[float]], count: int) -> list[Vector]:
+    """Raises EmbeddingError."""
+    checked = [array("d", vector) for vector in vectors]
+    if len(checked) != count:
+        raise EmbeddingError(f"{len(checked)} vectors for {count} texts: an embedder returns one per text")
+    if not all(vector and all(map(math.isfinite, vector)) for vector in checked):
+        raise EmbeddingError("a vector is empty or has a number that is not finite")
+    return checked

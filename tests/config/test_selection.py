@@ -1,0 +1,167 @@
+"""Selection: a channel's selector as its YAML says it, and every mistake in it with file, line and cure."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from agent import AllOf, AnyOf, EmbeddingSelector, KeywordSelector, Message
+from agent.messages import Role
+from agent.selectors import Always, FailOpen, HttpEmbedder, NgramEmbedder
+from config.bootstrap import describe, terminal_agent
+from config.loader import ConfigError, load_settings
+from config.selection import build_selector
+from pending.proposals import ChannelRun, channel_run
+
+HEAD = "tools: [examples.invoices]\nchannels:\n  web:\n    platform: console\n    tools: [find_*, delete_*, sales_*]\n"
+KNOWN = "known: find_invoice, delete_invoice, sales_chart, sales_report"
+
+#: The selector, and what the error must say after `sayso.yaml:6:`; @ is the path of the selector.
+MISTAKES = {
+    "keyword as text": ("{keyword: {find_invoice: find}}", "26@.keyword.find_invoice: must be a list"),
+    "empty keyword": ("{keyword: {find_invoice: ['']}}", "41@.keyword.find_invoice.0: is empty"),
+    "keyword's tool": (
+        "{keyword: {find_invoise: [find]}}",
+        f"26@: 'find_invoise' names no tool of this channel, did you mean 'find_invoice'?; {KNOWN}",
+    ),
+    "another channel's tool": ("{keyword: {export_invoices: [x]}}", "26@: 'export_invoices' names"),
+    "key": ("{keywords: {}}", "16@.keywords: unknown key: did you mean 'keyword'?"),
+    "nothing": ("{}", "5@: choose one of keyword, roles, embedding, any, all, plugin;"),
+    "no list": ("[]", "5@: is empty: add one"),
+    "text": ("keyword", "5@: must be a section"),
+    "two": ("{embedding: {}, roles: {allowed: {a: []}}}", "5@: choose one of keyword, roles,"),
+    "no roles": ("{roles: {}}", "16@.roles.allowed: missing: add it"),
+    "role's tools": ("{roles: {allowed: {a: '*'}}}", "34@.roles.allowed.a: must be a list"),
+    "role's tool": ("{roles: {allowed: {a: ['*', drop_*]}}}", "43@: 'drop_*' names no tool of this"),
+    "user's role": (
+        "{roles: {allowed: {admin: ['*']}, users: {U1: amin}}}",
+        "57@.roles.users.U1: names no role of allowed; known: admin (it is 'amin')",
+    ),
+    "default role": ("{roles: {allowed: {a: []}, default: b}}", "42@.roles.default: names no role"),
+    "role twice": ("{roles: {allowed: {a: [], A: ['*']}}}", "24@.roles.allowed: a role is given"),
+    "always and roles": ("{roles: {allowed: {a: []}}, always: [find_*]}", "5@: always would give"),
+    "always around roles": (
+        "{any: [[{roles: {allowed: {a: []}}}]], always: [find_*]}", "5@: always would give",
+    ),
+    "always what": ("{embedding: {}, always: [nope]}", "40@: 'nope' names no tool"),
+    "no tools shown": ("{embedding: {top_k: 0}}", "28@.embedding.top_k: must be greater than or"),
+    "model without server": ("{embedding: {model: m}}", "16@.embedding: model and api_key are for"),
+    "server": ("{embedding: {base_url: x}}", "28@.embedding.base_url: no URL"),
+    "key in clear": ("{embedding: {base_url: 'https://e.example', api_key: k}}", "59: api_key: a secret in clear"),
+    "other's option": ("{embedding: {}, whole_words: true}", "5@: whole_words belongs to keyword"),
+    "in a list": ("[{embedding: {}}, {keyword: {nope: [a]}}]", "44@.1: 'nope' names no tool"),
+    "in any": ("{any: [{embedding: {}}, {embedding: {top_k: 0}}]}", "52@.any.1.embedding.top_k:"),
+    "in all": ("{all: [{keyword: {nope: [a]}}]}", "33@.all.0: 'nope' names no tool"),
+    "in a list in a list": ("[[{keyword: {nope: [a]}}]]", "28@.0.0: 'nope' names no tool"),
+    "plugin": ("{plugin: nope}", "16@.plugin: no selector 'nope' is installed; known: embedding,"),
+    "plugin's options": (
+        "{plugin: embedding, options: {topk: 3}}", "35@.options: 'embedding' does not take them",
+    ),
+    "plugin's errors": ("{plugin: embedding, on_error: some}", "35@.on_error: must be 'none' or"),
+}  # fmt: skip
+
+
+def load(folder: Path, selector: str, rest: str = ""):
+    """The settings of a channel with this selector."""
+    file = folder / "sayso.yaml"
+    file.write_text(f"{HEAD}    selector: {selector}\n{rest}")
+    return load_settings(file, {"KEY": "s3cr3t"})
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_mistake_is_told_with_its_place_and_cure(tmp_path, mistake):
+    """Before anything starts, by `sayso check` too."""
+    selector, words = MISTAKES[mistake]
+    with pytest.raises(ConfigError) as caught:
+        describe(load(tmp_path, selector))
+    assert "sayso.yaml:6:" + words.replace("@", ": channels.web.selector") in caught.value.problems[0]
+
+
+@pytest.mark.parametrize(
+    ("rule", "words"),
+    [
+        ("{tool: delete_*, arg: invoice, pattern: x}", "'invoice' is no argument of delete_invoice, did you mean 'inv"),
+        ("{tool: delete_*, args: x, pattern: x}", "deny_when.0.args: unknown key: did you mean 'arg'?"),
+        ("{tool: delete_*, arg: invoice_id, pattern: 5}", "deny_when.0.pattern: must be text: put it in quotes"),
+    ],
+)
+def test_rule_that_would_deny_nothing_is_told(tmp_path, rule, words):
+    """An argument that no tool has is a misspelling, and one that nobody would see."""
+    with pytest.raises(ConfigError, match=r"sayso\.yaml:7:") as caught:
+        describe(load(tmp_path, "{embedding: {}}", f"    policy: {{deny_when: [{rule}]}}\n"))
+    assert words in str(caught.value)
+
+
+def test_rule_over_a_tool_that_is_not_there_yet_is_fine(tmp_path):
+    """A rule may be older than its tool."""
+    rest = "    policy: {deny_when: [{tool: drop_*, arg: table, pattern: '*'}]}\n"
+    assert "asks first" in describe(load(tmp_path, "{embedding: {}}", rest))
+
+
+def test_channel_without_a_selector_shows_all(tmp_path):
+    """None is none."""
+    (tmp_path / "sayso.yaml").write_text(HEAD)
+    settings = load_settings(tmp_path / "sayso.yaml", {})
+    assert build_selector(settings, "web") is None
+    assert "of these" not in describe(settings)
+
+
+def test_roles_of_the_yaml_decide(tmp_path):
+    """By the platform's id of whoever speaks, in the agent that the channel really has."""
+    roles = "{roles: {allowed: {admin: ['*'], viewer: [find_*]}, users: {U1: Admin}, default: viewer}}"
+    bot = terminal_agent(load(tmp_path, roles), data=tmp_path, channel="web")
+    assert "unknown tool" not in bot.ask_channel("U1", "/delete_invoice invoice_id=INV-1").content
+    settings = load(tmp_path, roles)
+    assert shown(settings, "U1") == ["find_invoice", "delete_invoice", "sales_chart", "sales_report"]
+    assert shown(settings, "U2") == ["find_invoice"]
+    assert describe(settings).splitlines()[-2] == "  (of these its selector shows some)"
+
+
+def shown(settings, user: str, text: str = "delete the invoice") -> list[str]:
+    """What this user's words show the model."""
+    bot = terminal_agent(settings, data=settings.origin.folder, channel="web")
+
+    async def select() -> list[str]:
+        chosen = await bot.agent.selector.select([Message(Role.USER, text)], bot.agent.tools)
+        return [tool.name for tool in chosen]
+
+    with channel_run(ChannelRun(user, "web", "1", 60.0, "v")):
+        return asyncio.run(select())
+
+
+def test_list_is_all_of_them_in_sequence(tmp_path):
+    """Roles first, then what was said."""
+    roles = "{roles: {allowed: {viewer: [find_*, sales_*]}, default: viewer}}"
+    words = "{keyword: {find_invoice: [invoice], delete_invoice: [invoice]}, always: [sales_chart]}"
+    settings = load(tmp_path, f"[{roles}, {words}]")
+    assert shown(settings, "U1") == ["find_invoice", "sales_chart"]
+    assert shown(load(tmp_path, f"{{any: [{roles}, {words}]}}"), "U1", "delete the invoice") == [
+        "find_invoice", "delete_invoice", "sales_chart", "sales_report",
+    ]  # fmt: skip
+
+
+def test_every_kind_is_built(tmp_path):
+    """With its options."""
+    words = build_selector(load(tmp_path, "{keyword: {find_invoice: [find]}, whole_words: true}"), "web")
+    assert isinstance(words, KeywordSelector)
+    assert words.whole_words
+    offline = build_selector(load(tmp_path, "{embedding: {top_k: 3}}"), "web")
+    assert isinstance(offline, EmbeddingSelector)
+    assert (offline.top_k, type(offline.embedder)) == (3, NgramEmbedder)
+    online = "{embedding: {model: m, base_url: 'https://e.example/v1/', api_key: '${KEY}'}}"
+    asked = build_selector(load(tmp_path, online), "web").embedder
+    assert isinstance(asked, HttpEmbedder)
+    assert (asked.model, asked.base_url, asked._api_key) == ("m", "https://e.example/v1", "s3cr3t")
+    open_ = build_selector(load(tmp_path, "{plugin: embedding, options: {top_k: 2}, on_error: all}"), "web")
+    assert isinstance(open_, FailOpen)
+    assert isinstance(build_selector(load(tmp_path, "{any: [{embedding: {}}], always: [find_*]}"), "web"), Always)
+    both = build_selector(load(tmp_path, "[{any: [{embedding: {}}]}, {plugin: embedding}]"), "web")
+    assert [type(both), *map(type, both.selectors)] == [AllOf, AnyOf, EmbeddingSelector]
+
+
+def test_key_of_a_server_is_in_no_repr(tmp_path):
+    """Nor in what `sayso check` prints."""
+    settings = load(tmp_path, "{embedding: {base_url: 'https://e.example', api_key: '${KEY}'}}")
+    assert "s3cr3t" not in f"{settings!r}{describe(settings)}{build_selector(settings, 'web').embedder!r}"
