@@ -1,4 +1,4 @@
-"""Download: an inbound file, from where its platform keeps it, from nothing private and never beyond a cap."""
+"""Download: a platform's file, or a page of the web, from nothing private and never beyond a cap."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from channels.base import FetchError
+from channels.base import FetchError as FetchError  # also for those who know no channel
 
 if TYPE_CHECKING:
     import httpx
@@ -25,6 +25,9 @@ _MACHINERY = (ipaddress.ip_network("192.0.0.0/24"), ipaddress.ip_network("168.63
 
 #: The addresses a host name stands for, at a port.
 Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
+
+#: What is wrong with a URL, its scheme and its host aside, in words that follow "the address "; "" where nothing is.
+Refusal = Callable[["httpx.URL"], str]
 
 
 async def addresses_of(host: str, port: int) -> list[str]:
@@ -44,10 +47,11 @@ def is_public(address: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """What arrived: the bytes, and the type their server claims."""
+    """What arrived: the bytes, and the type and charset their server claims."""
 
     data: bytes
     content_type: str
+    charset: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +59,7 @@ class Download:
     """The rules of one platform's downloads: at most `max_bytes`, through at most `redirects` redirects.
 
     Only the first address, which the adapter has checked, sees the headers. Redirects go to https on public hosts,
-    and to the origin of `home`: the server that stands in for the platform.
+    and to the origin of `home`: the server that stands in for the platform. `refusal` is asked about each of them.
     """
 
     max_bytes: int
@@ -63,22 +67,38 @@ class Download:
     home: str = ""
     resolve: Resolve = addresses_of
     transport: httpx.AsyncBaseTransport | None = None
+    refusal: Refusal | None = None
 
     async def get(self, url: str, headers: Mapping[str, str]) -> File:
-        """Download a file. Raises FetchError, whose words hold no address."""
+        """Download from an address that the caller has checked. Raises FetchError, whose words hold no address."""
         import httpx
 
-        _hush()
+        return await self._got(lambda: Hop(httpx.URL(url), headers))
+
+    async def get_public(self, url: str) -> File:
+        """Download from an address that nobody has checked: the first one is held to what redirects are held to.
+
+        Raises FetchError, whose words hold no address.
+        """
+        import httpx
+
+        return await self._got(lambda: self._checked(httpx.URL(url)))
+
+    async def _got(self, begin: Callable[[], Hop | Awaitable[Hop]]) -> File:
+        import httpx
+
+        hush()
         try:
             async with asyncio.timeout(TIMEOUT):
-                return await self._follow(_Hop(httpx.URL(url), headers))
+                hop = begin()
+                return await self._follow(hop if isinstance(hop, Hop) else await hop)
         except TimeoutError:
             raise FetchError(f"the file took longer than {TIMEOUT:g} s") from None
         except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError) as exc:  # ValueError: punycode that is none
             # The cause is left out: it may quote the address, and with it a token.
             raise FetchError(f"the file did not arrive: {type(exc).__name__}") from None
 
-    async def _follow(self, hop: _Hop) -> File:
+    async def _follow(self, hop: Hop) -> File:
         for left in range(self.redirects, -1, -1):
             answer = await self._ask(hop)
             if isinstance(answer, File):
@@ -87,7 +107,7 @@ class Download:
                 hop = await self._checked(hop.url.join(answer))
         raise FetchError(f"redirected more than {self.redirects} times")
 
-    async def _ask(self, hop: _Hop) -> File | str:
+    async def _ask(self, hop: Hop) -> File | str:
         """The file, or where it is said to be."""
         import httpx
 
@@ -101,7 +121,7 @@ class Download:
             if response.headers.get("content-encoding", "identity") != "identity":
                 raise FetchError("the file came compressed, which was not asked for")
             content_type = response.headers.get("content-type", "").partition(";")[0].strip().lower()
-            return File(await self._capped(response), content_type)
+            return File(await self._capped(response), content_type, response.charset_encoding or "")
 
     async def _capped(self, response: httpx.Response) -> bytes:
         """What arrives, until it is too much: no header is believed."""
@@ -112,26 +132,28 @@ class Download:
                 raise FetchError(f"the file has more than {self.max_bytes} bytes")
         return bytes(data)
 
-    async def _checked(self, url: httpx.URL) -> _Hop:
-        """A redirect's target, pinned to an address that was looked at: a second look-up could tell another."""
+    async def _checked(self, url: httpx.URL) -> Hop:
+        """An address nobody vouches for, pinned to what was looked at: a second look-up could tell another."""
         import httpx
 
-        if self.home and _origin(url) == _origin(httpx.URL(self.home)):
-            return _Hop(url)
-        if url.scheme != "https" or not _host(url):
-            raise FetchError("redirected to something that is not https")
+        if self.home and origin_of(url) == origin_of(httpx.URL(self.home)):
+            return Hop(url)
+        if url.scheme != "https" or not host_of(url):
+            raise FetchError("it leads to something that is not https")
+        if words := self.refusal(url) if self.refusal else "":
+            raise FetchError(f"the address {words}")
         try:
-            addresses = await self.resolve(_host(url), url.port or 443)
+            addresses = await self.resolve(host_of(url), url.port or 443)
             public = [is_public(address) for address in addresses]
         except (OSError, ValueError):
-            raise FetchError("redirected to a host without an address") from None
+            raise FetchError("it leads to a host without an address") from None
         if not public or not all(public):
-            raise FetchError("redirected to a host that is not public")
-        return _Hop(url, address=addresses[0])
+            raise FetchError("it leads to a host that is not public")
+        return Hop(url, address=addresses[0])
 
 
 @dataclass(frozen=True, slots=True)
-class _Hop:
+class Hop:
     """One request: a URL, the headers it may see, and the address it must connect to if that was checked."""
 
     url: httpx.URL
@@ -140,16 +162,18 @@ class _Hop:
 
     @property
     def target(self) -> httpx.URL:
+        """What to connect to."""
         return self.url.copy_with(host=self.address) if self.address else self.url
 
     @property
     def sent(self) -> dict[str, str]:
+        """The headers, with the name that the address was looked up by."""
         return {"Host": self.url.netloc.decode(), "Accept-Encoding": "identity", **self.headers}
 
     @property
     def extensions(self) -> dict[str, str]:
         """The name the certificate must bear."""
-        return {"sni_hostname": _host(self.url)} if self.address else {}
+        return {"sni_hostname": host_of(self.url)} if self.address else {}
 
 
 @functools.lru_cache(maxsize=1)
@@ -160,16 +184,17 @@ def tls() -> ssl.SSLContext:
     return httpx.create_ssl_context()
 
 
-def _origin(url: httpx.URL) -> tuple[str, str, int | None]:
-    return url.scheme, _host(url), url.port
+def origin_of(url: httpx.URL) -> tuple[str, str, int | None]:
+    """Scheme, host and port; the port is None where it is the scheme's own."""
+    return url.scheme, host_of(url), url.port
 
 
-def _host(url: httpx.URL) -> str:
+def host_of(url: httpx.URL) -> str:
     """The host as it is looked up: punycode stays punycode."""
     return url.raw_host.decode()
 
 
-def _hush() -> None:
+def hush() -> None:
     """Links to files are secrets, and httpx logs every URL at INFO."""
     for name in ("httpx", "httpcore"):
         logger = logging.getLogger(name)

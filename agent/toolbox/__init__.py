@@ -1,0 +1,61 @@
+"""Toolbox: a small set of safe tools, opened family by family. No shell, and no file outside one configured folder."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+from collections.abc import Sequence
+from pathlib import Path
+
+from agent.tools.errors import ToolLoadError
+from agent.tools.tool import Tool
+
+__all__ = ["FAMILIES", "NEED_FOLDER", "open_toolbox"]
+
+#: The families, each a module of this package with a function `tools(folder, hosts)`.
+FAMILIES = ("calculator", "charts", "dates", "documents", "fetch", "files", "tables", "text", "units")
+#: Those that are nothing without a folder.
+NEED_FOLDER = frozenset({"files"})
+
+
+def open_toolbox(names: Sequence[str], *, folder: Path | None = None, hosts: Sequence[str] = ()) -> list[Tool]:
+    """The tools of these families, in their order, each once.
+
+    `folder` is what `files` and `tables` may read; `hosts` the only ones that `fetch` may ask (`api.example.com`,
+    `*.example.com`), none for every public one. Raises ToolLoadError for an unknown family, a setting that no family
+    here reads, a folder that is missing, and a library that is not installed.
+    """
+    if isinstance(names, str):
+        raise ToolLoadError(f"toolbox {names!r} is a text: write a list, [{names}]")
+    families = list(dict.fromkeys(_known(name) for name in names))
+    _check_settings(families, folder, hosts)
+    return [tool for family in families for tool in _open(family, folder, tuple(hosts))]
+
+
+def _known(name: str) -> str:
+    if name in FAMILIES:
+        return name
+    close = difflib.get_close_matches(str(name), FAMILIES, n=1)
+    hint = f"did you mean {close[0]!r}? " if close else ""
+    raise ToolLoadError(f"unknown toolbox {name!r}; {hint}known: {list(FAMILIES)!r}")
+
+
+def _check_settings(families: Sequence[str], folder: Path | None, hosts: Sequence[str]) -> None:
+    """A setting that nobody reads is a mistake about what is allowed."""
+    if folder is None and (lacking := NEED_FOLDER & set(families)):
+        raise ToolLoadError(f"toolbox {sorted(lacking)!r} needs folder: the one folder whose files it may read")
+    if folder is not None and not {"files", "tables"} & set(families):
+        raise ToolLoadError(
+            f"toolbox folder {str(folder)!r} is read by 'files' and 'tables' only; open one or leave it"
+        )
+    if folder is not None and not folder.is_dir():
+        raise ToolLoadError(f"toolbox folder {str(folder)!r} is no folder: create it or name another")
+    if isinstance(hosts, str):
+        raise ToolLoadError(f"toolbox hosts {hosts!r} is a text: write a list, [{hosts}]")
+    if hosts and "fetch" not in families:
+        raise ToolLoadError(f"toolbox hosts {list(hosts)!r} are read by 'fetch' only; open it or leave them")
+
+
+def _open(family: str, folder: Path | None, hosts: tuple[str, ...]) -> list[Tool]:
+    opened: list[Tool] = importlib.import_module(f"agent.toolbox.{family}").tools(folder, hosts)
+    return opened

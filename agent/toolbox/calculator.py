@@ -1,0 +1,274 @@
+"""Calculator: exact decimal arithmetic on an expression, in bounded digits and so in bounded time."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import math
+import re
+import statistics
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from decimal import (
+    ROUND_CEILING,
+    ROUND_FLOOR,
+    ROUND_HALF_UP,
+    Context,
+    Decimal,
+    DecimalException,
+    DivisionByZero,
+    InvalidOperation,
+    Overflow,
+    localcontext,
+)
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field
+
+from agent.toolbox.figures import shown
+from agent.tools.decorator import tool
+from agent.tools.tool import Tool
+
+#: Characters of the longest expression.
+MAX_EXPRESSION_CHARS = 500
+#: Significant digits that are counted in. Powers cost no more than that, whatever their exponent.
+DIGITS = 60
+#: Largest power of ten that a result may have.
+MAX_EXPONENT = 9999
+#: Largest n of factorial, comb and perm.
+MAX_COUNTED = 1000
+
+_NAMES: Mapping[str, Decimal] = {
+    "pi": Decimal("3.14159265358979323846264338327950288419716939937510582097494459"),
+    "e": Decimal("2.71828182845904523536028747135266249775724709369995957496696763"),
+    "tau": Decimal("6.28318530717958647692528676655900576839433879875021164194988918"),
+}
+_SIGNS = str.maketrans(
+    {"\u00d7": "*", "·": "*", "⋅": "*", "÷": "/", "\u2212": "-", "\u2013": "-", "^": "**", "π": " pi "}
+)
+_PERCENT_OF = re.compile(r"%\s{0,9}of\b", re.IGNORECASE)
+_PERCENT_LEFT = re.compile(r"%\s*(?:$|[-+*/)])")
+
+
+@tool(
+    read_only=True,
+    description="Calculate an arithmetic expression exactly; use it for every calculation",
+)
+def calculate(
+    expression: Annotated[
+        str,
+        Field(
+            min_length=1,
+            max_length=MAX_EXPRESSION_CHARS,
+            description=(
+                "Such as '1299.90 * 0.19', '15% of 80', '(3 + 4) ** 2', 'round(1 / 3, 2)'. Operators: + - * / // % **. "
+                "Functions: sqrt abs round floor ceil min max sum mean median exp ln log10 log2 log(x, base) factorial "
+                "comb perm gcd lcm sin cos tan asin acos atan degrees radians; angles are in radians. Constants: pi e "
+                "tau. Write no thousands separators"
+            ),
+        ),
+    ],
+) -> str:
+    """The expression and its value. Raises ValueError, which says what to change."""
+    text = expression.strip().rstrip("=? ")
+    with _bounded(text):
+        value = _value(_parsed(text))
+    if not value.is_finite():
+        raise ValueError(f"{text!r} is infinite")
+    return f"{text} = {shown(value)}"
+
+
+def tools(_folder: Path | None = None, _hosts: Sequence[str] = ()) -> list[Tool]:
+    """The tools of this family."""
+    return [calculate]
+
+
+@contextmanager
+def _bounded(text: str) -> Iterator[None]:
+    """Digits, exponents and nesting have an end here; what goes beyond is told in words."""
+    context = Context(
+        prec=DIGITS, Emax=MAX_EXPONENT, Emin=-MAX_EXPONENT, traps=[InvalidOperation, DivisionByZero, Overflow]
+    )
+    try:
+        with localcontext(context):
+            yield
+    except DivisionByZero as exc:
+        raise ValueError(f"{text!r} divides by zero") from exc
+    except (Overflow, OverflowError) as exc:
+        raise ValueError(f"{text!r} is too large: results end at 1E+{MAX_EXPONENT}") from exc
+    except (DecimalException, ZeroDivisionError) as exc:
+        raise ValueError(
+            f"{text!r} has no real value, or is beyond {DIGITS} digits: check roots, logarithms and %"
+        ) from exc
+    except (RecursionError, MemoryError) as exc:
+        raise ValueError(f"{text!r} is nested too deeply: calculate it in steps") from exc
+
+
+def _parsed(text: str) -> ast.expr:
+    if _PERCENT_LEFT.search(text):
+        raise ValueError(f"{text!r}: a percentage of what? Write '15% of 80', or 0.15; a % b is the remainder")
+    spelled = _PERCENT_OF.sub("/100*", text.translate(_SIGNS)).strip()
+    try:
+        return ast.parse(spelled, mode="eval").body
+    except (SyntaxError, ValueError) as exc:
+        raise ValueError(
+            f"{text!r} is no expression: write it like '(2 + 3) * 4', with * for every multiplication"
+        ) from exc
+
+
+def _value(node: ast.expr) -> Decimal:
+    match node:
+        case ast.Constant(value=bool()):
+            raise ValueError("True and False are no numbers")
+        case ast.Constant(value=int() | float() as number):
+            return _constant(number)
+        case ast.BinOp():
+            return _operator(node.op)(_value(node.left), _value(node.right))
+        case ast.UnaryOp(op=ast.USub()):
+            return -_value(node.operand)
+        case ast.UnaryOp(op=ast.UAdd()):
+            return +_value(node.operand)
+        case ast.Name(id=name) if name.lower() in _NAMES:
+            return _NAMES[name.lower()]
+        case ast.Call(func=ast.Name(id=name), keywords=[]):
+            return _call(name, [_value(argument) for argument in node.args])
+        case ast.Name(id=name):
+            raise ValueError(
+                f"unknown name {name!r}; known: {sorted(_NAMES)!r} and the functions {sorted(_FUNCTIONS)!r}"
+            )
+        case ast.Tuple():
+            raise ValueError("a comma separates arguments only: write 1234.5 without thousands separators")
+    raise ValueError(
+        "only numbers, + - * / // % ** and functions are calculated; write * for every multiplication. "
+        f"Functions: {sorted(_FUNCTIONS)!r}"
+    )
+
+
+def _constant(number: float) -> Decimal:
+    """Through its text: 0.1 means a tenth, not the nearest binary fraction."""
+    if isinstance(number, float) and not math.isfinite(number):
+        raise ValueError(f"a number is too large: they end at 1E+{MAX_EXPONENT}")
+    return +Decimal(number if isinstance(number, int) else repr(number))
+
+
+def _operator(operator: ast.operator) -> Callable[[Decimal, Decimal], Decimal]:
+    if type(operator) not in _OPERATORS:
+        raise ValueError("only the operators + - * / // % ** are calculated")
+    return _OPERATORS[type(operator)]
+
+
+def _call(name: str, args: list[Decimal]) -> Decimal:
+    if name.lower() not in _FUNCTIONS:
+        raise ValueError(f"unknown function {name!r}; known: {sorted(_FUNCTIONS)!r}")
+    function, fewest, most = _FUNCTIONS[name.lower()]
+    if not fewest <= len(args) <= most:
+        raise ValueError(
+            f"{name}() takes {fewest if fewest == most else f'{fewest} to {most}'} arguments, not {len(args)}"
+        )
+    return function(*args)
+
+
+def _floor_divided(left: Decimal, right: Decimal) -> Decimal:
+    return (left / right).to_integral_value(ROUND_FLOOR)
+
+
+def _remainder(left: Decimal, right: Decimal) -> Decimal:
+    """With the sign of the divisor, as people count clocks: -7 % 3 is 2."""
+    return left - right * _floor_divided(left, right)
+
+
+def _power(base: Decimal, exponent: Decimal) -> Decimal:
+    return Decimal(1) if exponent == 0 else base**exponent
+
+
+def _rounded(value: Decimal, places: Decimal = Decimal(0)) -> Decimal:
+    """Half away from zero, as on an invoice."""
+    digits = _whole(places, MAX_COUNTED)
+    if value.adjusted() + digits >= DIGITS:
+        return value
+    return value.quantize(Decimal(1).scaleb(-digits), ROUND_HALF_UP)
+
+
+def _log(value: Decimal, base: Decimal) -> Decimal:
+    return value.ln() / base.ln()
+
+
+def _mean(*values: Decimal) -> Decimal:
+    return sum(values, Decimal(0)) / len(values)
+
+
+def _floating(function: Callable[[float], float]) -> Callable[[Decimal], Decimal]:
+    """A function of the standard library's, to 15 places: sin(pi) is 0."""
+
+    def calculated(value: Decimal) -> Decimal:
+        try:
+            return Decimal(repr(round(function(float(value)), 15)))
+        except ValueError as exc:
+            raise InvalidOperation from exc
+
+    return calculated
+
+
+def _counted(function: Callable[..., int], most: int = MAX_COUNTED) -> Callable[..., Decimal]:
+    """A function of whole numbers."""
+
+    @functools.wraps(function)
+    def calculated(*values: Decimal) -> Decimal:
+        return +Decimal(function(*(_whole(value, most) for value in values)))
+
+    return calculated
+
+
+def _whole(value: Decimal, most: int) -> int:
+    if value != value.to_integral_value() or abs(value) > most:
+        raise ValueError(f"{shown(value)} must be a whole number of at most {most}")
+    if value < 0 and most == MAX_COUNTED:
+        raise ValueError(f"{shown(value)} must not be negative")
+    return int(value)
+
+
+_OPERATORS: Mapping[type[ast.operator], Callable[[Decimal, Decimal], Decimal]] = {
+    ast.Add: lambda left, right: left + right,
+    ast.Sub: lambda left, right: left - right,
+    ast.Mult: lambda left, right: left * right,
+    ast.Div: lambda left, right: left / right,
+    ast.FloorDiv: _floor_divided,
+    ast.Mod: _remainder,
+    ast.Pow: _power,
+}
+
+#: Arguments that a function of any number of them takes at most.
+_MANY = 200
+
+#: Each function with the fewest and the most arguments it takes.
+_FUNCTIONS: Mapping[str, tuple[Callable[..., Decimal], int, int]] = {
+    "abs": (abs, 1, 1),
+    "acos": (_floating(math.acos), 1, 1),
+    "asin": (_floating(math.asin), 1, 1),
+    "atan": (_floating(math.atan), 1, 1),
+    "ceil": (lambda value: value.to_integral_value(ROUND_CEILING), 1, 1),
+    "comb": (_counted(math.comb), 2, 2),
+    "cos": (_floating(math.cos), 1, 1),
+    "degrees": (lambda value: value * 180 / _NAMES["pi"], 1, 1),
+    "exp": (Decimal.exp, 1, 1),
+    "factorial": (_counted(math.factorial), 1, 1),
+    "floor": (lambda value: value.to_integral_value(ROUND_FLOOR), 1, 1),
+    "gcd": (_counted(math.gcd, 10**DIGITS), 1, _MANY),
+    "lcm": (_counted(math.lcm, 10**DIGITS), 1, _MANY),
+    "ln": (Decimal.ln, 1, 1),
+    "log": (_log, 2, 2),
+    "log10": (Decimal.log10, 1, 1),
+    "log2": (lambda value: _log(value, Decimal(2)), 1, 1),
+    "max": (max, 1, _MANY),
+    "mean": (_mean, 1, _MANY),
+    "median": (lambda *values: statistics.median(values), 1, _MANY),
+    "min": (min, 1, _MANY),
+    "perm": (_counted(math.perm), 2, 2),
+    "radians": (lambda value: value * _NAMES["pi"] / 180, 1, 1),
+    "round": (_rounded, 1, 2),
+    "sin": (_floating(math.sin), 1, 1),
+    "sqrt": (Decimal.sqrt, 1, 1),
+    "sum": (lambda *values: sum(values, Decimal(0)), 1, _MANY),
+    "tan": (_floating(math.tan), 1, 1),
+}

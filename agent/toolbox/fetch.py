@@ -1,0 +1,155 @@
+"""Fetch: a page of the open web as text; nothing private is ever asked, and nothing can be sent along."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from pydantic import Field
+
+from agent.toolbox.html_text import text_of_html
+from agent.tools.decorator import tool
+from agent.tools.errors import ToolLoadError
+from agent.tools.metadata import ToolMetadata, ToolTag
+from agent.tools.tool import Tool
+from channels.fetch import Download, FetchError, File, Resolve, addresses_of
+from workers.offload import in_thread
+
+if TYPE_CHECKING:
+    import httpx
+
+#: Characters of the longest address.
+MAX_URL_CHARS = 2_000
+#: Bytes of the largest page.
+MAX_PAGE_BYTES = 1_000_000
+#: Redirects that are followed; each is checked like the first address.
+MAX_REDIRECTS = 5
+#: Seconds that one call may take; what is downloaded has `channels.fetch.TIMEOUT` of them.
+MAX_SECONDS = 25.0
+#: Characters of one part of a page.
+MAX_PART_CHARS = 8_000
+
+#: The only port: others belong to machinery, also on public hosts.
+_PORT = 443
+_TEXT = re.compile(r"text/.+|application/(?:.+\+)?(?:json|xml)|application/(?:x-)?(?:javascript|ndjson|yaml)")
+#: Python has codecs that are no charsets, and some that take time as the square of a text.
+_CHARSET = re.compile(
+    r"utf-?(?:8|16(?:[bl]e)?)|us-ascii|iso-8859-\d{1,2}|latin-?1|windows-125\d|cp125\d|koi8-[ru]|shift_jis|euc-(?:jp|kr)|gb(?:2312|k|18030)|big5"
+)
+_META_CHARSET = re.compile(rb"<meta[^>]{0,200}charset=[\"']?([\w-]{1,20})", re.IGNORECASE)
+#: A host that is allowed: a name, or all names beneath one.
+_HOST = re.compile(r"(?:\*\.)?[a-z0-9](?:[a-z0-9.-]{0,250}[a-z0-9])?", re.IGNORECASE)
+
+Url = Annotated[
+    str, Field(min_length=8, max_length=MAX_URL_CHARS, description="The page's address; it begins with https://")
+]
+Part = Annotated[
+    int, Field(ge=1, le=1000, description="Which part of a long page to read; the answer says how many there are")
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """Whom the tool may ask: `hosts` and nobody else, or every public host where there are none."""
+
+    hosts: tuple[str, ...] = ()
+    resolve: Resolve = addresses_of
+    transport: httpx.AsyncBaseTransport | None = None
+
+    def refusal(self, url: httpx.URL) -> str:
+        """What is wrong with an address, in words that follow "the address "; "" where nothing is."""
+        if url.userinfo:
+            return "holds a name or password: leave out what is before the @"
+        if url.port not in (None, _PORT):
+            return f"names port {url.port}: only {_PORT} is asked"
+        if self.hosts and not any(_allows(allowed, url.raw_host.decode()) for allowed in self.hosts):
+            return f"names a host that is not allowed here; allowed: {list(self.hosts)!r}"
+        return ""
+
+
+async def _fetched(url: Url, part: Part = 1, _rules: Rules = Rules()) -> str:
+    """The page as text, a part of it if it is long. Raises ValueError."""
+    rules = Download(
+        MAX_PAGE_BYTES, MAX_REDIRECTS, resolve=_rules.resolve, transport=_rules.transport, refusal=_rules.refusal
+    )
+    try:
+        page = await rules.get_public(_https(url))
+    except FetchError as exc:
+        raise ValueError(f"the page was not fetched: {exc}") from exc
+    return await in_thread(lambda: _part(_readable(page), part))  # a large page takes a second to read
+
+
+def tools(_folder: Path | None = None, hosts: Sequence[str] = ()) -> list[Tool]:
+    """The tools of this family. Raises ToolLoadError when a host is none."""
+    for host in hosts:
+        if not isinstance(host, str) or not _HOST.fullmatch(host):
+            raise ToolLoadError(
+                f"toolbox host {host!r} is no host name: write it like 'api.example.com' or '*.example.com'"
+            )
+    return [_fetching(Rules(tuple(host.lower() for host in hosts)))]
+
+
+def _fetching(rules: Rules) -> Tool:
+    about = "Fetch a web page or a JSON address and read its text"
+    only = f" (only from {', '.join(rules.hosts)})" if rules.hosts else ""
+    options = tool(
+        name="fetch_page",
+        description=about + only,
+        injected_kwargs={"_rules": rules},
+        read_only=True,
+        screen_output=True,
+        metadata=ToolMetadata(tags={ToolTag.NETWORK}, timeout=MAX_SECONDS),
+    )
+    return options(_fetched)
+
+
+def _https(url: str) -> str:
+    """The address. One without a scheme means https; others are refused before anybody is asked."""
+    address = url.strip()
+    if "://" not in address and re.match(r"[\w-]+(?:\.[\w-]+)+(?:/|$)", address):
+        address = f"https://{address}"
+    if not address.lower().startswith("https://") or any(char.isspace() or not char.isprintable() for char in address):
+        raise ValueError(f"{url[:80]!r} is no address that can be fetched: it must begin with https://")
+    return address
+
+
+def _allows(allowed: str, host: str) -> bool:
+    """`*.example.com` are the hosts beneath example.com, and not itself."""
+    bare = host.lower().rstrip(".")
+    return bare.endswith(allowed[1:]) if allowed.startswith("*.") else bare == allowed
+
+
+def _readable(page: File) -> str:
+    if not _TEXT.fullmatch(page.content_type):
+        raise ValueError(f"the page is {page.content_type or 'of no type'!r}: only text, JSON and XML are read")
+    text = _decoded(page)
+    return text_of_html(text) if "html" in page.content_type else text.strip()
+
+
+def _decoded(page: File) -> str:
+    """In the charset that its server or the page itself names, else in UTF-8."""
+    named = page.charset or _named_inside(page.data[:2048])
+    charset = named.lower() if _CHARSET.fullmatch(named.lower()) else "utf-8"
+    return page.data.decode(charset, "replace")
+
+
+def _named_inside(head: bytes) -> str:
+    found = _META_CHARSET.search(head)
+    return found[1].decode("ascii", "replace") if found else ""
+
+
+def _part(text: str, part: int) -> str:
+    parts = max(1, -(-len(text) // MAX_PART_CHARS))
+    if part > parts:
+        raise ValueError(f"there is no part {part}: the page has {parts}")
+    if not text:
+        return "The page holds no text; it may need a browser."
+    some = text[(part - 1) * MAX_PART_CHARS : part * MAX_PART_CHARS]
+    return some if parts == 1 else f"[part {part} of {parts}]\n{some}"
+
+
+#: For `tools: [agent.toolbox.fetch]`: every public host.
+fetch_page = _fetching(Rules())
