@@ -20,13 +20,14 @@ DEFAULT_TTL_SECONDS = 60.0
 DEFAULT_IGNORE_TTL_SECONDS = 10.0
 
 #: Marks in a preview that change how the rest of it reads, and other ends of a line. Joiners stay.
-_DECEIVING = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u200b\u200e\u200f\u202a-\u202e\u2060-\u206f\ufeff]")
+_DECEIVING = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u202a-\u202e\u2060-\u206f\ufeff]")
 _LINES = re.compile("\r\n?|[\x0b\x0c\x85\u2028\u2029]")
 
 #: Seconds a window may be open at most: records are kept for two days.
 MAX_TTL_SECONDS = 86_400.0
-#: Characters of a preview and of the arguments as JSON that can be proposed.
-MAX_PREVIEW_CHARS = 4_000
+#: Characters of a preview and of the arguments as JSON that can be proposed. Platforms show a long preview in several
+#: messages, whole; more than this is not read, and so not agreed to.
+MAX_PREVIEW_CHARS = 16_000
 MAX_ARGS_CHARS = 65_536
 #: How the kinds begin that are our own.
 RESERVED = "sayso:"

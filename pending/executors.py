@@ -53,14 +53,26 @@ class Executors:
 
     def __init__(self, *, max_closures: int = 5000) -> None:
         self._factories: dict[str, ExecutorFactory] = {}
+        self._of_tools: dict[str, ExecutorFactory] = {}
+        self._gone: set[str] = set()
         self._reconcilers: dict[str, Reconciler] = {}
         self._undo_seconds: dict[str, float] = {}
         self._closures: OrderedDict[str, Executor] = OrderedDict()
         self._max_closures = max_closures
+        self._look_again: Callable[[str], None] | None = None
+
+    def keep_fresh(self, look_again: Callable[[str], None]) -> None:
+        """From now on `look_again` hears of a kind right before it is used, to register anew what has changed."""
+        self._look_again = look_again
 
     def register(self, kind: str, factory: ExecutorFactory) -> None:
-        """From now on `factory` rebuilds the executor of this kind."""
+        """From now on `factory` rebuilds the executor of this kind, also where a tool of that name would run itself."""
         self._factories[kind] = factory
+
+    def register_tool(self, kind: str, factory: ExecutorFactory) -> None:
+        """From now on `factory` runs the tool of that name, where nobody registered another one for this kind."""
+        self._of_tools[kind] = factory
+        self._gone.discard(kind)
 
     def register_reconciler(self, kind: str, reconcile: Reconciler) -> None:
         """From now on `reconcile` is asked how an interrupted action of this kind ended."""
@@ -69,7 +81,14 @@ class Executors:
     def register_undo(self, kind: str, factory: ExecutorFactory, seconds: float) -> None:
         """From now on actions of this kind can be undone for so long; `factory` rebuilds what undoes one."""
         self._undo_seconds[kind] = seconds
-        self.register(undo_kind(kind), factory)
+        self._of_tools[undo_kind(kind)] = factory
+
+    def forget(self, kind: str) -> None:
+        """From now on nothing runs, undoes or answers for actions of this kind, until a tool of that name is back."""
+        for known in (self._of_tools, self._reconcilers, self._undo_seconds):
+            known.pop(kind, None)
+        self._of_tools.pop(undo_kind(kind), None)
+        self._gone.add(kind)
 
     def keep(self, pending_action_id: str, executor: Executor) -> None:
         """Keep a closure for as long as there is room; the factory serves when it is gone."""
@@ -79,10 +98,13 @@ class Executors:
 
     def take(self, action: PendingAction) -> Executor | None:
         """The executor of an action: its closure if it is here, else rebuilt. None when neither can be had."""
+        self._freshen(action.kind)
         closure = self._closures.pop(action.pending_action_id, None)
+        if action.kind.removeprefix(UNDO_PREFIX) in self._gone:
+            return None
         if closure is not None:
             return closure
-        factory = self._factories.get(action.kind)
+        factory = self._factories.get(action.kind) or self._of_tools.get(action.kind)
         try:
             return factory(action) if factory else None
         except Exception:  # a factory is user code, and nothing has happened yet
@@ -91,11 +113,17 @@ class Executors:
 
     def reconciler(self, kind: str) -> Reconciler | None:
         """What can be asked how an action of this kind ended."""
+        self._freshen(kind)
         return self._reconcilers.get(kind)
 
     def undo_seconds(self, kind: str) -> float:
         """For how long an action of this kind can be undone; 0 when it cannot."""
+        self._freshen(kind)
         return self._undo_seconds.get(kind, 0.0)
+
+    def _freshen(self, kind: str) -> None:
+        if self._look_again:
+            self._look_again(kind.removeprefix(UNDO_PREFIX))
 
 
 def undo_kind(kind: str) -> str:

@@ -12,6 +12,7 @@ from secrets import randbelow
 from typing import Any, TypeVar
 
 from pending.action import (
+    MAX_PREVIEW_CHARS,
     Executor,
     PendingAction,
     PendingActionExistsError,
@@ -76,6 +77,8 @@ class ChannelRun:
                 raise PendingActionExistsError(f"{same[0].preview!r} already waits for a yes: finish that one first")
             if len(self.proposals) >= MAX_STEPS:
                 raise PendingActionExistsError(f"{MAX_STEPS} steps already wait for a yes: finish those first")
+            if sum(len(other.preview) for other in [*self.proposals, action]) > MAX_PREVIEW_CHARS:
+                raise PendingActionExistsError("what waits for a yes already is long to read: finish that first")
             proposed = Proposed(action, (self.rounds, place.get()))
             self._insert(proposed)
             made = _made.get()
@@ -117,6 +120,12 @@ def channel_run(run: ChannelRun) -> Iterator[ChannelRun]:
 def in_channel_run() -> bool:
     """Whether a proposal made now would reach a user."""
     return _run.get() is not None
+
+
+def current_user() -> str | None:
+    """Whose turn is being answered, by the id that their platform gives them; None outside a channel run."""
+    run = _run.get()
+    return run.user_id if run else None
 
 
 def begin_round() -> None:
@@ -163,8 +172,8 @@ def stash_pending(
     the yes must name the code that the question shows. `reason` says why the user is asked, `version` which version
     of the tool was shown. Outside a channel run this is a no-op that returns None.
 
-    Raises PendingActionExistsError when this turn has proposed the same already or MAX_STEPS others, TypeError when
-    `args` is not exact JSON, ValueError when there is too much to agree to.
+    Raises PendingActionExistsError when this turn has proposed the same already, MAX_STEPS others, or all that is read
+    at once; TypeError when `args` is not exact JSON, ValueError when there is too much to agree to.
     """
     run = _run.get()
     if run is None:

@@ -6,8 +6,10 @@ They live here, below the agent, because the pending room's `PendingConfirmation
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar
+
+from pydantic_core import to_json
 
 
 @dataclass(frozen=True)
@@ -17,8 +19,29 @@ class ToolResult:
     kind: ClassVar[str] = "result"
 
     def to_json(self) -> str:
-        """The result as the model sees it: `kind` first, then the fields."""
-        return json.dumps({"kind": type(self).kind, **asdict(self)}, default=str, ensure_ascii=False)
+        """The result as the model sees it: `kind` first, then the fields, and so for each result inside it."""
+        return as_json(self)
+
+
+def as_json(value: Any) -> str:
+    """A value as JSON text: dates, models, sets and typed results, too. Numbers that JSON lacks are words."""
+    try:
+        return _written(value)
+    except (TypeError, ValueError):  # a NaN, or a key that is no text
+        return _written(_jsonable(value))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, ToolResult):
+        return {"kind": type(value).kind, **{each.name: getattr(value, each.name) for each in fields(value)}}
+    return _jsonable(value)
+
+
+def _jsonable(value: Any) -> Any:
+    return json.loads(to_json(value, fallback=str, inf_nan_mode="strings"))
+
+
+_written = json.JSONEncoder(ensure_ascii=False, allow_nan=False, default=_plain).encode
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,9 @@ _PLACEHOLDER = re.compile(r"\{(\w+)\}")
 
 #: Spoken where no catalogue matches.
 FALLBACK = "en"
+#: Characters of a preview that are repeated once it was shown whole, so that what became of it fits in one message of
+#: every platform.
+MAX_REPEATED_CHARS = 300
 
 
 @lru_cache(maxsize=256)
@@ -43,8 +46,15 @@ def catalogue(language: str) -> dict[str, Any]:
     return tomllib.loads((CATALOGUES / f"{language}.toml").read_text(encoding="utf-8"))
 
 
+def brief(preview: str) -> str:
+    """Enough of a preview to know it again; one that is cut says so."""
+    return preview if len(preview) <= MAX_REPEATED_CHARS else f"{preview[:MAX_REPEATED_CHARS]}..."
+
+
 class Texts:
-    """One language's words, for the life of the process. Previews, results and codes are inserted as they are."""
+    """One language's words, for the life of the process. Previews, results and codes are inserted as they are; only
+    what is said of a question that was shown before repeats no more than its beginning.
+    """
 
     def __init__(self, language: str, words: dict[str, Any]) -> None:
         self.language = language
@@ -64,31 +74,31 @@ class Texts:
 
     def code_needed(self, preview: str, code: str) -> str:
         """A bare yes is not enough for this one."""
-        return self._say("code_needed", preview=preview, code=code)
+        return self._say("code_needed", preview=brief(preview), code=code)
 
     def early(self, preview: str) -> str:
         """The yes was said before the question was delivered."""
-        return self._say("early", preview=preview)
+        return self._say("early", preview=brief(preview))
 
     def ignored(self, preview: str) -> str:
         """The user tapped it away without deciding."""
-        return self._say("ignored", preview=preview)
+        return self._say("ignored", preview=brief(preview))
 
     def done(self, preview: str, result: str) -> str:
         """The action ran. What it reported says it best."""
-        return result or self._say("done", preview=preview)
+        return result or self._say("done", preview=brief(preview))
 
     def failed(self, preview: str) -> str:
         """The action was started and raised an error."""
-        return self._say("failed", preview=preview)
+        return self._say("failed", preview=brief(preview))
 
     def unknown(self, preview: str) -> str:
         """The action was started and nobody knows how it ended."""
-        return self._say("unknown", preview=preview)
+        return self._say("unknown", preview=brief(preview))
 
     def not_done(self, preview: str) -> str:
         """The action was interrupted, and a check showed that it did not happen."""
-        return self._say("not_done", preview=preview)
+        return self._say("not_done", preview=brief(preview))
 
     def correction(self, preview: str, result: str) -> str:
         """The action had ended after all."""
@@ -96,19 +106,19 @@ class Texts:
 
     def cancelled(self, preview: str) -> str:
         """The user said no."""
-        return self._say("cancelled", preview=preview)
+        return self._say("cancelled", preview=brief(preview))
 
     def expired(self, preview: str) -> str:
         """The yes came too late."""
-        return self._say("expired", preview=preview)
+        return self._say("expired", preview=brief(preview))
 
     def dropped(self, preview: str) -> str:
         """The user went on to something else."""
-        return self._say("dropped", preview=preview)
+        return self._say("dropped", preview=brief(preview))
 
     def unsafe(self, preview: str) -> str:
         """The record is not what was shown, or nothing can run it any more."""
-        return self._say("unsafe", preview=preview)
+        return self._say("unsafe", preview=brief(preview))
 
     def overtaken(self) -> str:
         """Two messages at once, and the other one won."""
@@ -224,7 +234,7 @@ class Texts:
     def _step(self, state: str, preview: str, told: str) -> str:
         if state == "done":
             return "\n   ".join(self.done(preview, told).splitlines())
-        return self._say(f"report_{state}", preview=_on_one_line(preview))
+        return self._say(f"report_{state}", preview=brief(_on_one_line(preview)))
 
     def _numbered(self, steps: Sequence[str]) -> list[str]:
         return [self._say("step", number=str(number), step=step) for number, step in enumerate(steps, start=1)]

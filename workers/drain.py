@@ -18,6 +18,7 @@ from redis.exceptions import RedisError
 from channels.base import Channel, FetchError
 from channels.types import Media, Reply
 from workers.lane import (
+    PART,
     Change,
     JournalUnreadable,
     LaneLost,
@@ -365,7 +366,7 @@ class _Held:
 
 
 def _in_pieces(change: Change, channel: Channel | None) -> Change:
-    """Each reply as the platform messages it takes; what a reply previews is shown with its last piece."""
+    """Each reply as the platform messages it takes; what a reply previews is shown with its last piece, if all came."""
     pieces: list[tuple[Reply, str]] = []
     for reply, pid in change.replies:
         if not (reply.text or reply.media):
@@ -373,7 +374,7 @@ def _in_pieces(change: Change, channel: Channel | None) -> Change:
         *firsts, last = _pieces(reply, channel) if channel else [reply]
         if reply.collapse and not firsts:  # of several messages, none may take another's place
             last = replace(last, collapse=reply.collapse)
-        pieces += [(piece, "") for piece in firsts] + [(last, pid)]
+        pieces += [(piece, f"{PART}{pid}" if pid else "") for piece in firsts] + [(last, pid)]
     return replace(change, replies=tuple(pieces))
 
 

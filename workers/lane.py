@@ -274,11 +274,16 @@ class Timer:
         )
 
 
+#: Before the id of an action: the reply is a piece of its question, and not the last one.
+PART = "+"
+
+
 @dataclass(frozen=True, slots=True)
 class Change:
     """All that a turn changes: replies with the action each previews (or ""), history, pending actions, timers.
 
-    `silenced` are the ids of timers that will not ring.
+    Of a question in several pieces only the last one opens the window; those before it have PART before its id, and if
+    one of them never arrives, the action ends. `silenced` are the ids of timers that will not ring.
     """
 
     replies: tuple[tuple[Reply, str], ...] = ()

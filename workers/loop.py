@@ -23,9 +23,9 @@ CLOSE_SECONDS = 3.0
 class LoopThread:
     """Lives as long as its process. RQ keeps the main thread, for its signals and time limits."""
 
-    def __init__(self) -> None:
-        self._loop = uvloop.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="sayso-loop", daemon=True)
+    def __init__(self, loop: asyncio.AbstractEventLoop | None = None, name: str = "sayso-loop") -> None:
+        self._loop = loop or uvloop.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name=name, daemon=True)
         self._thread.start()
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:

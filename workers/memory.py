@@ -17,6 +17,7 @@ from workers.deliveries import REPORTS, Aside, Fate, MemoryFates, new_id, repeat
 from workers.lane import (
     FORWARD,
     MAX_TIMERS,
+    PART,
     Arm,
     Change,
     Deciding,
@@ -375,11 +376,12 @@ class MemoryLanes:
                     lane.closed = (lane.received, dead) if end == "closed" else lane.closed
                     if end == "limited":
                         self._channel(lease.conversation).silence(now + gap)
-                    self._pendings.bury(pid)
+                    self._pendings.bury(pid.removeprefix(PART))
                 else:
                     self._fates.end(Fate(delivery_id, "ambiguous" if doubtful else "sent", now, tries, receipt))
                     lane.chat = max(now, lane.chat) + gap
-                    _set_notices(lane, *self._pendings.show(pid, lane.received))
+                    if not pid.startswith(PART):
+                        _set_notices(lane, *self._pendings.show(pid, lane.received))
             return self._next_work(lease, lane, let_go=let_go)
 
     def postpone(self, lease: Lease, reply: QueuedReply, seconds: float, why: Why = "tried") -> None:

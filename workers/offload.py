@@ -9,10 +9,10 @@ import functools
 import inspect
 import logging
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
-from typing import Any, Generic, ParamSpec, TypeVar
+from typing import Any, Generic, ParamSpec, Self, TypeVar
 
 from workers.ferry import ferry
 from workers.threads import Threads, Work
@@ -111,12 +111,12 @@ async def perform(function: Callable[[], Any], seconds: float, late: LateOutcome
     if crossing.get() is not None:
         return _performed_here(function)
     limit = asyncio.timeout(seconds)
-    token = _limit.set(limit)
+    token = _limits.set((*_limits.get(), limit))
     try:
         errand = None if inspect.iscoroutinefunction(function) else _Errand(function)
         work = asyncio.ensure_future(_performed(function, errand))
     finally:
-        _limit.reset(token)
+        _limits.reset(token)
     try:
         async with limit:
             return await asyncio.shield(work)
@@ -130,15 +130,29 @@ async def perform(function: Callable[[], Any], seconds: float, late: LateOutcome
         raise
 
 
-@contextlib.asynccontextmanager
-async def within(seconds: float | None) -> AsyncIterator[None]:
-    """As `asyncio.timeout`, except that the time in which `in_thread` waits for a thread does not count."""
-    async with asyncio.timeout(seconds) as limit:
-        token = _limit.set(limit)
-        try:
-            yield
-        finally:
-            _limit.reset(token)
+class within:  # noqa: N801  # used like asyncio.timeout
+    """As `asyncio.timeout`, except that the time in which `in_thread` waits for a thread does not count.
+
+    `expired` tells its own TimeoutError from one that the code inside raised.
+    """
+
+    def __init__(self, seconds: float | None) -> None:
+        self._seconds = seconds
+
+    async def __aenter__(self) -> Self:
+        self._limit = asyncio.timeout(self._seconds)
+        await self._limit.__aenter__()
+        self._token = _limits.set((*_limits.get(), self._limit))
+        return self
+
+    async def __aexit__(self, *exc_info: Any) -> None:
+        _limits.reset(self._token)
+        await self._limit.__aexit__(*exc_info)
+
+    @property
+    def expired(self) -> bool:
+        """Whether its time was up."""
+        return self._limit.expired()
 
 
 async def contained(awaitable: Awaitable[T]) -> T:
@@ -220,8 +234,8 @@ _own_threads: dict[int, Threads] = {}
 #: Tools at a time where nobody said otherwise, and functions of our own.
 MOST_THREADS, OWN_THREADS = 32, 16
 
-#: The time limit that waiting for a thread does not use up.
-_limit: ContextVar[asyncio.Timeout | None] = ContextVar("sayso_limit", default=None)
+#: The time limits, one within the other, that waiting for a thread does not use up.
+_limits: ContextVar[tuple[asyncio.Timeout, ...]] = ContextVar("sayso_limits", default=())
 #: Whether this is code that holds a thread already. What it calls in turn has one beyond the bound: waiting in line
 #: behind itself could never end.
 _inside: ContextVar[bool] = ContextVar("sayso_inside", default=False)
@@ -245,7 +259,7 @@ class _Errand(Generic[T]):
         self._context = contextvars.copy_context()
         self._loop = asyncio.get_running_loop()
         self._outcome: asyncio.Future[tuple[T | None, BaseException | None]] = self._loop.create_future()
-        self._limit, self._left = _limit.get(), 0.0
+        self._limits, self._left = _limits.get(), dict[asyncio.Timeout, float]()
         self._work = Work(self._run, self._begins)
         self._pool = pool or _tool_pool()
 
@@ -267,19 +281,19 @@ class _Errand(Generic[T]):
         return self._pool.leave(self._work)
 
     def _stop_the_clock(self) -> None:
-        if self._limit and (when := self._limit.when()) is not None and not self._limit.expired():
-            self._left = when - self._loop.time()
-            self._limit.reschedule(None)
-        else:
-            self._limit = None
+        for limit in self._limits:
+            if (when := limit.when()) is not None and not limit.expired():
+                with contextlib.suppress(RuntimeError):  # it was left, and this task lives on
+                    limit.reschedule(None)
+                    self._left[limit] = when - self._loop.time()
 
     def _go_on(self) -> None:
-        if self._limit:
+        for limit, left in self._left.items():
             with contextlib.suppress(RuntimeError):  # it was left meanwhile
-                self._limit.reschedule(self._loop.time() + self._left)
+                limit.reschedule(self._loop.time() + left)
 
     def _begins(self) -> None:
-        if self._limit:
+        if self._left:
             self._call_back(self._go_on)
 
     def _run(self) -> None:

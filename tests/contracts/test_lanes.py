@@ -11,7 +11,7 @@ from channels.types import Reply, Turn
 from pending.action import PendingAction
 from pending.records import Claim, Decision, Ending, StoredAction, seal_action
 from tests.contracts.rigs import CHAT, ENGLISH, turn
-from workers.lane import Change, LaneLost, Move, QueuedReply, QueuedTurn, TurnOvertaken
+from workers.lane import PART, Change, LaneLost, Move, QueuedReply, QueuedTurn, TurnOvertaken
 from workers.mailbox import SEEN_MS, Limits
 
 SAID = Change(replies=((Reply("hi"), ""),))
@@ -367,6 +367,34 @@ def test_action_whose_preview_cannot_be_delivered_ends(rig):
     rig.accept(turn("delete"))
     held, work = lease(rig)
     rig.outbox.settle(held, rig.mailbox.commit(held, work, propose(rig)[0]), dead="Refused: blocked")
+    assert look(rig).state == "expired"
+
+
+def in_two_pieces(rig):
+    """A question that its platform takes two messages for, committed: the lease and the first piece."""
+    rig.accept(turn("delete"))
+    held, work = lease(rig)
+    change, _ = propose(rig)
+    ((question, pid),) = change.replies
+    pieces = ((Reply("First half"), f"{PART}{pid}"), (question, pid))
+    return held, rig.mailbox.commit(held, work, replace(change, replies=pieces))
+
+
+def test_question_in_pieces_is_shown_with_the_last_of_them(rig):
+    """Half a question opens no window."""
+    held, first = in_two_pieces(rig)
+    last = rig.outbox.settle(held, first, receipt="m1")
+    assert look(rig).state == "armed"
+    rig.outbox.settle(held, last, receipt="m2")
+    assert look(rig).state == "shown"
+
+
+def test_question_of_which_a_piece_never_arrives_ends(rig):
+    """Nobody can agree to half of one, though the half with the buttons arrives."""
+    held, first = in_two_pieces(rig)
+    last = rig.outbox.settle(held, first, dead="Refused: malformed")
+    assert look(rig).state == "expired"
+    rig.outbox.settle(held, last, receipt="m2")
     assert look(rig).state == "expired"
 
 

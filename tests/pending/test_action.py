@@ -70,7 +70,7 @@ def test_lookalikes_have_different_digests(one, two):
     ("written", "read"),
     [
         ("Delete it: 1,200.00 EUR?", "Delete it: 1,200.00 EUR?"), ("a\r\nb\rc\nd", "a\nb\nc\nd"),
-        ("a\tb\x08\x1bc\x7f", "abc"), ("\u202eevil\u200b", "evil"), ("a\u2028b\x85c", "a\nb\nc"), ("\ud83d", "?"),
+        ("a\tb\x08\x1bc\x7f", "abc"), ("\u202eevil\u200b\u061c", "evil"), ("a\u2028b\x85c", "a\nb\nc"), ("\ud83d", "?"),
         ("Größe 日本 \u0928\u200d", "Größe 日本 \u0928\u200d"),
     ],
 )  # fmt: skip
@@ -84,7 +84,7 @@ def test_preview_reads_as_it_is_written(written, read):
     [
         ({"kind": ""}, "kind '' is not for tools: use a name without 'sayso:'"),
         ({"kind": "sayso:plan"}, "kind 'sayso:plan' is not for tools"),
-        ({"preview": "x" * 4001}, "the preview has 4,001 characters: at most 4,000 are read"),
+        ({"preview": "x" * 16001}, "the preview has 16,001 characters: at most 16,000 are read"),
         ({"ttl_seconds": 0.0}, "ttl_seconds is 0.0: it must be more than 0 and at most 86400"),
         ({"ttl_seconds": 86_400.5}, "ttl_seconds is 86400.5"),
         ({"ttl_seconds": float("nan")}, "ttl_seconds is nan"),
@@ -98,7 +98,7 @@ def test_what_nobody_can_agree_to_is_refused(fields, complaint):
 
 def test_just_as_much_as_is_allowed_can_be_proposed():
     """A limit is the last that is allowed."""
-    check_proposal(PendingAction("ana", "k", "x" * 4000, ttl_seconds=86_400.0))
+    check_proposal(PendingAction("ana", "k", "x" * 16_000, ttl_seconds=86_400.0))
     assert exact({"a": "x" * (65_536 - len('{"a":""}'))})
     with pytest.raises(
         ValueError, match=r"^the arguments are 65,537 characters as JSON: at most 65,536 can be proposed$"

@@ -27,6 +27,16 @@ def test_same_proposal_twice_is_refused_and_named():
     assert [action.preview for action in run.proposals] == ["Delete A"]
 
 
+def test_steps_that_are_too_long_together_are_refused():
+    """Each may be read by itself, all of them under one yes are not."""
+    with channel_run(run_of()) as run:
+        stash_pending(kind="send", preview="x" * 10_000)
+        with pytest.raises(PendingActionExistsError, match="long to read: finish that first"):
+            stash_pending(kind="send", preview="y" * 6_001)
+        stash_pending(kind="send", preview="y" * 6_000)
+    assert len(run.proposals) == 2
+
+
 def test_more_steps_than_a_person_reads_are_refused():
     """Ten fit under one yes."""
     with channel_run(run_of()) as run:

@@ -235,6 +235,19 @@ def test_operators_are_told_where_what_waits_and_for_how_long():
     )
 
 
+def test_long_preview_is_whole_in_its_question_only():
+    """What became of it must not fill the screen again; that it goes on is seen."""
+    english, preview = speak("en"), "Send " + "x" * 5_000
+    assert preview in english.question(preview, 60)
+    retold = [
+        english.code_needed(preview, "4821"), english.early(preview), english.ignored(preview),
+        english.done(preview, ""), english.failed(preview), english.unknown(preview), english.not_done(preview),
+        english.cancelled(preview), english.expired(preview), english.dropped(preview), english.unsafe(preview),
+        english.plan_report([("failed", preview, "")]),
+    ]  # fmt: skip
+    assert all(f"{preview[:300]}..." in words and len(words) < 700 for words in retold)
+
+
 def test_a_result_speaks_for_itself():
     """What the tool reported replaces our own words."""
     assert (speak().done("Delete A", "3 deleted"), speak().done("Delete A", "")) == ("3 deleted", "Done: Delete A")

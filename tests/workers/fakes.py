@@ -182,4 +182,4 @@ class Bot:
 
     def factory(self, kind: str):
         """What rebuilds the executor of a kind here."""
-        return self.rig.store.executors._factories[kind]
+        return self.rig.store.executors._of_tools[kind]

@@ -13,7 +13,7 @@ from pending.texts import speak
 from tests.contracts.rigs import CHAT, ENGLISH, MemoryRig, turn, voice
 from tests.workers.fakes import FakeAgent, FakeChannel
 from workers import drain, outbox
-from workers.drain import MAX_TURNS, Drain
+from workers.drain import MAX_TURNS, Drain, _in_pieces
 from workers.lane import Change
 from workers.outbox import Postman
 
@@ -335,6 +335,13 @@ def test_reply_goes_out_in_pieces_in_order():
     room = Room()
     assert room.work("a|b|c") == ["A", "B", "C"]
     assert [delivery.id for delivery in room.channel.sent] == [f"{CHAT.id}#{number}" for number in (1, 2, 3)]
+
+
+def test_each_piece_of_a_question_belongs_to_it():
+    """The window opens with the last; if one before it never arrives, the question ends."""
+    change = Change(replies=((Reply("a|b"), "pid"), (Reply("c|d"), "")))
+    pieces = _in_pieces(change, FakeChannel()).replies
+    assert [(reply.text, pid) for reply, pid in pieces] == [("a", "+pid"), ("b", "pid"), ("c", ""), ("d", "")]
 
 
 def test_busy_conversation_is_handed_over():

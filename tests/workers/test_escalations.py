@@ -7,11 +7,11 @@ import asyncio
 import pytest
 
 from agent import Agent, AgentConfig, OfflineProvider, tool
-from agent.channel_agent import MAX_NOTICE_CHARS, ChannelAgent
+from agent.channel_agent import ChannelAgent
 from agent.escalation import Escalation
 from channels.base import Unreachable
 from channels.types import Conversation, Delivery, Reply
-from pending.texts import speak
+from pending.texts import MAX_REPEATED_CHARS, speak
 from tests.contracts.rigs import CHAT, MemoryRig, RedisRig, turn, voice
 from tests.workers.fakes import FakeChannel
 from workers.drain import Drain
@@ -178,7 +178,7 @@ def test_alarm_of_a_long_question_fits_in_one_message(make_room):
     room.say(f"delete '{'x' * 2000}'")
     room.later(31)
     (told,) = room.work(OPS)
-    assert MAX_NOTICE_CHARS < len(told) < MAX_NOTICE_CHARS + 200
+    assert MAX_REPEATED_CHARS < len(told) < MAX_REPEATED_CHARS + 200
     assert told.endswith("60 seconds of the question.")
 
 

@@ -353,7 +353,9 @@ def proposal_changed(**fields) -> Story:
     return story
 
 
-@pytest.mark.parametrize("fields", [{"args": {"what": "y"}}, {"preview": "x" * 5000}, {"kind": "sayso:plan"}, {"x": 1}])
+@pytest.mark.parametrize(
+    "fields", [{"args": {"what": "y"}}, {"preview": "x" * 20_000}, {"kind": "sayso:plan"}, {"x": 1}]
+)
 def test_proposal_changed_in_the_journal_is_refused(fields):
     """Its arguments are not those of its digest, or nobody could agree to it."""
     assert proposal_changed(**fields).work_on() == INTERRUPTED

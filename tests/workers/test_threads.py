@@ -10,8 +10,8 @@ import threading
 
 import pytest
 
-from agent import AgentConfig, ToolCall, tool
-from agent.calls import _timed
+from agent import AgentConfig, ToolCall, ToolMetadata, tool
+from agent.one_call import timed
 from tests.flows.system import until
 from workers import offload as crossings
 from workers.offload import CutOff, NeverBegan, bound_threads, in_thread, perform, run_sync
@@ -169,7 +169,28 @@ def test_agents_limit_for_a_tool_counts_from_when_it_runs(one, hanging):
     async def story():
         first = asyncio.create_task(in_thread(hanging))
         await begun(hanging)
-        waiting = asyncio.create_task(_timed(ToolCall("quick", {}), quick, AgentConfig(tool_timeout_seconds=0.01)))
+        waiting = asyncio.create_task(timed(ToolCall("quick", {}), quick, AgentConfig(tool_timeout_seconds=0.01)))
+        done, _ = await asyncio.wait({waiting}, timeout=0.1)
+        assert not done
+        hanging.door.set()
+        await first
+        return await waiting
+
+    assert asyncio.run(story()) == "done"
+
+
+def test_no_limit_counts_while_a_thread_is_awaited(one, hanging):
+    """Not the tool's own, nor the agent's around it."""
+
+    @tool(metadata=ToolMetadata(timeout=0.01))
+    def quick() -> str:
+        """Be quick."""
+        return "done"
+
+    async def story():
+        first = asyncio.create_task(in_thread(hanging))
+        await begun(hanging)
+        waiting = asyncio.create_task(timed(ToolCall("quick", {}), quick, AgentConfig(tool_timeout_seconds=0.01)))
         done, _ = await asyncio.wait({waiting}, timeout=0.1)
         assert not done
         hanging.door.set()

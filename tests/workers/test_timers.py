@@ -7,10 +7,10 @@ import asyncio
 import pytest
 
 from agent import Agent, AgentConfig, OfflineProvider, ScriptedProvider, ToolCall, ToolPolicy, tool
-from agent.channel_agent import MAX_NOTICE_CHARS, ChannelAgent
+from agent.channel_agent import ChannelAgent
 from agent.tools.loader import load_tools
 from channels.base import Ambiguous
-from pending.texts import speak
+from pending.texts import MAX_REPEATED_CHARS, speak
 from tests.contracts.rigs import CHAT, MemoryRig, turn, voice
 from tests.workers.fakes import FakeChannel
 from workers.drain import Drain
@@ -189,7 +189,7 @@ def test_notice_of_a_long_question_fits_in_one_message():
     room = Room(expiry_notice=True)
     room.say(f"delete '{'x' * 2000}'")
     (told,) = room.later(61)
-    assert MAX_NOTICE_CHARS < len(told) < MAX_NOTICE_CHARS + 200
+    assert MAX_REPEATED_CHARS < len(told) < MAX_REPEATED_CHARS + 200
     assert "expired" in told
 
 

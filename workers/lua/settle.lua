@@ -1,12 +1,14 @@
 -- The first reply is sent, or never will be. ARGV: conversation, epoch, token, reply number, outcome, detail, by how many
 -- milliseconds it brings its chat ahead of its pace. Outcomes: 'sent' (detail: receipt); 'dead', 'doubtful' (the last
 -- try may have arrived), 'closed' (so is the address), 'limited' (its channel is silent for those milliseconds), each with
--- the reason. '1' to let the lane go when nothing is left.
+-- the reason. '1' to let the lane go when nothing is left. A piece of a question, before its last, has a + before the
+-- question's id: it opens no window, and if it never arrives the question ends, for nobody agrees to half of one.
 if ended(ARGV[2], ARGV[3]) then return {'ok', {'idle'}} end
 if not holds(ARGV[2], ARGV[3]) then return {'lost'} end
 local head = redis.call('LINDEX', outbox, 0)
 local said, pid, entry = string.match(head or '', '^(%d+) (%S+) (.*)$')
 if said ~= ARGV[4] then return {'gone', next_work(ARGV[8], ARGV[2], ARGV[3])} end
+local part = string.match(pid, '^%+(.*)$')
 local doubtful = ARGV[5] == 'doubtful' or redis.call('HEXISTS', lane, 'suspect:' .. said) == 1
 local aside = {id = conversation .. '#' .. said, at = now(), tries = number('attempts') + 1}
 redis.call('LPOP', outbox)
@@ -16,13 +18,14 @@ if ARGV[5] == 'sent' then
   local new = note(said, doubtful and 'ambiguous' or 'sent', aside.tries, ARGV[6])
   if doubtful and new then put_aside(shard .. ':ambiguous', aside) end
   if ARGV[7] ~= '0' then redis.call('HSET', lane, 'chat', math.max(now(), number('chat')) + ARGV[7]) end
-  if pid ~= '-' then show(pid, number('received')) end
+  if pid ~= '-' and not part then show(pid, number('received')) end
 else
   note(said, 'dead', aside.tries, '', ARGV[6])
   aside.reason, aside.asks, aside.doubtful, aside.entry = ARGV[6], pid ~= '-', doubtful, entry
   put_aside(shard .. ':dead', aside)
   if ARGV[5] == 'limited' then silence(now() + ARGV[7]) end
   if ARGV[5] == 'closed' then redis.call('HSET', lane, 'closed', number('received') .. ' ' .. ARGV[6]) end
-  if pid ~= '-' and redis.call('HGET', record(pid), 'state') == 'armed' then enter(pid, {'expired'}) end
+  local asked = part or pid
+  if pid ~= '-' and redis.call('HGET', record(asked), 'state') == 'armed' then enter(asked, {'expired'}) end
 end
 return {'ok', next_work(ARGV[8], ARGV[2], ARGV[3])}
