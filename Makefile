@@ -8,15 +8,21 @@ SOURCES := agent channels config examples pending workers tests benchmarks
 demo: .venv/ready  ## the bot in your browser, with nothing else installed
 	$(BIN)/sayso up --config config/demo.yaml
 
-# Tests that start commands and whole systems mostly wait: they run beside all others, and are printed after them.
-SYSTEMS := tests/flows tests/browser tests/config
+# Tests that start commands and whole systems mostly wait, and so do those of the agent's sources: they run beside all
+# others, and are printed after them.
+SYSTEMS := tests/flows tests/browser
+AGENT := tests/agent tests/docs tests/examples
+COMMANDS := tests/config
 
-test: .venv/ready-dev  ## all tests, in two processes
+test: .venv/ready-dev  ## all tests, in three processes at a time
 	@mkdir -p build
 	@$(BIN)/python -m pytest -p no:cacheprovider $(SYSTEMS) > build/systems.log 2>&1 & systems=$$!; \
-	trap 'kill $$systems' INT TERM; \
-	$(BIN)/python -m pytest $(addprefix --ignore=,$(SYSTEMS)); rest=$$?; \
-	wait $$systems; whole=$$?; cat build/systems.log; exit $$((rest + whole > 0))
+	{ $(BIN)/python -m pytest -p no:cacheprovider $(AGENT); agents=$$?; \
+	$(BIN)/python -m pytest -p no:cacheprovider $(COMMANDS); exit $$((agents + $$? > 0)); } > build/agent.log 2>&1 & agent=$$!; \
+	trap 'kill $$systems $$agent' INT TERM; \
+	$(BIN)/python -m pytest $(addprefix --ignore=,$(SYSTEMS) $(AGENT) $(COMMANDS)); rest=$$?; \
+	wait $$agent; agents=$$?; cat build/agent.log; \
+	wait $$systems; whole=$$?; cat build/systems.log; exit $$((rest + agents + whole > 0))
 
 check: .venv/ready-dev  ## format, lint, types, import contracts
 	$(BIN)/ruff format --check $(SOURCES)
@@ -34,6 +40,7 @@ bench: .venv/ready-bench  ## speed, as ratios inside one run
 	$(BIN)/python -m benchmarks.turns
 	$(BIN)/python -m benchmarks.scale
 	$(BIN)/python -m benchmarks.start
+	$(BIN)/python -m benchmarks.tools
 
 model: .venv/ready-dev  ## 50,000 random schedules of people, workers and faults, new ones each time
 	SAYSO_MODEL_EXAMPLES=50000 $(BIN)/python -m pytest tests/model -k no_schedule

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fnmatch
 import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -14,13 +13,15 @@ from redis import Redis
 from redis.exceptions import ResponseError
 
 from agent import Agent, AgentConfig, ChannelAgent, ConversationMemory, OfflineProvider, Tool, ToolPolicy
+from agent.decision import decide
 from agent.escalation import Escalation
 from agent.long_texts import TextStore
+from agent.policy import Decision
 from agent.providers import Provider
 from agent.text_files import FOLDER as TEXTS
 from agent.text_files import TextFiles
-from agent.tools.errors import ToolLoadError
-from agent.tools.loader import LoadedTools, load_all, load_tools
+from agent.tools.loader import LoadedTools
+from agent.tools.reload import Reload
 from channels.base import Channel, MediaSource, Notebook, Pace
 from channels.console import ConsoleChannel
 from channels.feed import Feed, RedisFeed
@@ -39,6 +40,8 @@ from config.schema import (
     TelegramSettings,
     WhatsAppSettings,
 )
+from config.selection import build_selector, misnamed
+from config.sources import OpenTools, is_remote, open_tools
 from pending import InMemoryPendingStore, RedisPendingStore, RegexConfirmParser
 from pending.audit.auditor import Auditor
 from pending.audit.ledger import FILE as LEDGER
@@ -81,6 +84,8 @@ log = logging.getLogger(__name__)
 
 #: Seconds a console may wait for Redis: longer than a read of its feed blocks.
 FEED_SECONDS = 4.0
+#: What becomes of a call, as `sayso check` says it.
+_WORDS: Mapping[Decision, str] = {"allow": "runs at once", "review": "asks first", "deny": "never runs"}
 #: Where the bot is reached when nothing else is configured.
 DEFAULT_URL = "http://127.0.0.1:8000"
 #: The first version of Redis that has all commands we use.
@@ -119,11 +124,12 @@ def bootstrap(
     patient: bool = False,
     shard: str = "",
     provider: Provider | None = None,
+    reload: bool = False,
 ) -> Services:
     """Wire a process. `patient` is for workers, which ride out a restart of Redis; the web refuses fast instead.
 
-    `shard` names the primary that a worker works for; `provider` answers in place of the configured model. Raises
-    ConfigError and RedisUnfit, each naming the cure.
+    `shard` names the primary that a worker works for; `provider` answers in place of the configured model; with
+    `reload` tools follow the edits of their files. Raises ConfigError and RedisUnfit, each naming the cure.
     """
     if patient:
         _check_shard(settings, shard)
@@ -145,7 +151,12 @@ def bootstrap(
     shelf = _Shelf(RedisNotebook(client), feed, media, keys, public_url)
     channels = {name: _sound_channel(name, settings, shelf) for name in settings.channels}
     texts = TextFiles(data / TEXTS)
-    agents = _agents(settings, pending_scripts, media, keys, RedisJournals(scripts), texts, provider)
+    toolbox = load_toolbox(settings, remote=patient)
+    for problem in toolbox.problems:
+        log.warning("tools.missing", extra={"problem": problem})
+    agents = _agents(settings, toolbox, pending_scripts, media, keys, RedisJournals(scripts), texts, provider)
+    if reload:
+        _follow(toolbox, settings, agents)
     voice = _voice(agents)
     mailbox = RedisMailbox(scripts, voice, wake_up, limits=_limits(settings))
     lifeline, workers = Lifeline(data / ALIVE, own.name), settings.workers
@@ -296,47 +307,39 @@ def _check_version(client: Redis) -> None:
         raise RedisUnfit(f"this Redis is {version}: use {oldest} or newer, or run `sayso up`, which brings its own")
 
 
-def load_toolbox(settings: Settings) -> LoadedTools:
-    """Load the tools the configuration names; relative files start beside it. Raises ConfigError."""
-    origin = settings.origin
-    try:
-        toolbox = load_all(settings.tools, origin.folder)
-    except (ToolLoadError, SystemExit) as exc:
-        raise ConfigError(_broken_modules(settings) or [f"{origin.at('tools')}tools: {exc}"]) from exc
+def load_toolbox(settings: Settings, *, remote: bool = False, strict: bool = False) -> OpenTools:
+    """Load the tools the configuration names; relative files start beside it. Raises ConfigError.
+
+    With `remote` those of MCP servers and of documents at a URL too. What cannot be loaded stops nobody, unless it is
+    `strict`: it is among the `problems`.
+    """
+    toolbox = open_tools(settings, remote=remote, strict=strict)
+    may_change = not strict and any(map(is_remote, settings.tools))
+    if toolbox.problems or may_change:  # names that are not known now may be later
+        return toolbox
     known = ", ".join(tool.name for tool in toolbox.tools) or "none"
     problems = [
-        f"{origin.at('channels', name, 'tools', index)}channels.{name}.tools: {pattern!r} names no tool; known: {known}"
+        f"{settings.origin.at('channels', name, 'tools', index)}channels.{name}.tools: {pattern!r} names no tool; "
+        f"known: {known}"
         for name, channel in settings.channels.items()
         for index, pattern in enumerate(channel.tools or ())
-        if not _select(toolbox, [pattern])
+        if not select_tools(toolbox, [pattern])
     ]
+    for name, channel in settings.channels.items():
+        problems += misnamed(settings, name, select_tools(toolbox, channel.tools))
     if problems:
         raise ConfigError(problems)
     return toolbox
 
 
-def _broken_modules(settings: Settings) -> list[str]:
-    """Every module that does not load by itself, with the line that names it."""
-    problems = []
-    for index, source in enumerate(settings.tools):
-        try:
-            load_tools(source, settings.origin.folder)
-        except ToolLoadError as exc:
-            problems.append(f"{settings.origin.at('tools', index)}tools: {exc}")
-        except SystemExit:
-            problems.append(f"{settings.origin.at('tools', index)}tools: {source!r} ends the program when imported")
-    return problems
-
-
-def _select(toolbox: LoadedTools, patterns: Sequence[str] | None) -> list[Tool]:
+def select_tools(toolbox: OpenTools, patterns: Sequence[str] | None) -> list[Tool]:
     """The tools whose names match, in the order loaded; all when there are no patterns."""
-    if patterns is None:
-        return list(toolbox.tools)
-    return [tool for tool in toolbox.tools if any(fnmatch.fnmatchcase(tool.name, pattern) for pattern in patterns)]
+    return toolbox.select(patterns).all()
 
 
 def _agents(
     settings: Settings,
+    toolbox: OpenTools,
     scripts: Scripts,
     media: LocalMediaStore,
     keys: list[str],
@@ -344,11 +347,22 @@ def _agents(
     texts: TextStore,
     provider: Provider | None,
 ) -> dict[str, ChannelAgent]:
-    toolbox = load_toolbox(settings)
     return {
-        name: _agent(settings, channel, toolbox, _redis_store(channel, scripts, keys), media, journals, texts, provider)
+        name: _agent(settings, name, toolbox, _redis_store(channel, scripts, keys), media, journals, texts, provider)
         for name, channel in settings.channels.items()
     }
+
+
+def _follow(toolbox: OpenTools, settings: Settings, agents: Mapping[str, ChannelAgent]) -> None:
+    """Take edits of the tools' files up as they are saved."""
+
+    def replaced(source: str, loaded: LoadedTools) -> None:
+        toolbox.replace(source, loaded)
+        for kind, factory in loaded.executor_factories.items():
+            for agent in agents.values():
+                agent.store.register_executor_factory(kind, factory)
+
+    Reload(toolbox.loaded, settings.origin.folder, replaced).start()
 
 
 def _voice(agents: Mapping[str, ChannelAgent]) -> Voice:
@@ -371,8 +385,8 @@ def _parser(channel: AnyChannel) -> RegexConfirmParser:
 
 def _agent(
     settings: Settings,
-    channel: AnyChannel,
-    toolbox: LoadedTools,
+    name: str,
+    toolbox: OpenTools,
     store: BasePendingStore,
     media: LocalMediaStore | None,
     journals: Journals | None = None,
@@ -381,13 +395,20 @@ def _agent(
 ) -> ChannelAgent:
     for kind, factory in toolbox.executor_factories.items():
         store.register_executor_factory(kind, factory)
+    channel = settings.channels[name]
     config = AgentConfig(
         model=settings.agent.model,
         system_prompt=settings.agent.system_prompt,
         max_iterations=settings.agent.max_iterations,
-        tool_policy=_policy(channel.policy),
+        tool_policy=tool_policy(channel.policy),
     )
-    agent = Agent(_select(toolbox, channel.tools), provider or OfflineProvider(), config, ConversationMemory())
+    agent = Agent(
+        toolbox.select(channel.tools),
+        provider or OfflineProvider(),
+        config,
+        ConversationMemory(),
+        build_selector(settings, name),
+    )
     return ChannelAgent(
         agent,
         store,
@@ -410,10 +431,12 @@ def _escalation(settings: Settings, channel: AnyChannel) -> Escalation | None:
     return Escalation(after, Conversation(to.channel, to.chat, to.thread), settings.channels[to.channel].speaks)
 
 
-def _policy(settings: PolicySettings | None) -> ToolPolicy | None:
+def tool_policy(settings: PolicySettings | None) -> ToolPolicy | None:
+    """The policy as it is configured."""
     if settings is None:
         return None
-    return ToolPolicy(settings.allow, settings.review, settings.deny, settings.deny_when)
+    deny_when = [rule.model_dump() for rule in settings.deny_when]
+    return ToolPolicy(settings.allow, settings.review, settings.deny, deny_when)
 
 
 def _paces(
@@ -519,28 +542,38 @@ def _console(name: str, settings: ConsoleSettings, shelf: _Shelf) -> ConsoleChan
     )
 
 
-def terminal_agent(settings: Settings, *, data: Path, channel: str | None) -> ChannelAgent:
-    """One channel's agent with everything in memory, for `sayso chat`. Raises ConfigError."""
+def terminal_agent(
+    settings: Settings, *, data: Path, channel: str | None, tell: Callable[[str], object] = lambda _: None
+) -> ChannelAgent:
+    """One channel's agent with everything in memory, for `sayso chat`; `tell` hears of tools that are missing.
+
+    Raises ConfigError.
+    """
     os.environ.setdefault("SAYSO_DATA", str(data))
     _open_data(data)
     name = channel or next(iter(settings.channels))
     if name not in settings.channels:
         raise ConfigError([f"no channel {name!r}; known: {', '.join(settings.channels)}"])
     chosen = settings.channels[name]
-    return _agent(settings, chosen, load_toolbox(settings), InMemoryPendingStore(_parser(chosen)), None)
+    toolbox = load_toolbox(settings, remote=True)
+    for problem in toolbox.problems:
+        tell(problem)
+    return _agent(settings, name, toolbox, InMemoryPendingStore(_parser(chosen)), None)
 
 
 def describe(settings: Settings) -> str:
-    """What each channel may do, a line a tool. Raises ConfigError."""
-    toolbox = load_toolbox(settings)
+    """What each channel may do, a line a tool, and what is missing. Raises ConfigError."""
+    toolbox = load_toolbox(settings, remote=True, strict=True)
+    toolbox.close()
     lines = []
     for name, channel in settings.channels.items():
         lines.append(f"{name} ({channel.platform}), a yes is good for {channel.confirm_ttl:g} s")
-        policy = _policy(channel.policy)
-        for tool in _select(toolbox, channel.tools):
-            decision = policy.evaluate(tool.name, {}).decision if policy else "allow"
-            asks = "asks first" if decision == "review" or tool.requires_approval else "runs at once"
-            lines.append(f"  {tool.name}: {'never runs' if decision == 'deny' else asks}")
+        build_selector(settings, name)
+        config = AgentConfig(tool_policy=tool_policy(channel.policy))
+        tools = select_tools(toolbox, channel.tools)
+        lines += [f"  {tool.name}: {_WORDS[decide(tool, {}, config).decision]}" for tool in tools]
+        if channel.selector:
+            lines.append("  (of these its selector shows some)")
     if any(line.endswith("runs at once") for line in lines):
         lines.append("(a tool may also ask by itself)")
-    return "\n".join(lines)
+    return "\n".join([*lines, *toolbox.problems])

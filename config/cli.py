@@ -1,4 +1,4 @@
-"""The `sayso` command: up, web, worker, chat, check, audit, deliveries, redis, shards, simulate."""
+"""The `sayso` command: up, web, worker, chat, check, explain, audit, deliveries, redis, shards, simulate."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ import click
 # Each command loads only what it needs, and `up` hears signals before it loads anything.
 from config.audit_cli import audit
 from config.deliveries_cli import deliveries
+from config.explain_cli import explain
 from config.redis_cli import redis
 from config.refusals import clear_errors, fail, load
 from config.shards_cli import shards
@@ -28,6 +29,9 @@ _data = click.option(
     help="The folder for everything Sayso keeps.",
 )  # fmt: skip
 _host = click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
+_reload = click.option(
+    "--reload", is_flag=True, envvar="SAYSO_RELOAD", help="Load tools anew when their files are saved."
+)
 _port = click.option("--port", default=8000, show_default=True, type=click.IntRange(1, 65535))
 
 
@@ -38,6 +42,7 @@ def main() -> None:
 
 
 main.add_command(audit)
+main.add_command(explain)
 main.add_command(redis)
 main.add_command(shards)
 main.add_command(deliveries)
@@ -50,7 +55,8 @@ main.add_command(simulate)
 @_host
 @_port
 @click.option("--workers", default=2, show_default=True, type=click.IntRange(1, 64), help="Worker processes.")
-def up(config: Path | None, data: Path, host: str, port: int, workers: int) -> None:
+@_reload
+def up(config: Path | None, data: Path, host: str, port: int, workers: int, *, reload: bool) -> None:
     """Run everything on this machine: Redis if none is given, web and workers."""
     _leave_on_signals()
     from config.address import AddressUnusable
@@ -60,6 +66,8 @@ def up(config: Path | None, data: Path, host: str, port: int, workers: int) -> N
     from config.up import Up, UpError
 
     set_up_logs()
+    if reload:
+        os.environ["SAYSO_RELOAD"] = "true"
     config = config or default_config()
     settings = load(config)
     try:
@@ -99,7 +107,10 @@ def web(config: Path | None, data: Path, host: str, port: int, threads: int) -> 
 @click.option(
     "--processes", type=click.IntRange(1, 64), help="Fork so many, and another where one dies.  [default: be one]"
 )
-def worker(config: Path | None, data: Path, shard: str = "", processes: int | None = None) -> None:
+@_reload
+def worker(
+    config: Path | None, data: Path, shard: str = "", processes: int | None = None, *, reload: bool = False
+) -> None:
     """Run a worker process: it answers turns and sends replies."""
     from config.bootstrap import bootstrap, check_redis, preload
     from config.logs import set_up_logs
@@ -112,7 +123,7 @@ def worker(config: Path | None, data: Path, shard: str = "", processes: int | No
     if processes:
         prefork(processes)
     with clear_errors():
-        services = bootstrap(settings, data=data, patient=True, shard=shard)
+        services = bootstrap(settings, data=data, patient=True, shard=shard, reload=reload)
         check_redis(services)
     run_worker(services)
 
@@ -128,7 +139,7 @@ def chat(config: Path | None, data: Path, channel: str | None) -> None:
 
     settings = load(config)
     with clear_errors():
-        agent = terminal_agent(settings, data=data, channel=channel)
+        agent = terminal_agent(settings, data=data, channel=channel, tell=lambda problem: click.echo(problem, err=True))
     if isinstance(sys.stdin, io.TextIOWrapper):
         sys.stdin.reconfigure(errors="replace")  # a stray byte in a pipe is no reason to stop
     Terminal(agent.ask_channel, data / "chat", sys.stdin, click.echo).run()

@@ -16,15 +16,27 @@ from pydantic import ValidationError
 from config.schema import (
     AddressSettings,
     AgentSettings,
+    AuthSettings,
+    BasicSettings,
     ConsoleSettings,
+    DenyWhenSettings,
+    EmbeddingSettings,
     EscalateSettings,
+    McpSettings,
+    McpSource,
+    ModuleSource,
+    OpenApiSource,
     Origin,
     Path_,
     PolicySettings,
+    RolesSettings,
+    SelectorSettings,
     Settings,
     SlackSettings,
     TelegramSettings,
+    ToolboxSource,
     WhatsAppSettings,
+    is_secret_place,
     secret_fields,
 )
 
@@ -35,7 +47,8 @@ _KNOWN_KEYS = sorted(
         info.alias or name
         for model in (
             Settings, AgentSettings, PolicySettings, WhatsAppSettings, TelegramSettings, SlackSettings, ConsoleSettings,
-            EscalateSettings, AddressSettings,
+            EscalateSettings, AddressSettings, DenyWhenSettings, SelectorSettings, RolesSettings, EmbeddingSettings,
+            McpSource, McpSettings, OpenApiSource, AuthSettings, BasicSettings, ToolboxSource, ModuleSource,
         )
         for name, info in model.model_fields.items()
     }
@@ -223,7 +236,8 @@ class _Reader:
     def _scalar(self, node: yaml.Node, path: Path_) -> Any:
         text = str(node.value)
         if self._in_clear(path, text):
-            cure = f"a secret in clear: put it in the environment and write ${{{str(path[-1]).upper()}}}"
+            variable = re.sub(r"[^A-Z0-9_]", "_", str(path[-1]).upper())
+            cure = f"a secret in clear: put it in the environment and write ${{{variable}}}"
             self.problems.append(self._at(path, f"{path[-1]}: {cure}"))
             return ""
         if "${" in _REFERENCE.sub("", text):
@@ -241,7 +255,12 @@ class _Reader:
         literal = _REFERENCE.sub(lambda match: (match["default"] or "").removeprefix(":-"), text)
         if _is_redis(path):
             return bool(re.search(r"://[^/@]*:[^/@]*\w[^/@]*@", literal))
-        return _last(path) in self.secrets and bool(re.search(r"\w", literal))
+        if is_secret_place(path):  # `Bearer ${TOKEN}`: the word before it is no secret
+            literal = re.sub(r"^(Bearer|Basic|Token) (?=$)", "", literal)
+        return self._is_secret(path) and bool(re.search(r"\w", literal))
+
+    def _is_secret(self, path: Path_) -> bool:
+        return _last(path) in self.secrets or is_secret_place(path)
 
     def _resolve(self, match: re.Match[str], path: Path_) -> str:
         if match["file"]:
@@ -251,7 +270,7 @@ class _Reader:
             return self.environ[name]
         if match["default"] is not None:
             return match["default"].removeprefix(":-")
-        cure = f"export {name}=..." + ("" if _last(path) in self.secrets else f", or write ${{{name}:-default}}")
+        cure = f"export {name}=..." + ("" if self._is_secret(path) else f", or write ${{{name}:-default}}")
         self.problems.append(self._at(path, f"{_last(path)}: {name} is not set: {cure}"))
         return ""
 
@@ -285,7 +304,7 @@ class _Reader:
 
     def _shown(self, path: Path_, value: Any) -> str:
         """The value, unless it is a secret: one by its key, or whatever came from the environment or a file."""
-        if _last(path) in self.secrets or _is_redis(path):
+        if self._is_secret(path) or _is_redis(path):
             return ""
         if path in self.references:
             return f" (it is what {self.references[path]} says)"

@@ -6,16 +6,18 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import (
     AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
+    Discriminator,
     Field,
     PrivateAttr,
     SecretStr,
+    Tag,
     ValidationError,
     field_validator,
     model_validator,
@@ -26,6 +28,10 @@ from pending.phrasebook import SHIPPED_LANGUAGES
 
 #: Channel names are parts of URLs, Redis keys and job arguments.
 CHANNEL_NAME = r"^[A-Za-z0-9_.-]{1,64}$"
+#: Namespaces are the beginnings of tools' names, which have 64 characters at most.
+NAMESPACE = r"^[A-Za-z0-9_-]{1,32}$"
+#: What a section below `tools` is known by: it has exactly one of these keys.
+SOURCE_KINDS = ("mcp", "openapi", "toolbox", "module")
 #: Names a console cannot have: they are paths below /console. (Their pages load Flask, which `check` can do without.)
 CONSOLE_PATHS = frozenset({"events", "poll", "static"})
 
@@ -76,6 +82,12 @@ def _redis_address(url: str) -> str:
     return url
 
 
+def _without_user(url: str) -> str:
+    if "@" in url.partition("://")[2].partition("/")[0]:
+        raise ValueError("holds a user: leave it out, and sign in with headers or auth")
+    return url
+
+
 def _shipped(language: str) -> str:
     if language not in SHIPPED_LANGUAGES:
         raise ValueError(f"no table of yes and no for this language: choose from {', '.join(SHIPPED_LANGUAGES)}")
@@ -84,6 +96,9 @@ def _shipped(language: str) -> str:
 
 Secret = Annotated[SecretStr, AfterValidator(_not_blank)]
 Url = Annotated[str, AfterValidator(_web_address)]
+#: The URL of a server whose secrets, if any, stand beside it.
+ServerUrl = Annotated[Url, AfterValidator(_without_user)]
+OptionalServerUrl = Annotated[ServerUrl | None, BeforeValidator(_nothing_if_empty)]
 RedisUrl = Annotated[str, AfterValidator(_redis_address)]
 OptionalUrl = Annotated[Url | None, BeforeValidator(_nothing_if_empty)]
 NotBoolean = BeforeValidator(_no_boolean)
@@ -135,13 +150,21 @@ class LimitSettings(Section):
     conversations: Annotated[int, NotBoolean] = Field(default=100_000, ge=1)
 
 
+class DenyWhenSettings(Section):
+    """A rule over one argument of the tools that its pattern names."""
+
+    tool: str
+    arg: str
+    pattern: str
+
+
 class PolicySettings(Section):
     """Which tools run at once, which need a yes, which never run. Patterns as in file names."""
 
     allow: list[str] = []
     review: list[str] = []
     deny: list[str] = []
-    deny_when: list[dict[str, str]] = []
+    deny_when: list[DenyWhenSettings] = []
 
 
 class AddressSettings(Section):
@@ -159,6 +182,94 @@ class EscalateSettings(Section):
     to: AddressSettings
 
 
+class RolesSettings(Section):
+    """Which tools each role may use, and who has which role. Whoever is not named has the `default`; "" is none."""
+
+    allowed: dict[str, list[str]] = Field(min_length=1)
+    users: dict[str, str] = {}
+    default: str = ""
+
+    @field_validator("allowed")
+    @classmethod
+    def _each_once(cls, allowed: dict[str, list[str]]) -> dict[str, list[str]]:
+        if len({role.lower() for role in allowed}) < len(allowed):
+            raise ValueError("a role is given twice, in upper and lower case: keep one")
+        return allowed
+
+    @model_validator(mode="after")
+    def _of_known_roles(self) -> Self:
+        places: dict[Path_, str] = {("users", user): role for user, role in self.users.items()}
+        if self.default:
+            places["default",] = self.default
+        known = {role.lower() for role in self.allowed}
+        lost = [_no_role(path, role, self.allowed) for path, role in places.items() if role.lower() not in known]
+        if lost:
+            raise ValidationError.from_exception_data(type(self).__name__, lost)
+        return self
+
+
+class EmbeddingSettings(Section):
+    """How many tools are shown, and who compares their descriptions: letters, or the server at `base_url`."""
+
+    top_k: Annotated[int, NotBoolean] = Field(default=5, ge=1, le=1000)
+    model: str = Field(default="text-embedding-3-small", min_length=1)
+    base_url: OptionalUrl = None
+    api_key: SecretStr = SecretStr("")
+
+    @model_validator(mode="after")
+    def _has_a_server(self) -> Self:
+        if self.base_url is None and self.model_fields_set & {"model", "api_key"}:
+            raise ValueError("model and api_key are for a server: add base_url: https://api.openai.com/v1")
+        return self
+
+
+def _list_means_all(value: object) -> object:
+    """A list of selectors: each one chooses from what the one before it left."""
+    return {"all": value} if isinstance(value, list) else value
+
+
+class SelectorSettings(Section):
+    """What chooses the tools that a model is shown: one kind, and what belongs to it.
+
+    `always` are tools that are shown besides what is chosen; `on_error` says what is shown while a plugin fails.
+    """
+
+    keyword: dict[str, list[Annotated[str, Field(min_length=1)]]] | None = None
+    whole_words: bool = False
+    roles: RolesSettings | None = None
+    embedding: EmbeddingSettings | None = None
+    any_of: list[Selector] | None = Field(default=None, alias="any", min_length=1)
+    all_of: list[Selector] | None = Field(default=None, alias="all", min_length=1)
+    plugin: str | None = None
+    options: dict[str, Any] = {}
+    on_error: Literal["none", "all"] = "none"
+    always: list[str] = []
+
+    @model_validator(mode="after")
+    def _of_one_kind(self) -> Self:
+        kinds = [kind for kind in _SELECTORS if getattr(self, kind) is not None]
+        if len(kinds) != 1:
+            raise ValueError("choose one of keyword, roles, embedding, any, all, plugin; write several as a list")
+        for option, kind in _SELECTOR_OPTIONS.items():
+            if option in self.model_fields_set and kind != kinds[0]:
+                raise ValueError(f"{option} belongs to {kind}: remove it")
+        if self.always and self.restricts:
+            raise ValueError("always would give the tools of roles to everybody: name them in allowed, for each role")
+        return self
+
+    @property
+    def restricts(self) -> bool:
+        """Whether it decides who may use what, by roles here or in a part of it."""
+        return self.roles is not None or any(part.restricts for part in (*(self.any_of or ()), *(self.all_of or ())))
+
+
+#: The kinds of selectors, by their fields; and the options that only one of them has.
+_SELECTORS = ("keyword", "roles", "embedding", "any_of", "all_of", "plugin")
+_SELECTOR_OPTIONS = {"whole_words": "keyword", "options": "plugin", "on_error": "plugin"}
+
+Selector = Annotated[SelectorSettings, BeforeValidator(_list_means_all)]
+
+
 class ChannelSettings(Section):
     """What every channel has. `tools` left out means all; `confirm_ttl` is in seconds.
 
@@ -168,6 +279,7 @@ class ChannelSettings(Section):
 
     tools: list[str] | None = None
     policy: PolicySettings | None = None
+    selector: Selector | None = None
     confirm_ttl: Annotated[float, NotBoolean] = Field(default=60.0, gt=0, le=86_400)
     languages: list[Language] = Field(default=list(SHIPPED_LANGUAGES), min_length=1)
     language: Annotated[Language | None, BeforeValidator(_nothing_if_empty)] = None
@@ -244,6 +356,124 @@ AnyChannel = Annotated[
 ]
 
 
+class SourceSettings(Section):
+    """What every source of tools has: a prefix for their names, which are taken, which ask first, and for how many
+    seconds a call may go on.
+    """
+
+    namespace: Annotated[str, Field(pattern=NAMESPACE)] | None = None
+    include: list[str] | None = None
+    exclude: list[str] = []
+    confirm: Literal["hints", "always", "never"] | list[str] = "hints"
+    timeout: Annotated[float | None, NotBoolean] = Field(default=None, gt=0, le=600)
+
+    @field_validator("confirm", mode="before")
+    @classmethod
+    def _known_word(cls, confirm: object) -> object:
+        if not isinstance(confirm, list) and confirm not in ("hints", "always", "never"):
+            raise ValueError("unknown: write hints, always, never, or a list of patterns such as [delete_*]")
+        return confirm
+
+
+class McpSettings(Section):
+    """An MCP server: a program to start, or a URL. Its environment and its headers are secrets."""
+
+    command: list[str] | None = Field(default=None, min_length=1, repr=False)
+    cwd: str | None = None
+    env: dict[str, Secret] = {}
+    url: Annotated[ServerUrl | None, Field(repr=False)] = None
+    headers: dict[str, Secret] = {}
+
+    @model_validator(mode="after")
+    def _one_way(self) -> Self:
+        if (self.command is None) == (self.url is None):
+            raise ValueError("a server is either a command, such as [npx, some-server], or a url: give one of them")
+        if self.url is not None and (self.env or self.cwd):
+            raise ValueError("env and cwd are for a command: a url takes headers")
+        if self.command is not None and self.headers:
+            raise ValueError("headers are for a url: a command takes env")
+        return self
+
+
+class McpSource(SourceSettings):
+    """The tools of an MCP server."""
+
+    mcp: McpSettings
+
+
+class BasicSettings(Section):
+    """A name and a password."""
+
+    user: str
+    password: Secret
+
+
+class AuthSettings(Section):
+    """How calls are signed in: with one of bearer, header, query, cookie or basic."""
+
+    bearer: Secret | None = None
+    header: str | None = None
+    query: str | None = None
+    cookie: str | None = None
+    basic: BasicSettings | None = None
+    value: Secret | None = None
+
+    @model_validator(mode="after")
+    def _one_way(self) -> Self:
+        named = [name for name in ("bearer", "header", "query", "cookie", "basic") if getattr(self, name) is not None]
+        if len(named) != 1:
+            raise ValueError("calls are signed in one way: give one of bearer, header, query, cookie, basic")
+        if (self.value is None) == (named[0] in ("header", "query", "cookie")):
+            raise ValueError("header, query and cookie name where the key goes: the key itself is value: ${KEY}")
+        return self
+
+
+class OpenApiSource(SourceSettings):
+    """The operations of an OpenAPI document: a file beside the configuration, or a URL."""
+
+    openapi: str = Field(min_length=1)
+    base_url: OptionalServerUrl = None
+    auth: AuthSettings | None = None
+
+
+class ToolboxSource(SourceSettings):
+    """Families of the tools that come along."""
+
+    toolbox: list[str] = Field(min_length=1)
+    folder: str | None = None
+    hosts: list[str] = []
+
+
+class ModuleSource(SourceSettings):
+    """A module, file or folder, whose tools get a prefix, or of which some are left out."""
+
+    module: str = Field(min_length=1)
+
+
+def _kind_of_source(source: object) -> str | None:
+    """Which of the sections it is; the words cannot be keys, so that errors keep their place."""
+    if isinstance(source, str):
+        return "a module"
+    if isinstance(source, SourceSettings):
+        return next(f"an {kind} section" for kind in SOURCE_KINDS if hasattr(source, kind))
+    kinds = [kind for kind in SOURCE_KINDS if isinstance(source, dict) and kind in source]
+    return f"an {kinds[0]} section" if len(kinds) == 1 else None
+
+
+AnySource = Annotated[
+    Annotated[str, Tag("a module")]
+    | Annotated[McpSource, Tag("an mcp section")]
+    | Annotated[OpenApiSource, Tag("an openapi section")]
+    | Annotated[ToolboxSource, Tag("an toolbox section")]
+    | Annotated[ModuleSource, Tag("an module section")],
+    Discriminator(
+        _kind_of_source,
+        custom_error_type="source_kind",
+        custom_error_message="write a module, a file, or a section with one of mcp, openapi, toolbox, module",
+    ),
+]
+
+
 class Settings(Section):
     """The whole file."""
 
@@ -254,7 +484,7 @@ class Settings(Section):
     agent: AgentSettings = AgentSettings()
     workers: WorkerSettings = WorkerSettings()
     limits: LimitSettings = LimitSettings()
-    tools: list[str] = []
+    tools: list[AnySource] = []
     channels: dict[Annotated[str, Field(pattern=CHANNEL_NAME)], AnyChannel] = Field(min_length=1)
     _origin: Origin = PrivateAttr(default_factory=Origin)
 
@@ -327,11 +557,25 @@ def _nowhere(name: str, to: str, channels: Mapping[str, AnyChannel]) -> InitErro
     return InitErrorDetails(type=error, loc=(name, "escalate", "to", "channel"), input=to)
 
 
+def _no_role(path: Path_, role: str, allowed: Mapping[str, Any]) -> InitErrorDetails:
+    """The error of a user whose role nobody described. It carries the path, so that the very line is told."""
+    error = PydanticCustomError("no_role", "names no role of allowed; known: {known}", {"known": ", ".join(allowed)})
+    return InitErrorDetails(type=error, loc=path, input=role)
+
+
 def secret_fields() -> set[str]:
     """The keys whose values must come from the environment or a file."""
-    models: list[type[BaseModel]] = [WhatsAppSettings, TelegramSettings, SlackSettings, ConsoleSettings]
+    models: list[type[BaseModel]] = [
+        WhatsAppSettings, TelegramSettings, SlackSettings, ConsoleSettings, EmbeddingSettings, AuthSettings,
+        BasicSettings,
+    ]  # fmt: skip
     return {name for model in models for name, info in model.model_fields.items() if _is_secret(info.annotation)}
 
 
+def is_secret_place(path: Path_) -> bool:
+    """Whether a value is a secret by where it stands, under a key of its author's choice."""
+    return path[:1] == ("tools",) and len(path) > 4 and path[2:4] in (("mcp", "env"), ("mcp", "headers"))
+
+
 def _is_secret(annotation: Any) -> bool:
-    return annotation is SecretStr
+    return annotation is SecretStr or any(_is_secret(part) for part in get_args(annotation))

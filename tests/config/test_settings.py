@@ -91,10 +91,10 @@ MISTAKES = {
         "tools: [good.py]\nchannels:\n  a: {platform: console, tools: [zap_*]}\n",
         ":3:34: channels.a.tools: 'zap_*' names no tool; known: good",
     ),
-    "same name": ("tools: [good.py, twin.py]\nchannels: {a: {platform: console}}\n", ":1:1: tools: cannot load"),
+    "same name": ("tools: [good.py, twin.py]\nchannels: {a: {platform: console}}\n", ":1:18: tools: cannot load"),
     "syntax": ("tools: [bad.py]\nchannels: {a: {platform: console}}\n", "bad.py, line 1: SyntaxError"),
     "raises": ("tools: [raises.py]\nchannels: {a: {platform: console}}\n", "raises.py, line 1: ZeroDivisionError"),
-    "exits": ("tools: [exits.py]\nchannels: {a: {platform: console}}\n", ":1:9: tools: 'exits.py' ends the program"),
+    "exits": ("tools: [exits.py]\nchannels: {a: {platform: console}}\n", "exits.py, line 1: ends the program"),
 }  # fmt: skip
 TOOL = 'from agent import tool\n@tool()\ndef good() -> str:\n    """Do good."""\n    return ""\n'
 

@@ -50,3 +50,15 @@ def test_operators_are_alarmed_as_configured(tmp_path: Path, redis_url: str, red
     assert services.drain.agents["ops"]._escalation is None
     services.drain.postman._outbox.forward(Delivery("web:1#1", to, Reply("Look there")))
     assert redis_client.llen("rq:queue:sayso") == 1
+
+
+@pytest.mark.parametrize("patient", [False, True])
+def test_only_workers_open_servers_of_tools_and_none_stops_them(tmp_path: Path, redis_url: str, caplog, patient: bool):
+    """A worker says what is missing and goes on; the web has no use for tools."""
+    file = tmp_path / "sayso.yaml"
+    file.write_text("tools: [{mcp: {command: [no-such-command]}}]\nchannels:\n  web:\n    platform: console\n")
+    bootstrap(load_settings(file, {}), data=tmp_path, redis_url=redis_url, patient=patient)
+    said = [record.problem for record in caplog.records if record.message == "tools.missing"]
+    assert [f"{file}:1:9: tools: 'no-such-command' is not there yet" in each for each in said] == (
+        [True] if patient else []
+    )
