@@ -236,6 +236,7 @@ class Drain:
         change = await self._answer(held, queued)
         if attending and not attending.done():
             await asyncio.wait({attending}, timeout=ATTEND_SECONDS)
+            await _end(attending)  # shown after the answer, "typing" would stay
         try:
             return await reach(self.mailbox.commit, lease, queued, _in_pieces(change, channel), let_go=True)
         except TurnOvertaken as exc:

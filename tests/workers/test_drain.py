@@ -68,6 +68,21 @@ def test_worker_that_was_stopped_before_it_sent_sends_nothing(monkeypatch):
     assert room.rig.mailbox.lease(CHAT.id, "other")[1].number == 1
 
 
+def test_typing_that_hangs_is_given_up_before_the_answer(monkeypatch):
+    """It holds nobody up, and does not come after the answer, where it would stay."""
+    room, seen = Room(), []
+
+    async def hang(turn) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            seen.append(list(room.channel.texts))
+
+    monkeypatch.setattr(drain, "ATTEND_SECONDS", 0.001)
+    monkeypatch.setattr(room.channel, "attend", hang)
+    assert (room.work("a"), seen) == (["A"], [[]])
+
+
 class Slow:
     """An agent that begins, does something to its room, and never ends."""
 
