@@ -103,6 +103,7 @@ def open_tools(
             held = loaded[_id(index, source)] = _loaded(source, settings.origin.folder)
             registry.replace_source(_id(index, source), _new(held.tools, registry))
             _add_factories(factories, held, source)
+            wrong += _empty(settings, index, source, held)
         except (ToolError, SystemExit) as exc:
             wrong.append(_problem(settings, index, source, exc))
     wrong += [problem for each in loaded.values() for problem in each.problems]
@@ -157,6 +158,16 @@ def _add_factories(factories: dict[str, ExecutorFactory], loaded: LoadedTools, s
     for kind, factory in loaded.executor_factories.items():
         if factories.setdefault(kind, factory) is not factory:
             raise ToolLoadError(f"cannot load tools from {_name(source)!r}: {kind!r} is defined twice, rename one")
+
+
+def _empty(settings: Settings, index: int, source: AnySource, held: LoadedTools) -> list[str]:
+    """Whoever names a source means to have something of it."""
+    if held.tools or held.executor_factories or held.problems:
+        return []
+    cure = "decorate its functions with @tool(), or take its line out"
+    if isinstance(source, ModuleSource | ToolboxSource) and (source.include or source.exclude):
+        cure = "see whether `include` and `exclude` name what you want"
+    return [f"{settings.origin.at('tools', index)}tools: nothing is taken from {_name(source)!r}: {cure}"]
 
 
 def _problem(settings: Settings, index: int, source: AnySource, exc: BaseException) -> str:

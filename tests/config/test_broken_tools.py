@@ -74,3 +74,23 @@ def test_edits_reach_a_running_worker(desk: Path, redis_url: str, monkeypatch: p
     assert reload.look() == ["./good.py", "./broken.py"]
     assert agent.run("/greet name=Ana").content == "good day Ana"
     assert agent.run("/mend name=Ana").content == "mended Ana"
+
+
+@pytest.mark.parametrize(
+    ("source", "told"),
+    [
+        ("json", "nothing is taken from 'json': decorate its functions with @tool()"),
+        ("./empty.py", "nothing is taken from './empty.py': decorate its functions"),
+        ("./nothing", "nothing is taken from './nothing': decorate its functions"),
+        ("{module: ./good.py, include: [meet]}", "nothing is taken from './good.py': see whether `include`"),
+        ("{toolbox: [calculator], exclude: ['*']}", "nothing is taken from 'calculator': see whether `include`"),
+    ],
+)
+def test_source_without_tools_is_told(desk: Path, source: str, told: str):
+    """A misspelt module of another library, a file that is not written yet, a pattern that fits nothing."""
+    (desk.parent / "empty.py").write_text("x = 1\n")
+    (desk.parent / "nothing").mkdir()
+    desk.write_text(f"tools:\n  - {source}\nchannels:\n  web: {{platform: console}}\n")
+    with pytest.raises(ConfigError) as caught:
+        describe(load_settings(desk, {}))
+    assert [problem.startswith(f"{desk}:2:5: tools: {told}") for problem in caught.value.problems] == [True]
