@@ -85,7 +85,8 @@ class AgentResult:
     """The reply, and what was made and spent on the way to it.
 
     `messages` is the transcript of this run alone, the user's words included: what a conversation's history grows by.
-    `unclear` are the calls that a killed attempt at this run had begun and of which nobody knows how they ended.
+    `unclear` are the calls of which nobody knows how they ended: a killed attempt at this run had begun them, or who
+    was asked never answered.
     """
 
     content: str

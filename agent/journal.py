@@ -12,7 +12,7 @@ from agent.tools.artifacts import Artifact
 from agent.tools.timers import TimerChange
 from pending.proposals import Proposed
 
-#: What the model is told of a call that was begun by a worker that died.
+#: What the model is told of a call that was begun by a worker that died, or that nobody answered.
 UNCLEAR = (
     "Outcome unknown: this call was interrupted, and nobody can tell whether it took effect. Do not repeat it without "
     "asking the user."
@@ -28,7 +28,7 @@ class CallOutcome:
     ends: Literal["", "pending", "terminal"] = ""
     #: What the user reads when the run ends here.
     closing: str = ""
-    #: It was begun by a worker that died, and nobody knows how it ended.
+    #: It was begun by a worker that died, or never answered, and nobody knows how it ended.
     unclear: bool = False
     artifacts: tuple[Artifact, ...] = ()
     proposals: tuple[Proposed, ...] = ()

@@ -9,12 +9,12 @@ from typing import Any
 
 from agent.approval import RefusedError, confirmed
 from agent.config import AgentConfig
-from agent.journal import CallOutcome, digest
+from agent.journal import UNCLEAR, CallOutcome, digest
 from agent.messages import ToolCall
 from agent.policy import PolicyDecision
 from agent.result_cache import cache_key, recalled
 from agent.results import shown
-from agent.tools.errors import ToolError, ToolParameterError
+from agent.tools.errors import EffectUnknownError, ToolError, ToolParameterError
 from agent.tools.tool import Tool, serialise
 from pending.proposals import in_channel_run
 from pending.results import PendingConfirmation
@@ -46,9 +46,19 @@ async def run_call(asked: Asked, config: AgentConfig) -> Ran:
         return await _gated(asked, config)
     except RefusedError as exc:
         return Ran(CallOutcome(asked.call, f"Error: {exc}"))
+    except EffectUnknownError as exc:
+        return Ran(await _unclear(asked, f"Error: {exc}"))
     except ToolError as exc:
         words = f"Error: {exc}"
         return Ran(said(asked.call, await shown(asked.tool, words), words))
+
+
+async def _unclear(asked: Asked, words: str) -> CallOutcome:
+    """What was asked of somebody else and never answered: the person hears of it, and it is not asked twice."""
+    if asked.tool.repeatable:
+        return said(asked.call, await shown(asked.tool, words), words)
+    outcome = said(asked.call, f"{await shown(asked.tool, words)}\n{UNCLEAR}", words)
+    return replace(outcome, unclear=True)
 
 
 async def _gated(asked: Asked, config: AgentConfig) -> Ran:

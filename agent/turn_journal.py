@@ -132,10 +132,10 @@ class TurnJournal:
 
 
 def unclear_calls(queued: QueuedTurn) -> list[ToolCall]:
-    """The calls of which a turn's journal has the begin and no result. Raises JournalUnreadable."""
+    """The calls of which a turn's journal does not know how they ended. Raises JournalUnreadable."""
     readings = _read(queued.journal[1:] if _is_of(queued) else ())
-    calls = [reading.answered.message.tool_calls for reading in readings]
-    return [calls[n][at] for n, reading in enumerate(readings) for at in sorted(reading.begun - set(reading.outcomes))]
+    ended = [sorted(reading.recalled.outcomes.items()) for reading in readings]
+    return [outcome.call for outcomes in ended for _, outcome in outcomes if outcome.unclear]
 
 
 def _cost(answered: Answered) -> dict[str, Any]:
@@ -154,6 +154,7 @@ def _result(outcome: CallOutcome) -> dict[str, Any]:
         "timers": [change.to_dict() for change in outcome.timers],
         "usage": {} if outcome.usage == UsageStats() else outcome.usage.to_dict(),
         "raw": outcome.raw_digest,
+        "unclear": outcome.unclear,
     }
     return {name: value for name, value in fields.items() if value}
 
@@ -251,6 +252,7 @@ def _outcome(call: ToolCall, entry: Mapping[str, Any]) -> CallOutcome:
         timers=tuple(TimerChange.from_dict(each) for each in entry.get("timers", ())),
         usage=UsageStats(**entry.get("usage", {})),
         raw_digest=str(entry.get("raw", "")),
+        unclear=bool(entry.get("unclear", False)),
     )
 
 

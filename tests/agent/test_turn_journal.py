@@ -11,7 +11,7 @@ from agent import Message, ToolCall, UsageStats
 from agent.journal import Answered, CallOutcome, digest
 from agent.long_texts import LongTexts
 from agent.messages import Role
-from agent.turn_journal import TurnJournal
+from agent.turn_journal import TurnJournal, unclear_calls
 from tests.contracts.rigs import turn
 from workers.lane import Lease, QueuedTurn
 from workers.offload import crossing, run_sync
@@ -131,6 +131,18 @@ def test_outcome_keeps_what_its_summary_cost_and_stands_for():
     asyncio.run(journal.save())
     (recalled,) = known(shelf).values()
     assert (recalled.usage, recalled.raw_digest, recalled.content) == (usage, "d1", outcome.content)
+
+
+def test_call_that_nobody_answered_stays_unclear():
+    """The next attempt tells the person of it, and so does whoever gives the turn up."""
+    shelf = Shelf()
+    journal = noted(shelf)
+    for at, content in enumerate(("fine", "no answer came")):
+        asyncio.run(journal.keep(at, CallOutcome(CALLS[at], content, unclear=at == 1)))
+    asyncio.run(journal.save())
+    assert [outcome.unclear for outcome in known(shelf).values()] == [False, True]
+    queued = QueuedTurn(1, 0.0, "ana", turn("go", event="e1"), {}, {}, "", journal=tuple(shelf.entries))
+    assert unclear_calls(queued) == [CALLS[1]]
 
 
 def test_outcome_that_is_cut_can_be_told_from_others():

@@ -9,7 +9,11 @@ from typing import Any
 import pytest
 
 from agent import (
+    Agent,
+    Role,
+    ScriptedProvider,
     Tool,
+    ToolCall,
     ToolError,
     ToolExecutionError,
     ToolNotFoundError,
@@ -20,6 +24,7 @@ from agent import (
 from agent.sources import MockToolProvider, PythonToolProvider, ToolProviderProtocol, provided
 from agent.sources.errors import SourceError
 from agent.sources.names import legal_names
+from agent.sources.protocol import UnclearOutcome
 from agent.sources.schemas import UnusableSchema, outside_schema
 from agent.tools import ToolOutcome
 
@@ -45,6 +50,27 @@ def test_mock_provider_answers_what_is_written_and_remembers_the_calls():
     assert outcome(mock, "broken", a=1) == ToolOutcome(success=False, error="no use")
     assert outcome(mock, "other") == ToolOutcome(success=False, error="Tool other not mocked")
     assert mock.call_history == [("test_tool", {}), ("broken", {"a": 1}), ("other", {})]
+
+
+class Silent(MockToolProvider):
+    """A provider that is asked and never answers."""
+
+    async def execute_tool(self, tool_name: str, parameters: dict[str, Any]) -> ToolOutcome:
+        await super().execute_tool(tool_name, parameters)
+        return UnclearOutcome(success=False, error="no answer came")
+
+
+@pytest.mark.parametrize(("read_only", "asked", "unclear"), [(False, 1, ["pay"]), (True, 2, [])])
+def test_call_without_an_answer_is_not_repeated_unless_that_is_harmless(read_only, asked, unclear):
+    """Nobody knows whether it took effect: the person hears of it, and the model is refused a second one."""
+    silent = Silent([Tool(name="pay", description="Pay.", parameters={}, read_only=read_only)], {})
+    call = ToolCall("pay", {})
+    provider = ScriptedProvider([[call], [call], "sorry"])
+    result = Agent(provided(silent, silent.tools), provider).run("pay, please")
+    told = [message.content for message in result.messages if message.role is Role.TOOL]
+    assert (len(silent.call_history), [call.tool_name for call in result.unclear]) == (asked, unclear)
+    assert "no answer came" in told[0]
+    assert all(("Do not repeat it" in words) is not read_only for words in told)
 
 
 class WeatherToolProvider:
