@@ -15,8 +15,8 @@ from typing import Any
 from pydantic_core import to_jsonable_python
 
 from agent.tools.errors import ToolValidationError
-from pending.action import readable
 from pending.results import ToolResult
+from pending.unseen import readable
 
 #: A format template over the arguments, or a function of them. A ToolResult means: there is nothing to propose.
 Preview = str | Callable[..., str | ToolResult]
@@ -35,8 +35,11 @@ _MARKUP = re.compile(
 #: What it would read so at the beginning of a line: headings, quotes, bullets, rules; and numbers of a list.
 _AT_START = re.compile(r"^()(\#(?=\#{0,5}(?:\s|$)) | > | [+-](?=\s|$) | [-=](?=[-=\s]*$))", re.VERBOSE)
 _NUMBER_AT_START = re.compile(r"^(\d{1,9})([.)])(?=\s|$)")
-#: What could pass for the end of an argument in a list of them.
-_ENDS_EARLY = re.compile(r'[,="\n]')
+#: What could pass for the end of an argument in a list of them, and space that nobody would see there.
+_ENDS_EARLY = re.compile(r'[,="\n]|^\s|\s$|\s\s')
+#: Where a line ends, and space that a page would show as one.
+_BREAK = re.compile(r"\s*\n\s*")
+_WIDE = re.compile(r"\s{2,}")
 
 
 def check_preview(tool_name: str, preview: Preview | None, names: Collection[str]) -> None:
@@ -118,8 +121,8 @@ def _in_words(value: Any) -> str:
 
 
 def literal(text: str) -> str:
-    """The text on one line, spelled so that Markdown shows its very characters, without marks that nobody sees."""
-    line = " ".join(readable(text).split())
+    """The text on one line, spelled so that Markdown shows its very characters, and what nobody sees by its code."""
+    line = _WIDE.sub(lambda gap: " " + "\u00a0" * (len(gap[0]) - 1), _BREAK.sub(" ", readable(text)).strip())
     for pattern in (_MARKUP, _AT_START, _NUMBER_AT_START):
         line = pattern.sub(_escaped, line)
     return line

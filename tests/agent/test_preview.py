@@ -80,6 +80,27 @@ def test_argument_cannot_pass_for_another():
     assert preview_words("pay", None, {"to": 'b"'}) == r'pay: to = "b\\""'
 
 
+def test_space_that_makes_a_difference_is_seen():
+    """Two files may differ by nothing else; a page would show many as one."""
+    assert preview_words("erase", None, {"name": "a ", "to": "b"}) == 'erase: name = "a ", to = b'
+    assert preview_words("erase", None, {"name": "a   b"}) == 'erase: name = "a \u00a0\u00a0b"'
+    assert preview_words("erase", "Erase {name}?", {"name": "a  b"}) == "Erase a \u00a0b?"
+
+
+def test_what_nobody_sees_is_shown_by_its_code():
+    """In a template, in a list of arguments, in what holds others, and in what an author's own function says."""
+    args = {"name": "in\u200bvoice", "more": ["\u202eb"]}
+    assert preview_words("erase", "Erase {name}, {more[0]}?", args) == "Erase in⟨U+200B⟩voice, ⟨U+202E⟩b?"
+    assert preview_words("erase", None, args) == 'erase: name = in⟨U+200B⟩voice, more = \\["⟨U+202E⟩b"]'
+
+    @tool(requires_approval=True, preview=lambda name: f"Erase {name}?")
+    def erase(name: str) -> str:
+        """Erase."""
+        return name
+
+    assert propose(erase, {"name": "in\u200bvoice"}).preview == "Erase in⟨U+200B⟩voice?"
+
+
 class Colour(Enum):
     """A choice."""
 
@@ -151,7 +172,7 @@ def test_long_arguments_are_sealed_and_shown_whole():
     body = "".join(f"{number} " for number in range(1250))
     action = propose(send, {"to": "ana", "body": body})
     assert len(body) > 4_990
-    assert action.preview == f"send: to = ana, body = {body.strip()}"
+    assert action.preview == f'send: to = ana, body = "{body}"'
     assert action.args == {"to": "ana", "body": body}
 
 
