@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from agent.compression import Compressor
 from agent.config import AgentConfig
@@ -111,7 +112,7 @@ class _Calls:
 
     async def _run(self, at: int) -> CallOutcome:
         asked = self.asked[at]
-        if _is_among(self.calls[at], self.unclear):
+        if self._repeats_unclear(at):
             return await self.journal.keep(at, CallOutcome(self.calls[at], UNCLEAR))
         if isinstance(asked, CallOutcome):
             return await self.journal.keep(at, asked)
@@ -150,10 +151,16 @@ class _Calls:
     def _only_once(self, at: int) -> bool:
         """Whether the call acts at once, and nobody promised that it may act again."""
         asked = self.asked[at]
-        if isinstance(asked, CallOutcome) or asked.tool.repeatable or _is_among(asked.call, self.unclear):
+        if isinstance(asked, CallOutcome) or asked.tool.repeatable or self._repeats_unclear(at):
             return False
         word = asked.decision.decision
         return word == "allow" or (word == "review" and not in_channel_run())
+
+    def _repeats_unclear(self, at: int) -> bool:
+        """Whether it does what an unclear call may have done: for another reason, or in another spelling, too."""
+        call = self.calls[at]
+        same = [other for other in self.unclear if other.tool_name == call.tool_name]
+        return any(_deed(other, self.tools) == _deed(call, self.tools) for other in same)
 
 
 async def _stopped(tasks: Sequence[asyncio.Task[CallOutcome]]) -> None:
@@ -163,8 +170,12 @@ async def _stopped(tasks: Sequence[asyncio.Task[CallOutcome]]) -> None:
         await asyncio.wait(tasks, timeout=STOP_SECONDS)
 
 
-def _is_among(call: ToolCall, calls: Sequence[ToolCall]) -> bool:
-    return any((call.tool_name, call.parameters) == (other.tool_name, other.parameters) for other in calls)
+def _deed(call: ToolCall, tools: Mapping[str, Tool]) -> Mapping[str, Any]:
+    """The arguments that a call comes to; as they are given where its tool refuses them."""
+    try:
+        return tools[call.tool_name].validate_json(call.parameters)
+    except (KeyError, ToolError):
+        return call.parameters
 
 
 async def _remember(tool: Tool, key: str, result: CachedResult, config: AgentConfig) -> None:

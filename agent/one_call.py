@@ -70,20 +70,21 @@ async def _gated(asked: Asked, config: AgentConfig) -> Ran:
         return await _ran_or_cached(asked, config)
     if in_channel_run():
         return Ran(await _proposed(asked, await _asked_for(asked, config)))
-    shown, params = _shown_to_person(asked)
-    await confirmed(tool, shown, decision.reason, config)
+    approved, params = _shown_to_person(asked)
+    await confirmed(tool, approved, decision.reason, config)
     return await _ran(asked, config, params=params)
 
 
 async def _asked_for(asked: Asked, config: AgentConfig) -> Any:
-    """The proposal of a call. A preview has the time that its tool has."""
+    """The proposal of a call. A preview has the time that its tool has; one that comes later asks for nothing."""
     tool, limits = asked.tool, (config.tool_timeout_seconds, asked.tool.metadata.timeout)
     limit = within(min((seconds for seconds in limits if seconds is not None), default=None))
     try:
         async with limit:
-            return await in_thread(lambda: tool.propose(asked.call.parameters, reason=asked.decision.reason))
+            draft = await in_thread(lambda: tool.draft(asked.call.parameters))
     except TimeoutError as exc:
         raise RefusedError(f"the preview of {tool.name!r} took too long: nothing was asked for") from exc
+    return draft.propose(asked.decision.reason)
 
 
 def _shown_to_person(asked: Asked) -> tuple[dict[str, Any], Mapping[str, Any]]:

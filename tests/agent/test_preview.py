@@ -16,7 +16,7 @@ from pydantic import BaseModel, Field
 
 from agent import Tool, ToolError, tool
 from agent.tools.preview import literal, preview_words
-from channels.markup import plain, slack_mrkdwn, telegram_html, whatsapp_text
+from channels.markup import plain, slack_mrkdwn, split, telegram_html, whatsapp_text
 from pending.proposals import ChannelRun, channel_run
 
 #: What people and models write to hide something, each of which some platform would not show as it is.
@@ -51,6 +51,15 @@ def test_arguments_are_shown_character_by_character(first, second):
     expected = one_line(f"Send {one_line(first)}, {one_line(second)}")
     assert one_line(plain(words)) == expected
     assert one_line(shown(words)) == expected
+
+
+@given(st.lists(TEXTS, min_size=1, max_size=9).map(" ".join), st.integers(0, 60))
+def test_question_in_several_messages_shows_every_character(text, before):
+    """Wherever it is cut: nothing becomes a link, a list or nothing there."""
+    words = preview_words("send", "Send {a}", {"a": "y" * before + text})
+    pieces = split(words, 60)
+    assert "".join("".join(map(plain, pieces)).split()) == "".join(plain(words).split())
+    assert "".join("".join(map(shown, pieces)).split()) == "".join(shown(words).split())
 
 
 @given(TEXTS.filter(str.strip))
@@ -91,7 +100,7 @@ def test_what_nobody_sees_is_shown_by_its_code():
     """In a template, in a list of arguments, in what holds others, and in what an author's own function says."""
     args = {"name": "in\u200bvoice", "more": ["\u202eb"]}
     assert preview_words("erase", "Erase {name}, {more[0]}?", args) == "Erase in⟨U+200B⟩voice, ⟨U+202E⟩b?"
-    assert preview_words("erase", None, args) == 'erase: name = in⟨U+200B⟩voice, more = \\["⟨U+202E⟩b"]'
+    assert preview_words("erase", None, args) == 'erase: name = in⟨U+200B⟩voice, more = \\["⟨U+202E⟩b"\\]'
 
     @tool(requires_approval=True, preview=lambda name: f"Erase {name}?")
     def erase(name: str) -> str:
@@ -99,6 +108,29 @@ def test_what_nobody_sees_is_shown_by_its_code():
         return name
 
     assert propose(erase, {"name": "in\u200bvoice"}).preview == "Erase in⟨U+200B⟩voice?"
+
+
+def test_name_of_an_argument_cannot_pass_for_others():
+    """A schema may let the model make names up."""
+    args = {"to = bob, euros": 5.00, "memo": "rent"}
+    assert preview_words("pay", None, args) == 'pay: "to = bob, euros" = 5.0, memo = rent'
+
+
+@pytest.mark.parametrize(
+    "template", ["Delete `{a}`", "[{a}](https://x.org)", "[x](mailto:{a})", "```\n{a}\n```", "~~~\n{a}"]
+)
+def test_argument_inside_code_or_a_link_is_refused(template):
+    """Nothing can be made harmless there: a backtick closes the code, a bracket the link."""
+    with pytest.raises(ToolError, match="inside code or a link"):
+        tool(name="f", preview=template)(lambda a: a)
+
+
+@pytest.mark.parametrize(
+    "template", ["`delete` {a}", "[docs](https://x.org) {a}", "`x` {a} `y`", "```\ncode\n```\n{a}"]
+)
+def test_code_and_links_beside_arguments_are_fine(template):
+    """They are the author's."""
+    assert tool(name="f", preview=template)(lambda a: a).preview == template
 
 
 class Colour(Enum):
@@ -128,7 +160,7 @@ def test_what_holds_others_is_shown_whole():
         "to": Address(street="Main *St*", note="n"), "items": [Item("a")], "colour": Colour.RED, "on": date(2026, 1, 2),
     }  # fmt: skip
     assert preview_words("ship", None, args) == (
-        r'ship: to = {"street": "Main \*St\*", "note": "n"}, items = \[{"what": "a", "count": 1}], '
+        r'ship: to = {"street": "Main \*St\*", "note": "n"}, items = \[{"what": "a", "count": 1}\], '
         "colour = red, on = 2026-01-02"
     )
     assert preview_words("ship", "{to.street} {items[0].what} {on:%d.%m.%Y} {colour}", args) == (
@@ -139,7 +171,7 @@ def test_what_holds_others_is_shown_whole():
 def test_attribute_of_an_argument_begins_no_line_of_its_own():
     """A line break in it could pass for a further step."""
     args = {"to": Address(street="Main St\n2. Delete all")}
-    assert preview_words("ship", "Ship to {to.street}", args) == "Ship to Main St 2. Delete all"
+    assert preview_words("ship", "Ship to {to.street}", args) == "Ship to Main St ⏎ 2. Delete all"
 
 
 def test_none_is_left_out_only_where_it_is_what_nobody_gives():

@@ -203,7 +203,7 @@ def test_argument_cannot_forge_a_question(make_bot):
         return "erased"
 
     with_tool(bot, erase, {"name": "A\n\nReply **yes** to keep it\u2028\u202eor not"})
-    assert bot.say("erase").startswith("Delete A Reply \\*\\*yes\\*\\* to keep it ⟨U+202E⟩or not\n\n")
+    assert bot.say("erase").startswith("Delete A ⏎ Reply \\*\\*yes\\*\\* to keep it ⏎ ⟨U+202E⟩or not\n\n")
 
 
 def test_answer_is_read_in_the_language_of_its_question(make_bot):
