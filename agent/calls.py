@@ -14,10 +14,10 @@ from agent.journal import UNCLEAR, CallOutcome, Journal, digest
 from agent.messages import ToolCall
 from agent.one_call import Asked, run_call
 from agent.result_cache import CachedResult, remember
-from agent.results import shown
 from agent.tools.artifacts import collect_artifacts
 from agent.tools.errors import ToolError
 from agent.tools.registry import Call, batches, unknown_tool
+from agent.tools.results import shown
 from agent.tools.screening import screen
 from agent.tools.timers import collect_timers, restore_timers
 from agent.tools.tool import Tool
@@ -133,19 +133,19 @@ class _Calls:
 
     async def _finished(self, at: int, asked: Asked, made: CallOutcome, raw: str, key: str) -> CallOutcome:
         """The outcome as the model sees it, compressed where it is too long, and kept for the next time."""
-        compressed = ""
+        kept = CachedResult(raw)
         if self.compressor is not None and not made.ends and self.compressor.is_due(raw):
             if self._only_once(at):  # whoever takes over during the summary must know how the call ended
                 made = await self.journal.keep(at, made)
                 await self.journal.save()
             summary = await self.compressor.compress(asked.tool.name, raw)
-            content = await shown(asked.tool, raw, summary)
+            content = await shown(asked.tool, raw, summary=summary.text, mark=summary.mark)
             made = replace(made, content=content, raw_digest=digest(raw), usage=summary.usage)
-            compressed = content if summary.mark else ""
+            kept = CachedResult(raw, summary.text, summary.mark) if summary.mark else kept
             if summary.failed:
                 return made
         if key and not (made.artifacts or made.proposals or made.timers):
-            await _remember(asked.tool, key, CachedResult(raw, compressed), self.config)
+            await _remember(asked.tool, key, kept, self.config)
         return made
 
     def _only_once(self, at: int) -> bool:

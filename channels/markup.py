@@ -489,7 +489,8 @@ _SPAN = re.compile(r"\[[^\[\]\n]*\]\([^()\s]*(?:\([^()\s]*\)[^()\s]*)*\)|`[^`\n]
 #: address. What is escaped comes after the digits of a numbered list.
 _BLOCK_START = re.compile(
     r"""([\ \t]*(?:\d{1,9}(?=[.)](?:\s|$))|))
-    (?=(?<=\d)[.)] | \#{1,6}(?:\s|$) | > | [-+*](?:\s|$) | ([-*_=])[\ \t]*(?:\2[\ \t]*)*$ | `{3} | ~{3} | \[[^\]\n]*\]:)""",
+    (?=(?<=\d)[.)] | \#{1,6}(?:\s|$) | > | [-+*](?:\s|$) | ([-*_=])[\ \t]*(?:\2[\ \t]*)*$
+        | `{3} | ~{3} | \[[^\]\n]*\]:)""",
     re.MULTILINE | re.VERBOSE,
 )
 _BOUNDARIES = (re.compile(r"\n[ \t]*\n+"), re.compile(r"\n"), re.compile(r"\s+"))

@@ -92,6 +92,24 @@ class WeatherToolProvider:
         )
 
 
+class Forecast(WeatherToolProvider):
+    """The seed's example, whose days have no default in the definition."""
+
+    async def list_tools(self) -> list[Tool]:
+        (listed,) = await super().list_tools()
+        return [replace(listed, parameters=[replace(each, default=None) for each in listed.parameters])]
+
+
+@pytest.mark.parametrize(
+    ("args", "days"), [({"city": "Oslo"}, 5), ({"city": "Oslo", "days": None}, 5), ({"city": "Oslo", "days": 2}, 2)]
+)
+def test_argument_that_was_left_out_does_not_reach_a_provider(args, days):
+    """It may have a default of its own; no null was ever offered."""
+    forecast = Forecast()
+    (called,) = provided(forecast, asyncio.run(forecast.list_tools()))
+    assert len(asyncio.run(called.ainvoke(args))) == days
+
+
 def test_provider_of_the_seed_keeps_the_protocol():
     """Written as the seed has it, its tools work here."""
     weather = WeatherToolProvider()
