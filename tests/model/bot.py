@@ -8,6 +8,7 @@ import itertools
 import re
 from collections.abc import Callable, Generator, Sequence
 from contextvars import Context
+from dataclasses import replace
 from typing import Any, Literal
 
 from redis import Redis
@@ -26,7 +27,7 @@ from tests.contracts.rigs import voice
 from tests.model.judge import Judge
 from tests.model.wire import CLOCK, Patches, Peek, Wire
 from tests.model.world import ROOM, World
-from workers.drain import Drain, _Held
+from workers.drain import Drain, _Held, _in_pieces
 from workers.lane import Change, LaneError, LaneLost, QueuedTurn
 from workers.mailbox import LUA as LANE_LUA
 from workers.mailbox import Limits, RedisMailbox, mark
@@ -34,8 +35,9 @@ from workers.offload import crossing, reach
 from workers.outbox import Postman, RedisOutbox
 from workers.redis import PREFIX, shard_of
 
-#: What can be asked for: "broken" raises, "gone" has no executor any more, "checked" can be asked how it ended.
-KINDS = ("delete", "pay", "archive", "checked", "broken", "gone", "coded")
+#: What can be asked for: "broken" raises, "gone" has no executor any more, "checked" can be asked how it ended, and the
+#: question about a "letter" takes two messages.
+KINDS = ("delete", "pay", "archive", "checked", "broken", "gone", "coded", "letter")
 #: Seconds in which an archiving can be undone.
 UNDO_SECONDS = 120.0
 #: Turns that may wait in one conversation.
@@ -81,8 +83,11 @@ class Messenger:
         self._bot = bot
 
     def pieces(self, reply: Reply) -> list[Reply]:
-        """Everything fits in one message."""
-        return [reply]
+        """Everything fits in one message, but the question about a letter: its buttons come with the second."""
+        first, found, rest = reply.text.partition("\n")
+        if not (found and reply.buttons and "letter <" in reply.text):
+            return [reply]
+        return [Reply(first, language=reply.language), replace(reply, text=rest)]
 
     async def send(self, delivery: Delivery) -> Receipt:
         """Deliver, unless the weather is bad."""
@@ -196,7 +201,8 @@ class ModelDrain(Drain):
         worker = Worker.at_work
         worker.answering = True
         try:
-            return await self.agents[queued.turn.conversation.channel].answer(queued, held.lease)
+            change = await self.agents[queued.turn.conversation.channel].answer(queued, held.lease)
+            return _in_pieces(change, self.postman._channels["chat"])
         except asyncio.CancelledError:  # what a turn's time limit does to it
             return Change(replies=((Reply(speak("en").too_long()), ""),))
         except (LaneError, TypeError):  # the second is a mistake of ours

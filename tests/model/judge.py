@@ -196,7 +196,7 @@ class Judge:
             self._release(lease, answer=answer)
         sent = self._world.sent.get((lease.conversation, reply.number))
         if dead:
-            self._verdicts.undelivered(lease.conversation)
+            self._verdicts.undelivered(lease.conversation, reply.text)
             return
         for button in sent.buttons if sent else ():
             proposal = self._world.proposals[self._world.buttons[button.data].pid]

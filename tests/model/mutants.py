@@ -122,6 +122,11 @@ _LANE = (
         "repeated replies are not marked",
         prelude=("return redis.call('HEXISTS', lane, 'suspect:' .. said)", "return 0"),
     ),
+    _swap(
+        "half of a question opens the window",
+        settle=("~= '-' and not part then show(pid", "~= '-' then show(part or pid"),
+    ),
+    _swap("a question of which half is refused stays armed", settle=("local asked = part or pid", "local asked = pid")),
     _swap("an undeliverable question stays armed", settle=("'state') == 'armed' then", "'state') == 'no' then")),
 )
 _WINDOW = (

@@ -18,7 +18,7 @@ ENDS = ("crash", "burial", "pause", "time out", "go on", "leave")
 #: What is asked for, one or several at once.
 WISHES = st.sampled_from((
     *((kind,) for kind in KINDS), ("pay",), ("pay",), ("delete", "pay"), ("archive", "archive"), ("broken", "delete"),
-    ("delete", "coded"), ("delete", "checked", "archive"),
+    ("delete", "coded"), ("delete", "checked", "archive"), ("letter", "delete"),
 ))  # fmt: skip
 #: What is said to a question.
 ANSWERS = st.sampled_from((

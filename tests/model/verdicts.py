@@ -53,12 +53,14 @@ class Verdicts:
             elif state not in _WAITING:
                 world.broke("a turn decides on nothing but its own", event.turn.event_id, proposal.preview, state)
 
-    def undelivered(self, conversation: str) -> None:
-        """A reply was given up: a preview that nobody can have seen is over."""
+    def undelivered(self, conversation: str, text: str) -> None:
+        """A reply was given up: a preview that nobody can have seen, or only half of it, is over."""
         unseen = [each for each in self._world.waiting(conversation) if not each.closes]
         for proposal, state in zip(unseen, self._states(conversation, unseen), strict=True):
             if state == "expired":
                 proposal.fate = "closed"
+            elif state in _WAITING and proposal.preview in text:
+                self._world.broke("nobody is asked half a question", proposal.preview, state)
 
     def _states(self, conversation: str, proposals: Sequence[Proposal]) -> list[str]:
         return self._peek.states(conversation, [each.pid for each in proposals])
