@@ -17,8 +17,10 @@ from decimal import (
     Decimal,
     DecimalException,
     DivisionByZero,
+    Inexact,
     InvalidOperation,
     Overflow,
+    getcontext,
     localcontext,
 )
 from pathlib import Path
@@ -47,6 +49,7 @@ _NAMES: Mapping[str, Decimal] = {
 _SIGNS = str.maketrans(
     {"\u00d7": "*", "·": "*", "⋅": "*", "÷": "/", "\u2212": "-", "\u2013": "-", "^": "**", "π": " pi "}
 )
+#: "percent_of" stands for it, between two power signs: they hold tighter than all others, as in 200 / 10% of 50.
 _PERCENT_OF = re.compile(r"%\s{0,9}of\b", re.IGNORECASE)
 _PERCENT_LEFT = re.compile(r"%\s*(?:$|[-+*/)])")
 
@@ -72,11 +75,13 @@ def calculate(
 ) -> str:
     """The expression and its value. Raises ValueError, which says what to change."""
     text = expression.strip().rstrip("=? ")
-    with _bounded(text):
+    with _bounded(text) as context:
         value = _value(_parsed(text))
     if not value.is_finite():
         raise ValueError(f"{text!r} is infinite")
-    return f"{text} = {shown(value)}"
+    told = shown(value)
+    exact = Decimal(told) == value and not context.flags[Inexact]
+    return f"{text} {'=' if exact else '≈'} {told}"
 
 
 def tools(_folder: Path | None = None, _hosts: Sequence[str] = ()) -> list[Tool]:
@@ -85,14 +90,14 @@ def tools(_folder: Path | None = None, _hosts: Sequence[str] = ()) -> list[Tool]
 
 
 @contextmanager
-def _bounded(text: str) -> Iterator[None]:
+def _bounded(text: str) -> Iterator[Context]:
     """Digits, exponents and nesting have an end here; what goes beyond is told in words."""
     context = Context(
         prec=DIGITS, Emax=MAX_EXPONENT, Emin=-MAX_EXPONENT, traps=[InvalidOperation, DivisionByZero, Overflow]
     )
     try:
-        with localcontext(context):
-            yield
+        with localcontext(context) as used:
+            yield used
     except DivisionByZero as exc:
         raise ValueError(f"{text!r} divides by zero") from exc
     except (Overflow, OverflowError) as exc:
@@ -108,23 +113,31 @@ def _bounded(text: str) -> Iterator[None]:
 def _parsed(text: str) -> ast.expr:
     if _PERCENT_LEFT.search(text):
         raise ValueError(f"{text!r}: a percentage of what? Write '15% of 80', or 0.15; a % b is the remainder")
-    spelled = _PERCENT_OF.sub("/100*", text.translate(_SIGNS)).strip()
+    spelled = _PERCENT_OF.sub("**percent_of**", text.translate(_SIGNS)).strip()
     try:
-        return ast.parse(spelled, mode="eval").body
+        return _exact(ast.parse(spelled, mode="eval").body, spelled)
     except (SyntaxError, ValueError) as exc:
         raise ValueError(
             f"{text!r} is no expression: write it like '(2 + 3) * 4', with * for every multiplication"
         ) from exc
 
 
+def _exact(tree: ast.expr, source: str) -> ast.expr:
+    """The tree with each number as it is written: Python has read a float, of 17 digits and up to 1E+308."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, float):
+            node.value = Decimal(ast.get_source_segment(source, node) or repr(node.value))  # type: ignore[assignment]
+    return tree
+
+
 def _value(node: ast.expr) -> Decimal:
     match node:
         case ast.Constant(value=bool()):
             raise ValueError("True and False are no numbers")
-        case ast.Constant(value=int() | float() as number):
-            return _constant(number)
+        case ast.Constant(value=int() | Decimal() as number):
+            return +Decimal(number)
         case ast.BinOp():
-            return _operator(node.op)(_value(node.left), _value(node.right))
+            return _operated(node)
         case ast.UnaryOp(op=ast.USub()):
             return -_value(node.operand)
         case ast.UnaryOp(op=ast.UAdd()):
@@ -145,11 +158,13 @@ def _value(node: ast.expr) -> Decimal:
     )
 
 
-def _constant(number: float) -> Decimal:
-    """Through its text: 0.1 means a tenth, not the nearest binary fraction."""
-    if isinstance(number, float) and not math.isfinite(number):
-        raise ValueError(f"a number is too large: they end at 1E+{MAX_EXPONENT}")
-    return +Decimal(number if isinstance(number, int) else repr(number))
+def _operated(node: ast.BinOp) -> Decimal:
+    match node:
+        case ast.BinOp(op=ast.Pow(), left=share, right=ast.BinOp(left=ast.Name(id="percent_of"), right=whole)):
+            return _value(share) / 100 * _value(whole)
+        case ast.BinOp(op=ast.Pow(), right=ast.BinOp(right=ast.BinOp(left=ast.Name(id="percent_of")))):
+            raise ValueError("a power beside '% of' may mean two things: write 10 / 100 * 50 for 10% of 50")
+    return _operator(node.op)(_value(node.left), _value(node.right))
 
 
 def _operator(operator: ast.operator) -> Callable[[Decimal, Decimal], Decimal]:
@@ -169,13 +184,15 @@ def _call(name: str, args: list[Decimal]) -> Decimal:
     return function(*args)
 
 
-def _floor_divided(left: Decimal, right: Decimal) -> Decimal:
-    return (left / right).to_integral_value(ROUND_FLOOR)
+def _divided(left: Decimal, right: Decimal) -> tuple[Decimal, Decimal]:
+    """The whole quotient and the rest, which has the sign of the divisor, as people count clocks: -7 % 3 is 2.
 
-
-def _remainder(left: Decimal, right: Decimal) -> Decimal:
-    """With the sign of the divisor, as people count clocks: -7 % 3 is 2."""
-    return left - right * _floor_divided(left, right)
+    Raises InvalidOperation where the quotient has more digits than are counted in: the rest would be noise.
+    """
+    if not right:
+        raise DivisionByZero
+    quotient, rest = divmod(left, right)
+    return (quotient - 1, rest + right) if rest and rest.is_signed() != right.is_signed() else (quotient, rest)
 
 
 def _power(base: Decimal, exponent: Decimal) -> Decimal:
@@ -187,7 +204,8 @@ def _rounded(value: Decimal, places: Decimal = Decimal(0)) -> Decimal:
     digits = _whole(places, MAX_COUNTED)
     if value.adjusted() + digits >= DIGITS:
         return value
-    return value.quantize(Decimal(1).scaleb(-digits), ROUND_HALF_UP)
+    asked_for = getcontext().copy()  # what is rounded on request is still exact
+    return value.quantize(Decimal(1).scaleb(-digits), ROUND_HALF_UP, asked_for)
 
 
 def _log(value: Decimal, base: Decimal) -> Decimal:
@@ -199,13 +217,15 @@ def _mean(*values: Decimal) -> Decimal:
 
 
 def _floating(function: Callable[[float], float]) -> Callable[[Decimal], Decimal]:
-    """A function of the standard library's, to 15 places: sin(pi) is 0."""
+    """A function of the standard library's, to 15 places and so rounded, unless it comes out whole: sin(pi) is 0."""
 
     def calculated(value: Decimal) -> Decimal:
         try:
-            return Decimal(repr(round(function(float(value)), 15)))
+            found = round(function(float(value)), 15)
         except ValueError as exc:
             raise InvalidOperation from exc
+        getcontext().flags[Inexact] |= not found.is_integer()
+        return Decimal(repr(found))
 
     return calculated
 
@@ -233,8 +253,8 @@ _OPERATORS: Mapping[type[ast.operator], Callable[[Decimal, Decimal], Decimal]] =
     ast.Sub: lambda left, right: left - right,
     ast.Mult: lambda left, right: left * right,
     ast.Div: lambda left, right: left / right,
-    ast.FloorDiv: _floor_divided,
-    ast.Mod: _remainder,
+    ast.FloorDiv: lambda left, right: _divided(left, right)[0],
+    ast.Mod: lambda left, right: _divided(left, right)[1],
     ast.Pow: _power,
 }
 

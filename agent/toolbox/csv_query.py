@@ -6,22 +6,16 @@ import csv
 import functools
 import io
 import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Context, Decimal, localcontext
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from agent.toolbox.figures import number_in, shown
-from agent.toolbox.listing import listed
+from agent.toolbox.csv_table import Table, table_of
+from agent.toolbox.figures import Figure, figure_in, number_in, shown
 
-#: Cells of the largest table.
-MAX_CELLS = 500_000
-#: Rows of the longest table.
-MAX_ROWS = 50_000
-#: Columns of the widest table.
-MAX_COLUMNS = 200
 #: Characters of the longest column name that can be asked for.
 MAX_COLUMN_CHARS = 200
 #: Conditions, groups and measures of one question.
@@ -30,8 +24,6 @@ MAX_ASKED = 10
 MAX_SHOWN_ROWS = 100
 #: Characters of the longest answer.
 MAX_ANSWER_CHARS = 10_000
-
-_DELIMITERS = ",;\t|"
 
 Operator = Literal["=", "!=", "<", "<=", ">", ">=", "contains", "starts with", "is empty", "is not empty"]
 Function = Literal["count", "sum", "average", "median", "min", "max"]
@@ -45,7 +37,10 @@ class Condition(BaseModel):
     column: str = Field(max_length=MAX_COLUMN_CHARS, description="A column's name")
     operator: Operator = "="
     value: str = Field(
-        "", max_length=1000, description="What the cell is compared with: numbers as numbers, other text as text"
+        "",
+        max_length=1000,
+        description="What the cell is compared with: numbers as numbers, for = and != with their unit ('8 EUR'), "
+        "other text as text",
     )
 
 
@@ -73,7 +68,7 @@ class Question:
 
 def answered(text: str, ask: Question) -> str:
     """The rows of a CSV text that remain, as CSV, after a sentence on how many. Raises ValueError."""
-    table = _table(text)
+    table = table_of(text)
     kept = _filtered(table, ask.where)
     made, notes = _measured(kept, ask) if ask.measures or ask.group_by else (kept, [])
     if table.longer:
@@ -87,61 +82,9 @@ def answered(text: str, ask: Question) -> str:
     return _told(table, kept, shown_rows, ask.limit, notes)
 
 
-@dataclass(frozen=True, slots=True)
-class _Table:
-    """Column names, and rows that each have as many cells; of `longer` rows cells were left out."""
-
-    columns: list[str]
-    rows: list[list[str]]
-    longer: int = 0
-
-    def index(self, column: str) -> int:
-        """Where a column is. Raises ValueError."""
-        folded = [name.casefold() for name in self.columns]
-        if column.strip().casefold() not in folded:
-            raise ValueError(f"unknown column {column!r}; known: {listed(self.columns)}")
-        return folded.index(column.strip().casefold())
-
-
-def _table(text: str) -> _Table:
-    lines = _lines(text)
-    columns = [name.strip() for name in next(lines, [])]
-    if not any(columns) or len(columns) > MAX_COLUMNS:
-        raise ValueError(
-            f"the first line must name 1 to {MAX_COLUMNS} columns, such as 'name,amount'; it has {len(columns)}"
-        )
-    columns = _distinct(columns)
-    rows: list[list[str]] = []
-    cells = longer = 0
-    for row in lines:
-        longer += any(row[len(columns) :])
-        if (cells := cells + len(columns)) > MAX_CELLS or len(rows) >= MAX_ROWS:
-            raise ValueError(f"the table has more than {MAX_ROWS} rows or {MAX_CELLS} cells: query a part of it")
-        if any(row):
-            rows.append((row + [""] * len(columns))[: len(columns)])
-    return _Table(columns, rows, longer)
-
-
-def _distinct(columns: list[str]) -> list[str]:
-    """Of columns with one name, the second is `name (2)`."""
-    folded = [name.casefold() for name in columns]
-    before = [folded[:at].count(name) for at, name in enumerate(folded)]
-    return [f"{name} ({twice + 1})" if twice else name for name, twice in zip(columns, before, strict=True)]
-
-
-def _lines(text: str) -> Iterator[list[str]]:
-    """The cells of each line; the delimiter is the one that the first line has most of."""
-    head = text.lstrip().partition("\n")[0]
-    delimiter = max(_DELIMITERS, key=head.count)
-    try:
-        yield from csv.reader(io.StringIO(text.lstrip("\ufeff\r\n")), delimiter=delimiter)
-    except csv.Error as exc:
-        raise ValueError(f"that is no CSV: {exc}. Put cells with a {delimiter!r} or a line break in quotes") from exc
-
-
-def _filtered(table: _Table, where: Sequence[Condition]) -> _Table:
+def _filtered(table: Table, where: Sequence[Condition]) -> Table:
     tests = [(table.index(condition.column), _test(condition)) for condition in where]
-    return _Table(table.columns, [row for row in table.rows if all(test(row[at]) for at, test in tests)])
+    return Table(table.columns, [row for row in table.rows if all(test(row[at]) for at, test in tests)])
 
 
 def _test(condition: Condition) -> Callable[[str], bool]:
@@ -156,17 +99,20 @@ def _test(condition: Condition) -> Callable[[str], bool]:
         case "is not empty":
             return lambda cell: bool(cell.strip())
         case operator:
-            return functools.partial(_compares, operator, value, number_in(value))
+            return functools.partial(_compares, operator, value, figure_in(value))
 
 
-def _compares(operator: str, value: str, number: Decimal | None, cell: str) -> bool:
-    """As numbers where both are, else as text; an empty cell is neither smaller nor larger than anything."""
-    held = number_in(cell)
-    if number is not None and held is not None:
-        return _ORDERS[operator](held, number)
-    if operator in ("=", "!="):
+def _compares(operator: str, value: str, figure: Figure | None, cell: str) -> bool:
+    """As numbers where both are, else as text; an empty cell is neither smaller nor larger than anything.
+
+    Only numbers of one unit are equal: 5 USD are not 5 EUR, and an id that looks like money is not its number.
+    """
+    held, exactly = figure_in(cell), operator in ("=", "!=")
+    if figure is not None and held is not None:
+        return _ORDERS[operator](held, figure) if exactly else _ORDERS[operator](held.number, figure.number)
+    if exactly:
         return _ORDERS[operator](cell.strip().casefold(), value.casefold())
-    if number is not None or not cell.strip():
+    if figure is not None or not cell.strip():
         return False
     return _ORDERS[operator](cell.strip().casefold(), value.casefold())
 
@@ -181,7 +127,7 @@ _ORDERS: Mapping[str, Callable[[Any, Any], bool]] = {
 }
 
 
-def _measured(table: _Table, ask: Question) -> tuple[_Table, list[str]]:
+def _measured(table: Table, ask: Question) -> tuple[Table, list[str]]:
     """One row for each group, and notes on what could not be counted in."""
     keys = [table.index(column) for column in ask.group_by]
     measures = list(ask.measures) or [Measure(function="count", column="")]
@@ -194,7 +140,7 @@ def _measured(table: _Table, ask: Question) -> tuple[_Table, list[str]]:
         [*key, *(_computed(measure, at, rows) for measure, at in zip(measures, places, strict=True))]
         for key, rows in groups.items()
     ]
-    return _Table(names, rows), _notes(table, measures, places)
+    return Table(names, rows), _notes(table.columns, groups.values(), measures, places)
 
 
 def _name(measure: Measure) -> str:
@@ -224,22 +170,41 @@ _FUNCTIONS: Mapping[str, Callable[[list[Decimal]], Decimal]] = {
 }
 
 
-def _notes(table: _Table, measures: Sequence[Measure], places: Sequence[int]) -> list[str]:
+def _notes(
+    columns: Sequence[str], groups: Iterable[list[list[str]]], measures: Sequence[Measure], places: Sequence[int]
+) -> list[str]:
+    """What the numbers do not say of themselves: cells that are none, and sums of apples and pears."""
     notes = []
     for measure, at in zip(measures, places, strict=True):
         if measure.function == "count" or at < 0:
             continue
-        odd = sum(bool(row[at].strip()) and number_in(row[at]) is None for row in table.rows)
+        odd, mixed = _oddities(at, groups)
         if odd:
-            notes.append(f"{odd} cells of {table.columns[at]!r} are no numbers and are not in {_name(measure)}")
+            notes.append(f"{odd} cells of {columns[at]!r} are no numbers and are not in {_name(measure)}")
+        if mixed:
+            notes.append(
+                f"Careful: {columns[at]!r} mixes {', '.join(mixed)}, and {_name(measure)} takes them for one unit; "
+                "filter with 'contains'"
+            )
     return notes
 
 
-def _sorted(table: _Table, column: str, *, descending: bool) -> _Table:
+def _oddities(at: int, groups: Iterable[list[list[str]]]) -> tuple[int, list[str]]:
+    """How many cells of a column are no numbers, and the units that meet in one group."""
+    odd, mixed = 0, set[str]()
+    for rows in groups:
+        figures = [figure_in(row[at]) for row in rows if row[at].strip()]
+        units = {figure.unit for figure in figures if figure and figure.unit}
+        odd += figures.count(None)
+        mixed |= units if len(units) > 1 else set()
+    return odd, sorted(mixed)
+
+
+def _sorted(table: Table, column: str, *, descending: bool) -> Table:
     if not column:
         return table
     at = table.index(column)
-    return _Table(table.columns, sorted(table.rows, key=lambda row: _rank(row[at]), reverse=descending))
+    return Table(table.columns, sorted(table.rows, key=lambda row: _rank(row[at]), reverse=descending))
 
 
 def _rank(cell: str) -> tuple[int, Decimal, str]:
@@ -248,14 +213,14 @@ def _rank(cell: str) -> tuple[int, Decimal, str]:
     return (0 if not cell.strip() else 2 if number is None else 1, number or Decimal(0), cell.casefold())
 
 
-def _chosen(table: _Table, columns: Sequence[str]) -> _Table:
+def _chosen(table: Table, columns: Sequence[str]) -> Table:
     if not columns:
         return table
     places = [table.index(column) for column in columns]
-    return _Table([table.columns[at] for at in places], [[row[at] for at in places] for row in table.rows])
+    return Table([table.columns[at] for at in places], [[row[at] for at in places] for row in table.rows])
 
 
-def _told(table: _Table, kept: _Table, answer: _Table, limit: int, notes: Sequence[str]) -> str:
+def _told(table: Table, kept: Table, answer: Table, limit: int, notes: Sequence[str]) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(answer.columns)

@@ -24,6 +24,8 @@ MAX_SHIFT = 100_000_000
 _WEEKDAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 _DAY_NAMES = {"yesterday": -1, "today": 0, "tomorrow": 1}
 _DAY = re.compile(r"\d{4}-?\d\d-?\d\d|\d{4}-?W\d\d-?\d", re.ASCII)
+#: An offset with more minutes than an hour has, which Python takes.
+_LONG_HOUR = re.compile(r"[+-]\d\d:?[6-9]\d", re.ASCII)
 _FORMS = "write it like '2026-12-24', '2026-12-24T18:00', '2026-12-24T18:00+01:00', 'today', 'tomorrow' or 'now'"
 
 Clock = Callable[[], datetime]
@@ -134,6 +136,8 @@ def _moment(text: str, zone: tzinfo, now: datetime) -> _Moment:
         return _Moment(today + timedelta(days=_DAY_NAMES[words.casefold()]), whole_day=True)
     try:
         read = datetime.fromisoformat(words.upper())
+        if read.tzinfo and _LONG_HOUR.search(words):
+            raise ValueError("an offset has at most 59 minutes")
     except ValueError as exc:
         raise ValueError(f"{text!r} is no date that is understood: {_FORMS}") from exc
     return _Moment(read if read.tzinfo else read.replace(tzinfo=zone), whole_day=bool(_DAY.fullmatch(words.upper())))

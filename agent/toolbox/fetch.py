@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -132,8 +133,15 @@ def _readable(page: File) -> str:
 def _decoded(page: File) -> str:
     """In the charset that its server or the page itself names, else in UTF-8."""
     named = page.charset or _named_inside(page.data[:2048])
-    charset = named.lower() if _CHARSET.fullmatch(named.lower()) else "utf-8"
-    return page.data.decode(charset, "replace")
+    return page.data.decode(named.lower() if _is_charset(named.lower()) else "utf-8", "replace")
+
+
+def _is_charset(name: str) -> bool:
+    """Whether it is one, and Python knows it: there is no iso-8859-12."""
+    try:
+        return bool(_CHARSET.fullmatch(name) and codecs.lookup(name))
+    except LookupError:
+        return False
 
 
 def _named_inside(head: bytes) -> str:

@@ -44,7 +44,7 @@ def list_files(_folder: Folder, folder: Beneath = "") -> str:
     found = list(islice(_folder.walk(folder), MAX_LISTED + 1))
     if not found:
         return f"There are no files in {folder!r}." if folder else "There are no files."
-    lines = [f"{name} ({_size(path)})" for name, path in found[:MAX_LISTED]]
+    lines = [f"{name} ({_size(size)})" for name, size in found[:MAX_LISTED]]
     if len(found) > MAX_LISTED:
         lines.append(f"... and more: only the first {MAX_LISTED} are listed; name a folder")
     return "\n".join(lines)
@@ -78,8 +78,8 @@ def search_files(
     wanted, skipped = words.casefold(), 0
     found: list[str] = []
     budget = MAX_SEARCHED_BYTES
-    for name, path in _folder.walk(folder):
-        budget -= path.stat().st_size
+    for name, size in _folder.walk(folder):
+        budget -= size
         if budget < 0 or len(found) > MAX_FOUND:
             break
         try:
@@ -135,6 +135,5 @@ def _told(words: str, found: list[str], skipped: int, *, whole: bool) -> str:
     return "\n".join(lines)
 
 
-def _size(path: Path) -> str:
-    size = path.stat().st_size
+def _size(size: int) -> str:
     return f"{size} bytes" if size < 10_000 else f"{size // 1000} kB"

@@ -28,8 +28,8 @@ class Folder:
     def find(self, name: str) -> Path:
         """The file or folder of a name such as `reports/may.csv`; "" is the folder itself. Raises ValueError."""
         parts = _parts(name)
-        path = self.root.joinpath(*parts).resolve()
-        if not path.is_relative_to(self.root.resolve()) or not path.exists():
+        path = _resolved(self.root.joinpath(*parts))
+        if path is None or not path.is_relative_to(self.root.resolve()):
             raise ValueError(f"there is no {name!r} here: list_files tells what there is")
         return path
 
@@ -37,8 +37,8 @@ class Folder:
         """The text of a file. Raises ValueError when it is none, is too large or is no text."""
         return decoded(name, _read(name, self.find(name)))
 
-    def walk(self, name: str = "") -> Iterator[tuple[str, Path]]:
-        """The files beneath, by name, MAX_WALKED at most; links are not followed. Raises ValueError."""
+    def walk(self, name: str = "") -> Iterator[tuple[str, int]]:
+        """The files beneath by name, with their sizes, MAX_WALKED at most; no link is followed. Raises ValueError."""
         top, root = self.find(name), self.root.resolve()
         left = MAX_WALKED
         for here, folders, files in os.walk(top):
@@ -48,15 +48,28 @@ class Folder:
                 if (left := left - 1) < 0:
                     return
                 name = path.relative_to(root).as_posix()
-                if is_shown(path) and _can_be_named(name):
-                    yield name, path
+                size = _size(path)
+                if size is not None and _can_be_named(name):
+                    yield name, size
             if (left := left - len(folders)) < 0:
                 return
 
 
-def is_shown(path: Path) -> bool:
-    """Whether it is a plain file that is not hidden."""
-    return not path.name.startswith(".") and not path.is_symlink() and path.is_file()
+def _resolved(path: Path) -> Path | None:
+    """Where it really is. None where nothing is, where links lead in a circle, and of what no disk can hold."""
+    try:
+        return path.resolve(strict=True)
+    except (OSError, RuntimeError):  # whose words hold the whole path
+        return None
+
+
+def _size(path: Path) -> int | None:
+    """The bytes of a plain file; None of a hidden one, of what is no file, and of one that is gone by now."""
+    try:
+        found = path.lstat()
+    except OSError:
+        return None
+    return found.st_size if stat.S_ISREG(found.st_mode) and not path.name.startswith(".") else None
 
 
 def _can_be_named(name: str) -> bool:

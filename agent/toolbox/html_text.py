@@ -22,7 +22,10 @@ _LINES = frozenset({"br", "li", "tr", "option", "summary", "details", "caption"}
 _CELLS = frozenset({"td", "th"})
 
 _TAG = re.compile(r"</?([a-zA-Z][a-zA-Z0-9-]{0,30})")
-_TAG_PART = re.compile(r"""[^"'>]*""")
+#: What holds drawings and formulas of a language of its own, in which a tag may close itself.
+_FOREIGN = frozenset({"svg", "math"})
+#: To after a value that is not in quotes, or to the quote that begins one: elsewhere a quote is a plain character.
+_TAG_PART = re.compile(r"""[^>=]*(?:=\s*(?:(["'])|[^\s>]*))?""")
 #: A number that no character has; Python refuses to read very long ones.
 _NO_CHARACTER = re.compile(r"&#[xX]?[0-9a-fA-F]{9,};?")
 _BLANKS = re.compile(r"[^\S\n]+")
@@ -63,7 +66,7 @@ class _Reader:
 
     def _markup(self) -> None:
         if self.page.startswith("<!--", self.at):
-            self._go_past("-->", self.at + 4)
+            self._go_past("-->", self.at + 2)  # <!--> is a whole comment
         elif self.page.startswith(("<!", "<?"), self.at):
             self._go_past(">", self.at)
         elif tag := _TAG.match(self.page, self.at):
@@ -75,7 +78,8 @@ class _Reader:
     def _tag(self, name: str, *, closes: bool, inside: int) -> None:
         self.at = inside
         self._go_past_attributes()
-        if name in _UNREAD and not closes:
+        closes_itself = name in _FOREIGN and self.page.startswith("/>", self.at - 2)
+        if name in _UNREAD and not closes and not closes_itself:
             self._go_past_element(name)
         elif name in _PARAGRAPHS:
             self.preformatted = name == "pre" and not closes
@@ -89,12 +93,12 @@ class _Reader:
         """To after the tag's `>`, not counting those in quotes; to the end of the page where it has none."""
         while True:
             part = _TAG_PART.match(self.page, self.at)
-            end = part.end() if part else len(self.page)
-            if end >= len(self.page) or self.page[end] == ">":
-                self.at = end + 1
+            self.at = part.end() if part else len(self.page)
+            if part and part[1]:
+                self._go_past(part[1], self.at)
+            elif self.at >= len(self.page) or self.page[self.at] == ">":
+                self.at += 1
                 return
-            quote = self.page.find(self.page[end], end + 1)
-            self.at = len(self.page) if quote < 0 else quote + 1
 
     def _go_past_element(self, name: str) -> None:
         """To its end tag, or to the end of the page: a page without one is searched once."""

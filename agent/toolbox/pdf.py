@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import io
 import re
 import threading
@@ -11,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from xml.sax.saxutils import escape, quoteattr
 
-from agent.toolbox.glyphs import font_file
+from agent.toolbox.pdf_styles import ACCENT, DARK, FONT, GREY, MONO, indented, rule, styles, table_style
 
 if TYPE_CHECKING:
     from markdown_it.tree import SyntaxTreeNode
@@ -20,8 +19,10 @@ if TYPE_CHECKING:
 MAX_PARAGRAPH_CHARS = 2_000
 #: Characters of the longest word that is set in one piece.
 MAX_WORD_CHARS = 60
-#: Characters of a table's cell; the rest is cut off, as a row must fit on a page.
+#: Characters of a table's cell; the rest is cut off.
 MAX_CELL_CHARS = 600
+#: Characters of the longest cell of a head that is repeated on every page.
+MAX_REPEATED_CHARS = 40
 #: Columns of the widest table.
 MAX_COLUMNS = 12
 #: Cells of all tables: each is a paragraph of its own.
@@ -32,8 +33,6 @@ MAX_BLOCKS = 3_000
 MAX_NESTING = 12
 
 _MARGIN = 56.0  # points: two centimetres
-_DARK, _GREY, _LIGHT, _ACCENT = "#111827", "#6b7280", "#e5e7eb", "#4338ca"
-_FONT, _MONO = "SaysoSans", "SaysoMono"
 #: Characters of a line of code, and lines of a block: more than that would not fit on a page.
 _CODE_CHARS, _CODE_LINES = 90, 40
 _LONG_WORD = re.compile(rf"\S{{{MAX_WORD_CHARS}}}(?=\S)")
@@ -54,12 +53,16 @@ _one_at_a_time = threading.Lock()
 
 def _set(title: str, tree: SyntaxTreeNode) -> tuple[bytes, int]:
     from reportlab.platypus import SimpleDocTemplate
+    from reportlab.platypus.doctemplate import LayoutError
 
-    story = _Setter(title, _styles()).story(tree)
+    story = _Setter(title, styles()).story(tree)
     out = io.BytesIO()
     margins = dict.fromkeys(("leftMargin", "rightMargin", "topMargin", "bottomMargin"), _MARGIN)
     document = SimpleDocTemplate(out, pagesize=_page_size(), title=title, creator="Sayso", invariant=1, **margins)
-    document.build(story, onFirstPage=_number, onLaterPages=_number)
+    try:
+        document.build(story, onFirstPage=_number, onLaterPages=_number)
+    except LayoutError as exc:  # whose words hold addresses of memory
+        raise ValueError("a part of the text is too large for a page: make it shorter, or use make_csv") from exc
     return out.getvalue(), document.page
 
 
@@ -81,8 +84,8 @@ def _page_size() -> tuple[float, float]:
 
 def _number(canvas: Any, document: Any) -> None:
     """The number at the foot of a page."""
-    canvas.setFont(_FONT, 8)
-    canvas.setFillColor(_GREY)
+    canvas.setFont(FONT, 8)
+    canvas.setFillColor(GREY)
     canvas.drawRightString(_page_size()[0] - _MARGIN, _MARGIN / 2, str(document.page))
 
 
@@ -106,11 +109,7 @@ class _Setter:
         return [flowable for node in nodes for flowable in self._block(node, depth)]
 
     def _block(self, node: SyntaxTreeNode, depth: int) -> list[Any]:
-        self.blocks += 1
-        if self.blocks > MAX_BLOCKS:
-            raise ValueError(
-                f"the text has more than {MAX_BLOCKS} paragraphs, headings and list items: make several files"
-            )
+        self._count()
         match node.type:
             case "heading":
                 return self._paragraphs(node, f"h{min(int(node.tag[1]), 4)}", depth)
@@ -123,9 +122,16 @@ class _Setter:
             case "table":
                 return self._table(node)
             case "hr":
-                return [_rule()]
+                return [rule()]
             case _:
                 return self._paragraphs(node, "body", depth)
+
+    def _count(self) -> None:
+        self.blocks += 1
+        if self.blocks > MAX_BLOCKS:
+            raise ValueError(
+                f"the text has more than {MAX_BLOCKS} paragraphs, headings and list items: make several files"
+            )
 
     def _paragraphs(self, node: SyntaxTreeNode, style: str, depth: int) -> list[Any]:
         """One paragraph, or several where it is too long for one."""
@@ -134,7 +140,7 @@ class _Setter:
     def _paragraph(self, markup: str, style: str, depth: int = 0) -> Any:
         from reportlab.platypus import Paragraph
 
-        return Paragraph(markup, _indented(self.styles[style], depth))
+        return Paragraph(markup, indented(self.styles[style], depth))
 
     def _list(self, node: SyntaxTreeNode, depth: int) -> list[Any]:
         from reportlab.platypus import Spacer
@@ -146,13 +152,17 @@ class _Setter:
         return made if depth else [*made, Spacer(1, 5)]
 
     def _item(self, item: SyntaxTreeNode, mark: str, depth: int) -> list[Any]:
+        """The mark beside the item's own first words; on a line of its own before anything else, or nothing."""
         from reportlab.platypus import Paragraph
 
-        inside = self._blocks(item.children, depth)
-        if inside and isinstance(inside[0], Paragraph):
-            first = next(iter(_pieces(item.children[0])), "")
-            inside[0] = Paragraph(first, _indented(self.styles["item"], depth), bulletText=mark)
-        return inside
+        self._count()
+        begins = bool(item.children) and item.children[0].type == "paragraph"
+        first, *more = _pieces(item.children[0]) if begins else ["\N{NO-BREAK SPACE}"]
+        return [
+            Paragraph(first, indented(self.styles["item" if begins else "mark"], depth), bulletText=mark),
+            *(self._paragraph(piece, "body", depth) for piece in more),
+            *self._blocks(item.children[begins:], depth),
+        ]
 
     def _quote(self, node: SyntaxTreeNode, depth: int) -> list[Any]:
         quoted = []
@@ -169,7 +179,7 @@ class _Setter:
         whole = code.rstrip("\n").expandtabs(4).split("\n")
         lines = [line[at : at + _CODE_CHARS] for line in whole for at in range(0, max(1, len(line)), _CODE_CHARS)]
         blocks = ["\n".join(lines[at : at + _CODE_LINES]) for at in range(0, len(lines), _CODE_LINES)]
-        return [XPreformatted(escape(block), _indented(self.styles["code"], depth)) for block in blocks]
+        return [XPreformatted(escape(block), indented(self.styles["code"], depth)) for block in blocks]
 
     def _table(self, node: SyntaxTreeNode) -> list[Any]:
         from reportlab.platypus import LongTable
@@ -182,10 +192,17 @@ class _Setter:
                 f"tables of a PDF have at most {MAX_COLUMNS} columns and {MAX_CELLS} cells in all: use make_csv"
             )
         cells = [[self._cell(cell, head=at == 0) for cell in row.children] for at, row in enumerate(rows)]
-        widths = _widths([[_words(cell) for cell in row.children] for row in rows])
+        words = [[_words(cell) for cell in row.children] for row in rows]
         return [
             LongTable(
-                cells, colWidths=widths, repeatRows=1, style=_table_style(), spaceBefore=6, spaceAfter=12, hAlign="LEFT"
+                cells,
+                colWidths=_widths(words),
+                repeatRows=max(map(len, words[0])) <= MAX_REPEATED_CHARS,
+                splitInRow=1,
+                style=table_style(),
+                spaceBefore=6,
+                spaceAfter=12,
+                hAlign="LEFT",
             )
         ]
 
@@ -227,13 +244,13 @@ def _inline(node: SyntaxTreeNode) -> str:
         case "text":
             return _safe(node.content)
         case "code_inline":
-            return f'<font name="{_MONO}" size="9.5" color="{_DARK}">{_safe(node.content)}</font>'
+            return f'<font name="{MONO}" size="9.5" color="{DARK}">{_safe(node.content)}</font>'
         case "softbreak":
             return " "
         case "hardbreak":
             return "<br/>"
         case "link" if _LINK.match(str(node.attrs.get("href", ""))):
-            return f'<a href={quoteattr(str(node.attrs["href"]))} color="{_ACCENT}">{inside}</a>'
+            return f'<a href={quoteattr(str(node.attrs["href"]))} color="{ACCENT}">{inside}</a>'
     mark = _MARKS.get(node.type)
     return f"<{mark}>{inside}</{mark}>" if mark else inside
 
@@ -250,87 +267,3 @@ def _widths(rows: Sequence[Sequence[str]]) -> list[float]:
         16.0 + 6.2 * min(40, max(3, *(len(row[at]) for row in rows if at < len(row)))) for at in range(len(rows[0]))
     ]
     return [width * min(1.0, page / sum(wanted)) for width in wanted]
-
-
-def _rule() -> Any:
-    from reportlab.platypus import HRFlowable
-
-    return HRFlowable(width="100%", thickness=0.7, color=_LIGHT, spaceBefore=8, spaceAfter=10)
-
-
-def _table_style() -> Any:
-    from reportlab.platypus import TableStyle
-
-    return TableStyle(
-        [
-            ("VALIGN", (0, 0), (-1, -1), "TOP"),
-            ("LINEBELOW", (0, 0), (-1, 0), 0.9, _GREY),
-            ("LINEBELOW", (0, 1), (-1, -1), 0.4, _LIGHT),
-            ("TOPPADDING", (0, 0), (-1, -1), 4),
-            ("BOTTOMPADDING", (0, 0), (-1, -1), 5),
-        ]
-    )
-
-
-def _indented(style: Any, depth: int) -> Any:
-    """The style, as deep in lists and quotes as that."""
-    if not depth:
-        return style
-    return style.clone(f"{style.name} {depth}", leftIndent=16 * depth + style.leftIndent, bulletIndent=16 * depth - 12)
-
-
-@functools.lru_cache(maxsize=1)
-def _styles() -> Mapping[str, Any]:
-    """Made once per process, with the font they need."""
-    from reportlab.lib.enums import TA_CENTER, TA_LEFT, TA_RIGHT
-    from reportlab.lib.styles import ParagraphStyle
-
-    _register_fonts()
-    body = ParagraphStyle(
-        "body",
-        fontName=_FONT,
-        fontSize=10.5,
-        leading=15.5,
-        spaceAfter=7,
-        textColor=_DARK,
-        bulletFontName=_FONT,
-        bulletFontSize=10.5,
-    )
-    styles = {"body": body, "quote": body.clone("quote", textColor=_GREY, fontName=f"{_FONT}-Oblique")}
-    styles["item"] = body.clone("item", spaceAfter=3)
-    styles["code"] = body.clone(
-        "code",
-        fontName=_MONO,
-        fontSize=8.5,
-        leading=12,
-        backColor="#f3f4f6",
-        borderPadding=6,
-        spaceBefore=12,
-        spaceAfter=14,
-    )
-    for level, size in enumerate((20, 15, 12.5, 11), 1):
-        styles[f"h{level}"] = body.clone(
-            f"h{level}",
-            fontName=f"{_FONT}-Bold",
-            fontSize=size,
-            leading=size * 1.3,
-            spaceBefore=size * 0.7,
-            spaceAfter=size * 0.45,
-            keepWithNext=1,
-        )
-    for side, alignment in (("left", TA_LEFT), ("center", TA_CENTER), ("right", TA_RIGHT)):
-        styles[f"cell {side}"] = body.clone(f"cell {side}", fontSize=9, leading=12.5, spaceAfter=0, alignment=alignment)
-        styles[f"head {side}"] = styles[f"cell {side}"].clone(f"head {side}", fontName=f"{_FONT}-Bold")
-    return styles
-
-
-def _register_fonts() -> None:
-    from reportlab.pdfbase.pdfmetrics import registerFont, registerFontFamily
-    from reportlab.pdfbase.ttfonts import TTFont
-
-    for style in ("", "Bold", "Oblique", "BoldOblique"):
-        registerFont(TTFont(f"{_FONT}-{style}" if style else _FONT, str(font_file(style))))
-    registerFont(TTFont(_MONO, str(font_file("Mono"))))
-    registerFontFamily(
-        _FONT, normal=_FONT, bold=f"{_FONT}-Bold", italic=f"{_FONT}-Oblique", boldItalic=f"{_FONT}-BoldOblique"
-    )

@@ -11,13 +11,13 @@ from pydantic import Field
 from agent.toolbox.csv_query import (
     MAX_ASKED,
     MAX_COLUMN_CHARS,
-    MAX_COLUMNS,
     MAX_SHOWN_ROWS,
     Condition,
     Measure,
     Question,
     answered,
 )
+from agent.toolbox.csv_table import MAX_COLUMNS
 from agent.toolbox.folder import MAX_NAME_CHARS, Folder
 from agent.toolbox.json_query import MAX_QUERY_CHARS, searched
 from agent.toolbox.libraries import need

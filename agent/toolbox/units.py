@@ -6,7 +6,7 @@ import difflib
 import functools
 import re
 from collections.abc import Sequence
-from decimal import Decimal, DecimalException
+from decimal import Context, Decimal, DecimalException, localcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -24,8 +24,30 @@ if TYPE_CHECKING:
 MAX_UNIT_CHARS = 60
 #: The largest and, as its inverse, the smallest amount.
 MAX_AMOUNT = 1e100
+#: Digits that are counted in; fewer are shown.
+DIGITS = 60
 
-#: Spellings that pint takes for something else, or for nothing.
+#: The sizes of data that people name.
+_SIZES = {"k": "kilo", "m": "mega", "g": "giga", "t": "tera"}
+#: kb is what people write for kB; whoever writes Mb means bits.
+_DATA = {
+    spelling: unit
+    for short, size in _SIZES.items()
+    for spelling, unit in (
+        (f"{short}b", f"{size}byte"),
+        (f"{short.upper()}b", f"{size}bit"),
+        (f"{short}bps", f"{size}bit/second"),
+        (f"{short.upper()}bps", f"{size}bit/second"),
+    )
+}
+_CAPITALS = (
+    "Wh", "kWh", "MWh", "GWh", "TWh", "Hz", "kHz", "MHz", "GHz", "THz", "kW", "kJ", "MJ", "Pa", "hPa", "kPa", "MPa",
+    "Ah", "mAh",
+)  # fmt: skip
+#: Units that people write in small letters where only one size of them can be meant.
+_SMALL = {unit.lower(): unit for unit in _CAPITALS}
+
+#: Spellings that pint takes for something else (mb is a millibarn there, mbps a millibaud), or for nothing.
 _ALIASES = {
     "%": "percent",
     "fl_oz": "fluid_ounce",
@@ -47,11 +69,11 @@ _ALIASES = {
     "yrs": "year",
     "tbsp": "tablespoon",
     "tsp": "teaspoon",
+    **_SMALL,
+    **_DATA,
 }
-#: Letters that mean a temperature only among themselves.
+#: Letters that mean a temperature only beside another one: F is a farad too.
 _TEMPERATURES = {"c": "degC", "f": "degF", "k": "kelvin"}
-#: Temperatures, not differences of them; pint's names.
-_ABSOLUTE = ("degree_Celsius", "degree_Fahrenheit")
 _CURRENCIES = frozenset(
     ("eur", "usd", "gbp", "chf", "jpy", "cny", "inr", "brl", "euro", "euros", "dollar", "dollars", "€", "$", "£")
 )
@@ -84,11 +106,10 @@ def convert_units(
 ) -> str:
     """The amount in the other unit. Raises ValueError, which names the nearest unit."""
     _refuse_money(from_unit, to_unit)
-    source, target = _spelled(from_unit), _spelled(to_unit)
-    if {source.lower(), target.lower()} <= set(_TEMPERATURES):
-        source, target = _TEMPERATURES[source.lower()], _TEMPERATURES[target.lower()]
     given = Decimal(repr(amount))
-    return f"{shown(given)} {from_unit.strip()} = {shown(_converted(given, source, target))} {to_unit.strip()}"
+    with localcontext(Context(prec=DIGITS)):
+        value = _converted(given, _spelled(from_unit), _spelled(to_unit))
+        return f"{shown(given)} {from_unit.strip()} = {shown(value)} {to_unit.strip()}"
 
 
 def tools(_folder: Path | None = None, _hosts: Sequence[str] = ()) -> list[Tool]:
@@ -114,8 +135,7 @@ def _spelled(unit: str) -> str:
     )
     text = _VOLUME.sub(r"\1^3", _AREA.sub(r"\1^2", text)).replace(" per ", "/")
     text = re.sub(r" ?([*/^]) ?", r"\1", text).replace(" ", "_")
-    text = "".join(_ALIASES.get(part, part) for part in re.split(r"([*/])", text))
-    text = _SUFFIXED.sub(r"\1^\2", text)
+    text = _SUFFIXED.sub(r"\1^\2", _renamed(text))
     if not _UNIT.fullmatch(text):
         raise ValueError(
             f"{unit!r} is no unit: write it like 'km', 'km/h', 'm^2' or 'kg*m/s^2', and the number as amount"
@@ -123,14 +143,35 @@ def _spelled(unit: str) -> str:
     return text
 
 
+def _renamed(text: str) -> str:
+    """With pint's names for the parts: KWH as kwh, but Mb not as mb."""
+    parts = re.split(r"([*/])", text)
+    return "".join(_ALIASES.get(part) or _ALIASES.get(part.lower() if part.isupper() else part, part) for part in parts)
+
+
+def _as_temperatures(*units: str) -> list[str]:
+    """The units, with single letters as degrees where all of them are temperatures: F and celsius."""
+    if not all(unit.lower() in _TEMPERATURES or _is_temperature(unit) for unit in units):
+        return list(units)
+    return [_TEMPERATURES.get(unit.lower(), unit) for unit in units]
+
+
+def _is_temperature(unit: str) -> bool:
+    return _parsed(unit).dimensionality == {"[temperature]": 1}
+
+
 def _converted(amount: Decimal, source: str, target: str) -> Decimal:
     import pint
 
     try:
-        quantity = _registry().Quantity(amount, _parsed(source))
-        if str(quantity.units) in _ABSOLUTE and quantity.to("kelvin").magnitude < 0:
-            raise ValueError(f"{shown(amount)} {source} is below absolute zero: check the amount and the unit")
-        value: Decimal = quantity.to(_parsed(target)).magnitude
+        source, target = _as_temperatures(source, target)
+        units = _parsed(source), _parsed(target)
+        if _is_frozen(amount, *units):
+            raise ValueError(
+                f"{shown(amount)} {source} is below absolute zero: check the amount and the unit; a difference of "
+                "temperatures is 'delta_degC' or 'delta_degF'"
+            )
+        value: Decimal = _registry().Quantity(amount, _turning(*units)).to(_turning(*reversed(units))).magnitude
         return value
     except pint.DimensionalityError as exc:
         raise ValueError(
@@ -138,6 +179,19 @@ def _converted(amount: Decimal, source: str, target: str) -> Decimal:
         ) from exc
     except (pint.PintError, DecimalException, ArithmeticError, TypeError, AttributeError) as exc:
         raise ValueError(f"cannot convert {source!r} to {target!r}: name plain units such as 'km' and 'mile'") from exc
+
+
+def _is_frozen(amount: Decimal, source: pint.Unit, target: pint.Unit) -> bool:
+    """Whether it is a temperature below absolute zero, and no difference of temperatures."""
+    if source.dimensionality != {"[temperature]": 1} or "delta_" in f"{source} {target}":
+        return False
+    return bool(_registry().Quantity(amount, source).to("kelvin").magnitude < 0)
+
+
+def _turning(unit: pint.Unit, other: pint.Unit) -> pint.Unit:
+    """The unit; hertz beside an angle, as in rpm, as whole turns, where pint takes them for radians."""
+    turns = "hertz" in str(unit) and "radian" in str(_registry().get_root_units(other)[1])
+    return unit * _registry().turn if turns else unit
 
 
 def _parsed(unit: str) -> pint.Unit:
@@ -148,7 +202,7 @@ def _parsed(unit: str) -> pint.Unit:
         return _registry().parse_units(unit)
     except pint.UndefinedUnitError as exc:
         try:
-            return _registry().parse_units(unit.lower())
+            return _registry().parse_units(_renamed(unit.lower()))
         except pint.UndefinedUnitError:
             raise ValueError(_unknown(unit)) from exc
     except (ValueError, AssertionError) as exc:  # pint asserts what its tokenizer does not keep, of "¼" for example

@@ -15,7 +15,7 @@ ZONE_VARIABLE = "SAYSO_TIMEZONE"
 #: Characters of the longest name.
 MAX_ZONE_CHARS = 60
 
-_OFFSET = re.compile(r"(?:UTC|GMT)?([+-])(\d{1,2})(?::?(\d\d))?", re.IGNORECASE | re.ASCII)
+_OFFSET = re.compile(r"(?:UTC|GMT)?([+-])(\d{1,2})(?::?([0-5]\d))?", re.IGNORECASE | re.ASCII)
 
 
 def zone_named(name: str) -> tzinfo:

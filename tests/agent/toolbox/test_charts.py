@@ -111,6 +111,38 @@ def test_every_kind_is_a_picture_of_a_sensible_size(kind: str):
     assert file.size < 500_000
 
 
+LONG = [f"Position {number:02} of the budget with a long explanatory name he" for number in range(12)]
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"kind": "line", "series": [{"values": [1, 2, 3], "name": name[:26]} for name in LONG[:4]]},
+        {"kind": "bar", "series": [{"values": [1, 2, 3], "name": name} for name in LONG[:8]]},
+        {"kind": "bar", "y_label": LONG[0].upper(), "x_label": LONG[0], "title": LONG[0]},
+        {"kind": "horizontal bar", "y_label": LONG[0], "x_label": LONG[0]},
+        {"kind": "pie", "labels": LONG, "series": [{"values": range(1, 13)}], "title": " ".join(LONG[:2])},
+    ],
+)
+def test_no_words_are_cut_at_the_rim(asked: dict):
+    """However long the names are."""
+    with Image.open(io.BytesIO(drawn(**asked).data or b"")) as picture:
+        grey = picture.convert("L")
+    wide, high = grey.size
+    for rim in ((0, 0, 6, high), (wide - 6, 0, wide, high), (0, 0, wide, 6), (0, high - 6, wide, high)):
+        assert grey.crop(rim).getextrema() == (255, 255)
+
+
+@pytest.mark.parametrize("letters", [20, 60])
+def test_a_pie_is_large_however_long_its_labels_are(letters: int):
+    """At least three inches of the picture are its own."""
+    file = drawn(kind="pie", labels=[label[:letters] for label in LONG], series=[{"values": [1] * 12}], title=LONG[0])
+    with Image.open(io.BytesIO(file.data or b"")) as picture:
+        rows = picture.convert("RGB").resize((100, picture.height)).tobytes()
+    coloured = [any(value < 60 for value in rows[at : at + 300]) for at in range(0, len(rows), 300)]
+    assert sum(coloured) > 450
+
+
 def test_the_file_is_called_like_its_title():
     """A name that every disk takes."""
     file = drawn(kind="bar", title="../../Umsatz: 2026 / Köln?")

@@ -11,8 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from agent.toolbox import pdf
 from agent.toolbox.documents import MAX_PDF_CHARS, make_csv, make_pdf
 from agent.toolbox.filenames import filename
+from agent.toolbox.pdf import _parsed, _Setter
+from agent.toolbox.pdf_styles import styles
 from agent.tools import Artifact, ToolExecutionError, ToolParameterError, collect_artifacts
 from tests.agent.toolbox.words import said
 
@@ -63,9 +66,18 @@ HOSTILE = {
     "tall cell": "|a|b|\n|-|-|\n|" + "word " * 9_000 + "|x|", "links": "[a](b" * 11_000, "ticks": "`a" * 29_000,
     "references": "".join(f"[a{n}]: /u\n" for n in range(5_000)),
     "entities": "&amp;" * 11_000, "blank": " " * 60_000, "lines": "\n" * 59_999 + "x", "zero": "a\0b\x07c",
-    "hard breaks": "a  \n" * 14_000, "start": "999999999. x",
+    "empty items": "-\n" * 20_000, "hard breaks": "a  \n" * 14_000, "start": "999999999. x",
     "ragged table": "|a|b|\n|-|-|\n|1|\n|1|2|3|", "table in list": "- |a|\n  |-|\n  |1|\n\n> |a|\n> |-|\n> |1|",
     "markup": "<para><b></i></font>&nosuch; <br/> <img src='x'/>",
+}  # fmt: skip
+
+
+WIDE = "|" + "head|" * 12 + "\n|" + "-|" * 12 + "\n"
+TABLES = {
+    "one tall cell": "|" + "h|" * 8 + "\n|" + "-|" * 8 + "\n|" + "forty characters of a cell are these her|" * 7
+    + "word " * 119 + "|",
+    "all cells tall": WIDE + ("|" + ("W" * 599 + "|") * 12 + "\n") * 4,
+    "a tall head": "|" + ("word " * 119 + "|") * 12 + "\n|" + "-|" * 12 + "\n" + ("|" + "a|" * 12 + "\n") * 9,
 }  # fmt: skip
 
 
@@ -74,6 +86,42 @@ def test_a_text_made_to_take_long_is_set_or_refused_in_words(text: str):
     """This test has no clock, but its run has a limit."""
     told = said(lambda: made("t", HOSTILE[text])[0].size < 2_000_000)
     assert told == "True" or "make several files" in told or "use make_csv" in told
+
+
+@pytest.mark.parametrize("text", TABLES)
+def test_a_table_of_any_cells_within_bounds_is_set(text: str):
+    """A row that is too tall for a page goes on on the next."""
+    assert "is made" in made("t", TABLES[text])[1]
+
+
+def test_what_fits_on_no_page_is_told_in_words(monkeypatch: pytest.MonkeyPatch):
+    """And not in the words of a library, with addresses of memory."""
+    monkeypatch.setattr(pdf, "_MARGIN", 420.0)
+    with pytest.raises(ToolExecutionError, match="too large for a page: make it shorter") as caught:
+        made("t", "# x")
+    assert "0x" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "lines"),
+    [
+        ("Run:\n\n- ```\n  make deploy\n  ```\n", ["Run:", "•", "make deploy"]),
+        ("- - inner a\n  - inner b", ["•", "• inner a", "• inner b"]),
+        ("1. first\n2. > one\n   >\n   > two\n3. third", ["1. first", "2.", "one", "two", "3. third"]),
+        ("- a\n-\n- c", ["• a", "•", "• c"]),
+        ("- a\n\n  b\n- c", ["• a", "b", "• c"]),
+        ("7. # Head", ["7.", "Head"]),
+    ],
+)
+def test_an_item_is_set_with_its_mark_and_all_that_is_in_it(text: str, lines: list[str]):
+    """Whatever it begins with, and once."""
+    setter = _Setter("t", styles())
+    set_lines = [
+        " ".join(filter(None, (getattr(part, "bulletText", None), part.getPlainText().strip())))
+        for part in setter.story(_parsed(text))
+        if hasattr(part, "getPlainText")
+    ]
+    assert set_lines[1:] == lines
 
 
 def test_a_megabyte_of_text_is_refused_by_the_schema():

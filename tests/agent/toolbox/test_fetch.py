@@ -267,6 +267,9 @@ def test_only_text_is_read(content_type: str):
         "utf-7",
         "nonsense",
         "undefined",
+        "iso-8859-99",
+        "iso-8859-12",
+        "windows-1259",
         "\u00e9",
     ],
 )
@@ -331,7 +334,8 @@ PATHOLOGICAL = {
     "entities": "&" * 1_000_000, "numbers": "&#" * 500_000, "one number": "&#" + "9" * 900_000,
     "lines": "\n" * 1_000_000, "blanks": " " * 1_000_000, "blank lines": " \n" * 500_000,
     "cells": "<td>" * 250_000, "foster": "<div><table></div></table>" * 38_000, "one tag": "<" + "a" * 999_999,
-    "unread": "<svg><style>" * 80_000, "breaks": "<br>" * 250_000,
+    "unread": "<svg><style>" * 80_000, "values": "<a " + "= " * 450_000, "blank value": "<a =" + " " * 900_000,
+    "breaks": "<br>" * 250_000,
 }  # fmt: skip
 
 
@@ -355,6 +359,25 @@ def test_a_page_is_read_as_people_see_it():
     two <b>thr</b>ee.<!-- no --><ul><li>a<li>b</ul><table><tr><th>x<th>y<tr><td>1<td>2</table>1 < 2 &lt;tag&gt;<pre>a
       b</pre><textarea>no</textarea>"""
     told = "Títle\n\nHi\nthere\n\nOne two three.\n\n- a\n- b\n\nx | y\n1 | 2\n\n1 < 2 <tag>\n\na\nb"
+    assert text_of_html(page) == told
+
+
+@pytest.mark.parametrize(
+    ("page", "told"),
+    [
+        ("<p>before</p><a><svg class='i'/></a><p>The article</p>", "before\n\nThe article"),
+        ("<svg width=1/>text", "text"),
+        ("<svg><text>drawn</text></svg>text", "text"),
+        ("<script/>code</script>text", "text"),
+        ("<p title=Don't>a</p>b", "a\n\nb"),
+        ("<a title=\"it's\" b=it's c = 'x>y'>text", "text"),
+        ("<!-->text", "text"),
+        ("<!--->text", "text"),
+        ("<!-- > -->text", "text"),
+    ],
+)
+def test_odd_markup_swallows_no_text(page: str, told: str):
+    """What browsers show is read: tags that close themselves, quotes that open nothing, empty comments."""
     assert text_of_html(page) == told
 
 

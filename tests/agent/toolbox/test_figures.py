@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.toolbox.figures import number_in, shown
+from agent.toolbox.figures import Figure, figure_in, number_in, shown
 
 
 @pytest.mark.parametrize(
@@ -18,6 +18,7 @@ from agent.toolbox.figures import number_in, shown
         ("12,5", "12.5"), ("1.234", "1.234"),
         ("$5", "5"), ("5 €", "5"), ("EUR 8", "8"), ("8 EUR", "8"), ("7%", "7"), ("-3", "-3"), ("+49", "49"),
         ("1e3", "1000"), (".5", "0.5"),
+        ("0,125", "0.125"), ("-0,500", "-0.5"), ("100,000", "100000"),
     ],
 )  # fmt: skip
 def test_a_cell_is_read_as_people_mean_it(cell: str, number: str):
@@ -44,11 +45,24 @@ def test_a_cell_is_read_as_people_mean_it(cell: str, number: str):
         "9" * 61,
         "$",
         "EUR",
+        "INV100",
+        "SKU5",
+        "100 ORD",
+        "$5 EUR",
+        "0,125,000",
+        "0.125.000,5",
     ],
 )
 def test_what_is_no_number_is_none(cell: str):
     """It is text, and compared as text."""
     assert number_in(cell) is None
+
+
+def test_a_unit_is_read_by_its_currency():
+    """However it is written, and on either side."""
+    assert figure_in("€ 8") == figure_in("8.0 EUR") == Figure(Decimal(8), "EUR")
+    assert figure_in("8") == Figure(Decimal(8), "")
+    assert figure_in("8 %") == Figure(Decimal(8), "%")
 
 
 @given(st.text(max_size=80))
@@ -67,10 +81,23 @@ def test_what_is_shown_reads_back_to_fifteen_digits(value: Decimal):
 
 def test_noise_is_not_shown():
     """Neither trailing zeros, nor a minus before zero, nor forty digits."""
-    assert [shown(Decimal(text)) for text in ("1.500", "-0.0", "1E+3", "1E+60", "0.1" + "0" * 40 + "1")] == [
+    assert [
+        shown(Decimal(text))
+        for text in (
+            "1.500",
+            "-0.0",
+            "1E+3",
+            "1E+60",
+            "0.1" + "0" * 40 + "1",
+            "123456789012345.67",
+            "12345678901234567.8" + "1" * 20,
+        )
+    ] == [
         "1.5",
         "0",
         "1000",
         "1E+60",
         "0.1",
+        "123456789012345.67",
+        "12345678901234567.81",
     ]

@@ -81,6 +81,17 @@ def test_links_that_lead_out_are_not_there(root: Path, tools: dict[str, Tool]):
     assert "No line holds" in tools["search_files"].execute({"words": "secret"})
 
 
+@pytest.mark.parametrize("name", ["a" * 260, "loop", "loop/x", "reports/loop", "notes.txt/x"])
+def test_what_no_disk_can_find_is_not_there(name: str, root: Path, tools: dict[str, Tool]):
+    """A name that is too long, links in a circle: told without the place of the folder."""
+    (root / "loop").symlink_to(root / "reports" / "loop")
+    (root / "reports" / "loop").symlink_to(root / "loop")
+    with pytest.raises(ValueError, match="there is no") as caught:
+        Folder(root).text(name)
+    assert str(root) not in str(caught.value)
+    assert "loop" not in tools["list_files"].execute({})
+
+
 def test_links_inside_the_folder_are_followed(root: Path):
     """They lead nowhere else."""
     (root / "same.txt").symlink_to(root / "notes.txt")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 
 import pytest
@@ -230,3 +232,56 @@ def test_cells_past_the_last_column_are_told():
     measures = [{"function": "sum", "column": "price"}]
     told = query_csv.execute({"csv_text": "price\n1,5\n2,5\n", "measures": measures})
     assert "Careful: 2 rows with more cells than columns" in told
+
+
+ORDERS = "id,amount\nINV100,5 USD\nORD100,8 EUR\n100,$5\n"
+
+
+@pytest.mark.parametrize(
+    ("condition", "ids"),
+    [
+        ({"column": "id", "value": "INV100"}, ["INV100"]),
+        ({"column": "id", "value": "100"}, ["100"]),
+        ({"column": "id", "operator": "!=", "value": "100"}, ["INV100", "ORD100"]),
+        ({"column": "amount", "value": "USD 5.00"}, ["INV100"]),
+        ({"column": "amount", "operator": "!=", "value": "5 EUR"}, ["INV100", "ORD100", "100"]),
+        ({"column": "amount", "operator": ">", "value": "5"}, ["ORD100"]),
+    ],
+)
+def test_only_what_is_the_same_is_equal(condition: dict, ids: list[str]):
+    """An id with letters is no number, and five dollars are not five euros."""
+    assert asked(ORDERS, where=[condition], columns=["id"]).splitlines()[1:] == ids
+
+
+def test_a_decimal_comma_after_a_zero_groups_nothing():
+    """0,125 is an eighth."""
+    assert asked("rate;x\n0,125;1\n0,5;2\n", measures=[{"function": "sum", "column": "rate"}]) == "sum(rate)\n0.625"
+
+
+def test_sums_of_mixed_currencies_say_so():
+    """Of one row, of one group or of one currency they are right."""
+    text, measures = "who,paid\na,5 USD\na,8 EUR\nb,€3\nb,1\n", [{"function": "sum", "column": "paid"}]
+    assert "Careful: 'paid' mixes EUR, USD" in query_csv.execute({"csv_text": text, "measures": measures})
+    only_b = [{"column": "who", "value": "b"}]
+    assert "mixes" not in query_csv.execute({"csv_text": text, "measures": measures, "where": only_b})
+    assert "mixes" not in query_csv.execute({"csv_text": text, "measures": measures, "group_by": ["paid"]})
+
+
+@pytest.mark.parametrize(
+    ("text", "columns"),
+    [
+        ('"Name, first, last";age\n"Bo, A, B";5\n', ["Name, first, last", "age"]),
+        ('"a ""x, y, z""";b\n1;2\n', ['a "x, y, z"', "b"]),
+        ('"line, one\nline, two";b\n1;2\n', ["line, one\nline, two", "b"]),
+        ('size 5",price\n1,2\n', ['size 5"', "price"]),
+    ],
+)
+def test_the_delimiter_is_counted_outside_of_quotes(text: str, columns: list[str]):
+    """A comma in a name is a part of it."""
+    assert next(csv.reader(io.StringIO(asked(text)))) == columns
+
+
+def test_sums_are_shown_in_full():
+    """To the cent, however large."""
+    measures = [{"function": "sum", "column": "a"}]
+    assert asked("a\n123456789012345.67\n0.01\n", measures=measures) == "sum(a)\n123456789012345.68"

@@ -60,6 +60,12 @@ def test_amounts_have_an_end(amount: float):
         (1, "km per hour", "m/s", "0.277777777777778"), (1, "µm", "nm", "1000"),
         (1, "kg*m/s^2", "N", "1"), (72, "kg", "lbs", "158.732828773112"), (1, "nautical mile", "km", "1.852"),
         (90, "mins", "hours", "1.5"), (-40, "C", "F", "-40"),
+        (72, "F", "celsius", "22.2222222222222"), (20, "C", "fahrenheit", "68"), (5, "F", "mF", "5000"),
+        (1, "C", "A*s", "1"), (5, "KB", "MB", "0.005"), (5, "kb", "MB", "0.005"), (1, "gb", "mb", "1000"),
+        (1, "Mb", "kB", "125"), (100, "mbps", "MB/s", "12.5"), (1, "kwh", "J", "3600000"), (1, "KWH", "kJ", "3600"),
+        (1, "Mhz", "hz", "1000000"), (1, "mHz", "Hz", "0.001"), (1, "mPa", "Pa", "0.001"),
+        (3000, "rpm", "Hz", "50"), (50, "Hz", "rpm", "3000"), (360, "degree/s", "Hz", "1"), (50, "Hz", "s^-1", "50"),
+        (3000, "rpm", "rad/s", "314.159265358979"),
     ],
 )  # fmt: skip
 def test_conversions_are_those_of_the_tables(amount: float, from_unit: str, to_unit: str, value: str):
@@ -90,9 +96,9 @@ def test_there_and_back_is_the_same(amount: float):
     )
 
 
-@pytest.mark.parametrize(("amount", "unit"), [(-300, "C"), (-500, "fahrenheit")])
+@pytest.mark.parametrize(("amount", "unit"), [(-300, "C"), (-500, "fahrenheit"), (-500, "kelvin"), (-1, "K")])
 def test_what_is_colder_than_absolute_zero_is_refused(amount: float, unit: str):
     """There is no such temperature; a difference of temperatures may be."""
     with pytest.raises(ValueError, match="below absolute zero"):
-        convert_units(amount, unit, "K")
+        convert_units(amount, unit, "celsius")
     assert convert_units(-300, "delta_degC", "delta_degF") == "-300 delta_degC = -540 delta_degF"
