@@ -16,6 +16,7 @@ from pydantic_core import SchemaError, to_jsonable_python
 
 from agent.tools.errors import ToolError, ToolParameterError, ToolValidationError
 from agent.tools.frozen import frozen, thawed
+from agent.tools.hints import HintsSchema
 from agent.tools.parameter import ToolParameter
 from agent.tools.schema import plain
 
@@ -261,6 +262,6 @@ def _json_schema(tool_name: str, model: type[BaseModel]) -> dict[str, Any]:
         # A default that JSON cannot hold is the program's own business, and left out.
         warnings.simplefilter("ignore", PydanticJsonSchemaWarning)
         try:
-            return model.model_json_schema()
+            return model.model_json_schema(schema_generator=HintsSchema)
         except PydanticUserError as exc:
             raise _unfillable(tool_name, _first_line(exc)) from exc
