@@ -16,7 +16,7 @@ from agent.tools.frozen import frozen
 from agent.tools.parameter import FALSE_WORDS, JSON_TYPES, TRUE_WORDS, ToolParameter
 from agent.tools.schema import DEFINITIONS, plain
 from agent.tools.shapes import together
-from agent.tools.typed_arguments import quoted, refusal
+from agent.tools.typed_arguments import HALF_A_CHARACTER, quoted, refusal
 
 if TYPE_CHECKING:
     from jsonschema.protocols import Validator
@@ -83,12 +83,12 @@ class SchemaArguments:
         errors = sorted(found, key=lambda error: list(map(str, error.absolute_path)))
         if errors:
             raise self._refusal([issue for error in errors for issue in _issues(error)])
-        if _holds_no_number(given):
-            raise self._refusal([("parameters", f"is {quoted(given)}: JSON holds neither NaN nor infinities")])
+        if why := _unwritable(given):
+            raise self._refusal([("parameters", f"is {quoted(given)}: {why}")])
 
     def _fits(self, given: Any) -> bool:
         with self._own_faults():
-            return self._validator.is_valid(given) and not _holds_no_number(given)
+            return self._validator.is_valid(given) and not _unwritable(given)
 
     @contextlib.contextmanager
     def _own_faults(self) -> Iterator[None]:
@@ -222,9 +222,19 @@ def _boolean(text: str) -> bool:
 _READERS: Mapping[Any, Callable[[str], Any]] = {"integer": int, "number": float, "boolean": _boolean}
 
 
-def _holds_no_number(value: Any) -> bool:
-    """Whether there is a NaN or an infinity in it, which JSON cannot hold."""
+def _unwritable(value: Any) -> str:
+    """Why there is no JSON of it, in UTF-8; "" where there is."""
+    if isinstance(value, str):
+        return "" if value.isascii() or _is_whole(value) else HALF_A_CHARACTER
     if isinstance(value, float):
-        return not math.isfinite(value)
-    inside = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    return any(map(_holds_no_number, inside))
+        return "" if math.isfinite(value) else "JSON holds neither NaN nor infinities"
+    inside = itertools.chain(value, value.values()) if isinstance(value, dict) else value
+    return next(filter(None, map(_unwritable, inside)), "") if isinstance(value, dict | list) else ""
+
+
+def _is_whole(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -63,3 +63,22 @@ def test_alternatives_that_double_at_each_level_end():
         value = {"x": value}
     with pytest.raises(ToolParameterError):
         tool.validate({"x": value})
+
+
+@pytest.mark.parametrize("hint", [str, list[str], dict[str, str], str | None])
+def test_half_a_character_is_refused(hint):
+    """Nothing that writes UTF-8 could hold it: no log, no page, no other program."""
+
+    def do(x):
+        """Do."""
+        return "done"
+
+    do.__annotations__["x"] = hint
+    typed = Tool.from_function(do)
+    foreign = Tool("do", "Do", typed.schema()["parameters"], do)
+    good, bad = ({list[str]: [text], dict[str, str]: {text: text}}.get(hint, text) for text in ("größe 😀", "a\ud800b"))
+    for tool in (typed, foreign):
+        assert tool.validate({"x": good}) == {"x": good}
+        with pytest.raises(ToolParameterError, match="half a character") as refused:
+            tool.validate({"x": bad})
+        str(refused.value).encode()
