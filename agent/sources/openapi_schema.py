@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from agent.sources.errors import SourceError
+from agent.tools.drafts import exclusive
 
 #: Parts of one operation's schemas that are read; what lies beyond is left open.
 MAX_PARTS = 4000
@@ -78,7 +79,7 @@ class Inliner:
         if "$ref" in schema:
             return self._followed(schema, inside)
         plain = {key: self._value(key, value, inside) for key, value in schema.items() if _is_kept(key)}
-        return _nullable(_exclusive(plain), is_nullable=schema.get("nullable") is True)
+        return _nullable(exclusive(plain), is_nullable=schema.get("nullable") is True)
 
     def _followed(self, schema: Mapping[str, Any], inside: tuple[str, ...]) -> Any:
         reference = schema["$ref"]
@@ -111,16 +112,6 @@ def _is_kept(key: Any) -> bool:
 def _is_read_only(schema: Any) -> bool:
     """What only the server sets has no place among arguments."""
     return isinstance(schema, Mapping) and schema.get("readOnly") is True
-
-
-def _exclusive(schema: dict[str, Any]) -> dict[str, Any]:
-    """3.0 says `minimum: 1, exclusiveMinimum: true` where JSON Schema says `exclusiveMinimum: 1`."""
-    for limit, exclusive in (("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")):
-        if isinstance(schema.get(exclusive), bool):
-            is_exclusive = schema.pop(exclusive)
-            if is_exclusive and limit in schema:
-                schema[exclusive] = schema.pop(limit)
-    return schema
 
 
 def _nullable(schema: dict[str, Any], *, is_nullable: bool) -> dict[str, Any]:

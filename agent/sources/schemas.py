@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from agent.tools.bounded_validator import linear_search
+from agent.tools.bounded_validator import draft_of, linear_search
 
 #: Characters of a tool's schema: more would fill a model's window at every question.
 MAX_SCHEMA_CHARS = 30_000
@@ -48,7 +48,7 @@ def _check_form(schema: dict[str, Any]) -> None:
     import jsonschema
 
     try:
-        jsonschema.validators.validator_for(schema, default=jsonschema.Draft202012Validator).check_schema(schema)
+        draft_of(schema).check_schema(schema)
     except jsonschema.SchemaError as exc:
         where = "/".join(map(str, exc.absolute_path)) or "its top"
         raise UnusableSchema(f"its schema is none: at {where}, {exc.validator} is broken") from exc

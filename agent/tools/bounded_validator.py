@@ -38,14 +38,33 @@ def bounded_work(steps: int = MAX_STEPS) -> Iterator[None]:
 
 
 def bounded(schema: Mapping[str, Any]) -> Validator:
-    """The validator of a schema, by the draft it names. Checks nothing elsewhere: no reference is ever fetched."""
-    import jsonschema
+    """The validator of a schema, by its draft. Checks nothing elsewhere: no reference is ever fetched."""
     from jsonschema_specifications import REGISTRY
 
-    kind: Any = jsonschema.validators.validator_for(schema, default=jsonschema.Draft202012Validator)
     # With a registry of its own it fetches no reference from anywhere: that would be the schema's author's choice.
-    made: Validator = _bounded(kind)(schema, registry=REGISTRY)
+    made: Validator = _bounded(draft_of(schema))(schema, registry=REGISTRY)
     return made
+
+
+def draft_of(schema: Mapping[str, Any]) -> Any:
+    """The validators' class for a schema: by the draft it names, else by the newest that takes how it is written."""
+    import jsonschema
+
+    newest = jsonschema.Draft202012Validator
+    if "$schema" in schema or "$defs" in schema:  # which older drafts do not know
+        return jsonschema.validators.validator_for(schema, default=newest)
+    kinds = (newest, jsonschema.Draft7Validator, jsonschema.Draft4Validator)
+    return next((kind for kind in kinds if _takes(kind, schema)), newest)
+
+
+def _takes(kind: Any, schema: Mapping[str, Any]) -> bool:
+    import jsonschema
+
+    try:
+        kind.check_schema(schema)
+    except jsonschema.SchemaError:
+        return False
+    return True
 
 
 @functools.cache

@@ -3,23 +3,13 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from typing import Any
+from urllib.parse import unquote
 
-#: The parts of a schema that hold one schema, a list of them, or a mapping to them.
-ONE = (
-    "items",
-    "additionalProperties",
-    "not",
-    "contains",
-    "propertyNames",
-    "if",
-    "then",
-    "else",
-    "unevaluatedProperties",
-)
-LISTS = ("anyOf", "oneOf", "allOf", "prefixItems")
-MAPS = ("properties", "patternProperties", "dependentSchemas")
+from agent.tools.drafts import as_object, each_part, modern
+
 #: Where definitions are kept, in the new and the old spelling.
 DEFINITIONS = ("$defs", "definitions")
 
@@ -35,15 +25,12 @@ def plain(raw: Mapping[str, Any], optional: frozenset[str] = frozenset()) -> dic
     A definition that contains itself stays in `$defs`. Parameters in `optional` may be left out, which is how they are
     null: their schema does not offer null as well.
     """
-    definitions = {f"#/{place}/{name}": each for place in DEFINITIONS for name, each in raw.get(place, {}).items()}
-    inliner = _Inliner(definitions)
+    inliner = _Inliner(raw)
     properties = {
-        name: _bare(_parameter(inliner.inline(_as_object(schema)), omissible=name in optional))
+        name: _bare(_parameter(inliner.inline(as_object(schema)), omissible=name in optional))
         for name, schema in raw.get("properties", {}).items()
     }
-    rest = {
-        key: inliner.inline(value) if isinstance(value, dict) else value for key, value in raw.items() if key in _KEPT
-    }
+    rest = inliner.inline({key: value for key, value in raw.items() if key in _KEPT})
     if rest.get("additionalProperties") is False:
         del rest["additionalProperties"]  # as for every tool, and not worth its tokens
     whole = {**rest, "type": "object", "properties": properties, "required": list(raw.get("required", []))}
@@ -54,68 +41,76 @@ def plain(raw: Mapping[str, Any], optional: frozenset[str] = frozenset()) -> dic
 _KEPT = ("additionalProperties", "patternProperties", "anyOf", "oneOf", "allOf", "description")
 
 
-def each_part(schema: Mapping[str, Any], change: Any) -> dict[str, Any]:
-    """A schema with `change` applied to all schemas directly inside it."""
-    made = dict(schema)
-    for key in ONE:
-        if isinstance(made.get(key), dict):
-            made[key] = change(made[key])
-    for key in LISTS:
-        if isinstance(made.get(key), list):
-            made[key] = [change(part) if isinstance(part, dict) else part for part in made[key]]
-    for key in MAPS:
-        if isinstance(made.get(key), dict):
-            made[key] = {name: change(part) if isinstance(part, dict) else part for name, part in made[key].items()}
-    return made
-
-
-def _as_object(schema: Any) -> dict[str, Any]:
-    """`true` is a schema, too: anything goes; and `false`: nothing does. Raises TypeError for anything else."""
-    if isinstance(schema, bool):
-        return {} if schema else {"not": {}}
-    if not isinstance(schema, dict):
-        raise TypeError(f"{schema!r} is neither an object nor a boolean")
-    return schema
-
-
 class _Inliner:
-    """Puts definitions where they are referred to; `kept` are those that refer to themselves, or are too many."""
+    """Puts what is referred to where it is referred to; `kept` is what refers to itself, or is too much."""
 
-    def __init__(self, definitions: Mapping[str, Any]) -> None:
-        self._definitions = definitions
+    def __init__(self, root: Mapping[str, Any]) -> None:
+        self._root = root
+        self._targets: dict[str, dict[str, Any] | None] = {}
+        self._names: dict[str, str] = {}
         self._inlined_so_far = 0
         self.kept: dict[str, Any] = {}
 
     def inline(self, schema: dict[str, Any]) -> dict[str, Any]:
-        reference = schema.get("$ref")
+        made = _undecorated(each_part(modern(schema), self.inline))
+        reference = made.pop("$ref", None)
         if reference is None:
-            return _undecorated(each_part(schema, self.inline))
-        if reference not in self._definitions:
-            return schema
-        beside = {key: value for key, value in schema.items() if key != "$ref"}
-        return {**self._inlined(reference), **beside}
+            return made
+        return {**({"$ref": reference} if self._target(reference) is None else self._inlined(reference)), **made}
 
     def _inlined(self, reference: str) -> dict[str, Any]:
-        name = reference.rpartition("/")[2]
+        target = self._target(reference) or {}
         self._inlined_so_far += 1
         if self._inlined_so_far > MAX_INLINED or self._is_recursive(reference):
+            name = self._name(reference)
             if name not in self.kept:
                 self.kept[name] = {}  # before what is inside, which refers to it
-                self.kept[name] = self.inline(self._definitions[reference])
+                self.kept[name] = self.inline(target)
             return {"$ref": f"#/$defs/{name}"}
-        return self.inline(self._definitions[reference])
+        return self.inline(target)
+
+    def _target(self, reference: Any) -> dict[str, Any] | None:
+        """What it refers to, in the schema as it was given: a definition, or any other place of it."""
+        if not isinstance(reference, str):
+            return None
+        if reference not in self._targets:
+            self._targets[reference] = _at(self._root, reference)
+        return self._targets[reference]
+
+    def _name(self, reference: str) -> str:
+        """What it is called among the definitions: by its last word, if nothing else is called so."""
+        if reference not in self._names:
+            name = re.sub(r"[^A-Za-z0-9_.-]", "_", reference.rpartition("/")[2])
+            while name in self._names.values():
+                name += "_"
+            self._names[reference] = name
+        return self._names[reference]
 
     def _is_recursive(self, reference: str) -> bool:
         seen: set[str] = set()
-        waiting = _references(self._definitions[reference])
+        waiting = _references(self._target(reference))
         while waiting:
             other = waiting.pop()
             if other == reference:
                 return True
-            if other not in seen and other in self._definitions:
+            if other not in seen:
                 seen.add(other)
-                waiting |= _references(self._definitions[other])
+                waiting |= _references(self._target(other))
         return False
+
+
+def _at(root: Mapping[str, Any], reference: str) -> dict[str, Any] | None:
+    """The schema at `#/...`; None where there is none."""
+    if reference != "#" and not reference.startswith("#/"):
+        return None
+    place: Any = root
+    for part in filter(None, reference[1:].split("/")):
+        key = unquote(part).replace("~1", "/").replace("~0", "~")
+        try:
+            place = place[int(key)] if isinstance(place, list) else place[key]
+        except (KeyError, IndexError, TypeError, ValueError):
+            return None
+    return as_object(place) if isinstance(place, bool | dict) else None
 
 
 def _references(schema: Any) -> set[str]:
@@ -125,12 +120,16 @@ def _references(schema: Any) -> set[str]:
     return {reference for part in schema for reference in _references(part)} if isinstance(schema, list) else set()
 
 
+#: Names, addresses, and what is told in other words.
+_DECORATION = ("title", "const", "discriminator", "$schema", "$id", "$comment", *DEFINITIONS)
+
+
 def _undecorated(schema: dict[str, Any]) -> dict[str, Any]:
     """Without the titles that pydantic makes of names, and with `const` as the enum that all vendors know.
 
     A `discriminator` says where definitions are that are in their places by now.
     """
-    made = {key: value for key, value in schema.items() if key not in ("title", "const", "discriminator")}
+    made = {key: value for key, value in schema.items() if key not in _DECORATION}
     if isinstance(made.get("default"), float) and not math.isfinite(made["default"]):
         del made["default"]  # which JSON cannot say
     return {**made, "enum": [schema["const"]]} if "const" in schema else made
@@ -147,10 +146,10 @@ def _parameter(schema: dict[str, Any], *, omissible: bool) -> dict[str, Any]:
 
 
 def _union(parts: list[dict[str, Any]]) -> dict[str, Any]:
-    """One alternative is itself; scalars that any string may stand for are a string (seed: Multi-Type Unions)."""
+    """One alternative is itself; bare scalars that any string may stand for are a string (seed: Multi-Type Unions)."""
     if len(parts) == 1:
         return parts[0]
-    if {"type": "string"} in parts and all(part.get("type") in _SCALARS for part in parts):
+    if {"type": "string"} in parts and all(part.keys() == {"type"} and part["type"] in _SCALARS for part in parts):
         return {"type": "string"}
     return {"anyOf": parts}
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
-from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from agent.tools.bounded_validator import bounded, bounded_work
@@ -15,13 +15,15 @@ from agent.tools.errors import ToolParameterError, ToolValidationError
 from agent.tools.frozen import frozen
 from agent.tools.parameter import FALSE_WORDS, JSON_TYPES, TRUE_WORDS, ToolParameter
 from agent.tools.schema import DEFINITIONS, plain
-from agent.tools.typed_arguments import quoted, refusal
+from agent.tools.shapes import together
+from agent.tools.typed_arguments import HALF_A_CHARACTER, quoted, refusal
 
 if TYPE_CHECKING:
     from jsonschema.protocols import Validator
 
 #: Mistakes that are looked for in the arguments of one call.
 MAX_FOUND = 100
+_PRESENT_DRAFT = "https://json-schema.org/draft/2020-12/schema"
 
 
 class SchemaArguments:
@@ -34,9 +36,9 @@ class SchemaArguments:
         if self._raw.get("type", "object") != "object":
             raise ToolValidationError(f"the parameters of {tool_name!r} are {quoted(self._raw)}: give an object schema")
         self._raw = {"type": "object", "properties": {}, **self._raw}
-        self._raw.setdefault("additionalProperties", False)
+        self._raw.setdefault(_closing(self._raw), False)
         try:
-            self.schema: dict[str, Any] = frozen(plain(self._raw))
+            self.schema: dict[str, Any] = frozen(together(plain(self._raw)))
             json.dumps(self.schema, allow_nan=False)
             self.parameters = tuple(self._parameter(name) for name in self.schema["properties"])
         except (AttributeError, TypeError, KeyError, ValueError, RecursionError) as exc:
@@ -70,18 +72,23 @@ class SchemaArguments:
     def _validator(self) -> Validator:
         return bounded(self._raw)
 
+    @cached_property
+    def _shown_validator(self) -> Validator:
+        """Of what models read, whose parts refer to its own definitions."""
+        return bounded({**self.schema, "$schema": _PRESENT_DRAFT})
+
     def _check(self, given: Any) -> None:
         with self._own_faults():
-            found = list(islice(self._validator.iter_errors(given), MAX_FOUND))
+            found = list(itertools.islice(self._validator.iter_errors(given), MAX_FOUND))
         errors = sorted(found, key=lambda error: list(map(str, error.absolute_path)))
         if errors:
             raise self._refusal([issue for error in errors for issue in _issues(error)])
-        if _holds_no_number(given):
-            raise self._refusal([("parameters", f"is {quoted(given)}: JSON holds neither NaN nor infinities")])
+        if why := _unwritable(given):
+            raise self._refusal([("parameters", f"is {quoted(given)}: {why}")])
 
     def _fits(self, given: Any) -> bool:
         with self._own_faults():
-            return self._validator.is_valid(given) and not _holds_no_number(given)
+            return self._validator.is_valid(given) and not _unwritable(given)
 
     @contextlib.contextmanager
     def _own_faults(self) -> Iterator[None]:
@@ -96,20 +103,40 @@ class SchemaArguments:
 
     def _mended(self, value: Any, schema: Mapping[str, Any]) -> Any:
         """Text as what it stands for, and without null for "left out", at any depth. A null the schema has stays."""
-        if isinstance(value, list) and isinstance(schema.get("items"), dict):
-            return [self._mended(each, schema["items"]) for each in value]
-        if isinstance(value, dict) and isinstance(schema.get("properties"), dict):
-            parts, required = schema["properties"], schema.get("required", ())
+        if "$ref" in schema:
+            return self._mended(value, self.schema.get("$defs", {}).get(schema["$ref"].rpartition("/")[2], {}))
+        mended = self._mended_inside(value, schema)
+        for part in schema.get("allOf", ()):
+            mended = self._mended(mended, part)
+        for key in ("anyOf", "oneOf"):
+            mended = self._mended_as_one(mended, schema.get(key, ()))
+        return mended
+
+    def _mended_inside(self, value: Any, schema: Mapping[str, Any]) -> Any:
+        if isinstance(value, list):
+            places = schema.get("prefixItems", ())
+            rest = itertools.repeat(schema.get("items", {}))
+            return [self._mended(each, part) for each, part in zip(value, itertools.chain(places, rest))]  # noqa: B905  # without end
+        if isinstance(value, dict):
+            parts, required = schema.get("properties", {}), schema.get("required", ())
+            others = schema.get("additionalProperties")
             return {
-                name: self._mended(each, parts.get(name, {}))
+                name: self._mended(each, parts.get(name, others if isinstance(others, dict) else {}))
                 for name, each in value.items()
-                if each is not None or name in required or name not in parts or self._takes_null(parts[name])
+                if each is not None or name in required or name not in parts or self._takes(parts[name], None)
             }
         return _read_as(schema, value) if isinstance(value, str) else value
 
-    def _takes_null(self, schema: Mapping[str, Any]) -> bool:
+    def _mended_as_one(self, value: Any, choices: Sequence[Mapping[str, Any]]) -> Any:
+        """As the first alternative that it fits then; one that it fits already leaves it as it is."""
+        if any(self._takes(choice, value) for choice in choices):
+            return value
+        mended = (self._mended(value, choice) for choice in choices)
+        return next((each for each, choice in zip(mended, choices, strict=True) if self._takes(choice, each)), value)
+
+    def _takes(self, schema: Mapping[str, Any], value: Any) -> bool:
         with self._own_faults():
-            return bool(self._validator.evolve(schema=schema).is_valid(None))
+            return bool(self._shown_validator.evolve(schema=schema).is_valid(value))
 
     def _refusal(self, issues: list[tuple[str, str]]) -> ToolParameterError:
         required = self.schema["required"]
@@ -127,6 +154,14 @@ class SchemaArguments:
             default=schema.get("default"),
             json_schema=schema,
         )
+
+
+def _closing(schema: Mapping[str, Any]) -> str:
+    """The keyword that closes an object: one that sees the properties which parts of the schema name, if they do."""
+    lists = [schema[key] for key in ("allOf", "anyOf", "oneOf") if isinstance(schema.get(key), list)]
+    parts = [part for each in lists for part in each if isinstance(part, dict)]
+    named = any(part.keys() & {"properties", "$ref", "allOf", "anyOf", "oneOf"} for part in parts)
+    return "unevaluatedProperties" if named and "additionalProperties" not in schema else "additionalProperties"
 
 
 def is_json_schema(parameters: Any) -> bool:
@@ -187,9 +222,19 @@ def _boolean(text: str) -> bool:
 _READERS: Mapping[Any, Callable[[str], Any]] = {"integer": int, "number": float, "boolean": _boolean}
 
 
-def _holds_no_number(value: Any) -> bool:
-    """Whether there is a NaN or an infinity in it, which JSON cannot hold."""
+def _unwritable(value: Any) -> str:
+    """Why there is no JSON of it, in UTF-8; "" where there is."""
+    if isinstance(value, str):
+        return "" if value.isascii() or _is_whole(value) else HALF_A_CHARACTER
     if isinstance(value, float):
-        return not math.isfinite(value)
-    inside = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    return any(map(_holds_no_number, inside))
+        return "" if math.isfinite(value) else "JSON holds neither NaN nor infinities"
+    inside = itertools.chain(value, value.values()) if isinstance(value, dict) else value
+    return next(filter(None, map(_unwritable, inside)), "") if isinstance(value, dict | list) else ""
+
+
+def _is_whole(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -16,6 +16,7 @@ from pydantic_core import SchemaError, to_jsonable_python
 
 from agent.tools.errors import ToolError, ToolParameterError, ToolValidationError
 from agent.tools.frozen import frozen, thawed
+from agent.tools.hints import HintsSchema
 from agent.tools.parameter import ToolParameter
 from agent.tools.schema import plain
 
@@ -25,6 +26,8 @@ MAX_QUOTED_CHARS = 80
 MAX_ISSUES = 10
 #: How pydantic's schemas mark what must not be shown again: SecretStr and its kin.
 _MASKED = '"writeOnly": true'
+#: What is wrong with text that ends in the middle of a pair of surrogates, or begins there.
+HALF_A_CHARACTER = "it holds half a character (a lone surrogate), which no UTF-8 can hold"
 #: Names of fields that stand for parameters whose names pydantic keeps for itself.
 _STAND_IN = re.compile(r"p\d+_")
 
@@ -208,12 +211,15 @@ def _words(issue: Mapping[str, Any]) -> str:
         return ""
     if issue["type"] == "missing":
         return "is missing"
+    if issue["type"] == "string_unicode":
+        return f"is {quoted(issue['input'])}: {HALF_A_CHARACTER}"
     return f"is {quoted(issue['input'])}: {issue['msg']}"
 
 
 def _model(tool_name: str, parameters: Sequence[ToolParameter]) -> type[BaseModel]:
     """Fields have the parameters' own names, but for those that pydantic keeps for itself, such as `json`."""
-    config = ConfigDict(extra="forbid", allow_inf_nan=False)
+    # A bound on their length, any, has pydantic look into texts: half a character, which no UTF-8 holds, is refused.
+    config = ConfigDict(extra="forbid", allow_inf_nan=False, str_min_length=0)
     try:
         fields: dict[str, Any] = {_free(each.name, index): _field(each, index) for index, each in enumerate(parameters)}
         model: type[BaseModel] = create_model(tool_name, __config__=config, **fields)
@@ -261,6 +267,6 @@ def _json_schema(tool_name: str, model: type[BaseModel]) -> dict[str, Any]:
         # A default that JSON cannot hold is the program's own business, and left out.
         warnings.simplefilter("ignore", PydanticJsonSchemaWarning)
         try:
-            return model.model_json_schema()
+            return model.model_json_schema(schema_generator=HintsSchema)
         except PydanticUserError as exc:
             raise _unfillable(tool_name, _first_line(exc)) from exc

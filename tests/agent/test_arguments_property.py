@@ -7,6 +7,7 @@ import enum
 import inspect
 import json
 from datetime import date, datetime
+from decimal import Decimal
 from typing import Annotated, Any, Literal, Optional
 from uuid import UUID
 
@@ -47,7 +48,21 @@ class Box:
     size: Size = Size.SMALL
 
 
-SCALARS = [str, int, float, bool, date, datetime, UUID, Size, Level, Literal["a", "b"], Literal[1, 2], Literal[True]]
+SCALARS = [
+    str,
+    int,
+    float,
+    bool,
+    date,
+    datetime,
+    UUID,
+    Size,
+    Level,
+    Decimal,
+    Literal["a", "b"],
+    Literal[1, 2],
+    Literal[True],
+]
 CONSTRAINED = [
     Annotated[int, Field(ge=1, le=5)],
     Annotated[float, Field(gt=0)],

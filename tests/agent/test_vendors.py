@@ -344,3 +344,29 @@ def test_a_parameter_called_like_the_reason_is_the_tools_own():
 
     assert keep.execute({"toolcall_reason": "mine"}) == "mine"
     assert Tool("t", "t", [ToolParameter("x")], lambda x: x).get_schema(_think_augment=True)
+
+
+def test_what_openai_takes_of_a_description_ends_with_a_mark():
+    """A longer one is a 400: "string too long. Expected maximum length 1024"."""
+    long = Tool("t", "x" * 2000, [ToolParameter("x", str, "y" * 2000)], lambda x: x)
+    for api_format in ("openai-chat", "openai-response"):
+        made = long.get_schema(api_format)
+        made = made.get("function", made)
+        assert len(made["description"]) == 1024
+        assert made["description"].endswith("x [...]")
+        assert len(made["parameters"]["properties"]["x"]["description"]) == 2000
+    assert len(long.get_schema("anthropic")["description"]) == 2000
+    assert Tool("t", "x" * 1024, [], lambda: "").get_schema()["function"]["description"] == "x" * 1024
+
+
+def test_defaults_are_told_as_json():
+    """A model that reads `True` sends it."""
+
+    def do(a: bool = True, b: str = "ö", c: float = 1.0) -> str:
+        """Do."""
+        return ""
+
+    told = [
+        each["description"] for each in Tool.from_function(do).get_schema("gemini")["parameters"]["properties"].values()
+    ]
+    assert told == ["(by default true)", '(by default "ö")', "(by default 1.0)"]

@@ -1,0 +1,84 @@
+"""SchemaArguments: what a model sends that was held to a strict schema, and what small models quote."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from agent import Tool, ToolParameterError
+
+NODE = {
+    "type": "object",
+    "properties": {"v": {"type": "integer"}, "next": {"$ref": "#/definitions/N"}},
+    "required": ["v"],
+}
+PLACE = {"type": "object", "properties": {"street": {"type": "string"}, "number": {"type": "integer"}}}
+SHOP = {"type": "object", "properties": {"shop": {"type": "integer"}, "note": {"type": "string"}}, "required": ["shop"],
+        "additionalProperties": False}  # fmt: skip
+
+
+def of(schema: Any, **beside: Any) -> Tool:
+    """A tool with one parameter `x` of that schema."""
+    return Tool("t", "T", {"type": "object", "properties": {"x": schema}, **beside}, lambda **given: given)
+
+
+@pytest.mark.parametrize(
+    ("schema", "sent", "read"),
+    [
+        ({"$ref": "#/definitions/N"}, {"v": 1, "next": None}, {"v": 1}),
+        ({"$ref": "#/definitions/N"}, {"v": "1", "next": {"v": "2", "next": None}}, {"v": 1, "next": {"v": 2}}),
+        ({"anyOf": [PLACE, {"type": "null"}]}, {"street": None, "number": "3"}, {"number": 3}),
+        ({"anyOf": [PLACE, {"type": "null"}]}, None, None),
+        ({"oneOf": [SHOP, {"type": "integer"}]}, {"shop": "3", "note": None}, {"shop": 3}),
+        ({"oneOf": [SHOP, {"type": "integer"}]}, "3", 3),
+        ({"allOf": [PLACE, {"required": ["street"]}]}, {"street": "s", "number": None}, {"street": "s"}),
+        ({"type": "object", "additionalProperties": {"type": "integer"}}, {"a": "1"}, {"a": 1}),
+        ({"prefixItems": [{"type": "integer"}, PLACE]}, ["1", {"number": None}], [1, {}]),
+    ],
+)
+def test_nulls_and_text_are_read_wherever_they_stand(schema, sent, read):
+    """Behind references, in alternatives, in what must hold together, in places and under any key."""
+    tool = of(schema, definitions={"N": NODE})
+    assert tool.validate({"x": sent}) == {"x": read}
+
+
+def test_an_alternative_that_fits_is_left_alone():
+    """A null it takes says something, and text where text belongs is no number."""
+    tool = of(
+        {"anyOf": [{"type": "object", "properties": {"a": {"type": "string"}}}, {"type": "object"}]}, required=["y"]
+    )
+    with pytest.raises(ToolParameterError, match="'y' is missing"):
+        tool.validate({"x": {"a": None}})
+    both = of({"anyOf": [{"type": "integer"}, {"type": "string"}]})
+    assert both.validate({"x": "3"}) == {"x": "3"}
+
+
+def test_alternatives_that_double_at_each_level_end():
+    """With a refusal."""
+    step = {"type": "object", "properties": {"x": {"$ref": "#/$defs/N"}, "y": {"type": "integer"}}}
+    tool = of({"$ref": "#/$defs/N"}, **{"$defs": {"N": {"anyOf": [step, {**step, "required": ["y"]}]}}})
+    value: dict[str, Any] = {"y": "no"}
+    for _ in range(60):
+        value = {"x": value}
+    with pytest.raises(ToolParameterError):
+        tool.validate({"x": value})
+
+
+@pytest.mark.parametrize("hint", [str, list[str], dict[str, str], str | None])
+def test_half_a_character_is_refused(hint):
+    """Nothing that writes UTF-8 could hold it: no log, no page, no other program."""
+
+    def do(x):
+        """Do."""
+        return "done"
+
+    do.__annotations__["x"] = hint
+    typed = Tool.from_function(do)
+    foreign = Tool("do", "Do", typed.schema()["parameters"], do)
+    good, bad = ({list[str]: [text], dict[str, str]: {text: text}}.get(hint, text) for text in ("größe 😀", "a\ud800b"))
+    for tool in (typed, foreign):
+        assert tool.validate({"x": good}) == {"x": good}
+        with pytest.raises(ToolParameterError, match="half a character") as refused:
+            tool.validate({"x": bad})
+        str(refused.value).encode()
