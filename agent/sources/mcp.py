@@ -78,7 +78,7 @@ class McpToolProvider:
 
     async def execute_tool(self, tool_name: str, parameters: dict[str, Any]) -> ToolOutcome:
         """Call a tool. Files it answers with are handed to the user as artifacts; errors say whether it took effect."""
-        own = self._own_names.get(tool_name, tool_name)
+        own = self.own_name(tool_name)
         try:
             result = await self._link.call(own, parameters)
         except SourceUnreachable as exc:
@@ -91,6 +91,10 @@ class McpToolProvider:
         if result.is_error:
             return _failed(f"{own!r} of {self._server} failed: {scrub(complaint(result), self._server.secrets)}")
         return ToolOutcome(success=True, result=scrub_value(value_of(result), self._server.secrets))
+
+    def own_name(self, tool_name: str) -> str:
+        """What the server calls a tool that was listed under this name."""
+        return self._own_names.get(tool_name, tool_name)
 
     def watch(self, changed: Callable[[], None]) -> None:
         """Call this, on a thread of our own, whenever the tools should be listed again."""
