@@ -118,7 +118,10 @@ class _Kept:
         except ToolError as exc:
             self._tell(str(exc))
             return False
-        except (Exception, asyncio.CancelledError) as exc:  # a source is somebody else's code: it never stops the others
+        except (
+            Exception,
+            asyncio.CancelledError,
+        ) as exc:  # a source is somebody else's code: it never stops the others
             if _is_to_end():
                 raise
             log.exception("source.failed", extra={"source": self.source.name})
