@@ -89,7 +89,7 @@ class McpToolProvider:
         except CallRefused as exc:
             return _failed(f"{self._server} refused {own!r}: {exc}")
         if result.is_error:
-            return _failed(f"{own!r} of {self._server} failed: {scrub(complaint(result), self._server.secrets)}")
+            return _failed(f"{own!r} of {self._server} failed: {complaint(result, self._server.secrets)}")
         return ToolOutcome(success=True, result=scrub_value(value_of(result), self._server.secrets))
 
     def own_name(self, tool_name: str) -> str:
@@ -119,7 +119,7 @@ class McpToolProvider:
         try:
             yield Tool(
                 name,
-                scrub(described(definition.description, definition.name), self._server.secrets),
+                described(scrub(definition.description or "", self._server.secrets), definition.name),
                 outside_schema(definition.input_schema),
                 screen_output=self._screen,
                 version=digest(definition.model_dump(mode="json", by_alias=True, exclude_none=True)),
