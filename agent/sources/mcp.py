@@ -19,6 +19,7 @@ from agent.sources.schemas import UnusableSchema, outside_schema
 from agent.tools import Tool, ToolMetadata, ToolTag
 from agent.tools.errors import ToolValidationError
 from agent.tools.outcome import ToolOutcome
+from workers.offload import offload
 
 if TYPE_CHECKING:
     from mcp.types import Tool as Definition
@@ -72,9 +73,9 @@ class McpToolProvider:
         """The server's tools under names that every vendor accepts. Raises SourceUnreachable."""
         chosen = self._chosen(await self._link.definitions())
         legal = legal_names(list(chosen))
-        tools = [tool for own, name in legal.items() for tool in self._tool(chosen[own], name)]
         self._own_names = {name: own for own, name in legal.items()}
-        return tools
+        # Not on the loop: the schemas of others may take long to look at.
+        return await offload(lambda: [tool for own, name in legal.items() for tool in self._tool(chosen[own], name)])
 
     async def execute_tool(self, tool_name: str, parameters: dict[str, Any]) -> ToolOutcome:
         """Call a tool. Files it answers with are handed to the user as artifacts; errors say whether it took effect."""

@@ -96,7 +96,9 @@ class OpenApiToolProvider:
     async def list_tools(self) -> list[Tool]:
         """The operations as tools; the document is read once. Raises SourceError, SourceUnreachable for none there."""
         api = await self._opened()
-        return [tool for name, operation in api.operations.items() for tool in self._tools(api, name, operation)]
+        return await offload(
+            lambda: [tool for name, operation in api.operations.items() for tool in self._tools(api, name, operation)]
+        )
 
     async def execute_tool(self, tool_name: str, parameters: dict[str, Any]) -> ToolOutcome:
         """Send one operation's request. JSON comes back as values, text as text; other files become artifacts."""
@@ -176,7 +178,9 @@ class OpenApiToolProvider:
 
     async def _opened(self) -> _Api:
         if self._api is None:
-            self._api = self._read(parse(await self._document(), self._source_name))
+            text = await self._document()
+            # Not on the loop: what others wrote may take long to read.
+            self._api = await offload(lambda: self._read(parse(text, self._source_name)))
         return self._api
 
     @property
