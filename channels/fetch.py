@@ -6,6 +6,7 @@ import asyncio
 import functools
 import ipaddress
 import logging
+import re
 import socket
 import ssl
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -22,6 +23,12 @@ TIMEOUT = 15.0
 
 #: Addresses that count as global but belong to a cloud's own machinery: Oracle's old metadata, Azure's wire server.
 _MACHINERY = (ipaddress.ip_network("192.0.0.0/24"), ipaddress.ip_network("168.63.129.16/32"))
+
+#: Charsets that texts are read in. Python has codecs that are none, and some that take the square of a text's length.
+_CHARSET = re.compile(
+    r"utf-?(?:8|16(?:[bl]e)?)|us-ascii|iso-8859-(?:[1-9]|1[013-6])|latin-?1|windows-125[0-8]|cp125[0-8]"
+    r"|koi8-[ru]|shift_jis|euc-(?:jp|kr)|gb(?:2312|k|18030)|big5"
+)
 
 #: The addresses a host name stands for, at a port.
 Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
@@ -182,6 +189,12 @@ def tls() -> ssl.SSLContext:
     import httpx
 
     return httpx.create_ssl_context()
+
+
+def decoded(data: bytes, charset: str) -> str:
+    """A text in the charset that its server names; in UTF-8 where it names none, or one that is not known."""
+    known = _CHARSET.fullmatch(charset.lower())
+    return data.decode(known[0] if known else "utf-8", "replace")
 
 
 def origin_of(url: httpx.URL) -> tuple[str, str, int | None]:

@@ -30,6 +30,9 @@ class AnswerLost(SourceError):
     """Raised when a source was asked and no answer came."""
 
 
+#: Answers of a server that broke off, or of a gateway that had none from it: what was asked may have been done.
+UNCLEAR_STATUSES = (500, 502, 504)
+
 #: Characters of what is taken for a secret: anything shorter is in every text.
 MIN_SECRET_CHARS = 4
 

@@ -10,6 +10,7 @@ from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
 
 from agent.sources.confirming import Confirm
+from agent.sources.pause import pause_seconds
 from agent.sources.protocol import ToolProviderProtocol, provided
 from agent.tools import Tool
 from agent.tools.errors import ToolError
@@ -90,18 +91,25 @@ class _Kept:
     is_there: bool = False
 
     async def keep(self) -> None:
-        changed, loop = asyncio.Event(), asyncio.get_running_loop()
-        watch: Callable[[Callable[[], object]], object] = getattr(self.source.provider, "watch", lambda _: None)
-        watch(lambda: loop.call_soon_threadsafe(changed.set))
+        changed = asyncio.Event()
         while True:
-            changed.clear()
-            since = self.clock()
-            if await self._listed():
-                await changed.wait()
-            if self.clock() - since >= STEADY_SECONDS:
-                self.failures = 0
-            await asyncio.sleep(min(FIRST_PAUSE_SECONDS * 2**self.failures, LONGEST_PAUSE_SECONDS))
+            try:
+                await self._round(changed)
+            except Exception:  # whatever it was: a source that nobody keeps is never there again
+                log.exception("source.failed", extra={"source": self.source.name})
+            await asyncio.sleep(pause_seconds(self.failures, FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS))
             self.failures += 1
+
+    async def _round(self, changed: asyncio.Event) -> None:
+        """List it, and if that worked wait until it is to be listed again."""
+        loop, since = asyncio.get_running_loop(), self.clock()
+        watch: Callable[[Callable[[], object]], object] = getattr(self.source.provider, "watch", lambda _: None)
+        changed.clear()
+        watch(lambda: loop.call_soon_threadsafe(changed.set))
+        if await self._listed():
+            await changed.wait()
+        if self.clock() - since >= STEADY_SECONDS:
+            self.failures = 0
 
     async def _listed(self) -> bool:
         try:
@@ -110,7 +118,12 @@ class _Kept:
         except ToolError as exc:
             self._tell(str(exc))
             return False
-        except Exception as exc:  # a source is somebody else's code: it never stops the others
+        except (
+            Exception,
+            asyncio.CancelledError,
+        ) as exc:  # a source is somebody else's code: it never stops the others
+            if _is_to_end():
+                raise
             log.exception("source.failed", extra={"source": self.source.name})
             self._tell(type(exc).__name__)
             return False
@@ -129,3 +142,9 @@ class _Kept:
     def _answer(self, why: str) -> None:
         if not self.first.done():
             self.first.set_result(why)
+
+
+def _is_to_end() -> bool:
+    """Whether the present task was cancelled; else a CancelledError is of what the source waited for."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

@@ -19,6 +19,7 @@ from agent.sources.schemas import UnusableSchema, outside_schema
 from agent.tools import Tool, ToolMetadata, ToolTag
 from agent.tools.errors import ToolValidationError
 from agent.tools.outcome import ToolOutcome
+from workers.offload import offload
 
 if TYPE_CHECKING:
     from mcp.types import Tool as Definition
@@ -72,13 +73,13 @@ class McpToolProvider:
         """The server's tools under names that every vendor accepts. Raises SourceUnreachable."""
         chosen = self._chosen(await self._link.definitions())
         legal = legal_names(list(chosen))
-        tools = [tool for own, name in legal.items() for tool in self._tool(chosen[own], name)]
         self._own_names = {name: own for own, name in legal.items()}
-        return tools
+        # Not on the loop: the schemas of others may take long to look at.
+        return await offload(lambda: [tool for own, name in legal.items() for tool in self._tool(chosen[own], name)])
 
     async def execute_tool(self, tool_name: str, parameters: dict[str, Any]) -> ToolOutcome:
         """Call a tool. Files it answers with are handed to the user as artifacts; errors say whether it took effect."""
-        own = self._own_names.get(tool_name, tool_name)
+        own = self.own_name(tool_name)
         try:
             result = await self._link.call(own, parameters)
         except SourceUnreachable as exc:
@@ -89,8 +90,12 @@ class McpToolProvider:
         except CallRefused as exc:
             return _failed(f"{self._server} refused {own!r}: {exc}")
         if result.is_error:
-            return _failed(f"{own!r} of {self._server} failed: {scrub(complaint(result), self._server.secrets)}")
+            return _failed(f"{own!r} of {self._server} failed: {complaint(result, self._server.secrets)}")
         return ToolOutcome(success=True, result=scrub_value(value_of(result), self._server.secrets))
+
+    def own_name(self, tool_name: str) -> str:
+        """What the server calls a tool that was listed under this name."""
+        return self._own_names.get(tool_name, tool_name)
 
     def watch(self, changed: Callable[[], None]) -> None:
         """Call this, on a thread of our own, whenever the tools should be listed again."""
@@ -115,7 +120,7 @@ class McpToolProvider:
         try:
             yield Tool(
                 name,
-                scrub(described(definition.description, definition.name), self._server.secrets),
+                described(scrub(definition.description or "", self._server.secrets), definition.name),
                 outside_schema(definition.input_schema),
                 screen_output=self._screen,
                 version=digest(definition.model_dump(mode="json", by_alias=True, exclude_none=True)),

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from agent.sources.errors import AnswerLost, CallRefused, SourceError, SourceUnreachable, scrub
-from agent.sources.mcp_server import McpServer, Noticed
+from agent.sources.mcp_errors import broke_off, is_forgotten, is_unclear, told, words
+from agent.sources.mcp_server import HttpAnswer, McpServer, Noticed, http_answer
 from agent.sources.names import MAX_TOOLS
 
 if TYPE_CHECKING:
     from mcp import Client
+    from mcp.shared.exceptions import MCPError
     from mcp.types import CallToolResult
     from mcp.types import Tool as Definition
+
+T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
@@ -72,11 +76,12 @@ class McpConnection:
         """Call a tool. Raises AnswerLost when no answer comes, and CallRefused for one that is a refusal."""
         assert self._client is not None  # noqa: S101  # `open` has returned
         self._calls += 1
-        asked = asyncio.create_task(self._client.call_tool(name, arguments))
+        answer = HttpAnswer()
+        asked = asyncio.create_task(_noting(answer, self._client.call_tool(name, arguments)))
         gone = asyncio.create_task(self._ended.wait())
         try:
             await asyncio.wait({asked, gone}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-            return self._answer(asked, seconds)
+            return self._answer(asked, seconds, answer.status)
         finally:
             gone.cancel()
             await _given_up(asked)
@@ -97,9 +102,8 @@ class McpConnection:
             self._actor.cancel()
             self._actor = None
 
-    def _answer(self, asked: asyncio.Task[CallToolResult], seconds: float) -> CallToolResult:
+    def _answer(self, asked: asyncio.Task[CallToolResult], seconds: float, status: int) -> CallToolResult:
         from mcp.shared.exceptions import MCPError
-        from mcp.types import CONNECTION_CLOSED
 
         if not asked.done():
             self._lose()
@@ -108,12 +112,18 @@ class McpConnection:
         try:
             return asked.result()
         except MCPError as exc:
-            if exc.code != CONNECTION_CLOSED:
-                raise CallRefused(scrub(_first_line(exc.message), self._server.secrets)) from exc
-            self._lose()
-            raise AnswerLost(f"{self._server} ended before it answered") from None
+            raise self._failure(exc, status) from None
         except (Exception, asyncio.CancelledError) as exc:  # what the answer held was no result
             raise AnswerLost(f"{self._server} answered with something unreadable ({type(exc).__name__})") from exc
+
+    def _failure(self, exc: MCPError, status: int) -> SourceError:
+        if broke_off(exc):
+            self._lose()
+            return AnswerLost(f"{self._server} ended before it answered")
+        if is_forgotten(exc, status):
+            self._lose()
+        said = told(exc, status, self._server.secrets)
+        return AnswerLost(f"{self._server} failed: {said}") if is_unclear(exc, status) else CallRefused(said)
 
     async def _run(self) -> None:
         _hush()
@@ -123,7 +133,7 @@ class McpConnection:
                 self._ready.set()
                 await self._stay()
         except (Exception, asyncio.CancelledError) as exc:  # noqa: BLE001  # told to whoever waits; groups of them too
-            self._reason = _words(exc)
+            self._reason = words(exc, self._server.secrets)
         finally:
             was_ready, self._lost = self._ready.is_set() and not self._lost, True
             self._ended.set()
@@ -186,12 +196,18 @@ class McpConnection:
 
     def _unreachable(self, seconds: float) -> str:
         said = self._reason if self._ended.is_set() else f"it gave no answer within {seconds:g} s"
-        why = scrub(f"{said}{self._noticed}", self._server.secrets)
-        return f"{self._server} cannot be reached: {why}; {self._server.cure}"
+        why = scrub(said, self._server.secrets)
+        return f"{self._server} cannot be reached: {why}{self._noticed}; {self._server.cure}"
 
 
 async def _unchecked(_: str, __: CallToolResult) -> None:
     """A result is what the server says: the model reads it either way."""
+
+
+async def _noting(answer: HttpAnswer, asked: Coroutine[Any, Any, T]) -> T:
+    """What was asked; how HTTP answered it is noted meanwhile."""
+    http_answer.set(answer)
+    return await asked
 
 
 async def _first(*events: asyncio.Event, seconds: float | None = None) -> None:
@@ -221,34 +237,6 @@ async def _listed(client: Any) -> list[Definition]:
         if not cursor or len(found) > 10 * MAX_TOOLS:
             break
     return found
-
-
-def _words(exc: BaseException) -> str:
-    """Why, in words. Of what other libraries raise only the type: their words may hold a URL, and with it a secret."""
-    cause = next(_leaves(exc))
-    if isinstance(cause, SourceError):
-        return str(cause)
-    from mcp.shared.exceptions import MCPError
-    from mcp.types import CONNECTION_CLOSED
-
-    if isinstance(cause, MCPError):
-        return "it ended before it answered" if cause.code == CONNECTION_CLOSED else _first_line(str(cause))
-    if isinstance(cause, FileNotFoundError | PermissionError | NotADirectoryError):
-        return f"{cause.filename!r}: {cause.strerror}"
-    return type(cause).__name__
-
-
-def _first_line(text: str) -> str:
-    """Enough of what a library says: the rest quotes what it read."""
-    return text.partition("\n")[0][:200].rstrip(":. ")
-
-
-def _leaves(exc: BaseException) -> Iterator[BaseException]:
-    if isinstance(exc, BaseExceptionGroup):
-        for inner in exc.exceptions:
-            yield from _leaves(inner)
-    else:
-        yield exc
 
 
 def _hush() -> None:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from agent.sources.errors import AnswerLost, SourceUnreachable
 from agent.sources.mcp_connection import McpConnection
 from agent.sources.mcp_server import McpServer
+from agent.sources.pause import pause_seconds
 from workers.loop import LoopThread
 
 if TYPE_CHECKING:
@@ -136,6 +137,7 @@ class _Home:
             self._why = str(exc)
             self._failed()
             raise
+        self.failures = 0
         return connection
 
     async def _pause(self) -> None:
@@ -145,9 +147,8 @@ class _Home:
         await asyncio.sleep(max(left, 0))
 
     def _failed(self) -> None:
-        pause = min(FIRST_PAUSE_SECONDS * 2**self.failures, LONGEST_PAUSE_SECONDS)
+        self.not_before = self.clock() + pause_seconds(self.failures, FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)
         self.failures += 1
-        self.not_before = self.clock() + pause
 
     async def _leave(self) -> None:
         await asyncio.gather(*(connection.close() for connection in self.connections))

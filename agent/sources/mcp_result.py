@@ -5,10 +5,12 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+from collections.abc import Sequence
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from agent.sources.errors import scrub, scrub_value
 from agent.tools.artifacts import emit_artifact
 
 if TYPE_CHECKING:
@@ -34,9 +36,11 @@ def value_of(result: CallToolResult) -> Any:
     return f"{words}\n{notes}" if words else notes
 
 
-def complaint(result: CallToolResult) -> str:
-    """The words of an answer that is an error."""
-    return (_text(result) or json.dumps(result.structured_content) or "no reason given")[:MAX_ERROR_CHARS]
+def complaint(result: CallToolResult, secrets: Sequence[str]) -> str:
+    """The words of an answer that is an error, scrubbed before they are cut: half a secret would not be found."""
+    held = scrub_value(result.structured_content, secrets)
+    text = scrub(_text(result), secrets) or (json.dumps(held, ensure_ascii=False) if held else "no reason given")
+    return text[:MAX_ERROR_CHARS]
 
 
 def _unwrapped(structured: Any, text: str) -> Any:

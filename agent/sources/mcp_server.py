@@ -7,10 +7,12 @@ import shutil
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from agent.sources.mcp_errors import status_words
 from agent.sources.mcp_http import capped_client
 
 #: A server that does not end when its input does would outlive a killed worker. PR_SET_PDEATHSIG is 1, SIGKILL 9.
@@ -93,8 +95,19 @@ class McpServer:
 
 
 @dataclass(slots=True)
+class HttpAnswer:
+    """How HTTP answered the last request of one task; 0 before it did, and where it is not spoken."""
+
+    status: int = 0
+
+
+#: Where the answers to the present task's own requests are noted: others are under way on the same connection.
+http_answer: ContextVar[HttpAnswer | None] = ContextVar("http_answer", default=None)
+
+
+@dataclass(slots=True)
 class Noticed:
-    """What was noticed on the way: how many lines of a program were no message, that it ended, how HTTP refused."""
+    """What was noticed on the way: how many lines of a program were no message, that it ended, how HTTP answered."""
 
     ended: Callable[[], None]
     stray: int = 0
@@ -111,10 +124,11 @@ class Noticed:
         self.ended()
 
     async def look(self, response: Any) -> None:
-        """Remember how HTTP refused, which the protocol's own errors leave out."""
-        self.status = response.status_code if response.status_code >= 400 else 0
+        """Remember how HTTP answered, which the protocol's own errors leave out."""
+        self.status = response.status_code
+        if answer := http_answer.get():
+            answer.status = response.status_code
 
     def __str__(self) -> str:
         stray = f"; {self.stray} lines of its output were no messages: logs belong on stderr" if self.stray else ""
-        key = ": check its headers" if self.status in (401, 403) else ""
-        return f"{stray}; it answered {self.status}{key}" if self.status else stray
+        return f"{stray}{status_words(self.status)}"

@@ -59,7 +59,7 @@ def _distinct(plain: str, whole: str, is_shared: bool) -> str:
 def digest(value: Any) -> str:
     """A short hash of anything JSON-able: another definition has another one."""
     text = json.dumps(value, sort_keys=True, ensure_ascii=False, default=str)
-    return hashlib.sha256(text.encode()).hexdigest()[:DIGEST_CHARS]
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:DIGEST_CHARS]
 
 
 def described(text: str | None, name: str) -> str:

@@ -12,18 +12,13 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from agent.sources.errors import AnswerLost, SourceError, SourceUnreachable, scrub, scrub_value
+from agent.sources.errors import UNCLEAR_STATUSES, AnswerLost, SourceError, SourceUnreachable, scrub, scrub_value
 from agent.sources.names import MAX_TOOLS, Choice, described, digest, legal_names
+from agent.sources.openapi_arguments import is_json_type
 from agent.sources.openapi_auth import Auth
 from agent.sources.openapi_call import request_for
-from agent.sources.openapi_document import (
-    MAX_DOCUMENT_BYTES,
-    Operation,
-    is_json_type,
-    operations,
-    parse,
-    server_url,
-)
+from agent.sources.openapi_document import MAX_DOCUMENT_BYTES, parse, server_url
+from agent.sources.openapi_operations import Operation, operations
 from agent.sources.openapi_schema import Document
 from agent.sources.pinned import Answer, Pinned
 from agent.sources.protocol import UnclearOutcome
@@ -32,7 +27,7 @@ from agent.tools import Tool, ToolMetadata, ToolTag
 from agent.tools.artifacts import emit_artifact
 from agent.tools.errors import ToolValidationError
 from agent.tools.outcome import ToolOutcome
-from channels.fetch import Resolve, addresses_of
+from channels.fetch import Resolve, addresses_of, decoded
 from workers.offload import offload
 
 log = logging.getLogger(__name__)
@@ -41,8 +36,6 @@ log = logging.getLogger(__name__)
 CALL_SECONDS = 30.0
 #: Bytes of one answer.
 MAX_ANSWER_BYTES = 5_000_000
-#: Answers of a server that broke off, or of a gateway that had none from it: what was asked may have been done.
-UNCLEAR_STATUSES = (500, 502, 504)
 #: Characters of an error's body that are shown.
 MAX_ERROR_CHARS = 500
 #: Operations that were left out of which one document's log tells.
@@ -103,7 +96,9 @@ class OpenApiToolProvider:
     async def list_tools(self) -> list[Tool]:
         """The operations as tools; the document is read once. Raises SourceError, SourceUnreachable for none there."""
         api = await self._opened()
-        return [tool for name, operation in api.operations.items() for tool in self._tools(api, name, operation)]
+        return await offload(
+            lambda: [tool for name, operation in api.operations.items() for tool in self._tools(api, name, operation)]
+        )
 
     async def execute_tool(self, tool_name: str, parameters: dict[str, Any]) -> ToolOutcome:
         """Send one operation's request. JSON comes back as values, text as text; other files become artifacts."""
@@ -115,6 +110,10 @@ class OpenApiToolProvider:
             return await self._call(api, api.operations[tool_name], parameters)
         except SourceError as exc:
             return _failed(f"{self.name}: {exc}")
+
+    def own_name(self, tool_name: str) -> str:
+        """What the document calls an operation that was listed under this name."""
+        return self._api.operations[tool_name].name if self._api else tool_name
 
     async def _call(self, api: _Api, operation: Operation, parameters: dict[str, Any]) -> ToolOutcome:
         request = request_for(operation, parameters)
@@ -152,7 +151,7 @@ class OpenApiToolProvider:
         return f"(handed to the user: {made.filename or 'a file'}, {made.mime_type}, {made.size} bytes)"
 
     def _text(self, answer: Answer) -> str:
-        return scrub(answer.data.decode(errors="replace"), self._secrets)
+        return scrub(decoded(answer.data, answer.charset), self._secrets)
 
     @property
     def _secrets(self) -> Sequence[str]:
@@ -179,7 +178,9 @@ class OpenApiToolProvider:
 
     async def _opened(self) -> _Api:
         if self._api is None:
-            self._api = self._read(parse(await self._document(), self._source_name))
+            text = await self._document()
+            # Not on the loop: what others wrote may take long to read.
+            self._api = await offload(lambda: self._read(parse(text, self._source_name)))
         return self._api
 
     @property
@@ -211,7 +212,8 @@ class OpenApiToolProvider:
             )
         refused: list[str] = []
         # Not one more than is used: a document may have any number of them, each of any size.
-        chosen = list(islice(operations(document, refused, self._choice.takes), MAX_TOOLS + 1))
+        fills = self._auth.fills if self._auth else lambda *_: False
+        chosen = list(islice(operations(document, refused, self._choice.takes, fills), MAX_TOOLS + 1))
         for why in refused[:MAX_TOLD]:
             log.warning("openapi.operation_left_out", extra={"source": self.name, "why": why})
         if len(chosen) > MAX_TOOLS:

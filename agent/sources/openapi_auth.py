@@ -6,7 +6,7 @@ import base64
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
-from urllib.parse import quote, quote_plus
+from urllib.parse import quote, quote_plus, unquote
 
 from agent.sources.openapi_call import Request
 
@@ -41,6 +41,12 @@ class Auth:
             for form in (value, quote(value, safe=""), quote_plus(value))
         ]
 
+    def fills(self, where: str, name: str) -> bool:
+        """Whether a parameter of this name, in that place, is what it puts there."""
+        if self.where == "header":
+            return where == "header" and name.lower() == self.name.lower()
+        return (where, name) == (self.where, self.name)
+
     def sign(self, request: Request) -> Request:
         """The request with the value in its place."""
         match self.where:
@@ -51,9 +57,11 @@ class Auth:
                 before = request.headers.get("Cookie")
                 return _with_headers(request, {"Cookie": f"{before}; {cookies}" if before else cookies})
             case "query":
-                mark = "&" if "?" in request.path else "?"
-                path = f"{request.path}{mark}{quote(self.name, safe='')}={quote(self.value, safe='')}"
-                return Request(request.method, path, request.headers, request.body)
+                path, _, query = request.path.partition("?")
+                # A value that stands there under this name already would be read first.
+                others = [pair for pair in query.split("&") if pair and unquote(pair.partition("=")[0]) != self.name]
+                own = f"{quote(self.name, safe='')}={quote(self.value, safe='')}"
+                return Request(request.method, f"{path}?{'&'.join([*others, own])}", request.headers, request.body)
 
 
 def _with_headers(request: Request, more: Mapping[str, str]) -> Request:

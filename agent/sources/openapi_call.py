@@ -9,7 +9,8 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 from agent.sources.errors import SourceError
-from agent.sources.openapi_document import Operation, Place, is_json_type
+from agent.sources.openapi_arguments import Place, is_json_type
+from agent.sources.openapi_operations import Operation
 
 #: What separates the values of a list in a query that is not repeated.
 _SEPARATORS = {"form": ",", "spaceDelimited": " ", "pipeDelimited": "|"}
@@ -27,9 +28,12 @@ class Request:
 
 def request_for(operation: Operation, arguments: Mapping[str, Any]) -> Request:
     """The request of one call. Raises SourceError for arguments that no URL or header can hold."""
-    given = {name: value for name, value in arguments.items() if name in operation.places and value is not None}
-    _check_text(given)
-    placed = [(operation.places[name], value) for name, value in given.items()]
+    placed = [
+        (operation.places[name], value)
+        for name, value in arguments.items()
+        if name in operation.places and (value is not None or _holds_null(operation, operation.places[name]))
+    ]
+    _check_text(placed)
     path = operation.path
     missing = {place for place in operation.places.values() if place.where == "path"} - {place for place, _ in placed}
     if missing:
@@ -41,7 +45,7 @@ def request_for(operation: Operation, arguments: Mapping[str, Any]) -> Request:
     )
     headers = {place.name: _in_header(place, value) for place, value in _of("header", placed)}
     cookies = "; ".join(f"{place.name}={quote(_flat(place, value), safe='')}" for place, value in _of("cookie", placed))
-    body = _body(operation, given)
+    body = _body(operation, dict(_of("body", placed)))
     if cookies:
         headers["Cookie"] = cookies
     if body is not None:
@@ -49,13 +53,18 @@ def request_for(operation: Operation, arguments: Mapping[str, Any]) -> Request:
     return Request(operation.method.upper(), f"{path}?{query}" if query else path, headers, body)
 
 
-def _check_text(given: Mapping[str, Any]) -> None:
+def _holds_null(operation: Operation, place: Place) -> bool:
+    """Whether a null can be said there. Where it cannot, it means that nothing is given."""
+    return place.where == "body" and is_json_type(operation.body_type)
+
+
+def _check_text(placed: list[tuple[Place, Any]]) -> None:
     """Whether all of it can be written down. Raises SourceError."""
-    for name, value in given.items():
+    for place, value in placed:
         try:
             json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
         except (TypeError, ValueError) as exc:
-            raise SourceError(f"{name!r} cannot be sent: {exc}") from None
+            raise SourceError(f"{place.name!r} cannot be sent: {exc}") from None
 
 
 def _of(where: str, placed: list[tuple[Place, Any]]) -> Iterator[tuple[Place, Any]]:
@@ -111,18 +120,19 @@ def _plain(value: Any) -> str:
     return json.dumps(value) if isinstance(value, Mapping | list) else str(value)
 
 
-def _body(operation: Operation, given: Mapping[str, Any]) -> bytes | None:
+def _body(operation: Operation, parts: Mapping[Place, Any]) -> bytes | None:
     if operation.whole_body:
-        return _encoded(operation.body_type, given[operation.whole_body]) if operation.whole_body in given else None
-    parts = {operation.places[name].name: given[name] for name in given if operation.places[name].where == "body"}
-    is_needed = bool(set(operation.schema["required"]) & {n for n, p in operation.places.items() if p.where == "body"})
-    return _encoded(operation.body_type, parts) if parts or is_needed else None
+        return _encoded(operation.body_type, next(iter(parts.values()))) if parts else None
+    of_body = {name for name, place in operation.places.items() if place.where == "body"}
+    if not parts and not of_body & set(operation.schema["required"]):
+        return None
+    return _encoded(operation.body_type, {place.name: value for place, value in parts.items()})
 
 
 def _encoded(content_type: str, value: Any) -> bytes:
     if is_json_type(content_type):
         return json.dumps(value, ensure_ascii=False).encode()
-    if content_type.startswith("text/"):
+    if content_type.lower().startswith("text/"):
         return str(value).encode()
     pairs = value.items() if isinstance(value, Mapping) else {"value": value}.items()
     return urlencode([pair for name, each in pairs for pair in _in_form(str(name), each)]).encode()

@@ -28,6 +28,7 @@ class Answer:
     content_type: str
     data: bytes = field(repr=False)
     filename: str = ""
+    charset: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +77,7 @@ class Pinned:
 
         base = httpx.URL(self.base_url)
         url = httpx.URL(self.base_url.rstrip("/") + path)
-        if origin_of(url) != origin_of(base) or not url.raw_path.startswith(base.raw_path.rstrip(b"/")):
+        if origin_of(url) != origin_of(base) or not url.raw_path.startswith(base.raw_path.rstrip(b"/") + b"/"):
             raise SourceError(f"its path leads out of {self.host}")
         return url
 
@@ -126,7 +127,8 @@ class Pinned:
                     raise AnswerLost(f"{self.host} answered compressed, which was not asked for")
                 kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
                 name = _filename(response.headers.get("content-disposition", ""))
-                return Answer(response.status_code, kind, await self._capped(response), name)
+                charset = response.charset_encoding or ""
+                return Answer(response.status_code, kind, await self._capped(response), name, charset)
 
     @asynccontextmanager
     async def _client(self, hop: Hop) -> Any:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, runtime_checkable
 
-from agent.sources.confirming import Confirm, asking
+from agent.sources.confirming import Confirm, asking, idle
 from agent.sources.names import legal_names
 from agent.tools import Tool
 from agent.tools.errors import EffectUnknownError, ToolExecutionError
 from agent.tools.outcome import ToolOutcome
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,14 +39,23 @@ def provided(
 ) -> list[Tool]:
     """The listed definitions as tools that can be run: each calls `provider.execute_tool` by its listed name.
 
-    `namespace` goes before every name, as in `files-read`; `confirm` says which ask first.
+    `namespace` goes before every name, as in `files-read`; `confirm` says which ask first. A provider whose source
+    calls its tools otherwise than it lists them has a method `own_name`, from the listed name to the source's own.
     """
     listed = list(tools)
     names = legal_names([tool.name for tool in listed], namespace)
+    own_name: Callable[[str], str] = getattr(provider, "own_name", lambda name: name)
+    own = {tool.name: own_name(tool.name) for tool in listed}
+    if unused := idle(confirm, [*own.values(), *names.values()]):
+        log.warning("source.confirm_matches_nothing", extra={"source": _name(provider), "patterns": unused})
     return [
-        asking(replace(tool, name=names[tool.name], function=_calls(provider, tool)), tool.name, confirm)
+        asking(replace(tool, name=names[tool.name], function=_calls(provider, tool)), own[tool.name], confirm)
         for tool in listed
     ]
+
+
+def _name(provider: ToolProviderProtocol) -> str:
+    return str(getattr(provider, "name", "")) or type(provider).__name__
 
 
 def _calls(provider: ToolProviderProtocol, tool: Tool) -> Callable[..., Coroutine[Any, Any, Any]]:

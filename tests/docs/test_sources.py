@@ -9,6 +9,7 @@ from pathlib import Path
 
 from agent.sources import mcp, openapi
 from agent.sources.names import MAX_DESCRIPTION_CHARS, MAX_TOOLS
+from agent.sources.schemas import MAX_PATTERNS
 from config.loader import load_settings
 from config.sources import OPEN_SECONDS
 
@@ -57,3 +58,4 @@ def test_the_numbers_of_the_page_are_those_of_the_code() -> None:
     assert f"Connecting may take {mcp.CONNECT_SECONDS:g} seconds" in PAGE
     assert f"up to {openapi.MAX_ANSWER_BYTES // 1_000_000} MB" in PAGE
     assert f"cut to {openapi.MAX_ERROR_CHARS} characters" in PAGE
+    assert f"more than {MAX_PATTERNS} in a schema" in PAGE

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -131,3 +132,42 @@ def test_silent_source_holds_nobody_up(opened: Open):
 
     _, why = opened(Silent([]), seconds=0.05)
     assert why == {"0": "gave no answer within 0.05 s"}
+
+
+def test_source_that_was_away_for_days_is_there_when_it_answers(opened: Open, monkeypatch: pytest.MonkeyPatch):
+    """However often it failed: pauses do not grow until no number holds them."""
+    monkeypatch.setattr(live, "LONGEST_PAUSE_SECONDS", 0.001)
+    registry, _ = opened(Provider(*[SourceUnreachable("down")] * 1_100, ["back"]))
+    assert registry.replaced.acquire(timeout=60)
+    assert registry.names == ["s0-back"]
+
+
+def test_keeping_outlives_what_a_source_waited_for(opened: Open):
+    """A cancellation that was not meant for who keeps it is a failure like others."""
+
+    class Cancelled(Provider):
+        async def list_tools(self) -> list[Tool]:
+            tools = await super().list_tools()
+            if not tools:
+                raise asyncio.CancelledError
+            return tools
+
+    registry, why = opened(Cancelled([], ["a"]))
+    assert why == {"0": "CancelledError"}
+    assert registry.replaced.acquire(timeout=30)
+    assert registry.names == ["s0-a"]
+
+
+def test_keeping_outlives_a_watch_that_fails(opened: Open):
+    """It goes on as if nothing had been said."""
+
+    class Unwatched(Provider):
+        failures = 2
+
+        def watch(self, changed: Callable[[], None]) -> None:
+            self.failures -= 1
+            if self.failures > 0:
+                raise ZeroDivisionError
+
+    registry, _ = opened(Unwatched(["a"]))
+    assert registry.names == ["s0-a"]

@@ -184,6 +184,13 @@ def test_operator_says_which_tools_ask(tiny: Tiny):
     assert ToolTag.DESTRUCTIVE in some["wipe"].metadata.tags
 
 
+def test_patterns_that_ask_match_the_servers_own_names(tiny: Tiny, caplog):
+    """As those of `include` do: a dot need not be spelled as it is here. One that matches nothing is told."""
+    tools = tools_of(tiny(include=["odd*"]), namespace="box", confirm=["odd name.*", "wipe*"])
+    assert tools["box-odd_name_v2"].requires_approval
+    assert [(record.source, record.patterns) for record in caplog.records] == [("tiny", ["wipe*"])]
+
+
 def test_names_are_legal_and_the_call_uses_the_servers_own(tiny: Tiny):
     """A blank and a dot are no letters of a name; the namespace comes in front."""
     tools = tools_of(tiny(), namespace="box")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
+import threading
 from dataclasses import replace
 from typing import Any
 
@@ -23,12 +25,13 @@ from agent import (
     ToolParameterError,
     ToolRegistry,
 )
-from agent.sources import MockToolProvider, PythonToolProvider, ToolProviderProtocol, provided
+from agent.sources import MockToolProvider, PythonToolProvider, ToolProviderProtocol, provided, schemas
 from agent.sources.errors import SourceError
 from agent.sources.names import legal_names
 from agent.sources.protocol import UnclearOutcome
-from agent.sources.schemas import UnusableSchema, outside_schema
+from agent.sources.schemas import MAX_PATTERNS, UnusableSchema, outside_schema
 from agent.tools import ToolOutcome
+from tests.agent.sources import pets
 
 
 def add(a: int, b: int = 1) -> int:
@@ -260,3 +263,31 @@ def test_older_drafts_keep_their_meaning(end: str):
         tool = Tool("t", "d", outside_schema(schema))
         with pytest.raises(ToolParameterError):
             tool.validate({"a": wrong})
+
+
+@pytest.mark.parametrize(("number", "kept"), [(25, MAX_PATTERNS), (2_000, None)])
+def test_patterns_take_no_time_without_end(monkeypatch: pytest.MonkeyPatch, number: int, kept: int | None):
+    """Each may take a tenth of a second to read: a few are, and none of a schema that is too large."""
+    read: list[str] = []
+    monkeypatch.setattr(schemas, "linear_search", read.append)
+    patterns = {f"a{n}": {"type": "string", "pattern": f"a{n}"} for n in range(number)}
+    with contextlib.nullcontext() if kept else pytest.raises(UnusableSchema, match="more than 30000 characters"):
+        outside_schema({"properties": patterns})
+    assert len(read) == (kept or 0)
+
+
+@pytest.mark.parametrize("kind", ["mcp", "openapi"])
+def test_schemas_of_others_are_not_read_on_the_loop(monkeypatch: pytest.MonkeyPatch, tmp_path, tiny, kind: str):
+    """Whatever they hold, it goes on with the other sources."""
+    threads: set[int] = set()
+    real = schemas.outside_schema
+
+    def noted(schema: Any) -> Any:
+        threads.add(threading.get_ident())
+        return real(schema)
+
+    monkeypatch.setattr(f"agent.sources.{kind}.outside_schema", noted)
+    provider = tiny() if kind == "mcp" else pets.provider(tmp_path)
+    assert asyncio.run(provider.list_tools())
+    assert threads
+    assert threading.get_ident() not in threads
