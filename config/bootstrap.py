@@ -31,6 +31,7 @@ from channels.types import Conversation, Turn
 from config.embedded import running_url
 from config.keys import secret_keys
 from config.loader import ConfigError
+from config.providers import is_remote
 from config.schema import (
     AnyChannel,
     ConsoleSettings,
@@ -41,7 +42,7 @@ from config.schema import (
     WhatsAppSettings,
 )
 from config.selection import build_selector, misnamed
-from config.sources import OpenTools, is_remote, open_tools
+from config.sources import OpenTools, open_tools
 from pending import InMemoryPendingStore, RedisPendingStore, RegexConfirmParser
 from pending.audit.auditor import Auditor
 from pending.audit.ledger import FILE as LEDGER
@@ -362,7 +363,7 @@ def _follow(toolbox: OpenTools, settings: Settings, agents: Mapping[str, Channel
             for agent in agents.values():
                 agent.store.register_executor_factory(kind, factory)
 
-    Reload(toolbox.loaded, settings.origin.folder, replaced).start()
+    Reload(toolbox.watched, settings.origin.folder, replaced).start()
 
 
 def _voice(agents: Mapping[str, ChannelAgent]) -> Voice:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.tools import ToolTag
+from agent.tools import ToolExecutionError, ToolTag
 from config.bootstrap import describe, load_toolbox, terminal_agent
 from config.loader import ConfigError, load_settings
 from config.schema import Settings
@@ -146,6 +146,16 @@ MISTAKES = {
     "secret out of place": ("tools:\n  - openapi: a\n    confirm: ${SECRET}", "(it is what ${SECRET} says)"),
 }
 TOOL = 'from agent import tool\n@tool()\ndef good() -> str:\n    """Do good."""\n    return ""\n'
+SLOW = """
+import threading
+from agent import tool
+@tool()
+def slow() -> str:
+    '''Take long.'''
+    threading.Event().wait(30)
+    return ""
+"""
+FACTORY = "from pending.proposals import executor_factory\n@executor_factory('wipe')\ndef rebuild(action): ...\n"
 DOCUMENT = {"openapi": "3.1.0", "servers": [{"url": "https://a.example.com"}], "paths": {"/a": {"get": {}, "post": {}}}}
 
 
@@ -191,6 +201,42 @@ def test_module_section_prefixes_and_chooses(file: Path):
     """`module` is a string's section, with what every section has."""
     loaded = open_tools(settings(file, "tools: [{module: good.py, namespace: desk, confirm: always}]")).tools
     assert [(tool.name, tool.requires_approval) for tool in loaded] == [("desk-good", True)]
+
+
+@pytest.mark.parametrize(
+    "source", ["{module: slow.py, timeout: 0.01}", "{module: slow.py, namespace: a, timeout: 0.01}"]
+)
+def test_timeout_of_a_section_is_that_of_its_tools(file: Path, source: str):
+    """Also of a sync one, which its thread may never leave."""
+    (file.parent / "slow.py").write_text(SLOW)
+    (slow,) = open_tools(settings(file, f"tools: [{source}]")).tools
+    with pytest.raises(ToolExecutionError, match=r"gave no result within 0\.01 seconds"):
+        slow.run_raw({})
+
+
+def test_timeout_of_a_toolbox_is_that_of_its_tools(file: Path):
+    """As of every source; those of others keep theirs."""
+    loaded = open_tools(settings(file, "tools: [good.py, {toolbox: [calculator], timeout: 7}]")).tools
+    assert {tool.name: tool.metadata.timeout for tool in loaded} == {"good": None, "calculate": 7}
+
+
+def test_tool_that_two_sources_have_counts_once(file: Path, monkeypatch: pytest.MonkeyPatch):
+    """A module may import another's, or be named twice."""
+    monkeypatch.syspath_prepend(file.parent)
+    (file.parent / "base_of_sources.py").write_text(TOOL + FACTORY)
+    (file.parent / "again.py").write_text("from base_of_sources import good, rebuild")
+    text = "tools: [base_of_sources, again.py, base_of_sources, {module: base_of_sources}]"
+    opened = open_tools(settings(file, text))
+    assert ([tool.name for tool in opened.tools], list(opened.executor_factories)) == (["good"], ["wipe"])
+    assert opened.problems == ()
+
+
+def test_two_that_rebuild_the_same_are_told(file: Path):
+    """Which of them a yes would run must never be luck."""
+    for name in ("one.py", "two.py"):
+        (file.parent / name).write_text(FACTORY)
+    with pytest.raises(ConfigError, match=r":1:17: tools: cannot load tools from 'two.py': 'wipe' is defined twice"):
+        describe(settings(file, "tools: [one.py, two.py]"))
 
 
 def test_document_in_a_file_needs_nobody(file: Path):
