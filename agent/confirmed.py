@@ -12,6 +12,7 @@ from agent.providers.wording import tell_result
 from agent.tools.errors import EffectUnknownError, ToolExecutionError
 from agent.tools.tool import Tool, serialise
 from pending.action import Executor, PendingAction, canonical_json
+from pending.executors import EffectFailed
 from pending.proposals import ExecutorFactory
 from pending.results import PendingConfirmation
 from pending.store import BasePendingStore
@@ -78,10 +79,19 @@ def _runs(tool: Tool, config: Callable[[], AgentConfig]) -> ExecutorFactory:
                 return _told(tool, await tool.ainvoke(action.args))
             except EffectUnknownError as exc:  # "failed" would say more than anybody knows
                 raise CutOff(str(exc)) from exc
+            except ToolExecutionError as exc:
+                if _is_a_fault(exc):
+                    raise
+                raise EffectFailed(str(exc)) from exc
 
         return execute
 
     return factory
+
+
+def _is_a_fault(exc: ToolExecutionError) -> bool:
+    """Whether the tool's code broke, in a way that it did not say: its author needs the traceback."""
+    return exc.error is not None and not isinstance(exc.error, TimeoutError)
 
 
 def _refusal(tool: Tool, action: PendingAction, config: AgentConfig) -> str:

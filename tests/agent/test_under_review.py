@@ -6,7 +6,18 @@ from dataclasses import replace
 
 import pytest
 
-from agent import Agent, AgentConfig, ChannelAgent, ScriptedProvider, Tool, ToolCall, ToolPolicy, ToolRegistry, tool
+from agent import (
+    Agent,
+    AgentConfig,
+    ChannelAgent,
+    ScriptedProvider,
+    Tool,
+    ToolCall,
+    ToolExecutionError,
+    ToolPolicy,
+    ToolRegistry,
+    tool,
+)
 from agent.tools.metadata import ToolMetadata, ToolTag
 
 RAN: list[tuple[str, int]] = []
@@ -91,3 +102,28 @@ def test_what_is_too_much_to_agree_to_is_told_to_the_model():
     assert "at most 16,000 are read" in result.messages[2].content
     desk.ask_channel("ana", "yes")
     assert RAN == []
+
+
+@pytest.mark.parametrize(
+    ("failure", "told"),
+    [
+        (ToolExecutionError("the printer is off", tool_name="print_out"), False),
+        (TimeoutError(), False),
+        (KeyError("x"), True),
+    ],
+)
+def test_a_failure_that_says_what_it_is_needs_no_traceback(caplog, failure: Exception, told: bool):
+    """One line names it; where the tool's code broke, its author sees where."""
+
+    @tool
+    def print_out() -> str:
+        """Print it."""
+        raise failure
+
+    config = AgentConfig(tool_policy=ToolPolicy(review=["*"]))
+    bot = ChannelAgent(Agent([print_out], ScriptedProvider([ToolCall("print_out", {})]), config))
+    bot.ask_channel("ana", "print")
+    assert "failed" in bot.ask_channel("ana", "yes").content
+    (record,) = [record for record in caplog.records if record.message == "pending.failed"]
+    assert bool(record.exc_info) is told
+    assert told or str(failure) in record.why
