@@ -39,7 +39,7 @@ def explain(
     Nothing is run but the tool's preview. Exit status: 0 when it would run or ask, 1 when it never would, 2 when there
     is nothing to explain.
     """
-    from config.bootstrap import load_toolbox
+    from config.agents import load_tools_of
     from config.explanation import BadQuestionError
     from config.explanation import explain as explained
     from config.loader import ConfigError, default_config, load_settings
@@ -47,12 +47,12 @@ def explain(
     os.environ.setdefault("SAYSO_DATA", str(data))
     try:
         settings = load_settings(config or default_config())
-        toolbox = load_toolbox(settings, remote=True)
-        toolbox.close()
-        for problem in toolbox.problems:
+        opened = load_tools_of(settings, remote=True)
+        opened.close()
+        for problem in opened.problems:
             click.echo(problem, err=True)
-        given = _read(args, next((each for each in toolbox.tools if each.name == tool), None))
-        answer = explained(settings, toolbox, channel or next(iter(settings.channels)), user, tool, given)
+        given = _read(args, next((each for each in opened.tools if each.name == tool), None))
+        answer = explained(settings, opened, channel or next(iter(settings.channels)), user, tool, given)
     except (ConfigError, BadQuestionError) as exc:
         _refuse(str(exc))
     click.echo(json.dumps(asdict(answer), indent=2, ensure_ascii=False) if as_json else "\n".join(_lines(answer)))

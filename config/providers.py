@@ -19,10 +19,11 @@ def is_remote(source: AnySource) -> bool:
 
 def provider_of(source: McpSource | OpenApiSource, folder: Path) -> McpToolProvider | OpenApiToolProvider:
     """Who lists and runs the tools of a section; relative paths start at the folder."""
-    return _mcp(source, folder) if isinstance(source, McpSource) else _openapi(source, folder)
+    return mcp_provider(source, folder) if isinstance(source, McpSource) else _openapi(source, folder)
 
 
-def _mcp(source: McpSource, folder: Path) -> McpToolProvider:
+def mcp_provider(source: McpSource, folder: Path) -> McpToolProvider:
+    """Who asks this MCP server; it is not asked yet."""
     server = source.mcp
     command, *args = server.command or [""]
     return McpToolProvider(

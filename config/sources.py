@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import atexit
 import fnmatch
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
-from agent.sources import McpToolProvider, provided
+from agent.sources import provided
 from agent.sources.confirming import asking
 from agent.sources.errors import SourceError
 from agent.sources.live import LiveSource, LiveSources
@@ -19,7 +21,7 @@ from agent.tools.errors import ToolError, ToolLoadError
 from agent.tools.loader import claim
 from agent.tools.reload import Watched
 from config.loader import ConfigError
-from config.providers import is_remote, provider_of
+from config.providers import is_remote, mcp_provider, provider_of
 from config.schema import AnySource, McpSource, ModuleSource, OpenApiSource, Settings, SourceSettings, ToolboxSource
 from pending.proposals import ExecutorFactory
 from workers.offload import run_sync
@@ -62,8 +64,9 @@ class OpenTools:
         self._brought[source] = brought
 
     def close(self) -> None:
-        """Leave all remote sources."""
+        """Leave all remote sources. Idempotent."""
         if self.live is not None:
+            atexit.unregister(self.live.close)
             self.live.close()
 
 
@@ -100,21 +103,19 @@ def open_tools(
     if wrong and strict:
         raise ConfigError(wrong)
     live = _live(settings, opened.registry) if remote else None
+    if live:
+        atexit.register(live.close)  # whoever is refused later leaves them too
     unreached = _unreached(settings, live, seconds) if live else []
     return replace(opened, problems=(*wrong, *unreached), live=live)
 
 
-def own_names(source: SourceSettings, folder: Path) -> list[str]:
+def own_names(source: McpSource | OpenApiSource | ToolboxSource | ModuleSource, folder: Path) -> list[str]:
     """What a source calls all its tools, also those that are left out. Raises ToolError, when it cannot be asked."""
     whole = source.model_copy(update={"include": None, "exclude": [], "namespace": None})
-    if not isinstance(whole, McpSource | OpenApiSource):
+    if not isinstance(whole, McpSource):
         return [tool.name for tool in _loaded(whole, folder).tools]
-    provider = provider_of(whole, folder)
-    try:
+    with closing(mcp_provider(whole, folder)) as provider:
         return [tool.name for tool in run_sync(provider.list_tools())]
-    finally:
-        if isinstance(provider, McpToolProvider):
-            provider.close()
 
 
 def _open(opened: OpenTools, settings: Settings, index: int, source: AnySource) -> list[str]:
@@ -133,7 +134,7 @@ def _open(opened: OpenTools, settings: Settings, index: int, source: AnySource) 
     return [*wrong, *held.problems]
 
 
-def _loaded(source: AnySource | SourceSettings, folder: Path, *, again: bool = False) -> LoadedTools:
+def _loaded(source: AnySource, folder: Path, *, again: bool = False) -> LoadedTools:
     match source:
         case str():
             return load_tools(source, folder, again=again)

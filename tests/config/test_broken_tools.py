@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from agent.tools.reload import Reload
-from config.bootstrap import bootstrap, describe, terminal_agent
+from config.agents import terminal_agent
+from config.bootstrap import bootstrap
+from config.description import describe
 from config.loader import ConfigError, load_settings
 from config.sources import OpenTools, open_tools
 
@@ -40,8 +42,8 @@ def desk(tmp_path: Path) -> Path:
 def test_the_bot_answers_with_the_rest_and_every_problem_is_told(desk: Path):
     """Line of the YAML, line of the file, and what to do: import error, wrong path, a name twice, no document."""
     told: list[str] = []
-    agent = terminal_agent(load_settings(desk, {}), data=desk.parent, channel=None, tell=told.append)
-    assert agent.ask_channel("ana", "/greet name=Ana").content == "hello Ana"
+    with terminal_agent(load_settings(desk, {}), data=desk.parent, channel=None, tell=told.append) as agent:
+        assert agent.ask_channel("ana", "/greet name=Ana").content == "hello Ana"
     broken, path, twice, document = told
     assert broken.startswith(f"{desk}:3:5: tools: cannot load tools from './broken.py'")
     assert "broken.py, line 2: ModuleNotFoundError" in broken
