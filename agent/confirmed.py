@@ -80,18 +80,15 @@ def _runs(tool: Tool, config: Callable[[], AgentConfig]) -> ExecutorFactory:
             except EffectUnknownError as exc:  # "failed" would say more than anybody knows
                 raise CutOff(str(exc)) from exc
             except ToolExecutionError as exc:
-                if _is_a_fault(exc):
+                if isinstance(exc.error, TimeoutError):  # whatever it waited for may still be done
+                    raise CutOff(str(exc)) from exc
+                if exc.error is not None:  # its code broke, in a way that it did not say: its author needs to see where
                     raise
                 raise EffectFailed(str(exc)) from exc
 
         return execute
 
     return factory
-
-
-def _is_a_fault(exc: ToolExecutionError) -> bool:
-    """Whether the tool's code broke, in a way that it did not say: its author needs the traceback."""
-    return exc.error is not None and not isinstance(exc.error, TimeoutError)
 
 
 def _refusal(tool: Tool, action: PendingAction, config: AgentConfig) -> str:
