@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from agent.compression import Compressor
 from agent.config import AgentConfig
@@ -13,10 +14,10 @@ from agent.journal import UNCLEAR, CallOutcome, Journal, digest
 from agent.messages import ToolCall
 from agent.one_call import Asked, run_call
 from agent.result_cache import CachedResult, remember
-from agent.results import shown
 from agent.tools.artifacts import collect_artifacts
 from agent.tools.errors import ToolError
 from agent.tools.registry import Call, batches, unknown_tool
+from agent.tools.results import shown
 from agent.tools.screening import screen
 from agent.tools.timers import collect_timers, restore_timers
 from agent.tools.tool import Tool
@@ -111,7 +112,7 @@ class _Calls:
 
     async def _run(self, at: int) -> CallOutcome:
         asked = self.asked[at]
-        if _is_among(self.calls[at], self.unclear):
+        if self._repeats_unclear(at):
             return await self.journal.keep(at, CallOutcome(self.calls[at], UNCLEAR))
         if isinstance(asked, CallOutcome):
             return await self.journal.keep(at, asked)
@@ -132,28 +133,34 @@ class _Calls:
 
     async def _finished(self, at: int, asked: Asked, made: CallOutcome, raw: str, key: str) -> CallOutcome:
         """The outcome as the model sees it, compressed where it is too long, and kept for the next time."""
-        compressed = ""
+        kept = CachedResult(raw)
         if self.compressor is not None and not made.ends and self.compressor.is_due(raw):
             if self._only_once(at):  # whoever takes over during the summary must know how the call ended
                 made = await self.journal.keep(at, made)
                 await self.journal.save()
             summary = await self.compressor.compress(asked.tool.name, raw)
-            content = await shown(asked.tool, raw, summary)
+            content = await shown(asked.tool, raw, summary=summary.text, mark=summary.mark)
             made = replace(made, content=content, raw_digest=digest(raw), usage=summary.usage)
-            compressed = content if summary.mark else ""
+            kept = CachedResult(raw, summary.text, summary.mark) if summary.mark else kept
             if summary.failed:
                 return made
         if key and not (made.artifacts or made.proposals or made.timers):
-            await _remember(asked.tool, key, CachedResult(raw, compressed), self.config)
+            await _remember(asked.tool, key, kept, self.config)
         return made
 
     def _only_once(self, at: int) -> bool:
         """Whether the call acts at once, and nobody promised that it may act again."""
         asked = self.asked[at]
-        if isinstance(asked, CallOutcome) or asked.tool.repeatable or _is_among(asked.call, self.unclear):
+        if isinstance(asked, CallOutcome) or asked.tool.repeatable or self._repeats_unclear(at):
             return False
         word = asked.decision.decision
         return word == "allow" or (word == "review" and not in_channel_run())
+
+    def _repeats_unclear(self, at: int) -> bool:
+        """Whether it does what an unclear call may have done: for another reason, or in another spelling, too."""
+        call = self.calls[at]
+        same = [other for other in self.unclear if other.tool_name == call.tool_name]
+        return any(_deed(other, self.tools) == _deed(call, self.tools) for other in same)
 
 
 async def _stopped(tasks: Sequence[asyncio.Task[CallOutcome]]) -> None:
@@ -163,8 +170,12 @@ async def _stopped(tasks: Sequence[asyncio.Task[CallOutcome]]) -> None:
         await asyncio.wait(tasks, timeout=STOP_SECONDS)
 
 
-def _is_among(call: ToolCall, calls: Sequence[ToolCall]) -> bool:
-    return any((call.tool_name, call.parameters) == (other.tool_name, other.parameters) for other in calls)
+def _deed(call: ToolCall, tools: Mapping[str, Tool]) -> Mapping[str, Any]:
+    """The arguments that a call comes to; as they are given where its tool refuses them."""
+    try:
+        return tools[call.tool_name].validate_json(call.parameters)
+    except (KeyError, ToolError):
+        return call.parameters
 
 
 async def _remember(tool: Tool, key: str, result: CachedResult, config: AgentConfig) -> None:

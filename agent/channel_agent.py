@@ -395,7 +395,7 @@ class ChannelAgent:
         proposal = propose([replace(action, requested_at=case.received_at) for action in run.proposals])
         content = words.model_away() if result.stop_reason == "provider_error" else result.content
         # Whatever the model makes of it, the person hears of what may have been done.
-        told = _joined([preface, *(words.unknown(call.tool_name) for call in result.unclear)])
+        told = _joined([preface, *(words.unknown(call.tool_name) for call in result.unclear), *result.beside])
         change = self._change(case, proposal, _Parts(told, content, files))
         if book and result.stop_reason != "provider_error":  # which is told as "nothing was done"
             change = replace(change, timers=tuple(book.added), silenced=tuple(book.silenced))

@@ -66,7 +66,8 @@ class Compressor:
         """
         usage = UsageStats()
         try:
-            answer, usage = await acall(self._provider, self._request(tool_name, raw))
+            answer, spent = await acall(self._provider, self._request(tool_name, raw))
+            usage = spent or usage
             text = self._checked(answer, usage)
         except Exception as exc:  # noqa: BLE001  # a summary must never cost an answer
             self._warn(tool_name, exc)
@@ -97,6 +98,8 @@ class Compressor:
 
     def _beginning(self, raw: str, usage: UsageStats) -> Summary:
         mark = f"[truncated from {len(raw)} chars; compression failed] "
+        if len(mark) + self._threshold >= len(raw):  # it would be no shorter
+            return Summary("", raw, usage, failed=True)
         return Summary(mark, raw[: self._threshold], usage, failed=True)
 
     def _warn(self, tool_name: str, error: Exception) -> None:

@@ -86,7 +86,7 @@ class AgentResult:
 
     `messages` is the transcript of this run alone, the user's words included: what a conversation's history grows by.
     `unclear` are the calls of which nobody knows how they ended: a killed attempt at this run had begun them, or who
-    was asked never answered.
+    was asked never answered. `beside` is what terminal tools said in the same answer as a proposal, which ends the run.
     """
 
     content: str
@@ -97,3 +97,4 @@ class AgentResult:
     messages: tuple[Message, ...] = ()
     stop_reason: StopReason = "answer"
     unclear: tuple[ToolCall, ...] = ()
+    beside: tuple[str, ...] = ()

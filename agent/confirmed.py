@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import fields, is_dataclass
 from typing import Any
+
+from pydantic import BaseModel
 
 from agent.config import AgentConfig
 from agent.decision import decide
 from agent.providers.wording import tell_result
 from agent.tools.errors import EffectUnknownError, ToolExecutionError
 from agent.tools.tool import Tool, serialise
-from pending.action import Executor, PendingAction, canonical_json
+from pending.action import Executor, PendingAction, canonical_json, compute_args_digest
 from pending.executors import EffectFailed
 from pending.proposals import ExecutorFactory
 from pending.results import PendingConfirmation
@@ -38,6 +41,17 @@ class ToolKinds:
         for tool in self._known.values():
             self._register(tool)
         store.executors.keep_fresh(self._look_again)
+        store.executors.guard(self._may_run)
+
+    def _may_run(self, action: PendingAction) -> bool:
+        """Whatever would run for it, also a factory or a closure of the author's own: not against the policy of now,
+        and not what another version of its tool has shown.
+        """
+        tool = self._known.get(action.kind)
+        refusal = _policy_refusal(tool, action, self._config()) if tool else ""
+        if refusal:
+            log.warning(refusal, extra={"kind": action.kind, "pending": action.pending_action_id})
+        return not refusal
 
     def _look_again(self, kind: str) -> None:
         tool = next((tool for tool in self._tools() if tool.name == kind), None)
@@ -54,14 +68,14 @@ class ToolKinds:
     def _register(self, tool: Tool) -> None:
         """What every tool brings to the store: how it runs, how it is undone, and whom to ask after a crash."""
         executors = self._store.executors
-        executors.register_tool(tool.name, _runs(tool, self._config))
+        executors.register_tool(tool.name, _runs(tool))
         if tool.undo is not None:
             executors.register_undo(tool.name, _undoes(tool), tool.undo_seconds)
         if tool.reconcile is not None:
             executors.register_reconciler(tool.name, tool.reconcile)
 
 
-def _runs(tool: Tool, config: Callable[[], AgentConfig]) -> ExecutorFactory:
+def _runs(tool: Tool) -> ExecutorFactory:
     """The executor factory every tool has: run this tool with the recorded arguments, validated again.
 
     No model reads the result, so a typed one is put into words here. A tool that is not the one whose preview was
@@ -69,7 +83,7 @@ def _runs(tool: Tool, config: Callable[[], AgentConfig]) -> ExecutorFactory:
     """
 
     def factory(action: PendingAction) -> Executor | None:
-        refusal = _refusal(tool, action, config())
+        refusal = _refusal(tool, action)
         if refusal:
             log.warning(refusal, extra={"kind": tool.name, "pending": action.pending_action_id})
             return None
@@ -91,22 +105,56 @@ def _runs(tool: Tool, config: Callable[[], AgentConfig]) -> ExecutorFactory:
     return factory
 
 
-def _refusal(tool: Tool, action: PendingAction, config: AgentConfig) -> str:
+def _policy_refusal(tool: Tool, action: PendingAction, config: AgentConfig) -> str:
+    """The event that is logged where nothing may run for this action; "" where something may."""
+    if action.version and action.version != tool.version:
+        return "pending.other_version"
+    return "pending.denied" if decide(tool, action.args, config).decision == "deny" else ""
+
+
+def _refusal(tool: Tool, action: PendingAction) -> str:
     """The event that is logged where a tool must not run for this action; "" where it may."""
     if action.version != tool.version:
         return "pending.other_version"
-    if _without_order(tool.validate_json(action.args)) != _without_order(action.args):
-        return "pending.other_arguments"  # its definition changed: it would run with what nobody has seen
-    if decide(tool, action.args, config).decision == "deny":
-        return "pending.denied"
-    return ""
+    # A definition that changed would run with what nobody has seen.
+    return "" if is_same_call(tool, action.args) else "pending.other_arguments"
 
 
-def _without_order(value: Any) -> Any:
-    """The value with its lists sorted: what is a set to the tool is written down in any order."""
+def is_same_call(tool: Tool, recorded: dict[str, Any]) -> bool:
+    """Whether the tool would run with what is recorded: exactly, but for the order in which a set was written down."""
+    written = tool.validate_json(recorded)
+    if canonical_json(written) == canonical_json(recorded):
+        return True
+    values = tool.validate(recorded)
+    return written.keys() == recorded.keys() and all(
+        canonical_json(written[name]) == canonical_json(recorded[name])
+        or (_holds_a_set(values.get(name)) and _unordered(written[name]) == _unordered(recorded[name]))
+        for name in written
+    )
+
+
+def _holds_a_set(value: Any) -> bool:
+    """Whether there is one in it, at whatever depth of collections, models and dataclasses."""
+    if isinstance(value, set | frozenset):
+        return True
+    if is_dataclass(value):
+        return any(_holds_a_set(getattr(value, each.name)) for each in fields(value))
+    if isinstance(value, BaseModel):
+        return any(map(_holds_a_set, value.__dict__.values()))
+    return any(map(_holds_a_set, value.values() if isinstance(value, dict) else _items(value)))
+
+
+def _items(value: Any) -> Sequence[Any]:
+    return value if isinstance(value, list | tuple) else ()
+
+
+def _unordered(value: Any) -> str:
+    """A digest of the value in which the order of lists makes no difference."""
     if isinstance(value, dict):
-        return {key: _without_order(each) for key, each in value.items()}
-    return sorted(map(canonical_json, map(_without_order, value))) if isinstance(value, list) else value
+        return compute_args_digest({key: _unordered(each) for key, each in value.items()})
+    if isinstance(value, list):
+        return compute_args_digest({"list": sorted(map(_unordered, value))})
+    return compute_args_digest({"value": value})
 
 
 def _told(tool: Tool, value: Any) -> str:

@@ -151,6 +151,7 @@ class Agent:
         run.messages += [answer, *(outcome.message for outcome in outcomes)]
         run.artifacts += [artifact for outcome in outcomes for artifact in outcome.artifacts]
         run.unclear += [outcome.call for outcome in outcomes if outcome.unclear]
+        run.closings += [outcome.closing for outcome in outcomes if outcome.ends == "terminal"]
         run.usage = sum((outcome.usage for outcome in outcomes), UsageStats()) + run.usage
         run.tool_calls += answer.tool_calls
         return _ending(outcomes)
@@ -168,6 +169,8 @@ class _Run:
     usage: UsageStats = field(default_factory=UsageStats)
     tool_calls: list[ToolCall] = field(default_factory=list)
     unclear: list[ToolCall] = field(default_factory=list)
+    #: What terminal tools said.
+    closings: list[str] = field(default_factory=list)
     artifacts: list[Artifact] = field(default_factory=list)
 
     @property
@@ -186,6 +189,7 @@ class _Run:
             messages=tuple(self.messages),
             stop_reason=reason,
             unclear=tuple(self.unclear),
+            beside=tuple(self.closings) if reason == "pending" else (),
         )
 
 

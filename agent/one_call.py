@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass, replace
@@ -13,12 +14,14 @@ from agent.journal import UNCLEAR, CallOutcome, digest
 from agent.messages import ToolCall
 from agent.policy import PolicyDecision
 from agent.result_cache import cache_key, recalled
-from agent.results import shown
 from agent.tools.errors import EffectUnknownError, ToolError, ToolParameterError
+from agent.tools.results import shown
 from agent.tools.tool import Tool, serialise
 from pending.proposals import in_channel_run
 from pending.results import PendingConfirmation
 from workers.offload import in_thread, within
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,20 +73,21 @@ async def _gated(asked: Asked, config: AgentConfig) -> Ran:
         return await _ran_or_cached(asked, config)
     if in_channel_run():
         return Ran(await _proposed(asked, await _asked_for(asked, config)))
-    shown, params = _shown_to_person(asked)
-    await confirmed(tool, shown, decision.reason, config)
+    approved, params = _shown_to_person(asked)
+    await confirmed(tool, approved, decision.reason, config)
     return await _ran(asked, config, params=params)
 
 
 async def _asked_for(asked: Asked, config: AgentConfig) -> Any:
-    """The proposal of a call. A preview has the time that its tool has."""
+    """The proposal of a call. A preview has the time that its tool has; one that comes later asks for nothing."""
     tool, limits = asked.tool, (config.tool_timeout_seconds, asked.tool.metadata.timeout)
     limit = within(min((seconds for seconds in limits if seconds is not None), default=None))
     try:
         async with limit:
-            return await in_thread(lambda: tool.propose(asked.call.parameters, reason=asked.decision.reason))
+            draft = await in_thread(lambda: tool.draft(asked.call.parameters))
     except TimeoutError as exc:
         raise RefusedError(f"the preview of {tool.name!r} took too long: nothing was asked for") from exc
+    return draft.propose(asked.decision.reason)
 
 
 def _shown_to_person(asked: Asked) -> tuple[dict[str, Any], Mapping[str, Any]]:
@@ -107,7 +111,10 @@ async def _ran_or_cached(asked: Asked, config: AgentConfig) -> Ran:
     if hit is None:
         return await _ran(asked, config, key)
     outcome = await _result(asked, hit.raw, config)
-    return Ran(said(asked.call, hit.compressed, hit.raw) if hit.compressed and not outcome.ends else outcome)
+    if not hit.compressed or outcome.ends or not config.tool.compress_results:
+        return Ran(outcome)
+    content = await shown(asked.tool, hit.raw, summary=hit.compressed, mark=hit.mark)
+    return Ran(said(asked.call, content, hit.raw))
 
 
 async def _ran(asked: Asked, config: AgentConfig, key: str = "", *, params: Mapping[str, Any] | None = None) -> Ran:
@@ -132,10 +139,18 @@ async def timed(call: ToolCall, tool: Tool, config: AgentConfig) -> Any:
 
 async def _result(asked: Asked, raw: str, config: AgentConfig) -> CallOutcome:
     """What the tool gave, and whether the run ends with it. The stop condition sees it before screening."""
-    stops = config.stop_condition is not None and config.stop_condition(asked.tool.name, raw)
-    ends = stops or asked.tool.terminal
+    ends = _stops(config, asked.tool.name, raw) or asked.tool.terminal
     outcome = said(asked.call, await shown(asked.tool, raw, whole=ends), raw)
     return replace(outcome, ends="terminal", closing=outcome.content) if ends else outcome
+
+
+def _stops(config: AgentConfig, name: str, raw: str) -> bool:
+    """One that fails stops nothing: the tool has acted, and its result must not be lost."""
+    try:
+        return config.stop_condition is not None and bool(config.stop_condition(name, raw))
+    except Exception:
+        log.exception("agent.stop_condition_failed", extra={"tool": name})
+        return False
 
 
 async def _proposed(asked: Asked, value: Any) -> CallOutcome:

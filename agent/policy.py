@@ -11,6 +11,8 @@ from decimal import Decimal, InvalidOperation
 from fnmatch import fnmatchcase
 from typing import Any, Literal
 
+from pending.unseen import UNSEEN
+
 Decision = Literal["allow", "review", "deny"]
 #: The lists of a policy, in the order in which they are read.
 RuleKind = Literal["deny", "deny_when", "review", "allow"]
@@ -19,10 +21,8 @@ Source = Literal["rule", "unknown", "requires_approval", "destructive", "no_poli
 
 #: What a boolean may be called, so that a pattern finds it however a model, Python or JSON wrote it.
 _WORDS = {True: ("true", "yes", "on", "y", "t", "1"), False: ("false", "no", "off", "n", "f", "0")}
-#: Marks that nobody sees, and that would keep a pattern from matching what is seen.
-_UNSEEN = re.compile(
-    "[\u00ad\u034f\u061c\u180e\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufe00-\ufe0f\ufeff\U000e0000-\U000e007f]"
-)
+#: What nobody sees, and ends of lines: they would keep a pattern from matching what is seen.
+_UNSEEN = re.compile(f"[{UNSEEN}\t\n\r\x0b\x0c\x85\u2028\u2029]")
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,10 +20,13 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class CachedResult:
-    """A result as its tool gave it and, if it was compressed, as the model was shown it (seed: Cache integration)."""
+    """A result as its tool gave it and, if it was compressed, its summary with the mark that says so (seed: Cache
+    integration). Neither is screened or cut yet: that is done each time it is shown.
+    """
 
     raw: str
     compressed: str = ""
+    mark: str = ""
 
 
 class ResultCache(Protocol):

@@ -7,7 +7,7 @@ import html
 import re
 import unicodedata
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from markdown_it import MarkdownIt
 from markdown_it.rules_inline import StateInline
@@ -485,6 +485,14 @@ _WINDOW = 4
 _FENCE = re.compile(r"^ {0,3}(`{3,}|~{3,})([^\n]*)$", re.MULTILINE)
 #: Spans that a cut would break: links, inline code, bold.
 _SPAN = re.compile(r"\[[^\[\]\n]*\]\([^()\s]*(?:\([^()\s]*\)[^()\s]*)*\)|`[^`\n]+`|\*\*[^*\n]+\*\*|https?://\S+")
+#: What the rest of a cut line would be read as, if it began one: a heading, a quote, a list, a rule, code, a link's
+#: address. What is escaped comes after the digits of a numbered list.
+_BLOCK_START = re.compile(
+    r"""([\ \t]*(?:\d{1,9}(?=[.)](?:\s|$))|))
+    (?=(?<=\d)[.)] | \#{1,6}(?:\s|$) | > | [-+*](?:\s|$) | ([-*_=])[\ \t]*(?:\2[\ \t]*)*$
+        | `{3} | ~{3} | \[[^\]\n]*\]:)""",
+    re.MULTILINE | re.VERBOSE,
+)
 _BOUNDARIES = (re.compile(r"\n[ \t]*\n+"), re.compile(r"\n"), re.compile(r"\s+"))
 
 
@@ -492,7 +500,8 @@ def split(md: str, limit: int, measure: Measure = len) -> list[str]:
     """Cut Markdown into pieces whose `measure` is at most `limit`.
 
     Cuts fall between paragraphs, else lines, else words, else characters. A fenced code block that must be cut is
-    closed and opened again; nothing else is added and nothing is dropped. Raises ValueError on a limit below 1.
+    closed and opened again, and the rest of a cut line that would begin a heading, list or the like is escaped; nothing
+    else is added and nothing is dropped. Raises ValueError on a limit below 1.
     """
     if limit < 1:
         raise ValueError(f"limit {limit!r} is too small: use at least 1")
@@ -513,15 +522,18 @@ class _Cut:
     opening: str
     limit: int
     measure: Measure
+    escapes: bool = True
 
     def best(self) -> tuple[str, int, str]:
+        if self.escapes and not self._fits(self.start + 1):  # no room even for that
+            return replace(self, escapes=False).best()
         if self._fits(len(self.md)):
             return self._piece(len(self.md)), len(self.md), ""
         end = self._guess() or self._furthest()
         end = next((cut for cut in self._boundaries(end) if self._fits(cut)), None) or self._character(end)
         if self.opening and not self._fits(end):
             # Not even one character fits beside the fence lines: give up the fence, never the text or the limit.
-            return _Cut(self.md, self.start, "", self.limit, self.measure).best()
+            return replace(self, opening="").best()
         return self._piece(end), end, self._open_fence(end)
 
     def _guess(self) -> int:
@@ -567,16 +579,23 @@ class _Cut:
         return self.measure(self._piece(end)) <= self.limit
 
     def _piece(self, end: int) -> str:
-        text = self.opening + self.md[self.start : end]
+        text = self.opening + self._text(end)
         fence = self._open_fence(end) if end < len(self.md) else ""
         if not fence:
             return text
         return text + ("" if text.endswith("\n") else "\n") + _marker(fence) + "\n"
 
+    def _text(self, end: int) -> str:
+        text = self.md[self.start : end]
+        if not self.escapes or self.opening or not self.start or self.md[self.start - 1] == "\n":
+            return text
+        found = _BLOCK_START.match(text)
+        return f"{found[0]}\\{text[found.end() :]}" if found and found.end() < len(text) else text
+
     def _open_fence(self, end: int) -> str:
         """The line that opened the code block a cut at `end` falls into, or ""."""
         opened = ""
-        for match in _FENCE.finditer(self.opening + self.md[self.start : end]):
+        for match in _FENCE.finditer(self.opening + self._text(end)):
             marker = match.group(1)
             if not opened:
                 opened = "" if "`" in match.group(2) and marker[0] == "`" else match.group().strip(" ") + "\n"
@@ -602,8 +621,13 @@ def _joined(text: str, cut: int) -> bool:
         or "\U0001f3fb" <= after <= "\U0001f3ff"
         or ("\ud800" <= before <= "\udbff" and "\udc00" <= after <= "\udfff")
         or (before == "\r" and after == "\n")
+        or (before == "\\" and not after.isalnum() and _backslashes_before(text, cut) % 2 == 1)
         or (_is_flag_half(after) and _flag_halves_before(text, cut) % 2 == 1)
     )
+
+
+def _backslashes_before(text: str, cut: int) -> int:
+    return cut - len(text[:cut].rstrip("\\"))
 
 
 def _flag_halves_before(text: str, cut: int) -> int:

@@ -5,23 +5,18 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import re
 import secrets
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from channels.types import storable
+from pending.unseen import readable
 
 #: Seconds a user has to answer, from the moment the preview was delivered (seed).
 DEFAULT_TTL_SECONDS = 60.0
 #: Seconds left after an "ignore" tap (seed).
 DEFAULT_IGNORE_TTL_SECONDS = 10.0
-
-#: Marks in a preview that change how the rest of it reads, and other ends of a line. Joiners stay.
-_DECEIVING = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u202a-\u202e\u2060-\u206f\ufeff]")
-_LINES = re.compile("\r\n?|[\x0b\x0c\x85\u2028\u2029]")
 
 #: Seconds a window may be open at most: records are kept for two days.
 MAX_TTL_SECONDS = 86_400.0
@@ -122,13 +117,6 @@ class PendingAction:
 
 #: Writes exact JSON in its one spelling; `canonical_json` looks whether it is exact.
 spell = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False).encode
-
-
-def readable(text: str) -> str:
-    """The text as it reads: one kind of line end, no controls, no marks that turn the rest of it around."""
-    if text.isascii() and text.isprintable():
-        return text
-    return _DECEIVING.sub("", _LINES.sub("\n", storable(text)))
 
 
 def exact(args: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -65,10 +65,15 @@ class Executors:
         self._closures: OrderedDict[str, Executor] = OrderedDict()
         self._max_closures = max_closures
         self._look_again: Callable[[str], None] | None = None
+        self._may_run: Callable[[PendingAction], bool] | None = None
 
     def keep_fresh(self, look_again: Callable[[str], None]) -> None:
         """From now on `look_again` hears of a kind right before it is used, to register anew what has changed."""
         self._look_again = look_again
+
+    def guard(self, may_run: Callable[[PendingAction], bool]) -> None:
+        """From now on nothing runs for an action that `may_run` refuses, whoever registered what would."""
+        self._may_run = may_run
 
     def register(self, kind: str, factory: ExecutorFactory) -> None:
         """From now on `factory` rebuilds the executor of this kind, also where a tool of that name would run itself."""
@@ -107,10 +112,12 @@ class Executors:
         closure = self._closures.pop(action.pending_action_id, None)
         if action.kind.removeprefix(UNDO_PREFIX) in self._gone:
             return None
-        if closure is not None:
-            return closure
-        factory = self._factories.get(action.kind) or self._of_tools.get(action.kind)
         try:
+            if self._may_run and not self._may_run(action):
+                return None
+            if closure is not None:
+                return closure
+            factory = self._factories.get(action.kind) or self._of_tools.get(action.kind)
             return factory(action) if factory else None
         except Exception:  # a factory is user code, and nothing has happened yet
             log.exception("pending.factory_failed", extra={"kind": action.kind})

@@ -47,8 +47,13 @@ def catalogue(language: str) -> dict[str, Any]:
 
 
 def brief(preview: str) -> str:
-    """Enough of a preview to know it again; one that is cut says so."""
-    return preview if len(preview) <= MAX_REPEATED_CHARS else f"{preview[:MAX_REPEATED_CHARS]}..."
+    """Enough of a preview to know it again; one that is cut says so, and leaves nothing open that it has begun."""
+    if len(preview) <= MAX_REPEATED_CHARS:
+        return preview
+    cut = preview[:MAX_REPEATED_CHARS]
+    if (len(cut) - len(cut.rstrip("\\"))) % 2:  # what it escapes was cut off
+        cut = cut[:-1]
+    return f"{cut}...\n```" if cut.count("```") % 2 else f"{cut}..."
 
 
 class Texts:

@@ -41,17 +41,22 @@ def provided(
     listed = list(tools)
     names = legal_names([tool.name for tool in listed], namespace)
     return [
-        asking(replace(tool, name=names[tool.name], function=_calls(provider, tool.name)), tool.name, confirm)
+        asking(replace(tool, name=names[tool.name], function=_calls(provider, tool)), tool.name, confirm)
         for tool in listed
     ]
 
 
-def _calls(provider: ToolProviderProtocol, tool_name: str) -> Callable[..., Coroutine[Any, Any, Any]]:
+def _calls(provider: ToolProviderProtocol, tool: Tool) -> Callable[..., Coroutine[Any, Any, Any]]:
+    #: None is how these are not given; their schemas have no null.
+    unset = {each.name for each in tool.parameters if not each.required and each.default is None}
+    omissible = unset if tool.input_schema is None else set()
+
     async def call(**parameters: Any) -> Any:
-        outcome = await provider.execute_tool(tool_name, parameters)
+        given = {name: value for name, value in parameters.items() if value is not None or name not in omissible}
+        outcome = await provider.execute_tool(tool.name, given)
         if not outcome.success:
             kind = EffectUnknownError if isinstance(outcome, UnclearOutcome) else ToolExecutionError
-            raise kind(outcome.error or f"{tool_name!r} failed without saying why", tool_name=tool_name)
+            raise kind(outcome.error or f"{tool.name!r} failed without saying why", tool_name=tool.name)
         return outcome.result
 
     return call

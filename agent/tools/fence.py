@@ -6,15 +6,13 @@ import hashlib
 import re
 from itertools import count
 
+from pending.unseen import UNSEEN
+
 #: Hex digits of a boundary.
 BOUNDARY_CHARS = 12
 
-#: Characters that a reader does not see and a model does: zero-width ones, marks of direction, variation selectors and
-#: the tag characters, which spell ASCII invisibly.
-HIDDEN = re.compile(
-    "[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\u3164\ufe00-\ufe0f"
-    "\ufeff\uffa0\ufff9-\ufffb\U000e0000-\U000e0fff]"
-)
+#: What a reader does not see and a model does; tags spell ASCII so.
+HIDDEN = re.compile(f"[{UNSEEN}]")
 #: What chat templates and vendors' own tool calls are made of, and what looks like our own frame.
 _TOKENS = re.compile(
     r"<\|[^|<>\n]{1,40}\|>|\[/?INST\]|<</?SYS>>|</?s>|</?(?:start|end)_of_turn>|</?tool_(?:call|response)s?>|<{3,}|>{3,}",

@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import re
 
+from agent.tools.errors import ToolValidationError
+
 _SEPARATORS = re.compile(r"[.-]")
 
 
 def normalise_namespace(namespace: str) -> str:
-    """A namespace as it stands in names: `MathOps` and `math ops` are `math_ops`."""
+    """A namespace as it stands in names: `MathOps` and `math ops` are `math_ops`. Raises ToolValidationError."""
     snake = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", namespace)
-    return re.sub(r"[^A-Za-z0-9_]+", "_", snake).strip("_").lower()
+    made = re.sub(r"[^A-Za-z0-9_]+", "_", snake).strip("_").lower()
+    if not made:
+        raise ToolValidationError(
+            f"namespace {namespace!r} has nothing that a name may have: use letters a-z and digits"
+        )
+    return made
 
 
 def base_name(name: str, namespace: str | None, method_name: str | None) -> tuple[str, str]:

@@ -15,8 +15,8 @@ from typing import Any
 from pydantic_core import to_jsonable_python
 
 from agent.tools.errors import ToolValidationError
-from pending.action import readable
 from pending.results import ToolResult
+from pending.unseen import readable
 
 #: A format template over the arguments, or a function of them. A ToolResult means: there is nothing to propose.
 Preview = str | Callable[..., str | ToolResult]
@@ -27,7 +27,7 @@ _NUMBERS = (int, float, Decimal, date, time)
 #: word and a star between spaces are themselves anyway.
 _MARKUP = re.compile(
     r"""()(
-        \\(?=[!-/:-@\[-`{-~]|$) | [`\[] | <(?=\S) | &(?=\#?\w+;) | ~(?=~) | (?<=~)~
+        \\(?=[!-/:-@\[-`{-~]|$) | [`\[\]] | <(?=\S) | &(?=\#?\w+;) | ~(?=~) | (?<=~)~
         | (?<!\s)\* | \*(?!\s|$) | (?<![^\W_])_ | _(?![^\W_])
     )""",
     re.VERBOSE,
@@ -35,8 +35,16 @@ _MARKUP = re.compile(
 #: What it would read so at the beginning of a line: headings, quotes, bullets, rules; and numbers of a list.
 _AT_START = re.compile(r"^()(\#(?=\#{0,5}(?:\s|$)) | > | [+-](?=\s|$) | [-=](?=[-=\s]*$))", re.VERBOSE)
 _NUMBER_AT_START = re.compile(r"^(\d{1,9})([.)])(?=\s|$)")
-#: What could pass for the end of an argument in a list of them.
-_ENDS_EARLY = re.compile(r'[,="\n]')
+#: What could pass for the end of an argument in a list of them, and space that nobody would see there.
+_ENDS_EARLY = re.compile(r'[,="\n]|^\s|\s$|\s\s')
+#: Code blocks, code and links, where no spelling keeps an argument what it is.
+_CODE_OR_LINK = re.compile(
+    r"^\ {0,3}(```+|~~~+)[^\n]*\n.*?(?:^\ {0,3}\1|\Z) | (?<!`)(`+)(?!`).*?(?<!`)\2(?!`) | \[[^\]]*\]\([^)]*\)?",
+    re.MULTILINE | re.DOTALL | re.VERBOSE,
+)
+#: Where a line ends, which is shown as ⏎, and space that a page would show as one.
+_BREAK = re.compile(r"\s*\n\s*")
+_WIDE = re.compile(r"\s{2,}")
 
 
 def check_preview(tool_name: str, preview: Preview | None, names: Collection[str]) -> None:
@@ -46,12 +54,22 @@ def check_preview(tool_name: str, preview: Preview | None, names: Collection[str
     if not isinstance(preview, str):
         return
     try:
-        used = {_root(field) for _, field, _, _ in string.Formatter().parse(preview) if field is not None}
+        used = {_root(field) for _, field, _, _ in _parsed(preview) if field is not None}
     except ValueError as exc:
         raise ToolValidationError(f"preview of {tool_name!r} is no format template: {exc}") from exc
     unknown = sorted(used - set(names))
     if unknown:
         raise ToolValidationError(f"preview of {tool_name!r} uses unknown {unknown!r}; it has {sorted(names)!r}")
+    filled = "".join(f"{text}\0" if field is not None else text for text, field, _, _ in _parsed(preview))
+    if any("\0" in found[0] for found in _CODE_OR_LINK.finditer(filled)):
+        raise ToolValidationError(
+            f"preview of {tool_name!r} has an argument inside code or a link, where it could hide or pass for another: "
+            "put it in running text, where it stands as it is"
+        )
+
+
+def _parsed(template: str) -> list[tuple[str, str | None, str | None, str | None]]:
+    return list(string.Formatter().parse(template))
 
 
 def _root(field: str) -> str:
@@ -85,7 +103,7 @@ def _words(
     if preview is not None:
         return preview(**args)
     said = {name: value for name, value in args.items() if value is not None or name not in optional}
-    listed = ", ".join(f"{literal(name)} = {_listed(value)}" for name, value in said.items())
+    listed = ", ".join(f"{_listed(name)} = {_listed(value)}" for name, value in said.items())
     return f"{literal(tool_name)}: {listed}" if listed else literal(tool_name)
 
 
@@ -118,8 +136,8 @@ def _in_words(value: Any) -> str:
 
 
 def literal(text: str) -> str:
-    """The text on one line, spelled so that Markdown shows its very characters, without marks that nobody sees."""
-    line = " ".join(readable(text).split())
+    """The text on one line, spelled so that Markdown shows its very characters, and what nobody sees by its code."""
+    line = _WIDE.sub(lambda gap: " " + "\u00a0" * (len(gap[0]) - 1), _BREAK.sub(" ⏎ ", readable(text).strip()))
     for pattern in (_MARKUP, _AT_START, _NUMBER_AT_START):
         line = pattern.sub(_escaped, line)
     return line

@@ -6,13 +6,14 @@ import asyncio
 import difflib
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Protocol, runtime_checkable
 
 from agent.tools.errors import ToolError, ToolNotFoundError, ToolValidationError
 from agent.tools.members import members
 from agent.tools.outcome import ToolOutcome
-from agent.tools.tool import Tool, without_reason
-from agent.tools.truncation import truncate
+from agent.tools.results import shown
+from agent.tools.tool import Tool
 from agent.tools.typed_arguments import quoted
 from agent.tools.vendors import ApiFormat
 from workers.offload import run_sync
@@ -52,6 +53,8 @@ class ToolRegistry:
         self._tools: dict[str, Tool] = {}
         self._sources: dict[str, str] = {}
         self._disabled: dict[str, str] = {}
+        #: The tools as they were given; with `think_augment` those that are called are others.
+        self._given: dict[str, Tool] = {}
         self._think_augment = think_augment
         self._changes = threading.RLock()
         for tool in tools:
@@ -66,16 +69,14 @@ class ToolRegistry:
 
         Raises ToolValidationError when another one has its name.
         """
-        made = tool if isinstance(tool, Tool) else Tool.from_function(tool)
-        made = made.update_namespace(namespace)
+        given = (tool if isinstance(tool, Tool) else Tool.from_function(tool)).update_namespace(namespace)
         with self._changes:
-            if self._tools.get(made.name, made) is not made:
-                raise ToolValidationError(
-                    f"two tools are called {made.name!r}: rename one with name=, or use a namespace"
-                )
-            self._sources = {**self._sources, made.name: source}
-            self._tools = {**self._tools, made.name: made}
-        return made
+            if given.name in self._tools and self._given[given.name] is not given:
+                self._check_free([given], source="")
+            self._sources = {**self._sources, given.name: source}
+            self._given = {**self._given, given.name: given}
+            self._tools = {**self._tools, given.name: self._asking_why(given)}
+            return self._tools[given.name]
 
     def register_from(self, target: Any, *, namespace: bool | str = False, source: str = "") -> list[Tool]:
         """Add the public functions of a module, or the public methods of a class or an instance.
@@ -94,7 +95,8 @@ class ToolRegistry:
             self._check_free(made, source)
             kept = {name: each for name, each in self._tools.items() if self._sources[name] != source}
             self._sources = {**{name: self._sources[name] for name in kept}, **{each.name: source for each in made}}
-            self._tools = {**kept, **{each.name: each for each in made}}
+            self._given = {**{name: self._given[name] for name in kept}, **{each.name: each for each in made}}
+            self._tools = {**kept, **{each.name: self._asking_why(each) for each in made}}
 
     def remove(self, name: str) -> Tool:
         """Take a tool out. Raises ToolNotFoundError."""
@@ -131,13 +133,9 @@ class ToolRegistry:
         self.get(name)
         self._disabled.pop(name, None)
 
-    def is_enabled(self, name: str) -> bool:
-        """Whether there is such a tool, and it is switched on."""
-        return name in self._tools and name not in self._disabled
-
     def get_schemas(self, api_format: ApiFormat = "openai-chat", *, strict: bool = False) -> list[dict[str, Any]]:
         """The definitions of all tools that are switched on, for one vendor's API."""
-        return [tool.get_schema(api_format, strict=strict, _think_augment=self._augments(tool)) for tool in self.all()]
+        return [tool.get_schema(api_format, strict=strict) for tool in self.all()]
 
     def execute_tool(self, tool_name: str, /, **parameters: Any) -> Any:
         """Run a tool and return its own value. Raises ToolError, and what the tool raises."""
@@ -154,7 +152,7 @@ class ToolRegistry:
     async def aexecute_tool_calls(self, tool_calls: Sequence[Call]) -> list[ToolOutcome]:
         """Run the calls of one answer, at once where their tools are `is_concurrency_safe`; nothing is raised.
 
-        The outcomes come in the order of the calls; results are texts, cut to their tool's `max_result_size`. No policy
+        The outcomes come in the order of the calls; results are texts, as the agent would show them. No policy
         is asked: that is the agent's business.
         """
         outcomes: dict[int, ToolOutcome] = {}
@@ -166,11 +164,7 @@ class ToolRegistry:
     async def _outcome(self, call: Call) -> ToolOutcome:
         try:
             tool = self._enabled(call.tool_name)
-            parameters = call.parameters
-            if self._augments(tool) and not tool.metadata.think_augment:
-                parameters = without_reason(tool, parameters)
-            text = await tool.aexecute(parameters)
-            return ToolOutcome(True, truncate(text, tool.metadata.max_result_size))
+            return ToolOutcome(True, await shown(tool, await tool.aexecute(call.parameters)))
         except ToolError as exc:
             return ToolOutcome(False, error=str(exc))
 
@@ -178,9 +172,10 @@ class ToolRegistry:
         tool = self._tools.get(call.tool_name)
         return tool is None or tool.metadata.is_concurrency_safe
 
-    def _augments(self, tool: Tool) -> bool:
-        own = tool.metadata.think_augment
-        return self._think_augment if own is None else own
+    def _asking_why(self, tool: Tool) -> Tool:
+        if not self._think_augment or tool.metadata.think_augment is not None:
+            return tool
+        return replace(tool, metadata=replace(tool.metadata, think_augment=True))
 
     def _enabled(self, name: str) -> Tool:
         tool = self.get(name)

@@ -9,11 +9,12 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from types import MethodType
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, Literal, Self
 
 from pydantic import BaseModel
 
 from agent.tools.definition import check_definition
+from agent.tools.draft import AlreadyPending, Draft
 from agent.tools.errors import ToolError, ToolExecutionError, ToolNotFoundError, ToolValidationError
 from agent.tools.frozen import FrozenDict, frozen, thawed
 from agent.tools.inference import describe, infer_parameters, is_method, name_of, with_own_defaults
@@ -26,10 +27,8 @@ from agent.tools.typed_arguments import TypedArguments
 from agent.tools.undo import UNDO_SECONDS, Undo, call_undo
 from agent.tools.values import ChunkCallback, awaited, finished, is_async_value, serialise
 from agent.tools.vendors import ApiFormat, vendor_schema
-from pending.action import PendingActionExistsError
 from pending.executors import Reconciler
-from pending.proposals import stash_pending
-from pending.results import PendingConfirmation, ToolResult
+from pending.results import ToolResult
 from workers.offload import in_thread, run_sync, within
 
 __all__ = [
@@ -50,15 +49,6 @@ REASON = "toolcall_reason"
 #: What a tool's own code may raise to leave more than itself. A KeyboardInterrupt is the user's, in sync code.
 _LEAVES = (SystemExit, GeneratorExit, asyncio.CancelledError)
 _REASON_SCHEMA = {"type": "string", "description": "Why you call this tool, and what you expect of it."}
-
-
-@dataclass(frozen=True)
-class AlreadyPending(ToolResult):
-    """This turn has proposed something already; nothing was added to it."""
-
-    kind: ClassVar[str] = "already_pending"
-
-    message: str = ""
 
 
 @dataclass(frozen=True, eq=False)
@@ -332,24 +322,12 @@ class Tool:
         Returns the PendingConfirmation, or another result when there is nothing to propose. Raises
         ToolExecutionError when no user could answer, or when the preview fails.
         """
+        return self.draft(params).propose(reason)
+
+    def draft(self, params: Mapping[str, Any]) -> Draft:
+        """What `propose` would ask for, without asking. Raises ToolParameterError, ToolExecutionError."""
         args = self.validate_record(params)
-        words = self._preview(self.validate(args))
-        if isinstance(words, ToolResult):
-            return words
-        try:
-            proposal = stash_pending(
-                kind=self.name, preview=words, args=args, idempotent=self.idempotent, typed_code=self.typed_code,
-                reason=reason, version=self.version,
-            )  # fmt: skip
-        except PendingActionExistsError as exc:
-            return AlreadyPending(message=str(exc))
-        except (TypeError, ValueError) as exc:
-            raise ToolExecutionError(f"cannot propose {self.name!r}: {exc}", tool_name=self.name, error=exc) from exc
-        if proposal is None:
-            raise ToolExecutionError(
-                f"{self.name!r} needs a yes, but no user is here to give it: run it on a channel", tool_name=self.name
-            )
-        return PendingConfirmation(action=self.name, preview=words)
+        return Draft(self, args, self._preview(self.validate(args)))
 
     @functools.cached_property
     def _compiled(self) -> TypedArguments | SchemaArguments:

@@ -131,6 +131,24 @@ def test_failed_summary_shows_the_beginning(summariser, reason, caplog):
     assert result.content == "done"
 
 
+def test_beginning_that_would_be_no_shorter_is_dropped():
+    """The whole is shorter than a beginning with its mark."""
+    result, _ = run_agent([scrape], [ToolCall("scrape", {}), "done"], Summariser(ProviderError("down")), threshold=270)
+    assert shown(result) == [LONG]
+
+
+def test_summariser_that_tells_no_usage_is_believed():
+    """It is a summary all the same."""
+
+    class Silent(Summariser):
+        async def acomplete(self, **request):
+            answer, _ = await super().acomplete(**request)
+            return answer, None
+
+    result, _ = run_agent([scrape], [ToolCall("scrape", {}), "done"], Silent())
+    assert shown(result) == [MARKED]
+
+
 def test_only_the_first_failure_of_a_run_is_logged(caplog):
     """The next run's is logged again."""
     calls = [ToolCall("scrape"), ToolCall("scrape", {"times": 2})]

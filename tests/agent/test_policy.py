@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from enum import Enum
 from typing import Any
@@ -14,6 +15,7 @@ from agent import AgentConfig, Tool, ToolPolicy, tool
 from agent.decision import decide
 from agent.policy import Rule
 from agent.tools.metadata import ToolMetadata, ToolTag
+from pending.unseen import UNSEEN
 
 POLICY = ToolPolicy(
     allow=["read_*", "send_*"],
@@ -123,6 +125,14 @@ def test_forbidden_argument_is_found_in_any_shape(pattern, value):
 def test_other_arguments_are_not_denied(pattern, value):
     """Stricter is not blind: what is not the pattern passes, and an optional argument left out is none."""
     assert not denies(pattern, value)
+
+
+@pytest.mark.parametrize("at", [0, 6, 14])
+def test_no_unseen_character_gets_around_a_rule(at):
+    """Wherever it stands: fillers, blanks, selectors, controls, ends of lines, and halves of a character."""
+    address = "a@external.com"
+    unseen = [char for char in map(chr, range(0x110000)) if re.match(f"[{UNSEEN}\t-\r\x85\u2028\u2029]", char)]
+    assert [hex(ord(char)) for char in unseen if not denies("*@external.com", address[:at] + char + address[at:])] == []
 
 
 def test_nesting_deeper_than_python_recurses_is_read():

@@ -16,7 +16,7 @@ from pydantic import BaseModel, Field
 
 from agent import Tool, ToolError, tool
 from agent.tools.preview import literal, preview_words
-from channels.markup import plain, slack_mrkdwn, telegram_html, whatsapp_text
+from channels.markup import plain, slack_mrkdwn, split, telegram_html, whatsapp_text
 from pending.proposals import ChannelRun, channel_run
 
 #: What people and models write to hide something, each of which some platform would not show as it is.
@@ -53,6 +53,15 @@ def test_arguments_are_shown_character_by_character(first, second):
     assert one_line(shown(words)) == expected
 
 
+@given(st.lists(TEXTS, min_size=1, max_size=9).map(" ".join), st.integers(0, 60))
+def test_question_in_several_messages_shows_every_character(text, before):
+    """Wherever it is cut: nothing becomes a link, a list or nothing there."""
+    words = preview_words("send", "Send {a}", {"a": "y" * before + text})
+    pieces = split(words, 60)
+    assert "".join("".join(map(plain, pieces)).split()) == "".join(plain(words).split())
+    assert "".join("".join(map(shown, pieces)).split()) == "".join(shown(words).split())
+
+
 @given(TEXTS.filter(str.strip))
 def test_argument_that_begins_a_line_is_shown_too(text):
     """Where a heading, a quote or a fence would begin."""
@@ -78,6 +87,50 @@ def test_argument_cannot_pass_for_another():
     words = preview_words("pay", None, {"to": "bob, euros = 5", "euros": 500, "note": ""})
     assert words == 'pay: to = "bob, euros = 5", euros = 500, note = ""'
     assert preview_words("pay", None, {"to": 'b"'}) == r'pay: to = "b\\""'
+
+
+def test_space_that_makes_a_difference_is_seen():
+    """Two files may differ by nothing else; a page would show many as one."""
+    assert preview_words("erase", None, {"name": "a ", "to": "b"}) == 'erase: name = "a ", to = b'
+    assert preview_words("erase", None, {"name": "a   b"}) == 'erase: name = "a \u00a0\u00a0b"'
+    assert preview_words("erase", "Erase {name}?", {"name": "a  b"}) == "Erase a \u00a0b?"
+
+
+def test_what_nobody_sees_is_shown_by_its_code():
+    """In a template, in a list of arguments, in what holds others, and in what an author's own function says."""
+    args = {"name": "in\u200bvoice", "more": ["\u202eb"]}
+    assert preview_words("erase", "Erase {name}, {more[0]}?", args) == "Erase in⟨U+200B⟩voice, ⟨U+202E⟩b?"
+    assert preview_words("erase", None, args) == 'erase: name = in⟨U+200B⟩voice, more = \\["⟨U+202E⟩b"\\]'
+
+    @tool(requires_approval=True, preview=lambda name: f"Erase {name}?")
+    def erase(name: str) -> str:
+        """Erase."""
+        return name
+
+    assert propose(erase, {"name": "in\u200bvoice"}).preview == "Erase in⟨U+200B⟩voice?"
+
+
+def test_name_of_an_argument_cannot_pass_for_others():
+    """A schema may let the model make names up."""
+    args = {"to = bob, euros": 5.00, "memo": "rent"}
+    assert preview_words("pay", None, args) == 'pay: "to = bob, euros" = 5.0, memo = rent'
+
+
+@pytest.mark.parametrize(
+    "template", ["Delete `{a}`", "[{a}](https://x.org)", "[x](mailto:{a})", "```\n{a}\n```", "~~~\n{a}"]
+)
+def test_argument_inside_code_or_a_link_is_refused(template):
+    """Nothing can be made harmless there: a backtick closes the code, a bracket the link."""
+    with pytest.raises(ToolError, match="inside code or a link"):
+        tool(name="f", preview=template)(lambda a: a)
+
+
+@pytest.mark.parametrize(
+    "template", ["`delete` {a}", "[docs](https://x.org) {a}", "`x` {a} `y`", "```\ncode\n```\n{a}"]
+)
+def test_code_and_links_beside_arguments_are_fine(template):
+    """They are the author's."""
+    assert tool(name="f", preview=template)(lambda a: a).preview == template
 
 
 class Colour(Enum):
@@ -107,7 +160,7 @@ def test_what_holds_others_is_shown_whole():
         "to": Address(street="Main *St*", note="n"), "items": [Item("a")], "colour": Colour.RED, "on": date(2026, 1, 2),
     }  # fmt: skip
     assert preview_words("ship", None, args) == (
-        r'ship: to = {"street": "Main \*St\*", "note": "n"}, items = \[{"what": "a", "count": 1}], '
+        r'ship: to = {"street": "Main \*St\*", "note": "n"}, items = \[{"what": "a", "count": 1}\], '
         "colour = red, on = 2026-01-02"
     )
     assert preview_words("ship", "{to.street} {items[0].what} {on:%d.%m.%Y} {colour}", args) == (
@@ -118,7 +171,7 @@ def test_what_holds_others_is_shown_whole():
 def test_attribute_of_an_argument_begins_no_line_of_its_own():
     """A line break in it could pass for a further step."""
     args = {"to": Address(street="Main St\n2. Delete all")}
-    assert preview_words("ship", "Ship to {to.street}", args) == "Ship to Main St 2. Delete all"
+    assert preview_words("ship", "Ship to {to.street}", args) == "Ship to Main St ⏎ 2. Delete all"
 
 
 def test_none_is_left_out_only_where_it_is_what_nobody_gives():
@@ -151,7 +204,7 @@ def test_long_arguments_are_sealed_and_shown_whole():
     body = "".join(f"{number} " for number in range(1250))
     action = propose(send, {"to": "ana", "body": body})
     assert len(body) > 4_990
-    assert action.preview == f"send: to = ana, body = {body.strip()}"
+    assert action.preview == f'send: to = ana, body = "{body}"'
     assert action.args == {"to": "ana", "body": body}
 
 

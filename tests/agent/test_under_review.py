@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from dataclasses import replace
+from typing import Annotated, Any
 
 import pytest
+from pydantic import AfterValidator, BaseModel
 
 from agent import (
     Agent,
@@ -15,11 +18,15 @@ from agent import (
     Tool,
     ToolCall,
     ToolExecutionError,
+    ToolParameter,
     ToolPolicy,
     ToolRegistry,
     tool,
 )
+from agent.confirmed import is_same_call
 from agent.tools.metadata import ToolMetadata, ToolTag
+from pending.proposals import stash_pending
+from pending.results import PendingConfirmation
 
 RAN: list[tuple[str, int]] = []
 
@@ -144,3 +151,125 @@ def confirmed(asked: Tool) -> str:
     bot = ChannelAgent(Agent([asked], ScriptedProvider([ToolCall(asked.name, {})]), config))
     bot.ask_channel("ana", "print")
     return bot.ask_channel("ana", "yes").content
+
+
+def changed(given: Tool, later: Tool, args: dict) -> tuple[str, list]:
+    """What a yes to one tool brings when another has its name by then, and what ran."""
+    tools = ToolRegistry([given])
+    provider = ScriptedProvider([ToolCall(given.name, args)])
+    desk = ChannelAgent(Agent(tools, provider, AgentConfig(tool_policy=ToolPolicy(review=["*"]))))
+    desk.ask_channel("ana", "go")
+    tools.remove(given.name)
+    tools.register(later)
+    return desk.ask_channel("ana", "yes").content, RAN
+
+
+@pytest.mark.parametrize(
+    ("hint", "later", "value"),
+    [
+        (list[str], Annotated[list[str], AfterValidator(sorted)], ["b", "a"]),
+        (bool, int, True),
+        (dict[str, list[str]], dict[str, Annotated[list[str], AfterValidator(sorted)]], {"x": ["b", "a"]}),
+    ],
+)
+def test_tool_that_reads_the_record_as_something_else_does_not_run(hint, later, value):
+    """Another order, or another type, is another call than the one that was shown."""
+
+    def move(path):
+        RAN.append(("moved", path))
+        return "moved"
+
+    before, after = (Tool("move", "Move.", [ToolParameter("path", kind)], move) for kind in (hint, later))
+    told, ran = changed(before, after, {"path": value})
+    assert ran == []
+    assert "move: path = " in told
+
+
+class Labels(BaseModel):
+    """A part of an argument with a set in it."""
+
+    names: set[str]
+
+
+@pytest.mark.parametrize(
+    ("hint", "recorded", "read"),
+    [
+        (set[str], ["b", "a"], ["a", "b"]),
+        (list[frozenset[str]], [["b", "a"], ["c"]], [["a", "b"], ["c"]]),
+        (dict[str, Labels], {"x": {"names": ["b", "a"]}}, {"x": {"names": ["a", "b"]}}),
+    ],
+)
+def test_set_is_the_same_in_any_order(hint, recorded, read):
+    """It is written down in one, and read by another process in another. A list is not."""
+    sets = Tool("tag", "Tag.", [ToolParameter("names", hint)], str)
+    lists = Tool("tag", "Tag.", [ToolParameter("names", Any)], str)
+    assert all(is_same_call(sets, {"names": each}) for each in (recorded, read))
+    assert is_same_call(lists, {"names": recorded})
+    turned = Tool("tag", "Tag.", [ToolParameter("names", Annotated[Any, AfterValidator(lambda _: read)])], str)
+    assert not is_same_call(turned, {"names": recorded})
+
+
+def test_deep_argument_holds_nobody_up():
+    """A hundred brackets are compared at once: spelled into each other they would double with each."""
+    nested: Any = "x"
+    for _ in range(100):
+        nested = [nested]
+    given = Tool("save", "Save.", [ToolParameter("data", list)], lambda data: "saved")
+    desk = bot(given, {"data": nested}, ToolPolicy(review=["*"]))
+    desk.ask_channel("ana", "go")
+    assert desk.ask_channel("ana", "yes").content == "saved"
+
+
+def test_preview_that_comes_too_late_asks_for_nothing():
+    """The model was told so; a question all the same would be one that nobody expects, and after a retry two."""
+    late = threading.Event()
+
+    def preview(to: str) -> str:
+        late.wait(5)
+        return f"Pay {to}"
+
+    pay = Tool("pay", "Pay.", [ToolParameter("to", str)], lambda to: "paid", preview=preview, requires_approval=True,
+               metadata=ToolMetadata(timeout=0.01))  # fmt: skip
+    desk = bot(pay, {"to": "bob"}, None)
+    told = desk.ask_channel("ana", "go").content
+    late.set()
+    assert told == "understood"
+    assert desk.ask_channel("ana", "yes").content != "paid"
+
+
+@pytest.mark.parametrize("how", ["closure", "factory"])
+@pytest.mark.parametrize("change", ["denied", "other version"])
+def test_policy_and_version_of_now_hold_for_executors_of_ones_own(how, change):
+    """Whoever registered what would run: a yes from before does not get it past the rules of now."""
+
+    def ask(to: str) -> Any:
+        RAN.append(("asked", 0))
+        runs = (lambda: RAN.append(("paid", 1)) or "paid") if how == "closure" else None
+        stash_pending(kind="pay", preview=f"Pay {to}", args={"to": to}, executor=runs, version="1")
+        return PendingConfirmation(action="pay", preview=f"Pay {to}")
+
+    given = Tool("pay", "Pay.", [ToolParameter("to", str)], ask, version="1")
+    tools, provider = ToolRegistry([given]), ScriptedProvider([ToolCall("pay", {"to": "bob"})])
+    agent = Agent(tools, provider, AgentConfig(tool_policy=ToolPolicy(allow=["*"])))
+    desk = ChannelAgent(agent)
+    if how == "factory":
+        desk.store.executors.register("pay", lambda action: lambda: RAN.append(("paid", 1)) or "paid")
+    assert "Pay bob" in desk.ask_channel("ana", "go").content
+    if change == "denied":
+        agent.config = replace(agent.config, tool_policy=ToolPolicy(deny=["pay"]))
+    else:
+        tools.remove("pay")
+        tools.register(replace(given, version="2"))
+    desk.ask_channel("ana", "yes")
+    assert RAN == [("asked", 0)]
+
+
+def test_terminal_tool_beside_a_question_is_heard():
+    """Its words are for the person, and no model says them again."""
+    report = Tool("report", "Report.", [], lambda: "17 orders", terminal=True)
+    provider = ScriptedProvider([[ToolCall("report", {}), ToolCall("send", {"body": "x"})]])
+    policy = ToolPolicy(allow=["report"])
+    told = (
+        ChannelAgent(Agent([report, send], provider, AgentConfig(tool_policy=policy))).ask_channel("ana", "go").content
+    )
+    assert told.startswith("17 orders\n\nsend: body = x, copies = 1")

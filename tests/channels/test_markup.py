@@ -143,10 +143,12 @@ def test_deep_nesting_neither_crashes_nor_hangs(md: str):
 
 @given(WORDS, st.integers(1, 50))
 def test_joined_pieces_are_the_text(text: str, limit: int):
-    """Without code fences the pieces are the text, cut."""
+    """Without code fences the pieces are the text, cut; only what would begin a list or the like is escaped."""
     text = text.replace("```", "").replace("~~~", "")
     pieces = split(text, limit)
-    assert "".join(pieces) == text
+    rest = iter("".join(pieces))
+    assert all(char in rest for char in text)
+    assert sum(map(len, pieces)) < len(text) + max(1, len(pieces))
     assert all(0 < len(piece) <= limit for piece in pieces)
 
 
@@ -184,6 +186,34 @@ def test_paragraphs_then_lines_then_words():
     assert split("one two\nthree four", 14) == ["one two\n", "three four"]
     assert split("one two three", 10) == ["one two ", "three"]
     assert split("onetwothree", 4) == ["onet", "woth", "ree"]
+
+
+@pytest.mark.parametrize(
+    "rest",
+    [
+        "- 500 EUR",
+        "# 500 EUR",
+        "007. agent",
+        "> quoted",
+        "--- x",
+        "* a",
+        "```py",
+        "[a]: https://evil.example",
+        "1) a",
+        "===",
+    ],
+)
+def test_rest_of_a_cut_line_is_no_block_of_its_own(rest: str):
+    """It is read as what it is: the middle of a line."""
+    pieces = split(f"{'x' * 30} {rest}", 31)
+    assert len(pieces) == 2
+    assert plain(pieces[1]) == rest
+
+
+def test_escaped_character_stays_escaped():
+    """Behind a cut between them, what was made harmless would be a link."""
+    md = f"{'x' * 38}\\[click](https://evil.example)"
+    assert [plain(piece) for piece in split(md, 39)][1:] == ["[click](https://evil.example)"]
 
 
 def test_cut_code_is_closed_and_opened_again():

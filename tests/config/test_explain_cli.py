@@ -155,7 +155,7 @@ def test_question_is_told_as_its_user_would_read_it(ask, folder):
             ["send_letter", '{"to": "eve@EXTERNAL.com", "pages": []}'], "desk", "U1", 1,
             "never runs: deny_when: {tool: send_*, arg: to, pattern: *@external.com} (sayso.yaml:15:11)",
         ),
-        (["send_letter", "to=a@b", "pages=[1, 2]", "urgent=yes"], "desk", "U1", 0, "pages = \\[1, 2], urgent = True"),
+        (["send_letter", "to=a@b", "pages=[1, 2]", "urgent=yes"], "desk", "U1", 0, "pages = \\[1, 2\\], urgent = True"),
         (["send_letter"], "desk", "U1", 0, "arguments: none given; decided by its name alone"),
         (["send_letter"], "desk", "U1", 0, "may be denied by what it is called with: deny_when: {tool: send_*"),
         (["send_letter", "too=x", "pages=[]"], "desk", "U1", 1, "'too' is not a parameter, did you mean 'to'?"),

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pending import RegexConfirmParser
-from pending.texts import _plural_form, catalogue, languages, speak
+from pending.texts import _plural_form, brief, catalogue, languages, speak
 
 ALL = sorted(languages())
 HOSTILE = "Delete {preview} {yes} {nope} 100% %s **A** \\1 \\g<0> `x` \u202e"
@@ -318,3 +318,11 @@ def test_arabic_isolates_what_may_be_latin():
     assert speak("ar").reminder_set("Delete A", "9:00").count("\u2068") == 2
     assert speak("ar").escalation("Delete A", "wa", 60).count("\u2068") == 2
     assert speak("ar").plan(["Delete A", "B"]).splitlines()[1] == f"1. {isolated}"
+
+
+def test_beginning_of_a_long_preview_leaves_nothing_open():
+    """What comes after it is not swallowed by its code block, and no escape is left without what it escapes."""
+    assert brief("```\n" + "x" * 400).endswith("x...\n```")
+    assert brief("x" * 299 + r"\[click](https://evil.example)") == "x" * 299 + "..."
+    assert brief("x" * 298 + r"\\" + "y" * 9) == "x" * 298 + r"\\..."
+    assert brief("x" * 300) == "x" * 300

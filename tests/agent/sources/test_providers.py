@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from agent import (
     ToolCall,
     ToolError,
     ToolExecutionError,
+    ToolMetadata,
     ToolNotFoundError,
     ToolParameter,
     ToolParameterError,
@@ -63,9 +65,10 @@ class Silent(MockToolProvider):
 @pytest.mark.parametrize(("read_only", "asked", "unclear"), [(False, 1, ["pay"]), (True, 2, [])])
 def test_call_without_an_answer_is_not_repeated_unless_that_is_harmless(read_only, asked, unclear):
     """Nobody knows whether it took effect: the person hears of it, and the model is refused a second one."""
-    silent = Silent([Tool(name="pay", description="Pay.", parameters={}, read_only=read_only)], {})
-    call = ToolCall("pay", {})
-    provider = ScriptedProvider([[call], [call], "sorry"])
+    pay = Tool("pay", "Pay.", {"euros": ToolParameter(type="integer")}, metadata=ToolMetadata(think_augment=True))
+    silent = Silent([replace(pay, read_only=read_only)], {})
+    again = ToolCall("pay", {"euros": "5", "toolcall_reason": "once more, in another spelling"})
+    provider = ScriptedProvider([[ToolCall("pay", {"euros": 5})], [again], "sorry"])
     result = Agent(provided(silent, silent.tools), provider).run("pay, please")
     told = [message.content for message in result.messages if message.role is Role.TOOL]
     assert (len(silent.call_history), [call.tool_name for call in result.unclear]) == (asked, unclear)
@@ -87,6 +90,24 @@ class WeatherToolProvider:
         return ToolOutcome(
             success=True, result=[f"{parameters['city']} {day}" for day in range(parameters.get("days", 5))]
         )
+
+
+class Forecast(WeatherToolProvider):
+    """The seed's example, whose days have no default in the definition."""
+
+    async def list_tools(self) -> list[Tool]:
+        (listed,) = await super().list_tools()
+        return [replace(listed, parameters=[replace(each, default=None) for each in listed.parameters])]
+
+
+@pytest.mark.parametrize(
+    ("args", "days"), [({"city": "Oslo"}, 5), ({"city": "Oslo", "days": None}, 5), ({"city": "Oslo", "days": 2}, 2)]
+)
+def test_argument_that_was_left_out_does_not_reach_a_provider(args, days):
+    """It may have a default of its own; no null was ever offered."""
+    forecast = Forecast()
+    (called,) = provided(forecast, asyncio.run(forecast.list_tools()))
+    assert len(asyncio.run(called.ainvoke(args))) == days
 
 
 def test_provider_of_the_seed_keeps_the_protocol():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from agent.compression import Summary
 from agent.tools.screening import marked, suspicions
 from agent.tools.tool import Tool
 from agent.tools.truncation import truncate
@@ -12,11 +11,11 @@ from workers.offload import offload
 MAX_INLINE_CHARS = 20_000
 
 
-async def shown(tool: Tool, raw: str, summary: Summary | None = None, *, whole: bool = False) -> str:
-    """A result, or its summary, as the model sees it: fenced if either tries to instruct it, and cut to the tool's
-    `max_result_size` unless the `whole` is asked for.
+async def shown(tool: Tool, raw: str, *, summary: str | None = None, mark: str = "", whole: bool = False) -> str:
+    """A result, or the `summary` that stands for it behind its `mark`, as the model sees it: fenced if either tries to
+    instruct it, and cut to the tool's `max_result_size` unless the `whole` is asked for.
     """
-    mark, text = (summary.mark, summary.text) if summary else ("", raw)
+    text = raw if summary is None else summary
     found = await _found(raw, text) if tool.screen_output else ()
     text = truncate(text, None if whole else tool.metadata.max_result_size)
     return mark + (marked(tool.name, text, found) if found else text)

@@ -1,0 +1,77 @@
+"""Unseen: two previews that look alike are alike, and nobody's own script or emoji is spoilt for that."""
+
+# ruff: noqa: RUF001 - scripts that ruff takes for look-alikes
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pending.unseen import UNSEEN, readable
+
+HIDDEN = st.sampled_from(
+    "\u200b\u200c\u200d\u202e\u2066\u00ad\u034f\u3164\u2800\ufe0f\U000e0041\U000e0100\ud83d\x00\x1b\u180b"
+)
+
+
+@pytest.mark.parametrize(
+    ("written", "read"),
+    [
+        ("a\x08\x1bc\x7f", "a⟨U+0008⟩⟨U+001B⟩c⟨U+007F⟩"),
+        ("report\u200b.pdf", "report⟨U+200B⟩.pdf"),
+        ("\u202eevil\u202c", "⟨U+202E⟩evil⟨U+202C⟩"),
+        ("INV-1\ufe0f", "INV-1⟨U+FE0F⟩"),
+        ("é\u200dü", "é⟨U+200D⟩ü"),
+        ("pay\U000e0061\U000e007f", "pay⟨U+E0061⟩⟨U+E007F⟩"),
+        ("日\u200d本", "日⟨U+200D⟩本"),
+        ("caf\udce9", "caf⟨U+DCE9⟩"),
+        ("a\u3164b\u2800", "a⟨U+3164⟩b⟨U+2800⟩"),
+        ("👩\u200d", "👩⟨U+200D⟩"),
+    ],
+)
+def test_what_nobody_sees_is_shown_by_its_code(written, read):
+    """A name that differs by it is another name: whoever agrees to one must not get the other."""
+    assert readable(written) == read
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Größe 日本語 кот",
+        "می\u200cخواهم",
+        "क्\u200dष न\u200d",
+        "👩\u200d🚀 🏳\ufe0f\u200d🌈 ❤\ufe0f\u200d🔥 👩🏽\u200d❤\ufe0f\u200d👨🏻 👩\u200d⚕\ufe0f",
+        "1\ufe0f\u20e3 #\ufe0f\u20e3 \u2139\ufe0f ☀\ufe0e ↔\ufe0f ‼\ufe0f 〰\ufe0f",
+        "\U0001f3f4\U000e0067\U000e0062\U000e0073\U000e0063\U000e0074\U000e007f",
+        "葛\U000e0100城",
+        "مرحبا שלום",
+    ],
+)
+def test_scripts_and_emoji_stay_as_they_are(text):
+    """Joiners and selectors shape what is seen there."""
+    assert readable(text) == text
+
+
+@pytest.mark.parametrize(
+    ("written", "read"), [("a\r\nb\rc\u2028d\x0be", "a\nb\nc\nd\ne"), ("a\tb", "a b"), ("\ud83d\ude00", "😀")]
+)
+def test_lines_tabs_and_halves_are_what_they_look_like(written, read):
+    """One kind of line end; two halves of a character that stand side by side are one."""
+    assert readable(written) == read
+
+
+@given(st.lists(st.characters() | HIDDEN | st.sampled_from("aé日न👩🏴1#")).map("".join))
+def test_reading_twice_changes_nothing(text):
+    """A stored preview is read again when it is loaded: its seal must still fit. It can be stored."""
+    once = readable(text)
+    assert readable(once) == once
+    assert once.encode().decode() == once
+
+
+@given(st.text("abc123"), HIDDEN, st.text("abc123"))
+def test_nothing_hides_between_latin_letters_and_digits(before, hidden, after):
+    """Whatever it is."""
+    assert not re.search(f"[{UNSEEN}]", readable(before + hidden + after))
