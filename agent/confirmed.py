@@ -15,6 +15,7 @@ from agent.providers.wording import tell_result
 from agent.tools.errors import EffectUnknownError, ToolExecutionError
 from agent.tools.tool import Tool, serialise
 from pending.action import Executor, PendingAction, canonical_json, compute_args_digest
+from pending.executors import EffectFailed
 from pending.proposals import ExecutorFactory
 from pending.results import PendingConfirmation
 from pending.store import BasePendingStore
@@ -92,6 +93,12 @@ def _runs(tool: Tool) -> ExecutorFactory:
                 return _told(tool, await tool.ainvoke(action.args))
             except EffectUnknownError as exc:  # "failed" would say more than anybody knows
                 raise CutOff(str(exc)) from exc
+            except ToolExecutionError as exc:
+                if isinstance(exc.error, TimeoutError):  # whatever it waited for may still be done
+                    raise CutOff(str(exc)) from exc
+                if exc.error is not None:  # its code broke, in a way that it did not say: its author needs to see where
+                    raise
+                raise EffectFailed(str(exc)) from exc
 
         return execute
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import io
+import logging
 import os
 import signal
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 from types import FrameType
 from typing import NoReturn
@@ -135,21 +137,25 @@ def worker(
 def chat(config: Path | None, data: Path, channel: str | None) -> None:
     """Talk to the bot in this terminal, with nothing else running."""
     from channels.terminal import Terminal
-    from config.bootstrap import terminal_agent
+    from config.agents import terminal_agent
+    from config.logs import set_up_logs
 
+    set_up_logs(logging.WARNING)  # between the lines of the conversation only what is wrong
     settings = load(config)
-    with clear_errors():
-        agent = terminal_agent(settings, data=data, channel=channel, tell=lambda problem: click.echo(problem, err=True))
-    if isinstance(sys.stdin, io.TextIOWrapper):
-        sys.stdin.reconfigure(errors="replace")  # a stray byte in a pipe is no reason to stop
-    Terminal(agent.ask_channel, data / "chat", sys.stdin, click.echo).run()
+    bot = terminal_agent(settings, data=data, channel=channel, tell=lambda problem: click.echo(problem, err=True))
+    with ExitStack() as until_the_end:
+        with clear_errors():
+            agent = until_the_end.enter_context(bot)
+        if isinstance(sys.stdin, io.TextIOWrapper):
+            sys.stdin.reconfigure(errors="replace")  # a stray byte in a pipe is no reason to stop
+        Terminal(agent.ask_channel, data / "chat", sys.stdin, click.echo).run()
 
 
 @main.command()
 @click.argument("file", type=click.Path(path_type=Path))
 def check(file: Path) -> None:
     """Check a configuration FILE and say what each channel may do."""
-    from config.bootstrap import describe
+    from config.description import describe
 
     settings = load(file)
     with clear_errors():

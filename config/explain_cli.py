@@ -39,7 +39,7 @@ def explain(
     Nothing is run but the tool's preview. Exit status: 0 when it would run or ask, 1 when it never would, 2 when there
     is nothing to explain.
     """
-    from config.bootstrap import load_toolbox
+    from config.agents import load_tools_of
     from config.explanation import BadQuestionError
     from config.explanation import explain as explained
     from config.loader import ConfigError, default_config, load_settings
@@ -47,16 +47,21 @@ def explain(
     os.environ.setdefault("SAYSO_DATA", str(data))
     try:
         settings = load_settings(config or default_config())
-        toolbox = load_toolbox(settings, remote=True)
-        toolbox.close()
-        for problem in toolbox.problems:
+        opened = load_tools_of(settings, remote=True)
+        opened.close()
+        for problem in opened.problems:
             click.echo(problem, err=True)
-        given = _read(args, next((each for each in toolbox.tools if each.name == tool), None))
-        answer = explained(settings, toolbox, channel or next(iter(settings.channels)), user, tool, given)
+        given = _read(args, next((each for each in opened.tools if each.name == tool), None))
+        answer = explained(settings, opened, channel or next(iter(settings.channels)), user, tool, given)
     except (ConfigError, BadQuestionError) as exc:
         _refuse(str(exc))
-    click.echo(json.dumps(asdict(answer), indent=2, ensure_ascii=False) if as_json else "\n".join(_lines(answer)))
+    _say(json.dumps(asdict(answer), indent=2, ensure_ascii=False) if as_json else "\n".join(_lines(answer)))
     sys.exit(1 if answer.verdict == "never" else 0)
+
+
+def _say(text: str) -> None:
+    """Half a character, which no text can hold but JSON can spell, is shown as JSON spells it."""
+    click.echo(text.encode(errors="backslashreplace").decode())
 
 
 def _refuse(message: str) -> NoReturn:
@@ -86,18 +91,32 @@ def _object(text: str) -> dict[str, Any]:
         value = json.loads(text)
     except ValueError as exc:
         _refuse(f"{text!r} is no JSON object: {exc}")
+    except RecursionError:
+        _refuse("the arguments are nested too deeply to be read")
     return value if isinstance(value, dict) else _refuse(f"{text!r} is no JSON object")
 
 
 def _value(text: str, tool: Tool | None, name: str) -> Any:
-    """Text where the tool wants text; else JSON, where it is any, so that lists and numbers can be given."""
-    properties = tool.schema()["parameters"].get("properties", {}) if tool else {}
-    if properties.get(name, {}).get("type", "string") == "string":
+    """Text where the tool wants text; else JSON, if it is any that the tool takes: lists and numbers can be given."""
+    properties = tool.schema()["parameters"]["properties"] if tool else {}
+    if tool is None or properties.get(name, {"type": "string"}).get("type") == "string":
         return text
     try:
-        return json.loads(text)
-    except ValueError:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
         return text
+    return text if isinstance(value, str) or not _is_taken(tool, name, value) else value
+
+
+def _is_taken(tool: Tool, name: str, value: Any) -> bool:
+    """Whether the tool finds no fault with this argument, whatever it says of the others."""
+    from agent.tools.errors import ToolParameterError
+
+    try:
+        tool.validate({name: value})
+    except ToolParameterError as exc:
+        return name not in [path.partition(".")[0] for path in exc.param_name.split(", ")]
+    return True
 
 
 def _lines(answer: Explanation) -> Iterator[str]:

@@ -15,7 +15,7 @@ from agent.policy import PolicyDecision
 from agent.selectors import Foreseen, foresee, roles_in
 from agent.tools.errors import ToolError
 from agent.tools.registry import unknown_tool
-from config.bootstrap import select_tools, tool_policy
+from config.agents import tool_policy
 from config.schema import AnyChannel, Settings
 from config.selection import build_selector
 from config.sources import OpenTools
@@ -73,7 +73,7 @@ class Explanation:
 
 
 def explain(
-    settings: Settings, toolbox: OpenTools, channel: str, user: str, tool: str, args: Mapping[str, Any] | None
+    settings: Settings, opened: OpenTools, channel: str, user: str, tool: str, args: Mapping[str, Any] | None
 ) -> Explanation:
     """What would happen. No tool is run; a tool's preview function is, which may look things up.
 
@@ -81,11 +81,11 @@ def explain(
     """
     if channel not in settings.channels:
         raise BadQuestionError(_unknown_channel(channel, settings))
-    found = {each.name: each for each in toolbox.tools}
+    found = {each.name: each for each in opened.tools}
     if tool not in found:
         raise BadQuestionError(unknown_tool(tool, found))
     case = _Case(settings, channel, user, found[tool])
-    if found[tool] not in select_tools(toolbox, case.settings_of.tools):
+    if found[tool] not in opened.select(case.settings_of.tools).all():
         return case.without_tool()
     run = ChannelRun(user, channel, "", case.settings_of.confirm_ttl, "", case.settings_of.speaks)
     with channel_run(run):

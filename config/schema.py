@@ -247,6 +247,8 @@ class SelectorSettings(Section):
 
     @model_validator(mode="after")
     def _of_one_kind(self) -> Self:
+        if "embedding" in self.model_fields_set and self.embedding is None:
+            raise ValueError("embedding has nothing below it: write `embedding: {}`")
         kinds = [kind for kind in _SELECTORS if getattr(self, kind) is not None]
         if len(kinds) != 1:
             raise ValueError("choose one of keyword, roles, embedding, any, all, plugin; write several as a list")

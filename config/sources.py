@@ -2,32 +2,27 @@
 
 from __future__ import annotations
 
+import atexit
 import fnmatch
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
-from agent.sources import McpToolProvider, OpenApiToolProvider, mcp, openapi, provided
+from agent.sources import provided
 from agent.sources.confirming import asking
 from agent.sources.errors import SourceError
 from agent.sources.live import LiveSource, LiveSources
 from agent.sources.names import Choice
-from agent.sources.openapi_auth import Auth
 from agent.toolbox import open_toolbox
 from agent.tools import LoadedTools, Tool, ToolRegistry, load_tools
 from agent.tools.errors import ToolError, ToolLoadError
+from agent.tools.loader import claim
+from agent.tools.reload import Watched
 from config.loader import ConfigError
-from config.schema import (
-    AnySource,
-    AuthSettings,
-    McpSource,
-    ModuleSource,
-    OpenApiSource,
-    Secret,
-    Settings,
-    SourceSettings,
-    ToolboxSource,
-)
+from config.providers import is_remote, mcp_provider, provider_of
+from config.schema import AnySource, McpSource, ModuleSource, OpenApiSource, Settings, SourceSettings, ToolboxSource
 from pending.proposals import ExecutorFactory
 from workers.offload import run_sync
 
@@ -38,16 +33,18 @@ OPEN_SECONDS = 10.0
 @dataclass(frozen=True, slots=True)
 class OpenTools:
     """All tools of a configuration. `problems` are files that could not be loaded and sources that did not answer;
-    `loaded` is what each module, file and folder held, by what the configuration calls it.
+    `watched` are the modules, files and folders, which may be loaded anew and handed to `replace`.
 
     Remote sources that are open put their tools into the `registry` as they list them.
     """
 
-    registry: ToolRegistry
-    executor_factories: Mapping[str, ExecutorFactory] = field(default_factory=dict)
-    loaded: Mapping[str, LoadedTools] = field(default_factory=dict)
+    registry: ToolRegistry = field(default_factory=ToolRegistry)
+    executor_factories: dict[str, ExecutorFactory] = field(default_factory=dict)
+    watched: dict[str, Watched] = field(default_factory=dict)
     problems: tuple[str, ...] = ()
     live: LiveSources | None = None
+    #: What each source has in the registry: of tools that several of them import, the first has it.
+    _brought: dict[str, list[Tool]] = field(default_factory=dict)
 
     @property
     def tools(self) -> list[Tool]:
@@ -59,16 +56,22 @@ class OpenTools:
         return Selected(self.registry, patterns)
 
     def replace(self, source: str, loaded: LoadedTools) -> None:
-        """From now on this module, file or folder holds these tools. Raises ToolValidationError."""
-        others = [tool for tool in self.registry.all() if not any(tool is each for each in self.loaded[source].tools)]
-        self.registry.replace_source(
-            source, [tool for tool in loaded.tools if not any(tool is each for each in others)]
-        )
+        """From now on this source holds these tools. Raises ToolValidationError, and then has changed nothing."""
+        own = self._brought.get(source, [])
+        others = [tool for tool in self.registry.all() if not _is_among(tool, own)]
+        brought = [tool for tool in dict.fromkeys(loaded.tools) if not _is_among(tool, others)]
+        self.registry.replace_source(source, brought)
+        self._brought[source] = brought
 
     def close(self) -> None:
-        """Leave all remote sources."""
+        """Leave all remote sources. Idempotent."""
         if self.live is not None:
+            atexit.unregister(self.live.close)
             self.live.close()
+
+
+def _is_among(tool: Tool, tools: Sequence[Tool]) -> bool:
+    return any(tool is each for each in tools)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,70 +97,71 @@ def open_tools(
     A source that cannot be loaded is one of the `problems`, and the rest is loaded; a remote one that does not answer,
     too, and it is tried again until it does. With `strict`, raises ConfigError for all but those that do not answer.
     """
-    registry, factories, loaded, wrong = ToolRegistry(), dict[str, ExecutorFactory](), dict[str, LoadedTools](), []
-    for index, source in enumerate(settings.tools):
-        if is_remote(source):
-            continue
-        loaded[_id(index, source)] = LoadedTools()
-        try:
-            held = loaded[_id(index, source)] = _loaded(source, settings.origin.folder)
-            registry.replace_source(_id(index, source), _new(held.tools, registry))
-            _add_factories(factories, held, source)
-            wrong += _empty(settings, index, source, held)
-        except (ToolError, SystemExit) as exc:
-            wrong.append(_problem(settings, index, source, exc))
-    wrong += [problem for each in loaded.values() for problem in each.problems]
+    opened = OpenTools()
+    here = [(index, source) for index, source in enumerate(settings.tools) if not is_remote(source)]
+    wrong = [problem for index, source in here for problem in _open(opened, settings, index, source)]
     if wrong and strict:
         raise ConfigError(wrong)
-    live = _live(settings, registry) if remote else None
-    unreached = _opened(settings, live, seconds) if live else []
-    named = {source: loaded[source] for source in settings.tools if isinstance(source, str)}
-    return OpenTools(registry, factories, named, (*wrong, *unreached), live)
+    live = _live(settings, opened.registry) if remote else None
+    if live:
+        atexit.register(live.close)  # whoever is refused later leaves them too
+    unreached = _unreached(settings, live, seconds) if live else []
+    return replace(opened, problems=(*wrong, *unreached), live=live)
 
 
-def is_remote(source: AnySource) -> bool:
-    """Whether somebody else has to be asked for its tools."""
-    if isinstance(source, OpenApiSource):
-        return source.openapi.startswith(("http://", "https://"))
-    return isinstance(source, McpSource)
+def own_names(source: McpSource | OpenApiSource | ToolboxSource | ModuleSource, folder: Path) -> list[str]:
+    """What a source calls all its tools, also those that are left out. Raises ToolError, when it cannot be asked."""
+    whole = source.model_copy(update={"include": None, "exclude": [], "namespace": None})
+    if not isinstance(whole, McpSource):
+        return [tool.name for tool in _loaded(whole, folder).tools]
+    with closing(mcp_provider(whole, folder)) as provider:
+        return [tool.name for tool in run_sync(provider.list_tools())]
 
 
-def _loaded(source: AnySource, folder: Path) -> LoadedTools:
+def _open(opened: OpenTools, settings: Settings, index: int, source: AnySource) -> list[str]:
+    """Load a source of this machine; what is wrong with it."""
+    held, folder = LoadedTools(), settings.origin.folder
+    try:
+        held = _loaded(source, folder)
+        opened.replace(_id(index), held)
+        for kind, factory in held.executor_factories.items():
+            claim(opened.executor_factories, kind, factory, _name(source))
+        wrong = _empty(settings, index, source, held)
+    except (ToolError, SystemExit) as exc:
+        wrong = [_problem(settings, index, source, exc)]
+    if isinstance(source, str | ModuleSource):
+        opened.watched[_id(index)] = Watched(_name(source), held.files, partial(_loaded, source, folder, again=True))
+    return [*wrong, *held.problems]
+
+
+def _loaded(source: AnySource, folder: Path, *, again: bool = False) -> LoadedTools:
     match source:
         case str():
-            return load_tools(source, folder)
+            return load_tools(source, folder, again=again)
         case ModuleSource():
-            loaded = load_tools(source.module, folder)
+            loaded = load_tools(source.module, folder, again=again)
             return replace(loaded, tools=_chosen(source, loaded.tools))
         case ToolboxSource():
             own = folder / source.folder if source.folder else None
             return LoadedTools(_chosen(source, open_toolbox(source.toolbox, folder=own, hosts=source.hosts)))
         case _:
-            provider = _provider(source, folder)
+            provider = provider_of(source, folder)
             tools = run_sync(provider.list_tools())
             return LoadedTools(tuple(provided(provider, tools, source.namespace or "", source.confirm)))
 
 
 def _chosen(source: SourceSettings, tools: Sequence[Tool]) -> tuple[Tool, ...]:
-    """Those that are taken, as they are called here, told whether they ask. Patterns are over their own names."""
+    """Those that are taken. Patterns are over their own names."""
     choice = Choice(source.include, source.exclude)
-    return tuple(
-        asking(tool.update_namespace(source.namespace), tool.name, source.confirm)
-        for tool in tools
-        if choice.takes(tool.name)
-    )
+    return tuple(_as_its_section_says(source, tool) for tool in tools if choice.takes(tool.name))
 
 
-def _new(tools: Sequence[Tool], registry: ToolRegistry) -> list[Tool]:
-    """Without those that another source has brought: a module may import another's tools."""
-    known = registry.all()
-    return [tool for tool in dict.fromkeys(tools) if not any(tool is each for each in known)]
-
-
-def _add_factories(factories: dict[str, ExecutorFactory], loaded: LoadedTools, source: AnySource) -> None:
-    for kind, factory in loaded.executor_factories.items():
-        if factories.setdefault(kind, factory) is not factory:
-            raise ToolLoadError(f"cannot load tools from {_name(source)!r}: {kind!r} is defined twice, rename one")
+def _as_its_section_says(source: SourceSettings, tool: Tool) -> Tool:
+    """Called as it is here, told whether it asks, and for how long it may go on."""
+    made = asking(tool.update_namespace(source.namespace), tool.name, source.confirm)
+    if source.timeout is None:
+        return made
+    return replace(made, metadata=replace(made.metadata, timeout=source.timeout))
 
 
 def _empty(settings: Settings, index: int, source: AnySource, held: LoadedTools) -> list[str]:
@@ -189,15 +193,15 @@ def _name(source: AnySource) -> str:
         case ToolboxSource():
             return ", ".join(source.toolbox)
         case _:
-            return source.namespace or _provider(source, Path()).name
+            return source.namespace or provider_of(source, Path()).name
 
 
 def _live(settings: Settings, registry: ToolRegistry) -> LiveSources | None:
     sources = [
         LiveSource(
-            _id(index, source),
+            _id(index),
             _name(source),
-            _provider(source, settings.origin.folder),
+            provider_of(source, settings.origin.folder),
             source.namespace or "",
             source.confirm,
         )
@@ -207,71 +211,16 @@ def _live(settings: Settings, registry: ToolRegistry) -> LiveSources | None:
     return LiveSources(sources, registry.replace_source) if sources else None
 
 
-def _opened(settings: Settings, live: LiveSources, seconds: float) -> list[str]:
+def _unreached(settings: Settings, live: LiveSources, seconds: float) -> list[str]:
     why = live.open(seconds)
     return [
-        f"{settings.origin.at('tools', index)}tools: {_name(source)!r} is not there yet: {why[_id(index, source)]}; "
+        f"{settings.origin.at('tools', index)}tools: {_name(source)!r} is not there yet: {why[_id(index)]}; "
         "the bot runs without its tools, and tries again until it answers"
         for index, source in enumerate(settings.tools)
-        if _id(index, source) in why
+        if _id(index) in why
     ]
 
 
-def _provider(source: McpSource | OpenApiSource, folder: Path) -> McpToolProvider | OpenApiToolProvider:
-    return _mcp(source, folder) if isinstance(source, McpSource) else _openapi(source, folder)
-
-
-def _mcp(source: McpSource, folder: Path) -> McpToolProvider:
-    server = source.mcp
-    command, *args = server.command or [""]
-    return McpToolProvider(
-        command,
-        args,
-        env=_plain(server.env),
-        cwd=folder / (server.cwd or "") if server.command else None,
-        url=server.url or "",
-        headers=_plain(server.headers),
-        name=source.namespace or "",
-        include=source.include,
-        exclude=source.exclude,
-        call_seconds=source.timeout or mcp.CALL_SECONDS,
-    )
-
-
-def _openapi(source: OpenApiSource, folder: Path) -> OpenApiToolProvider:
-    document = source.openapi if is_remote(source) else folder / Path(source.openapi).expanduser()
-    return OpenApiToolProvider(
-        document,
-        base_url=source.base_url or "",
-        auth=_auth(source.auth),
-        name=source.namespace or "",
-        include=source.include,
-        exclude=source.exclude,
-        seconds=source.timeout or openapi.CALL_SECONDS,
-    )
-
-
-def _auth(settings: AuthSettings | None) -> Auth | None:
-    if settings is None:
-        return None
-    if settings.bearer is not None:
-        return Auth.bearer(settings.bearer.get_secret_value())
-    if settings.basic is not None:
-        return Auth.basic(settings.basic.user, settings.basic.password.get_secret_value())
-    value = settings.value.get_secret_value() if settings.value else ""
-    if settings.header is not None:
-        return Auth("header", settings.header, value)
-    return (
-        Auth("query", settings.query, value)
-        if settings.query is not None
-        else Auth("cookie", settings.cookie or "", value)
-    )
-
-
-def _plain(secrets: Mapping[str, Secret]) -> dict[str, str]:
-    return {name: secret.get_secret_value() for name, secret in secrets.items()}
-
-
-def _id(index: int, source: AnySource) -> str:
-    """How the tools of a source are replaced together."""
-    return source if isinstance(source, str) else f"tools.{index}"
+def _id(index: int) -> str:
+    """How the tools of a source are replaced together: two lines of the YAML may name the same module."""
+    return f"tools.{index}"

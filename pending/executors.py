@@ -17,6 +17,11 @@ log = logging.getLogger(__name__)
 #: How the kinds of actions begin that take others back.
 UNDO_PREFIX = "sayso:undo:"
 
+
+class EffectFailed(Exception):
+    """Raised by an executor that knows how it failed, and has said so in words: there is no place in it to look for."""
+
+
 #: Asks the world about an action that was interrupted; sync or async. True, or words for the user: it took effect.
 #: False: it certainly did not. None: nobody can tell.
 Reconciler = Callable[[PendingAction], Any]

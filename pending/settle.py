@@ -11,7 +11,7 @@ from typing import Any
 
 from channels.types import Reply, Scope, storable
 from pending.action import Executor, PendingAction, State
-from pending.executors import Executors, performing
+from pending.executors import EffectFailed, Executors, performing
 from pending.outcome import ConfirmOutcome, EndState, early, ended, expired, state_of_plan, told_of
 from pending.plan import PLAN_KIND, Effect, is_step, is_undo, step_names
 from pending.records import CHANGED, OPEN_STATES, Claim, Decision, Ending, Records, StoredAction
@@ -173,6 +173,10 @@ class Settlement:
         except KeyboardInterrupt:  # of a caller's own thread
             await self._record(claim, attempt, "unknown", action, "")
             raise
+        except EffectFailed as exc:
+            named = {"kind": action.kind, "pending": action.pending_action_id}
+            log.warning("pending.failed", extra={**named, "why": str(exc)})
+            return "failed", ""
         except Exception:  # an executor is user code: its error is an outcome, its text stays here
             log.exception("pending.failed", extra={"kind": action.kind, "pending": action.pending_action_id})
             return "failed", ""

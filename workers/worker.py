@@ -416,6 +416,7 @@ def run_worker(services: Services) -> None:
     if heard:  # without Redis, silence says the same
         _leave(services)
     process.loop.close()
+    services.tools.close()
     if services.drain.is_idle:  # what it still holds is taken over when its process has ended
         services.lifeline.leave()
 

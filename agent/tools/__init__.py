@@ -10,7 +10,7 @@ from agent.tools.errors import (
     ToolParameterError,
     ToolValidationError,
 )
-from agent.tools.loader import LoadedTools, ToolLoader, load_all, load_tools
+from agent.tools.loader import LoadedTools, ToolLoader, load_tools
 from agent.tools.metadata import ToolMetadata, ToolTag
 from agent.tools.outcome import ToolOutcome
 from agent.tools.registry import ToolRegistry
@@ -50,7 +50,6 @@ __all__ = [
     "cancel_scheduled",
     "collect_artifacts",
     "emit_artifact",
-    "load_all",
     "load_tools",
     "remind",
     "schedule_reply",

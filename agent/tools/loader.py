@@ -11,11 +11,11 @@ import inspect
 import logging
 import sys
 import traceback
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import CodeType, ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
 from agent.tools.errors import ToolLoadError
 from agent.tools.registry import ToolRegistry
@@ -24,6 +24,8 @@ from agent.tools.typed_arguments import quoted
 from pending.proposals import ExecutorFactory
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,12 +93,6 @@ def load_tools(source: str, base: Path | None = None, *, again: bool = False) ->
             "give a dotted name, a file ending in .py or a folder"
         )
     return _folder(source, path)
-
-
-def load_all(sources: Iterable[str], base: Path | None = None) -> LoadedTools:
-    """Load several sources as one. Raises ToolLoadError also when two of them claim the same name."""
-    names = list(sources)
-    return _merged(", ".join(names), [load_tools(name, base) for name in names])
 
 
 def _path(source: str, base: Path) -> tuple[Path, bool]:
@@ -221,10 +217,10 @@ def _contents(source: str, module: ModuleType) -> LoadedTools:
     factories: dict[str, ExecutorFactory] = {}
     for value in vars(module).values():
         for tool in _tools_of(value):
-            tools[_unclaimed(source, tool.name, tools.get(tool.name, tool), tool)] = tool
+            claim(tools, tool.name, tool, source)
         kind = _kind_of(value)
         if kind is not None:
-            factories[_unclaimed(source, kind, factories.get(kind, value), value)] = value
+            claim(factories, kind, value, source)
     file = getattr(module, "__file__", None)
     return LoadedTools(tuple(tools.values()), factories, files=(Path(file),) if file else ())
 
@@ -247,15 +243,15 @@ def _merged(source: str, parts: list[LoadedTools]) -> LoadedTools:
     factories: dict[str, ExecutorFactory] = {}
     for part in parts:
         for tool in part.tools:
-            tools[_unclaimed(source, tool.name, tools.get(tool.name, tool), tool)] = tool
+            claim(tools, tool.name, tool, source)
         for kind, factory in part.executor_factories.items():
-            factories[_unclaimed(source, kind, factories.get(kind, factory), factory)] = factory
+            claim(factories, kind, factory, source)
     problems = tuple(problem for part in parts for problem in part.problems)
     files = tuple(dict.fromkeys(file for part in parts for file in part.files))
     return LoadedTools(tuple(tools.values()), factories, problems, files)
 
 
-def _unclaimed(source: str, name: str, holder: object, claimant: object) -> str:
-    if holder is not claimant:
+def claim(claims: dict[str, T], name: str, claimant: T, source: str) -> None:
+    """Enter who has this name; the same object met twice counts once. Raises ToolLoadError when another has it."""
+    if claims.setdefault(name, claimant) is not claimant:
         raise ToolLoadError(f"cannot load tools from {source!r}: {name!r} is defined twice, rename one")
-    return name

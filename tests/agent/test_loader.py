@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from agent.tools import ToolLoadError, load_all, load_tools
+from agent.tools import ToolLoadError, load_tools
 
 GOOD = '''
 from agent import tool
@@ -82,21 +82,28 @@ def test_dotted_name_is_found_beside_the_user(folder):
     assert [tool.name for tool in load_tools("shop_for_test.tools").tools] == ["ping"]
 
 
-def test_same_name_twice_is_refused(folder):
-    """Two different tools of one name in two files."""
-    (folder / "one.py").write_text(GOOD)
-    (folder / "two.py").write_text(GOOD)
-    with pytest.raises(ToolLoadError, match="'ping' is defined twice"):
-        load_all(["one.py", "two.py"], folder)
+def test_same_name_twice_in_a_folder_is_told(folder):
+    """Two different tools of one name in two files: the first stays."""
+    (folder / "shop").mkdir()
+    (folder / "shop" / "one.py").write_text(GOOD)
+    (folder / "shop" / "two.py").write_text(GOOD)
+    loaded = load_tools("shop/", folder)
+    assert [tool.name for tool in loaded.tools] == ["ping"]
+    assert ["'ping' is defined twice" in problem for problem in loaded.problems] == [True]
 
 
-def test_same_tool_seen_twice_counts_once(folder):
+def test_same_tool_seen_twice_in_a_folder_counts_once(folder):
     """Importing a tool into another module, or having it in a registry too, is no conflict."""
+    sys.path.append(str(folder))
     (folder / "base_for_test.py").write_text(GOOD)
-    (folder / "again.py").write_text(
-        "from base_for_test import ping\nfrom agent import ToolRegistry\nr = ToolRegistry()\nr.register(ping)\n"
+    (folder / "shop").mkdir()
+    both = "from base_for_test import ping, rebuild\n"
+    (folder / "shop" / "one.py").write_text(both)
+    (folder / "shop" / "two.py").write_text(
+        f"{both}from agent import ToolRegistry\nr = ToolRegistry()\nr.register(ping)\n"
     )
-    assert len(load_all(["base_for_test", "again.py"], folder).tools) == 1
+    loaded = load_tools("shop/", folder)
+    assert (len(loaded.tools), len(loaded.executor_factories), loaded.problems) == (1, 1, ())
 
 
 STRAY = """

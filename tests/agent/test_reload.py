@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from agent import ToolLoader, ToolLoadError, ToolRegistry
 from agent.tools.loader import load_tools
-from agent.tools.reload import Reload
+from agent.tools.reload import Reload, Watched
 
 TOOL = "from agent import tool\n\n\n@tool\ndef {name}() -> str:\n    '''Say.'''\n    return {said!r}\n"
 
@@ -33,7 +34,8 @@ def watched(source: str, base: Path, registry: ToolRegistry) -> Reload:
     """What bootstrap does: load, register, watch."""
     loaded = load_tools(source, base)
     registry.replace_source(source, loaded.tools)
-    return Reload({source: loaded}, base, lambda name, now: registry.replace_source(name, now.tools))
+    watched = Watched(source, loaded.files, partial(load_tools, source, base, again=True))
+    return Reload({source: watched}, base, lambda name, now: registry.replace_source(name, now.tools))
 
 
 def test_a_broken_edit_leaves_the_old_tool_and_is_told_with_its_line(tmp_path, registry, caplog):

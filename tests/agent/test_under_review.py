@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from dataclasses import replace
 from typing import Annotated, Any
@@ -16,6 +17,7 @@ from agent import (
     ScriptedProvider,
     Tool,
     ToolCall,
+    ToolExecutionError,
     ToolParameter,
     ToolPolicy,
     ToolRegistry,
@@ -108,6 +110,47 @@ def test_what_is_too_much_to_agree_to_is_told_to_the_model():
     assert "at most 16,000 are read" in result.messages[2].content
     desk.ask_channel("ana", "yes")
     assert RAN == []
+
+
+@pytest.mark.parametrize(
+    ("failure", "told"),
+    [(ToolExecutionError("the printer is off", tool_name="print_out"), False), (KeyError("x"), True)],
+)
+def test_a_failure_that_says_what_it_is_needs_no_traceback(caplog, failure: Exception, told: bool):
+    """One line names it; where the tool's code broke, its author sees where."""
+
+    @tool
+    def print_out() -> str:
+        """Print it."""
+        raise failure
+
+    assert "failed" in confirmed(print_out)
+    (record,) = [record for record in caplog.records if record.message == "pending.failed"]
+    assert bool(record.exc_info) is told
+    assert told or str(failure) in record.why
+
+
+@pytest.mark.parametrize("seconds", [0.01, None])
+def test_a_tool_that_ran_out_of_time_has_not_failed(seconds: float | None):
+    """Its own limit, or what it waited for: it may still take effect, and nobody says that it did not."""
+
+    @tool(metadata=ToolMetadata(timeout=seconds))
+    async def print_out() -> str:
+        """Print it."""
+        if seconds is None:
+            raise TimeoutError
+        await asyncio.Event().wait()
+        return ""
+
+    assert "I cannot tell whether it finished" in confirmed(print_out)
+
+
+def confirmed(asked: Tool) -> str:
+    """What its user hears after the yes."""
+    config = AgentConfig(tool_policy=ToolPolicy(review=["*"]))
+    bot = ChannelAgent(Agent([asked], ScriptedProvider([ToolCall(asked.name, {})]), config))
+    bot.ask_channel("ana", "print")
+    return bot.ask_channel("ana", "yes").content
 
 
 def changed(given: Tool, later: Tool, args: dict) -> tuple[str, list]:

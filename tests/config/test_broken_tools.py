@@ -8,8 +8,11 @@ from pathlib import Path
 import pytest
 
 from agent.tools.reload import Reload
-from config.bootstrap import bootstrap, describe, terminal_agent
+from config.agents import terminal_agent
+from config.bootstrap import bootstrap
+from config.description import describe
 from config.loader import ConfigError, load_settings
+from config.sources import OpenTools, open_tools
 
 GOOD = (
     "from agent import tool\n\n\n@tool\ndef greet(name: str) -> str:\n    '''Greet.'''\n    return f'{said} {name}'\n"
@@ -39,8 +42,8 @@ def desk(tmp_path: Path) -> Path:
 def test_the_bot_answers_with_the_rest_and_every_problem_is_told(desk: Path):
     """Line of the YAML, line of the file, and what to do: import error, wrong path, a name twice, no document."""
     told: list[str] = []
-    agent = terminal_agent(load_settings(desk, {}), data=desk.parent, channel=None, tell=told.append)
-    assert agent.ask_channel("ana", "/greet name=Ana").content == "hello Ana"
+    with terminal_agent(load_settings(desk, {}), data=desk.parent, channel=None, tell=told.append) as agent:
+        assert agent.ask_channel("ana", "/greet name=Ana").content == "hello Ana"
     broken, path, twice, document = told
     assert broken.startswith(f"{desk}:3:5: tools: cannot load tools from './broken.py'")
     assert "broken.py, line 2: ModuleNotFoundError" in broken
@@ -69,11 +72,51 @@ def test_edits_reach_a_running_worker(desk: Path, redis_url: str, monkeypatch: p
     assert agent.run("/greet name=Ana").content == "hello Ana"
     for name, text in {"good.py": "good day", "broken.py": "mended"}.items():
         file = desk.parent / name
-        file.write_text(GOOD.replace("{said}", text).replace("greet", "greet" if name == "good.py" else "mend"))
-        os.utime(file, ns=(file.stat().st_mtime_ns + 10**9,) * 2)
+        edit(file, GOOD.replace("{said}", text).replace("greet", "greet" if name == "good.py" else "mend"))
     assert reload.look() == ["./good.py", "./broken.py"]
     assert agent.run("/greet name=Ana").content == "good day Ana"
     assert agent.run("/mend name=Ana").content == "mended Ana"
+
+
+@pytest.fixture
+def follow(tmp_path: Path):
+    """Opens these tools and follows their files, as `sayso up --reload` does."""
+
+    def begin(tools: str) -> tuple[OpenTools, Reload]:
+        (tmp_path / "sayso.yaml").write_text(f"tools: {tools}\nchannels: {{web: {{platform: console}}}}\n")
+        opened = open_tools(load_settings(tmp_path / "sayso.yaml", {}))
+        return opened, Reload(opened.watched, tmp_path, opened.replace)
+
+    return begin
+
+
+def edit(file: Path, text: str) -> None:
+    """Save the file, later than it was saved before."""
+    file.write_text(text)
+    os.utime(file, ns=(file.stat().st_mtime_ns + 10**9,) * 2)
+
+
+def test_edits_of_a_section_are_taken_up_as_its_section_says(desk: Path, follow):
+    """Its prefix, its choice, who is asked and for how long stay what they were."""
+    opened, reload = follow("[{module: ./good.py, namespace: a, include: [greet], confirm: always, timeout: 9}]")
+    edit(desk.parent / "good.py", GOOD.replace("{said}", "good day") + GOOD.replace("greet", "other"))
+    assert reload.look() == ["./good.py"]
+    (tool,) = opened.tools
+    assert tool.run_raw({"name": "Ana"}) == "good day Ana"
+    assert (tool.name, tool.requires_approval, tool.metadata.timeout) == ("a-greet", True, 9)
+
+
+def test_edits_of_a_file_leave_the_tools_it_imports_with_their_own(desk: Path, follow, monkeypatch: pytest.MonkeyPatch):
+    """Those it had in common with another source before, and it may be edited again and again."""
+    monkeypatch.syspath_prepend(desk.parent)
+    (desk.parent / "lent_to_reload.py").write_text(GOOD.replace("{said}", "hello"))
+    (desk.parent / "more.py").write_text("from lent_to_reload import greet\n")
+    opened, reload = follow("[lent_to_reload, ./more.py]")
+    for said in ("hi", "ho"):
+        lent = "from lent_to_reload import greet\n" + GOOD.replace("greet", "more").replace("{said}", said)
+        edit(desk.parent / "more.py", lent)
+        assert reload.look() == ["./more.py"]
+        assert [tool.run_raw({"name": "Ana"}) for tool in opened.tools] == ["hello Ana", f"{said} Ana"]
 
 
 @pytest.mark.parametrize(

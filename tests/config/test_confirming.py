@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from config.bootstrap import terminal_agent
+from config.agents import terminal_agent
 from config.loader import ConfigError, load_settings
 from pending.phrasebook import SHIPPED_LANGUAGES
 
@@ -47,5 +47,5 @@ def test_language_without_a_table_is_refused(tmp_path: Path, line: str, said: st
 )
 def test_channel_reads_its_own_languages(tmp_path: Path, line: str, version: str):
     """All shipped ones when it names none; emoji only when it says so."""
-    agent = terminal_agent(settings_of(tmp_path, line), data=tmp_path / "data", channel=None)
-    assert agent.parser.version == version
+    with terminal_agent(settings_of(tmp_path, line), data=tmp_path / "data", channel=None) as agent:
+        assert agent.parser.version == version

@@ -12,6 +12,7 @@ from config.cli import main
 
 TOOLS = '''
 from pathlib import Path
+from typing import Any
 
 from agent import NotFound, Tool, tool
 from agent.tools.metadata import ToolMetadata, ToolTag
@@ -48,6 +49,16 @@ def archive(name: str) -> str:
     return "archived"
 
 
+@tool
+def mixed(either: int | list[str], anything: Any = None, note: str = "") -> str:
+    """Take several types."""
+    RAN.write_text("mixed")
+    return ""
+
+
+IDS = {"id": {"type": ["string", "null"]}, "any": {}, "n": {"type": "integer"}}
+outside = Tool("outside", "By a schema", {"type": "object", "properties": IDS, "required": ["id", "n"]},
+               lambda **given: RAN.write_text("outside"))
 burn = Tool("burn", "Burn it all", (), lambda: RAN.write_text("burn"),
             metadata=ToolMetadata(tags=frozenset({ToolTag.DESTRUCTIVE})))
 '''
@@ -144,7 +155,7 @@ def test_question_is_told_as_its_user_would_read_it(ask, folder):
             ["send_letter", '{"to": "eve@EXTERNAL.com", "pages": []}'], "desk", "U1", 1,
             "never runs: deny_when: {tool: send_*, arg: to, pattern: *@external.com} (sayso.yaml:15:11)",
         ),
-        (["send_letter", "to=a@b", "pages=[1, 2]", "urgent=yes"], "desk", "U1", 0, "pages = \\[1, 2], urgent = True"),
+        (["send_letter", "to=a@b", "pages=[1, 2]", "urgent=yes"], "desk", "U1", 0, "pages = \\[1, 2\\], urgent = True"),
         (["send_letter"], "desk", "U1", 0, "arguments: none given; decided by its name alone"),
         (["send_letter"], "desk", "U1", 0, "may be denied by what it is called with: deny_when: {tool: send_*"),
         (["send_letter", "too=x", "pages=[]"], "desk", "U1", 1, "'too' is not a parameter, did you mean 'to'?"),
@@ -160,6 +171,30 @@ def test_what_decides_is_told_with_its_line(ask, folder, args, channel, user, st
 
 
 @pytest.mark.parametrize(
+    ("args", "given"),
+    [
+        (["mixed", 'either=["a", "b"]'], {"either": ["a", "b"]}),
+        (["mixed", "either=5", 'anything={"a": 1}'], {"either": 5, "anything": {"a": 1}}),
+        (["mixed", "either=5", "anything=some words", "note=5"], {"either": 5, "anything": "some words", "note": "5"}),
+        (["outside", "id=12345", "n=7", 'any={"a": 1}'], {"id": "12345", "n": 7, "any": {"a": 1}}),
+        (["outside", "n=7", "id=null", "any=[]"], {"id": None, "n": 7, "any": []}),
+        (["outside", 'id="x"', "n=7"], {"id": '"x"', "n": 7}),
+    ],
+)
+def test_values_that_are_no_text_are_json(ask, args, given):
+    """Where it is JSON and the tool takes it there; all else is the text as it stands."""
+    arguments = json.loads(ask("--json", *args, channel="open").output)["arguments"]
+    assert {name: arguments[name] for name in given} == given
+
+
+def test_half_a_character_is_shown_as_json_spells_it(ask):
+    """A model may send one; no terminal takes it."""
+    result = ask("archive", '{"name": "\\ud800"}', channel="strict", user="\udcff")
+    assert result.output.startswith('\\udcff on strict: archive with {"name": "\\ud800"}\n')
+    assert (result.exit_code, result.exception) == (0, None)
+
+
+@pytest.mark.parametrize(
     ("args", "options", "words"),
     [
         (["find_leter"], {}, "unknown tool 'find_leter'; did you mean 'find_letter'?"),
@@ -167,6 +202,7 @@ def test_what_decides_is_told_with_its_line(ask, folder, args, channel, user, st
         (["find_letter", "5"], {}, "'5' is no argument: write name=value, or one JSON object in quotes"),
         (["find_letter", "number=1", "number=2"], {}, "number is given twice: keep one of them"),
         (["find_letter", "{number"], {}, "'{number' is no JSON object"),
+        (["find_letter", '{"number": ' + "[" * 5000 + "]" * 5000 + "}"], {}, "are nested too deeply to be read"),
         ([], {}, "Missing argument 'TOOL'"),
     ],
 )

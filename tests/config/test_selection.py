@@ -10,7 +10,8 @@ import pytest
 from agent import AllOf, AnyOf, EmbeddingSelector, KeywordSelector, Message
 from agent.messages import Role
 from agent.selectors import Always, FailOpen, HttpEmbedder, NgramEmbedder
-from config.bootstrap import describe, terminal_agent
+from config.agents import terminal_agent
+from config.description import describe
 from config.loader import ConfigError, load_settings
 from config.selection import build_selector
 from pending.proposals import ChannelRun, channel_run
@@ -28,6 +29,8 @@ MISTAKES = {
     ),
     "another channel's tool": ("{keyword: {export_invoices: [x]}}", "26@: 'export_invoices' names"),
     "key": ("{keywords: {}}", "16@.keywords: unknown key: did you mean 'keyword'?"),
+    "bare embedding": ("{embedding: }", "5@: embedding has nothing below it: write `embedding: {}`"),
+    "bare embedding in a list": ("[{embedding: }]", "16@.0: embedding has nothing below it: write `embedding: {}`"),
     "nothing": ("{}", "5@: choose one of keyword, roles, embedding, any, all, plugin;"),
     "no list": ("[]", "5@: is empty: add one"),
     "text": ("keyword", "5@: must be a section"),
@@ -111,8 +114,8 @@ def test_channel_without_a_selector_shows_all(tmp_path):
 def test_roles_of_the_yaml_decide(tmp_path):
     """By the platform's id of whoever speaks, in the agent that the channel really has."""
     roles = "{roles: {allowed: {admin: ['*'], viewer: [find_*]}, users: {U1: Admin}, default: viewer}}"
-    bot = terminal_agent(load(tmp_path, roles), data=tmp_path, channel="web")
-    assert "unknown tool" not in bot.ask_channel("U1", "/delete_invoice invoice_id=INV-1").content
+    with terminal_agent(load(tmp_path, roles), data=tmp_path, channel="web") as bot:
+        assert "unknown tool" not in bot.ask_channel("U1", "/delete_invoice invoice_id=INV-1").content
     settings = load(tmp_path, roles)
     assert shown(settings, "U1") == ["find_invoice", "delete_invoice", "sales_chart", "sales_report"]
     assert shown(settings, "U2") == ["find_invoice"]
@@ -121,14 +124,12 @@ def test_roles_of_the_yaml_decide(tmp_path):
 
 def shown(settings, user: str, text: str = "delete the invoice") -> list[str]:
     """What this user's words show the model."""
-    bot = terminal_agent(settings, data=settings.origin.folder, channel="web")
-
-    async def select() -> list[str]:
-        chosen = await bot.agent.selector.select([Message(Role.USER, text)], bot.agent.tools)
-        return [tool.name for tool in chosen]
-
-    with channel_run(ChannelRun(user, "web", "1", 60.0, "v")):
-        return asyncio.run(select())
+    with (
+        terminal_agent(settings, data=settings.origin.folder, channel="web") as bot,
+        channel_run(ChannelRun(user, "web", "1", 60.0, "v")),
+    ):
+        chosen = asyncio.run(bot.agent.selector.select([Message(Role.USER, text)], bot.agent.tools))
+    return [tool.name for tool in chosen]
 
 
 def test_list_is_all_of_them_in_sequence(tmp_path):

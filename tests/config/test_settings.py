@@ -9,7 +9,9 @@ import pytest
 
 from channels.console import RESERVED_NAMES
 from channels.types import Conversation
-from config.bootstrap import bootstrap, describe, load_toolbox
+from config.agents import load_tools_of
+from config.bootstrap import bootstrap
+from config.description import describe
 from config.loader import DEMO, ConfigError, default_config, load_settings
 from config.schema import CONSOLE_PATHS
 
@@ -240,7 +242,7 @@ def test_files_of_tools_are_found_beside_the_configuration(file: Path, monkeypat
     """Where the command was started does not matter."""
     monkeypatch.chdir("/")
     file.write_text("tools: [./good.py]\nchannels: {a: {platform: console}}\n")
-    assert [tool.name for tool in load_toolbox(load_settings(file)).tools] == ["good"]
+    assert [tool.name for tool in load_tools_of(load_settings(file)).tools] == ["good"]
 
 
 def test_every_problem_is_told_at_once(file: Path):

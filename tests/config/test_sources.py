@@ -8,15 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from agent.tools import ToolTag
-from config.bootstrap import describe, load_toolbox, terminal_agent
+from agent.tools import ToolExecutionError, ToolTag
+from config.agents import load_tools_of, terminal_agent
+from config.description import describe
 from config.loader import ConfigError, load_settings
 from config.schema import Settings
 from config.sources import open_tools
+from tests.config.processes import sayso
 
 SECRET = "s3cr3t-value"
 WEB = "channels: {a: {platform: console}}\n"
 TINY = Path(__file__).parents[1] / "agent" / "sources" / "tiny_mcp.py"
+SERVER = f"{{command: ['{sys.executable}', '{TINY}']}}"
 
 #: The sections, and what the error must say after the name of the file.
 MISTAKES = {
@@ -146,6 +149,16 @@ MISTAKES = {
     "secret out of place": ("tools:\n  - openapi: a\n    confirm: ${SECRET}", "(it is what ${SECRET} says)"),
 }
 TOOL = 'from agent import tool\n@tool()\ndef good() -> str:\n    """Do good."""\n    return ""\n'
+SLOW = """
+import threading
+from agent import tool
+@tool()
+def slow() -> str:
+    '''Take long.'''
+    threading.Event().wait(30)
+    return ""
+"""
+FACTORY = "from pending.proposals import executor_factory\n@executor_factory('wipe')\ndef rebuild(action): ...\n"
 DOCUMENT = {"openapi": "3.1.0", "servers": [{"url": "https://a.example.com"}], "paths": {"/a": {"get": {}, "post": {}}}}
 
 
@@ -193,6 +206,42 @@ def test_module_section_prefixes_and_chooses(file: Path):
     assert [(tool.name, tool.requires_approval) for tool in loaded] == [("desk-good", True)]
 
 
+@pytest.mark.parametrize(
+    "source", ["{module: slow.py, timeout: 0.01}", "{module: slow.py, namespace: a, timeout: 0.01}"]
+)
+def test_timeout_of_a_section_is_that_of_its_tools(file: Path, source: str):
+    """Also of a sync one, which its thread may never leave."""
+    (file.parent / "slow.py").write_text(SLOW)
+    (slow,) = open_tools(settings(file, f"tools: [{source}]")).tools
+    with pytest.raises(ToolExecutionError, match=r"gave no result within 0\.01 seconds"):
+        slow.run_raw({})
+
+
+def test_timeout_of_a_toolbox_is_that_of_its_tools(file: Path):
+    """As of every source; those of others keep theirs."""
+    loaded = open_tools(settings(file, "tools: [good.py, {toolbox: [calculator], timeout: 7}]")).tools
+    assert {tool.name: tool.metadata.timeout for tool in loaded} == {"good": None, "calculate": 7}
+
+
+def test_tool_that_two_sources_have_counts_once(file: Path, monkeypatch: pytest.MonkeyPatch):
+    """A module may import another's, or be named twice."""
+    monkeypatch.syspath_prepend(file.parent)
+    (file.parent / "base_of_sources.py").write_text(TOOL + FACTORY)
+    (file.parent / "again.py").write_text("from base_of_sources import good, rebuild")
+    text = "tools: [base_of_sources, again.py, base_of_sources, {module: base_of_sources}]"
+    opened = open_tools(settings(file, text))
+    assert ([tool.name for tool in opened.tools], list(opened.executor_factories)) == (["good"], ["wipe"])
+    assert opened.problems == ()
+
+
+def test_two_that_rebuild_the_same_are_told(file: Path):
+    """Which of them a yes would run must never be luck."""
+    for name in ("one.py", "two.py"):
+        (file.parent / name).write_text(FACTORY)
+    with pytest.raises(ConfigError, match=r":1:17: tools: cannot load tools from 'two.py': 'wipe' is defined twice"):
+        describe(settings(file, "tools: [one.py, two.py]"))
+
+
 def test_document_in_a_file_needs_nobody(file: Path):
     """Its tools are there in every process, also in one that opens no remote source."""
     loaded = open_tools(settings(file, "tools: [good.py, {openapi: api.json, namespace: api, exclude: [get*]}]")).tools
@@ -217,8 +266,8 @@ def test_server_that_is_not_there_stops_nobody(file: Path):
     """The rest loads, and one line says what is missing and what to do."""
     text = "tools:\n  - good.py\n  - mcp: {command: [no-such-command]}\n    namespace: box\n"
     told: list[str] = []
-    agent = terminal_agent(settings(file, text), data=file.parent / "data", channel=None, tell=told.append)
-    assert [tool.name for tool in agent.agent.tools] == ["good"]
+    with terminal_agent(settings(file, text), data=file.parent / "data", channel=None, tell=told.append) as agent:
+        assert [tool.name for tool in agent.agent.tools] == ["good"]
     assert len(told) == 1
     assert told[0].startswith(f"{file}:3:5: tools: 'box' is not there yet: the MCP server 'box' cannot be reached: ")
     assert "tries again until it answers" in told[0]
@@ -226,19 +275,74 @@ def test_server_that_is_not_there_stops_nobody(file: Path):
 
 def test_check_names_the_tools_of_a_server_and_leaves_it(file: Path):
     """`sayso check` opens it, lists, and ends it."""
-    server = f"{{command: ['{sys.executable}', '{TINY}']}}"
-    text = f"tools:\n  - mcp: {server}\n    namespace: box\n    include: [echo, wipe]"
-    assert "box-echo: " in describe(settings(file, text))
+    text = f"tools:\n  - mcp: {SERVER}\n    namespace: box\n    include: [echo, wipe]"
+    assert "box-echo: " in describe(settings(file, text), seconds=120)
+
+
+RULES = """\
+tools:
+  - {module: good.py, include: [g*, goood], exclude: [bd_*], confirm: [a-good, goo]}
+  - {module: other.py, namespace: a}
+channels:
+  desk:
+    platform: console
+    tools: [good]
+    policy:
+      allow: [good, Good]
+      review: [GOOD, "*-other", other]
+      deny: [drop_*, a-othr]
+      deny_when: [{tool: gxod*, arg: x, pattern: y}]
+"""
+STRAY = [
+    "2:37: warning: tools.0.include.1: 'goood' names no tool, did you mean 'good'?",
+    "2:55: warning: tools.0.exclude.0: 'bd_*' names no tool",
+    "2:72: warning: tools.0.confirm.0: 'a-good' names no tool, did you mean 'good'?",
+    "2:80: warning: tools.0.confirm.1: 'goo' names no tool, did you mean 'good'?",
+    "12:20: warning: channels.desk.policy.deny_when.0.tool: 'gxod*' names no tool, did you mean 'good*'?",
+    "9:21: warning: channels.desk.policy.allow.1: 'Good' names no tool, did you mean 'good'?",
+    "10:33: warning: channels.desk.policy.review.2: 'other' names no tool, did you mean '*-other'?",
+    "11:14: warning: channels.desk.policy.deny.0: 'drop_*' names no tool",
+    "11:22: warning: channels.desk.policy.deny.1: 'a-othr' names no tool, did you mean 'a-other'?",
+]
+
+
+def test_check_warns_of_each_pattern_that_names_no_tool(file: Path):
+    """One that is misspelt restricts nothing; one that is for later is no mistake."""
+    (file.parent / "other.py").write_text(TOOL.replace("good", "other"))
+    file.write_text(RULES)
+    told = [line for line in describe(load_settings(file)).splitlines() if "warning" in line]
+    assert told == [f"{file}:{line}" for line in STRAY]
+
+
+def test_check_warns_of_what_a_server_does_not_have(file: Path):
+    """Also of what would leave out, or ask about, what is not there."""
+    text = f"tools:\n  - mcp: {SERVER}\n    namespace: box\n    exclude: [wip, echo]\n    confirm: [box-wipe, 'di?']"
+    told = [line for line in describe(settings(file, text), seconds=120).splitlines() if "warning" in line]
+    assert told == [f"{file}:4:15: warning: tools.0.exclude.0: 'wip' names no tool, did you mean 'wipe'?"]
+
+
+def test_rules_over_a_server_that_is_not_there_are_not_judged(file: Path):
+    """Nobody knows what it has."""
+    text = "tools:\n  - mcp: {command: [no-such-command]}\n    exclude: [wip]\n"
+    file.write_text(f"{text}channels: {{a: {{platform: console, policy: {{deny: [a]}}}}}}\n")
+    assert "warning" not in describe(load_settings(file))
+
+
+def test_chat_leaves_its_servers(file: Path):
+    """Nothing is told of what was still under way at its end."""
+    file.write_text(f"tools: [{{mcp: {SERVER}, namespace: box}}]\n{WEB}")
+    code, _, errors = sayso("chat", "--config", file, "--data", file.parent / "data", stdin="/help\nexit\n")
+    assert (code, "Task was destroyed" in errors) == (0, False)
 
 
 def test_web_opens_no_server(file: Path):
     """It answers no turn, so it needs no tool."""
-    toolbox = load_toolbox(settings(file, "tools: [{mcp: {command: [no-such-command]}}]"))
-    assert (toolbox.tools, toolbox.problems, toolbox.live) == ([], (), None)
+    opened = load_tools_of(settings(file, "tools: [{mcp: {command: [no-such-command]}}]"))
+    assert (opened.tools, opened.problems, opened.live) == ([], (), None)
 
 
 def test_pattern_may_name_a_tool_that_a_server_will_list(file: Path):
     """What it lists is known when it answers."""
     text = "tools:\n  - mcp: {command: [no-such-command]}\nchannels: {a: {platform: console, tools: [box-*]}}"
     file.write_text(text)
-    assert load_toolbox(load_settings(file)).tools == []
+    assert load_tools_of(load_settings(file)).tools == []

@@ -33,7 +33,7 @@ def opened(tmp_path: Path) -> Iterator[Open]:
             "channels: {a: {platform: console}}\n"
         )
         settings = load_settings(tmp_path / "sayso.yaml", {"NOTES": str(tmp_path / "notes")})
-        made.append(open_tools(settings, remote=True))
+        made.append(open_tools(settings, remote=True, seconds=120))
         return made[-1]
 
     yield start
@@ -78,7 +78,7 @@ def test_server_that_dies_after_the_yes_leaves_the_outcome_unknown(opened: Open,
 def test_no_runs_nothing(opened: Open, tmp_path: Path):
     """The server hears nothing of it."""
     ask = bot(opened("    confirm: always\n"), WIPE).ask_channel
-    ask("ana", "wipe the disk")
+    assert ask("ana", "wipe the disk").content.startswith("box-wipe: name = disk, count = 2\n")
     ask("ana", "no")
     assert lines(tmp_path) == []
 
@@ -91,9 +91,11 @@ def test_operator_may_trust_a_server(opened: Open, tmp_path: Path):
 
 def test_arguments_of_the_model_are_checked_before_the_user_is_asked(opened: Open, tmp_path: Path):
     """By the server's own schema."""
-    ask = bot(opened("    confirm: always\n"), ToolCall("box-wipe", {"nam": "disk"}, "1")).ask_channel
-    ask("ana", "wipe the disk")
-    ask("ana", "yes")
+    model = ScriptedProvider([[ToolCall("box-wipe", {"nam": "disk"}, "1")], "Which one?"])
+    agent = ChannelAgent(Agent(opened("    confirm: always\n").select(None), model))
+    assert agent.ask_channel("ana", "wipe the disk").content == "Which one?"
+    assert "'nam' is not a parameter" in model.requests[-1].messages[-1].content
+    agent.ask_channel("ana", "yes")
     assert lines(tmp_path) == []
 
 

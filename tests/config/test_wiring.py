@@ -62,3 +62,13 @@ def test_only_workers_open_servers_of_tools_and_none_stops_them(tmp_path: Path, 
     assert [f"{file}:1:9: tools: 'no-such-command' is not there yet" in each for each in said] == (
         [True] if patient else []
     )
+
+
+@pytest.mark.parametrize(("patient", "opens"), [(True, True), (False, False)])
+def test_who_runs_tools_holds_their_servers_until_its_end(tmp_path: Path, redis_url: str, patient: bool, opens: bool):
+    """A worker opens them, and can leave them; the web runs no tool."""
+    file = tmp_path / "sayso.yaml"
+    file.write_text("tools: [{mcp: {command: [no-such-command]}}]\nchannels:\n  web:\n    platform: console\n")
+    services = bootstrap(load_settings(file, {}), data=tmp_path, redis_url=redis_url, patient=patient)
+    assert (services.tools.live is not None) is opens
+    services.tools.close()

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import agent.selectors
-from config.bootstrap import describe
+from config.description import describe
 from config.loader import load_settings
 from config.schema import SelectorSettings
 

@@ -548,6 +548,16 @@ class Rounds:
         raise OSError("disk")
 
 
+class ServersOfTools:
+    """Stands for what serves tools elsewhere."""
+
+    are_left = False
+
+    def close(self) -> None:
+        """Leave them."""
+        self.are_left = True
+
+
 def process_of(redis_url: str, perform) -> SimpleNamespace:
     """Services of a worker process."""
     rounds = Rounds()
@@ -565,6 +575,7 @@ def process_of(redis_url: str, perform) -> SimpleNamespace:
         texts=rounds,
         lifeline=lifeline,
         tides=(),
+        tools=ServersOfTools(),
     )
 
 
@@ -582,6 +593,7 @@ def test_run_worker_works_until_told_and_says_good_bye(bare, redis_url, caplog):
     assert services.reaper.cancelled.wait(30)
     assert services.auditor.cancelled.wait(30)
     assert services.lifeline.held == ["held", "left"]
+    assert services.tools.are_left
     assert "media.not_swept" in caplog.text
     assert "texts.not_swept" in caplog.text
     jobs._processes.pop(os.getpid()).loop.close()

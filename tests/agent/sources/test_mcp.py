@@ -102,7 +102,11 @@ def test_http_server_killed_in_the_middle_of_a_call(tiny_http, notes):
     [
         (["no-such-command"], 20, "'no-such-command': No such file or directory; run its command in a shell"),
         (["false"], 20, "it ended before it answered; run its command in a shell to see why"),
-        (["sh", "-c", "echo hello; exec sleep 60"], 2, "1 lines of its output were no messages: logs belong on stderr"),
+        (
+            ["sh", "-c", "echo hello; exec sleep 60 >&-"],
+            120,
+            "1 lines of its output were no messages: logs belong on stderr",
+        ),
     ],
 )
 def test_what_is_no_server_is_told_with_the_cure(command: list[str], seconds: float, said: str):

@@ -1,0 +1,173 @@
+"""Agents: one for each channel, with the tools, the policy, the selector and the store that it is configured with."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from agent import Agent, AgentConfig, ChannelAgent, ConversationMemory, OfflineProvider, ToolPolicy
+from agent.escalation import Escalation
+from agent.long_texts import TextStore
+from agent.providers import Provider
+from agent.tools.loader import LoadedTools
+from agent.tools.reload import Reload
+from channels.media import LocalMediaStore
+from channels.types import Conversation
+from config.data_folder import open_data
+from config.loader import ConfigError
+from config.providers import is_remote
+from config.schema import AnyChannel, PolicySettings, Settings
+from config.selection import build_selector, misnamed
+from config.sources import OPEN_SECONDS, OpenTools, open_tools
+from pending import InMemoryPendingStore, RedisPendingStore, RegexConfirmParser
+from pending.store import BasePendingStore
+from workers.journals import Journals
+from workers.redis import Scripts
+
+
+def load_tools_of(
+    settings: Settings, *, remote: bool = False, strict: bool = False, seconds: float = OPEN_SECONDS
+) -> OpenTools:
+    """As `open_tools`, and looks whether channels name tools that there are. Raises ConfigError."""
+    opened = open_tools(settings, remote=remote, strict=strict, seconds=seconds)
+    may_change = not strict and any(map(is_remote, settings.tools))
+    if opened.problems or may_change:  # names that are not known now may be later
+        return opened
+    problems = _misnamed(settings, opened)
+    if problems:
+        opened.close()
+        raise ConfigError(problems)
+    return opened
+
+
+def _misnamed(settings: Settings, opened: OpenTools) -> list[str]:
+    """What in the channels names no tool, though all are known."""
+    known = ", ".join(tool.name for tool in opened.tools) or "none"
+    problems = [
+        f"{settings.origin.at('channels', name, 'tools', index)}channels.{name}.tools: {pattern!r} names no tool; "
+        f"known: {known}"
+        for name, channel in settings.channels.items()
+        for index, pattern in enumerate(channel.tools or ())
+        if not opened.select([pattern]).all()
+    ]
+    for name, channel in settings.channels.items():
+        problems += misnamed(settings, name, opened.select(channel.tools).all())
+    return problems
+
+
+def agents_of(
+    settings: Settings,
+    opened: OpenTools,
+    scripts: Scripts,
+    media: LocalMediaStore,
+    keys: list[str],
+    journals: Journals,
+    texts: TextStore,
+    provider: Provider | None,
+) -> dict[str, ChannelAgent]:
+    """Each channel's agent, with its store in Redis. Raises ConfigError for a selector that cannot be made."""
+    return {
+        name: _agent(settings, name, opened, _redis_store(channel, scripts, keys), media, journals, texts, provider)
+        for name, channel in settings.channels.items()
+    }
+
+
+def follow(opened: OpenTools, settings: Settings, agents: Mapping[str, ChannelAgent]) -> None:
+    """Take edits of the tools' files up as they are saved."""
+
+    def replaced(source: str, loaded: LoadedTools) -> None:
+        opened.replace(source, loaded)
+        for kind, factory in loaded.executor_factories.items():
+            for agent in agents.values():
+                agent.store.register_executor_factory(kind, factory)
+
+    Reload(opened.watched, settings.origin.folder, replaced).start()
+
+
+@contextmanager
+def terminal_agent(
+    settings: Settings, *, data: Path, channel: str | None, tell: Callable[[str], object] = lambda _: None
+) -> Iterator[ChannelAgent]:
+    """One channel's agent with everything in memory, for `sayso chat`; `tell` hears of tools that are missing.
+
+    Its remote sources are left at the end. Raises ConfigError.
+    """
+    os.environ.setdefault("SAYSO_DATA", str(data))
+    open_data(data)
+    name = channel or next(iter(settings.channels))
+    if name not in settings.channels:
+        raise ConfigError([f"no channel {name!r}; known: {', '.join(settings.channels)}"])
+    opened = load_tools_of(settings, remote=True)
+    try:
+        for problem in opened.problems:
+            tell(problem)
+        yield _agent(settings, name, opened, InMemoryPendingStore(parser_of(settings.channels[name])), None)
+    finally:
+        opened.close()
+
+
+def _redis_store(channel: AnyChannel, scripts: Scripts, keys: list[str]) -> RedisPendingStore:
+    return RedisPendingStore(parser=parser_of(channel), scripts=scripts, secret_keys=keys)
+
+
+def parser_of(channel: AnyChannel) -> RegexConfirmParser:
+    """What is a yes in the languages of this channel."""
+    return RegexConfirmParser(channel.languages, emoji=channel.confirm_emoji)
+
+
+def _agent(
+    settings: Settings,
+    name: str,
+    opened: OpenTools,
+    store: BasePendingStore,
+    media: LocalMediaStore | None,
+    journals: Journals | None = None,
+    texts: TextStore | None = None,
+    provider: Provider | None = None,
+) -> ChannelAgent:
+    for kind, factory in opened.executor_factories.items():
+        store.register_executor_factory(kind, factory)
+    channel = settings.channels[name]
+    config = AgentConfig(
+        model=settings.agent.model,
+        system_prompt=settings.agent.system_prompt,
+        max_iterations=settings.agent.max_iterations,
+        tool_policy=tool_policy(channel.policy),
+    )
+    agent = Agent(
+        opened.select(channel.tools),
+        provider or OfflineProvider(),
+        config,
+        ConversationMemory(),
+        build_selector(settings, name),
+    )
+    return ChannelAgent(
+        agent,
+        store,
+        confirm_ttl=channel.confirm_ttl,
+        media=media,
+        journals=journals,
+        texts=texts,
+        language=channel.speaks,
+        languages=channel.languages,
+        expiry_notice=channel.expiry_notice,
+        escalation=_escalation(settings, channel),
+    )
+
+
+def _escalation(settings: Settings, channel: AnyChannel) -> Escalation | None:
+    """Operators are told in the language of the channel that they are on."""
+    if channel.escalate is None:
+        return None
+    after, to = channel.escalate.after, channel.escalate.to
+    return Escalation(after, Conversation(to.channel, to.chat, to.thread), settings.channels[to.channel].speaks)
+
+
+def tool_policy(settings: PolicySettings | None) -> ToolPolicy | None:
+    """The policy as it is configured."""
+    if settings is None:
+        return None
+    deny_when = [rule.model_dump() for rule in settings.deny_when]
+    return ToolPolicy(settings.allow, settings.review, settings.deny, deny_when)

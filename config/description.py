@@ -1,0 +1,38 @@
+"""Description: what each channel of a configuration may do, for whoever checks it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from agent import AgentConfig
+from agent.decision import decide
+from agent.policy import Decision
+from config.agents import load_tools_of, tool_policy
+from config.patterns import stray_patterns
+from config.schema import Settings
+from config.selection import build_selector
+from config.sources import OPEN_SECONDS
+
+#: What becomes of a call, as `sayso check` says it.
+_WORDS: Mapping[Decision, str] = {"allow": "runs at once", "review": "asks first", "deny": "never runs"}
+
+
+def describe(settings: Settings, *, seconds: float = OPEN_SECONDS) -> str:
+    """What each channel may do, a line a tool, and what is missing or names nothing. Raises ConfigError.
+
+    Remote sources have so many seconds to answer.
+    """
+    opened = load_tools_of(settings, remote=True, strict=True, seconds=seconds)
+    opened.close()
+    lines = []
+    for name, channel in settings.channels.items():
+        lines.append(f"{name} ({channel.platform}), a yes is good for {channel.confirm_ttl:g} s")
+        build_selector(settings, name)
+        config = AgentConfig(tool_policy=tool_policy(channel.policy))
+        tools = opened.select(channel.tools).all()
+        lines += [f"  {tool.name}: {_WORDS[decide(tool, {}, config).decision]}" for tool in tools]
+        if channel.selector:
+            lines.append("  (of these its selector shows some)")
+    if any(line.endswith("runs at once") for line in lines):
+        lines.append("(a tool may also ask by itself)")
+    return "\n".join([*lines, *opened.problems, *stray_patterns(settings, opened)])

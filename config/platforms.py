@@ -1,0 +1,124 @@
+"""Platforms: the channels of a configuration, each with its own adapter, and how fast they may send."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from channels.base import Channel, MediaSource, Notebook, Pace
+from channels.console import ConsoleChannel
+from channels.feed import Feed
+from channels.types import Conversation
+from config.loader import ConfigError
+from config.schema import AnyChannel, ConsoleSettings, Settings, SlackSettings, TelegramSettings, WhatsAppSettings
+
+if TYPE_CHECKING:  # a process loads the adapters of its own platforms only
+    from channels.slack import SlackChannel
+    from channels.telegram import TelegramChannel
+    from channels.whatsapp import WhatsAppChannel
+
+
+@dataclass(frozen=True, slots=True)
+class Shelf:
+    """What channels are made with, besides their own settings."""
+
+    notebook: Notebook
+    feed: Feed
+    media: MediaSource
+    keys: list[str]
+    public_url: str
+
+
+def open_channel(name: str, settings: Settings, shelf: Shelf) -> Channel:
+    """The channel of this name. Raises ConfigError for settings that its adapter refuses."""
+    try:
+        return _channel(name, settings.channels[name], shelf)
+    except ValueError as exc:
+        raise ConfigError([f"{settings.origin.at('channels', name)}channels.{name}: {exc}"]) from exc
+
+
+def _channel(name: str, settings: AnyChannel, shelf: Shelf) -> Channel:
+    match settings:
+        case WhatsAppSettings():
+            return _whatsapp(name, settings, shelf)
+        case TelegramSettings():
+            return _telegram(name, settings, shelf)
+        case SlackSettings():
+            return _slack(name, settings, shelf)
+        case ConsoleSettings():
+            return _console(name, settings, shelf)
+
+
+def _whatsapp(name: str, settings: WhatsAppSettings, shelf: Shelf) -> WhatsAppChannel:
+    from channels.whatsapp import WhatsAppChannel
+
+    return WhatsAppChannel(
+        name,
+        account_sid=settings.account_sid,
+        auth_token=settings.auth_token.get_secret_value(),
+        from_=settings.from_,
+        media=shelf.media,
+        notebook=shelf.notebook,
+        api_url=settings.api_url,
+        status_callback=f"{shelf.public_url}/hooks/{name}/status",
+    )
+
+
+def _telegram(name: str, settings: TelegramSettings, shelf: Shelf) -> TelegramChannel:
+    from channels.telegram import TelegramChannel
+
+    return TelegramChannel(
+        name,
+        token=settings.token.get_secret_value(),
+        secret_token=settings.secret_token.get_secret_value(),
+        media=shelf.media,
+        api_url=settings.api_url,
+    )
+
+
+def _slack(name: str, settings: SlackSettings, shelf: Shelf) -> SlackChannel:
+    from channels.slack import SlackChannel
+
+    return SlackChannel(
+        name,
+        bot_token=settings.bot_token.get_secret_value(),
+        signing_secret=settings.signing_secret.get_secret_value(),
+        media=shelf.media,
+        api_url=settings.api_url,
+    )
+
+
+def _console(name: str, settings: ConsoleSettings, shelf: Shelf) -> ConsoleChannel:
+    return ConsoleChannel(
+        name,
+        feed=shelf.feed,
+        media=shelf.media,
+        keys=shelf.keys,
+        password=settings.password.get_secret_value(),
+        title=settings.title,
+        suggestions=settings.suggestions,
+    )
+
+
+def paces_of(
+    settings: Settings, channels: Mapping[str, Channel], shares: int = 1
+) -> dict[str, Callable[[Conversation], Pace]]:
+    """How fast each channel may send to a conversation, if so many primaries share its account."""
+    return {
+        name: _pace(channel, settings.channels[name].messages_per_second, shares) for name, channel in channels.items()
+    }
+
+
+def _pace(channel: Channel, per_second: float | None, shares: int) -> Callable[[Conversation], Pace]:
+    """The platform's own pace, unless the configuration knows this account's; each primary keeps to its share of it."""
+    if per_second == 0:
+        return lambda _: Pace()
+    if per_second is None and shares == 1:
+        return channel.pace
+
+    def pace(conversation: Conversation) -> Pace:
+        own = channel.pace(conversation)
+        return replace(own, per_second=(own.per_second if per_second is None else per_second) / shares)
+
+    return pace
