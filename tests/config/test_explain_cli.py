@@ -189,8 +189,8 @@ def test_values_that_are_no_text_are_json(ask, args, given):
 
 def test_half_a_character_is_shown_as_json_spells_it(ask):
     """A model may send one; no terminal takes it."""
-    result = ask("archive", '{"name": "\\ud800"}', channel="strict", user="\udcff")
-    assert result.output.startswith('\\udcff on strict: archive with {"name": "\\ud800"}\n')
+    result = ask("mixed", '{"either": 5, "anything": "\\ud800"}', channel="open", user="\udcff")
+    assert result.output.startswith('\\udcff on open: mixed with {"either": 5, "anything": "\\ud800"')
     assert (result.exit_code, result.exception) == (0, None)
 
 
