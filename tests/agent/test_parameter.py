@@ -85,3 +85,17 @@ def test_an_enum_is_nobodys_list():
     parameter = ToolParameter("x", enum=enum)
     enum.append("b")
     assert parameter.enum == ("a",)
+
+
+def test_parameters_are_found_by_their_names():
+    """In their order they are a tuple, as two seeds read them a mapping."""
+    made = Tool(
+        "t", "t", [ToolParameter("city"), ToolParameter("days", int, required=False)], lambda city, days=1: city
+    )
+    assert [(name, each.param_type) for name, each in made.parameters.items()] == [("city", str), ("days", int)]
+    assert made.parameters["days"] is made.parameters[1] is made.parameters.get("days")
+    assert [each.name for each in made.parameters] == list(made.parameters.keys()) == ["city", "days"]
+    assert ("city" in made.parameters, "town" in made.parameters, made.parameters.get("town")) == (True, False, None)
+    assert list(made.parameters.values()) == list(made.parameters[:])
+    with pytest.raises(KeyError):
+        made.parameters["type"]
