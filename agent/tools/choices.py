@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Iterator, Sequence
+from enum import Enum
 from types import UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
-from pydantic import Field, TypeAdapter
+from pydantic import AfterValidator, Field, TypeAdapter
 from pydantic.errors import PydanticUserError
 from pydantic.fields import FieldInfo
 from pydantic_core import SchemaError
@@ -31,6 +32,8 @@ def narrowed(hint: Any, choices: tuple[Any, ...]) -> Any:
         return Annotated[(narrowed(inside[0], choices), *words)] if words else narrowed(inside[0], choices)
     if is_union(hint):
         return Union[tuple(each if each is type(None) else narrowed(each, choices) for each in inside)]  # noqa: UP007
+    if _is_enum(hint):
+        return _members(hint, [hint(choice) for choice in choices])
     holder = _holder(hint)
     if holder is tuple:
         return tuple[tuple(each if each is ... else narrowed(each, choices) for each in inside or (Any, ...))]  # type: ignore[misc]  # built at run time
@@ -40,7 +43,23 @@ def narrowed(hint: Any, choices: tuple[Any, ...]) -> Any:
 def misfits(hint: Any, choices: Iterable[Any]) -> list[Any]:
     """The choices that are not what the hint says: the function would be handed something else than it asked for."""
     singles = list(_adapters(hint))
-    return [choice for choice in choices if not any(_fits(single, choice) for single in singles)]
+    return [choice for choice in choices if not any(_fits(*single, choice) for single in singles)]
+
+
+def _is_enum(hint: Any) -> bool:
+    return isinstance(hint, type) and issubclass(hint, Enum)
+
+
+def _members(kind: Any, chosen: Sequence[Any]) -> Any:
+    """Some members of an Enum: what the function gets is a member still."""
+    values = [each.value for each in chosen]
+
+    def check(member: Any) -> Any:
+        if member not in chosen:
+            raise ValueError(f"choose one of {values!r}")
+        return member
+
+    return Annotated[kind, AfterValidator(check), Field(json_schema_extra={"enum": values})]
 
 
 def _holder(hint: Any) -> Any:
@@ -58,15 +77,16 @@ def _singles(hint: Any) -> Iterator[Any]:
         yield hint
 
 
-def _adapters(hint: Any) -> Iterator[TypeAdapter[Any]]:
+def _adapters(hint: Any) -> Iterator[tuple[TypeAdapter[Any], bool]]:
+    """What checks a choice, and whether strictly: a member of an Enum may be told by its value."""
     for each in _singles(hint):
         with contextlib.suppress(PydanticUserError, SchemaError, NameError):  # which nothing fits
-            yield TypeAdapter(each)
+            yield TypeAdapter(each), not _is_enum(each)
 
 
-def _fits(single: TypeAdapter[Any], choice: Any) -> bool:
+def _fits(single: TypeAdapter[Any], strict: bool, choice: Any) -> bool:
     try:
-        single.validate_python(choice, strict=True)
+        single.validate_python(choice, strict=strict)
     except Exception:  # noqa: BLE001  # a validator of its author's may raise what it likes
         return False
     return True

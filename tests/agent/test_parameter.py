@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import date
+from enum import Enum
 from typing import Annotated, Any, Optional
 
 import pytest
@@ -48,6 +49,26 @@ def test_an_enum_narrows_the_type(hint, schema, given):
     assert made.validate({"x": given}) == {"x": given}
     with pytest.raises(ToolParameterError):
         made.validate({"x": ["c"] if isinstance(given, list | tuple) else "c"})
+
+
+class Unit(Enum):
+    """Units."""
+
+    KM = "km"
+    MILE = "mi"
+    FOOT = "ft"
+
+
+@pytest.mark.parametrize("choices", [["km", "mi"], [Unit.KM, Unit.MILE]])
+def test_some_members_of_an_enum_are_still_members(choices):
+    """By their values or themselves; the function gets what its hint says."""
+    made = with_enum(Unit, choices)
+    assert made.schema()["parameters"]["properties"]["x"]["enum"] == ["km", "mi"]
+    assert made.validate({"x": "km"}) == {"x": Unit.KM}
+    with pytest.raises(ToolParameterError, match=r"choose one of \['km', 'mi'\]"):
+        made.validate({"x": "ft"})
+    with pytest.raises(ToolValidationError, match="'inch'"):
+        with_enum(Unit, ["inch"])
 
 
 def test_null_is_not_the_default_where_both_mean_something():
