@@ -15,6 +15,7 @@ from agent.messages import Message, Role, ToolCall, UsageStats
 from agent.providers.base import Provider, ProviderError, ProviderRequest
 from agent.providers.offline import OfflineProvider
 from agent.retry import Sleep, ask
+from agent.schemas import Schemas
 from agent.selectors import ToolSelector, narrow
 from agent.tools.artifacts import Artifact, collect_artifacts
 from agent.tools.registry import ToolRegistry, Toolset
@@ -46,6 +47,7 @@ class Agent:
         self.memory = memory
         self.selector = selector
         self._sleep = sleep
+        self._schemas = Schemas()
 
     @property
     def name(self) -> str:
@@ -128,7 +130,7 @@ class Agent:
             model=config.model,
             system_prompt=config.system_prompt,
             messages=tuple(run.transcript),
-            tools=[tool.schema() for tool in self._shown(names)],
+            tools=self._schemas.of(self._shown(names)),
             temperature=config.temperature,
             max_tokens=config.max_tokens,
             timeout=config.request_timeout,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, overload
 
+from agent.tools.injection import Injector
 from agent.tools.metadata import ToolMetadata
 from agent.tools.preview import Preview
 from agent.tools.tool import Tool
@@ -26,7 +27,7 @@ def tool(
     screen_output: bool = False,
     terminal: bool = False,
     requires_approval: bool = False,
-    config_injector: Callable[[], Mapping[str, Any] | None] | None = None,
+    config_injector: Injector | None = None,
     injected_kwargs: Mapping[str, Any] | None = None,
     idempotent: bool = False,
     preview: Preview | None = None,

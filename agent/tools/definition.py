@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from agent.tools.errors import ToolValidationError
 from agent.tools.inference import is_method
+from agent.tools.metadata import ToolMetadata
 from agent.tools.preview import check_preview
 from agent.tools.undo import check_undo
 from pending.action import MAX_TTL_SECONDS
@@ -18,6 +19,25 @@ if TYPE_CHECKING:
 
 #: What a tool may be called; a dot is Gemini's alone, and `get_schema` of the others refuses it.
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+
+
+def check_kinds(tool: Tool) -> None:
+    """Raise ToolValidationError, with the cure, for what is not of the kind that all that follows relies on."""
+    for wrong, cure in (
+        (not isinstance(tool.name, str), "a name is text"),
+        (not isinstance(tool.description, str), f"its description is {tool.description!r}: give text"),
+        (not isinstance(tool.metadata, ToolMetadata), f"its metadata is {tool.metadata!r}: give a ToolMetadata"),
+        (
+            not isinstance(tool.injected_kwargs, Mapping),
+            f"injected_kwargs is a {type(tool.injected_kwargs).__name__}: give a dict of names and values",
+        ),
+        (_is_uncallable(tool.function), f"its function is {tool.function!r}: give what can be called"),
+        (_is_uncallable(tool.callable), f"its callable is {tool.callable!r}: give what can be called"),
+        (_is_uncallable(tool.config_injector), "config_injector is asked for values: give a function"),
+        (_is_async(tool.config_injector), "its config_injector is async: give a plain function, and await in the tool"),
+    ):
+        if wrong:
+            raise ToolValidationError(f"tool {tool.name!r} cannot be defined: {cure}", tool_name=tool.name, issue=cure)
 
 
 def check_definition(tool: Tool) -> None:
@@ -75,7 +95,24 @@ def _check_signature(tool: Tool, names: list[str]) -> None:
 
 
 def _is_generator(function: Callable[..., Any] | None) -> bool:
-    return inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)
+    """Whether it yields, or hands back what does: behind decorators, and in instances that can be called."""
+    if function is None:
+        return False
+    kinds = (inspect.isgeneratorfunction, inspect.isasyncgenfunction)
+    return any(kind(each) for kind in kinds for each in (inspect.unwrap(function), _call_of(function)))
+
+
+def _is_uncallable(function: Any) -> bool:
+    return function is not None and not callable(function)
+
+
+def _is_async(function: Any) -> bool:
+    kinds = (inspect.iscoroutinefunction, inspect.isasyncgenfunction)
+    return any(kind(each) for kind in kinds for each in (function, _call_of(function)))
+
+
+def _call_of(function: Any) -> Any:
+    return getattr(type(function), "__call__", None)  # noqa: B004  # not whether it can be called, but how
 
 
 def _must_be_given(param: inspect.Parameter) -> bool:

@@ -11,8 +11,12 @@ ToolError
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from typing import Any
+
+#: What a tool's own code may raise to leave more than itself. A KeyboardInterrupt is the user's, in sync code.
+LEAVES = (SystemExit, GeneratorExit, asyncio.CancelledError)
 
 
 class ToolError(Exception):

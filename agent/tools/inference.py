@@ -1,4 +1,4 @@
-"""Inference: what a function's signature and docstring say of the tool made from it."""
+"""Inference: what a function's signature says of the tool made from it."""
 
 from __future__ import annotations
 
@@ -10,26 +10,15 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
-import docstring_parser
 from pydantic import Field
 from pydantic.fields import FieldInfo
 
+from agent.tools.choices import is_union
 from agent.tools.errors import ToolValidationError
-from agent.tools.parameter import ToolParameter, is_union
+from agent.tools.parameter import ToolParameter
+from agent.tools.parameters import Parameters
 
 _VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-
-
-def describe(function: Callable[..., Any]) -> tuple[str, dict[str, str]]:
-    """A function's docstring (Google, NumPy or Sphinx style) as its description and those of its parameters."""
-    text = inspect.getdoc(function) or ""
-    try:
-        parsed = docstring_parser.parse(text)
-    except docstring_parser.ParseError:
-        return text, {}
-    parts = [part.strip() for part in (parsed.short_description, parsed.long_description) if part]
-    described = {param.arg_name: _one_line(param.description) for param in parsed.params if param.description}
-    return "\n\n".join(parts), described
 
 
 def infer_parameters(
@@ -55,6 +44,10 @@ def infer_parameters(
     if unknown:
         has = list(visible)
         raise ToolValidationError(f"param_metadata of {name_of(function)!r} names unknown {unknown!r}; it has {has!r}")
+    for name, said in metadata.items():
+        if not isinstance(said, Mapping):
+            cure = f"give a dict such as {{'description': {said!r}}}"
+            raise ToolValidationError(f"param_metadata[{name!r}] of {name_of(function)!r} is {said!r}: {cure}")
     return tuple(
         _parameter(param, hints.get(name, str), metadata.get(name, {}), described.get(name, ""))
         for name, param in visible.items()
@@ -79,16 +72,14 @@ def _bound(function: Any) -> set[str]:
     return bound
 
 
-def with_own_defaults(
-    parameters: tuple[ToolParameter, ...], function: Callable[..., Any] | None
-) -> tuple[ToolParameter, ...]:
+def with_own_defaults(parameters: Parameters, function: Callable[..., Any] | None) -> Parameters:
     """Parameters declared by hand: where one may be left out and names no default, its function's own counts."""
     try:
         own = inspect.signature(function).parameters if function else {}
     except (ValueError, TypeError):  # some built-ins have none
         return parameters
     defaults = {name: param.default for name, param in own.items() if param.default is not inspect.Parameter.empty}
-    return tuple(
+    return Parameters(
         replace(each, default=defaults[each.name])
         if not each.required and each.default is None and defaults.get(each.name) is not None
         else each
@@ -111,10 +102,6 @@ def is_method(function: Callable[..., Any] | None) -> bool:
 def name_of(function: Callable[..., Any]) -> str:
     """What a function is called; an instance that can be called is called like its class."""
     return getattr(function, "__name__", "") or type(function).__name__
-
-
-def _one_line(text: str) -> str:
-    return " ".join(text.split())
 
 
 def _hints(function: Callable[..., Any]) -> dict[str, Any]:

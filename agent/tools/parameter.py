@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import types
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -10,6 +9,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic import BeforeValidator
 
+from agent.tools.choices import is_union, misfits, narrowed
 from agent.tools.errors import ToolValidationError
 
 #: JSON's names of types, and ours.
@@ -41,6 +41,13 @@ class ToolParameter:
     json_schema: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
+        self._settle_type()
+        if self.enum is not None:
+            object.__setattr__(self, "enum", self.enum if isinstance(self.enum, str) else tuple(self.enum))
+        if self.json_schema is None:
+            self._check()
+
+    def _settle_type(self) -> None:
         if self.required is None:
             object.__setattr__(self, "required", not self.type and self.default is None)
         if not self.type:
@@ -51,10 +58,25 @@ class ToolParameter:
             known = ", ".join(JSON_TYPES)
             raise ToolValidationError(f"parameter {self.name!r} has the type {self.type!r}; known: {known}")
 
+    def _check(self) -> None:
+        """Raise ToolValidationError for what would silently change the parameter's type."""
+        if self.element_type is not None and self.param_type not in (list, dict):
+            cure = "element_type says what a bare list or dict holds: make it one"
+            raise ToolValidationError(f"parameter {self.name!r} is a {told(self.param_type)}: {cure}")
+        if isinstance(self.enum, str):
+            raise ToolValidationError(f"parameter {self.name!r} has the enum {self.enum!r}: give a list of values")
+        wrong = misfits(self._collection(), self.enum) if self.enum else []
+        if wrong:
+            cure = "give values of its type, or make it their type"
+            raise ToolValidationError(
+                f"parameter {self.name!r} is a {told(self.param_type)}, and {wrong!r} of its enum are not: {cure}"
+            )
+
     @property
     def annotation(self) -> Any:
         """The type hint that arguments are validated against."""
-        hint = lenient(Literal[tuple(self.enum)] if self.enum else self._collection())
+        own = self._collection()
+        hint = lenient(narrowed(own, tuple(self.enum)) if self.enum else own)
         return hint if self.required or self.default is not None else Union[hint, None]  # noqa: UP007  # not a class
 
     def to_schema(self) -> dict[str, Any]:
@@ -77,9 +99,9 @@ class ToolParameter:
         return dict[str, self.element_type] if self.param_type is dict else list[self.element_type]  # type: ignore[name-defined]
 
 
-def is_union(hint: Any) -> bool:
-    """Whether the hint is `A | B`, in either spelling."""
-    return get_origin(hint) in (Union, types.UnionType)
+def told(hint: Any) -> str:
+    """A type hint as an error names it."""
+    return hint.__name__ if isinstance(hint, type) and not get_args(hint) else str(hint)
 
 
 def lenient(hint: Any) -> Any:

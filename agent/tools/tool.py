@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import inspect
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable, Mapping
+from dataclasses import InitVar, asdict, dataclass, field, replace
 from types import MethodType
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel
+from pydantic_core import CoreSchema, SchemaSerializer, core_schema
 
-from agent.tools.definition import check_definition
+from agent.tools.artifacts import ArtifactsOfACall
+from agent.tools.definition import check_definition, check_kinds
+from agent.tools.docstring import describe
 from agent.tools.draft import AlreadyPending, Draft
-from agent.tools.errors import ToolError, ToolExecutionError, ToolNotFoundError, ToolValidationError
+from agent.tools.errors import LEAVES, ToolError, ToolExecutionError, ToolNotFoundError, ToolValidationError
 from agent.tools.frozen import FrozenDict, frozen, thawed
-from agent.tools.inference import describe, infer_parameters, is_method, name_of, with_own_defaults
+from agent.tools.inference import infer_parameters, is_method, name_of, with_own_defaults
+from agent.tools.injection import Injected, Injection, Injector
 from agent.tools.metadata import ToolMetadata, ToolTag
 from agent.tools.names import base_name, in_words, namespaced, normalise_namespace
 from agent.tools.parameter import ToolParameter
+from agent.tools.parameters import as_parameters
 from agent.tools.preview import Preview, preview_words
 from agent.tools.schema_arguments import SchemaArguments, is_json_schema
 from agent.tools.typed_arguments import TypedArguments
@@ -46,8 +50,6 @@ __all__ = [
 
 #: The argument that a tool with `think_augment` has besides its own (seed: Tool, `toolcall_reason`).
 REASON = "toolcall_reason"
-#: What a tool's own code may raise to leave more than itself. A KeyboardInterrupt is the user's, in sync code.
-_LEAVES = (SystemExit, GeneratorExit, asyncio.CancelledError)
 _REASON_SCHEMA = {"type": "string", "description": "Why you call this tool, and what you expect of it."}
 
 
@@ -78,7 +80,7 @@ class Tool:
     screen_output: bool = False
     terminal: bool = False
     requires_approval: bool = False
-    config_injector: Callable[[], Mapping[str, Any] | None] | None = field(default=None, repr=False)
+    config_injector: Injector | None = field(default=None, repr=False)
     injected_kwargs: Mapping[str, Any] = field(default_factory=dict, repr=False)
     idempotent: bool = False
     preview: Preview | None = field(default=None, repr=False)
@@ -97,21 +99,43 @@ class Tool:
     callable: Callable[..., Any] | None = field(default=None, repr=False)
     input_schema: Mapping[str, Any] | None = field(default=None, repr=False)
 
-    def __post_init__(self) -> None:
-        function = self.function or self.callable
-        self._set(function=function, callable=function, injected_kwargs=dict(self.injected_kwargs))
-        self._set(is_async=self._is_async(function))
+    _copied: InitVar[Tool | None] = None
+
+    __pydantic_serializer__: ClassVar[SchemaSerializer]
+
+    def __post_init__(self, _copied: Tool | None) -> None:
+        """`_copied` is the tool that `dataclasses.replace` makes this one from."""
+        check_kinds(self)
+        self._settle_twins(_copied)
+        function = self.function
+        self._set(_copied=self, injected_kwargs=Injected(self.injected_kwargs), is_async=self._is_async(function))
         tags = self.metadata.tags | ({ToolTag.READ_ONLY} if self.read_only else frozenset())
         self._set(metadata=replace(self.metadata, is_async=bool(self.is_async), tags=tags))
         self._set(read_only=ToolTag.READ_ONLY in tags)
         if is_json_schema(self.parameters):
             self._set(input_schema=_kept(self.name, self.parameters), parameters=())
-        self._set(parameters=with_own_defaults(_as_tuple(self.parameters), function))
+        self._set(parameters=with_own_defaults(as_parameters(self.name, self.parameters), function))
         if self.input_schema is not None:
-            self._set(parameters=SchemaArguments(self.name, self.input_schema).parameters)
+            self._set(parameters=as_parameters(self.name, SchemaArguments(self.name, self.input_schema).parameters))
         check_definition(self)
         if self.config_injector is None:
             self._compiled  # noqa: B018  # a hint no model can fill shows up here, at import, and not before a user
+        self._injection  # noqa: B018  # and here what only the injector can fill
+
+    def _settle_twins(self, copied: Tool | None) -> None:
+        """What can be said in two ways: in a copy, the way that differs from its original counts."""
+        if copied is None:
+            return self._set(function=self.function or self.callable, callable=self.function or self.callable)
+        function = self.function if self.callable is copied.callable else self.callable
+        metadata = self.metadata
+        if function is not copied.function and self.is_async is copied.is_async:
+            self._set(is_async=None)  # which was its original's
+            metadata = replace(metadata, is_async=False)
+        if copied.read_only and not self.read_only:
+            metadata = replace(metadata, tags=metadata.tags - {ToolTag.READ_ONLY})
+        if self.parameters is not copied.parameters and self.input_schema is copied.input_schema:
+            self._set(input_schema=None)
+        return self._set(function=function, callable=function, metadata=metadata)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function itself, as if it had never been decorated."""
@@ -132,6 +156,11 @@ class Tool:
 
     def __reduce__(self) -> Any:
         raise TypeError(f"tool {self.name!r} cannot be pickled: it is code; keep its name, and look it up")
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, _: Any, __: Any) -> CoreSchema:
+        """In a model, and in whatever else pydantic writes down, a tool is what `model_dump` says."""
+        return core_schema.is_instance_schema(cls, serialization=_AS_DUMPED)
 
     @classmethod
     def from_function(
@@ -209,6 +238,14 @@ class Tool:
         parameters = _augmented(self._compiled.schema) if augment else self._compiled.schema
         return vendor_schema(self.name, self.description, parameters, api_format, strict=strict)
 
+    def describe(self, api_format: ApiFormat = "openai-chat") -> dict[str, Any]:
+        """`get_schema`, with a DeprecationWarning (seed: Tool)."""
+        return self._renamed("describe", api_format)
+
+    def get_json_schema(self, api_format: ApiFormat = "openai-chat") -> dict[str, Any]:
+        """`get_schema`, with a DeprecationWarning (seed: Tool)."""
+        return self._renamed("get_json_schema", api_format)
+
     def model_dump(self) -> dict[str, Any]:
         """The tool as JSON-ready data: what it is, never its code nor what is injected into it (seed: `callable`)."""
         metadata = {**asdict(self.metadata), "tags": sorted(self.metadata.tags)}
@@ -237,11 +274,12 @@ class Tool:
         """Run the tool from sync code and return its own value (seed: Tool). Raises what the tool raises."""
         if self.is_async or self.metadata.timeout is not None:
             return run_sync(self.arun_raw(parameters, chunk_callback))
-        value = self._own_function()(**self._arguments(parameters))
-        if type(value) is str:
-            return value
-        value = finished(value, chunk_callback)
-        return run_sync(awaited(value, chunk_callback)) if is_async_value(value) else value
+        with ArtifactsOfACall():
+            value = self._own_function()(**self._arguments(parameters))
+            if type(value) is str:
+                return value
+            value = finished(value, chunk_callback)
+            return run_sync(awaited(value, chunk_callback)) if is_async_value(value) else value
 
     async def arun_raw(self, parameters: Mapping[str, Any], chunk_callback: ChunkCallback | None = None) -> Any:
         """Run the tool and return its own value; a sync one in a thread, with a copy of this context.
@@ -252,11 +290,12 @@ class Tool:
         limit = within(self.metadata.timeout)
         try:
             async with limit:
-                if not self.is_async:
-                    value = await in_thread(lambda: finished(function(**kwargs), chunk_callback))
-                else:
-                    value = function(**kwargs)
-                return await awaited(value, chunk_callback) if is_async_value(value) else value
+                with ArtifactsOfACall():
+                    if not self.is_async:
+                        value = await in_thread(lambda: finished(function(**kwargs), chunk_callback))
+                    else:
+                        value = function(**kwargs)
+                    return await awaited(value, chunk_callback) if is_async_value(value) else value
         except TimeoutError as exc:
             if not limit.expired:
                 raise  # the tool's own
@@ -269,7 +308,7 @@ class Tool:
         """As `run_raw`, but an error is returned as text, with a DeprecationWarning (seed: Tool)."""
         try:
             return self.run_raw(parameters)
-        except (Exception, *_LEAVES) as exc:  # noqa: BLE001  # this is what the seed promises
+        except (Exception, *LEAVES) as exc:  # noqa: BLE001  # this is what the seed promises
             return self._told(exc)
 
     async def arun(self, parameters: Mapping[str, Any]) -> Any:
@@ -298,7 +337,7 @@ class Tool:
             return serialise(self.run_raw(params, chunk_callback))
         except ToolError:
             raise
-        except (Exception, *_LEAVES) as exc:
+        except (Exception, *LEAVES) as exc:
             raise ToolExecutionError(tool_name=self.name, error=exc, params=params) from exc
 
     async def aundo(self, params: Mapping[str, Any], result: str = "") -> str:
@@ -333,8 +372,14 @@ class Tool:
     def _compiled(self) -> TypedArguments | SchemaArguments:
         if self.input_schema is not None:
             return SchemaArguments(self.name, self.input_schema)
-        injected = self._injected() if self.config_injector else self.injected_kwargs
-        return TypedArguments(self.name, [each for each in self.parameters if each.name not in injected])
+        hidden = self._injection.hidden()
+        return TypedArguments(self.name, [each for each in self.parameters if each.name not in hidden])
+
+    @functools.cached_property
+    def _injection(self) -> Injection:
+        left = [each for each in self.parameters if each.name not in self.injected_kwargs]
+        unfillable = [each.name for each in left if self.config_injector and not _is_fillable(each)]
+        return Injection(self.name, self.injected_kwargs, self.config_injector, unfillable)
 
     @functools.cached_property
     def _schema(self) -> FrozenDict:
@@ -351,25 +396,35 @@ class Tool:
 
     def _arguments(self, params: Mapping[str, Any]) -> dict[str, Any]:
         """What the function is called with."""
-        args = self._compiled.read(self._without_reason(params) if self._augments else params)
+        given = self._without_reason(params) if self._augments else params
         if self.config_injector is None and not self.injected_kwargs:
-            return args
-        injected = self._injected()
-        if shadowed := sorted(args.keys() & injected.keys()):
+            return self._compiled.read(given)
+        injected = self._injection.values()
+        if shadowed := [name for name in self._late(injected) if isinstance(given, Mapping) and name in given]:
             raise ToolExecutionError(
                 f"{shadowed!r} of {self.name!r} is injected by now, and the model fills it: inject it always, or never",
                 tool_name=self.name,
             )
-        return {**args, **injected}
-
-    def _injected(self) -> dict[str, Any]:
-        try:
-            current = self.config_injector() if self.config_injector else None
-        except Exception as exc:
+        args = self._compiled.read(given)
+        whole = {**args, **injected}
+        lacking = [each.name for each in self.parameters if each.required and each.name not in whole]
+        if lacking:
             raise ToolExecutionError(
-                f"the config_injector of {self.name!r} failed: {exc}", tool_name=self.name, error=exc
-            ) from exc
-        return {**self.injected_kwargs, **(current or {})}
+                f"the config_injector of {self.name!r} did not return {lacking!r}, which no model fills: "
+                "return all of them at each call",
+                tool_name=self.name,
+            )
+        return whole
+
+    def _late(self, injected: Mapping[str, Any]) -> list[str]:
+        """What is injected although models were shown it, and shall not be any more. A JSON Schema stays what it is."""
+        if self.input_schema is not None:
+            return list(injected)
+        late = sorted(injected.keys() & self._compiled.schema["properties"].keys())
+        if late:
+            for name in ("_compiled", "_schema"):
+                self.__dict__.pop(name, None)
+        return late
 
     def _preview(self, args: Mapping[str, Any]) -> str | ToolResult:
         try:
@@ -396,6 +451,10 @@ class Tool:
             or self.metadata.is_async
             or any(kind(each) for kind in kinds for each in (function, call))
         )
+
+    def _renamed(self, old: str, api_format: ApiFormat) -> dict[str, Any]:
+        warnings.warn(f"{old}() is called get_schema() now", DeprecationWarning, stacklevel=3)
+        return self.get_schema(api_format)
 
     def _told(self, error: BaseException) -> str:
         warnings.warn(
@@ -426,10 +485,12 @@ def _kept(tool_name: str, schema: Mapping[str, Any]) -> FrozenDict:
     return own
 
 
-def _as_tuple(parameters: Sequence[ToolParameter] | Mapping[str, ToolParameter]) -> tuple[ToolParameter, ...]:
-    if isinstance(parameters, Mapping):
-        return tuple(replace(each, name=name) for name, each in parameters.items())
-    return tuple(parameters)
+def _is_fillable(parameter: ToolParameter) -> bool:
+    try:
+        TypedArguments("parameter", [parameter])
+    except ToolValidationError:
+        return False
+    return True
 
 
 def _augmented(schema: Mapping[str, Any]) -> dict[str, Any]:
@@ -437,3 +498,8 @@ def _augmented(schema: Mapping[str, Any]) -> dict[str, Any]:
     if REASON in schema["properties"]:
         return dict(schema)
     return {**schema, "properties": {REASON: _REASON_SCHEMA, **schema["properties"]}}
+
+
+_AS_DUMPED = core_schema.plain_serializer_function_ser_schema(Tool.model_dump)
+#: Where pydantic meets a tool unannounced, it would write a dataclass down field by field, with what is injected.
+Tool.__pydantic_serializer__ = SchemaSerializer(core_schema.any_schema(serialization=_AS_DUMPED))

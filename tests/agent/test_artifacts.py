@@ -5,7 +5,19 @@ import hashlib
 
 import pytest
 
-from agent import Agent, AgentConfig, Artifact, ScriptedProvider, Tool, ToolCall, ToolMetadata, emit_artifact, tool
+from agent import (
+    Agent,
+    AgentConfig,
+    Artifact,
+    ScriptedProvider,
+    Tool,
+    ToolCall,
+    ToolExecutionError,
+    ToolMetadata,
+    emit_artifact,
+    tool,
+)
+from agent.tools import collect_artifacts
 
 
 @tool
@@ -80,7 +92,13 @@ def test_the_first_argument_may_be_any_source(tmp_path, door):
     assert (made.data, made.url, made.size) == (b"a,b", "", 3)
 
 
-@pytest.mark.parametrize("url", ["file:///etc/passwd", "ftp://x/y", "javascript:alert(1)"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        *("file:///etc/passwd", "ftp://x/y", "javascript:alert(1)", "https://", "https:///x.png", "https://[x/y.png"),
+        *("https://x.test/a\nb.png", "https://x.test/a b.png", "https://x.test/\x00.png"),
+    ],
+)
 def test_what_no_platform_can_fetch_is_refused(url):
     """With the value and the cure."""
     with pytest.raises(ValueError, match="give an https URL"):
@@ -118,3 +136,57 @@ def test_exactly_one_source(sources):
     """Nothing, or two sources, is a mistake."""
     with pytest.raises(ValueError, match="exactly one"):
         emit_artifact(**sources)
+
+
+def test_a_call_that_fails_delivers_nothing():
+    """And one that is made again delivers its file once, whichever way it is run."""
+    failures: list[OSError] = []
+
+    @tool
+    def report() -> str:
+        """Report."""
+        emit_artifact(b"report", filename="report.txt")
+        if failures:
+            raise failures.pop()
+        return "done"
+
+    for door in (lambda: report.execute({}), lambda: asyncio.run(report.aexecute({}))):
+        failures.append(OSError("busy"))
+        with collect_artifacts() as files:
+            with pytest.raises(ToolExecutionError):
+                door()
+            assert files == []
+            door()
+        assert [file.filename for file in files] == ["report.txt"]
+
+    failures.append(OSError("busy"))
+    again = [[ToolCall("report", {}, str(at))] for at in range(2)]
+    result = Agent([report], ScriptedProvider([*again, "Here it is."])).run("report")
+    assert [file.filename for file in result.artifacts] == ["report.txt"]
+
+
+@pytest.mark.parametrize(
+    ("url", "mime_type"),
+    [
+        ("https://x.test/chart.png?as=page.html", "image/png"),
+        ("HTTPS://x.test/chart.png#top", "image/png"),
+        ("https://x.test/?file=chart.png", "application/octet-stream"),
+    ],
+)
+def test_the_path_of_a_url_names_its_kind(url, mime_type):
+    """Its query is the server's business."""
+    assert emit_artifact(url).mime_type == mime_type
+
+
+@pytest.mark.parametrize("make", [bytearray, memoryview])
+@pytest.mark.parametrize("door", [emit_artifact, lambda data: emit_artifact(data=data)])
+def test_bytes_in_any_form_are_bytes(make, door):
+    """And a copy: the tool may go on with its own."""
+    made = door(make(b"abc"))
+    assert (type(made.data), made.data, made.size) == (bytes, b"abc", 3)
+
+
+def test_a_path_that_cannot_be_is_told_as_one():
+    """With the character that does it."""
+    with pytest.raises(ValueError, match="no path holds a NUL character"):
+        emit_artifact(path="chart\0.png")

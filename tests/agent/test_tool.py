@@ -255,6 +255,27 @@ def test_generators_stream_their_chunks():
         assert heard == ["1", "2"]
 
 
+def test_what_hands_back_a_generator_streams_too():
+    """A decorated generator, and an instance that yields when it is called."""
+
+    def spell(word: str) -> Generator[str, None, None]:
+        """Spell it."""
+        yield from word
+
+    @functools.wraps(spell)
+    def logged(*args, **kwargs):
+        return spell(*args, **kwargs)
+
+    class Speller:
+        def __call__(self, word: str) -> Generator[str, None, None]:
+            yield from word
+
+    for made in (tool(streaming=True)(logged), tool(streaming=True, description="Spell")(Speller())):
+        heard: list[str] = []
+        assert made.execute({"word": "abc"}, heard.append) == "abc"
+        assert heard == ["a", "b", "c"]
+
+
 def test_sync_tool_sees_the_callers_context():
     """The thread gets a copy of the context."""
     WHO.set("ada")
@@ -302,6 +323,28 @@ def test_wrong_definitions_fail_at_once(options):
 
     with pytest.raises(ToolValidationError):
         tool(**options)(plain)
+
+
+@pytest.mark.parametrize(
+    ("define", "cure"),
+    [
+        (lambda: Tool("h", None), "description is None: give text"),
+        (lambda: Tool(None, "h"), "a name is text"),
+        (lambda: Tool("h", "h", [], 5), "its function is 5: give what can be called"),
+        (lambda: Tool("h", "h", callable=5), "its callable is 5: give what can be called"),
+        (lambda: Tool("h", "h", 5), "hold 5: give ToolParameters"),
+        (lambda: Tool("h", "h", ["x"]), "hold 'x': give ToolParameters"),
+        (lambda: Tool("h", "h", {"x": 5}), "give ToolParameters, or one JSON Schema"),
+        (lambda: Tool("h", "h", injected_kwargs="x"), "injected_kwargs is a str: give a dict"),
+        (lambda: Tool("h", "h", config_injector={"x": 1}), "give a function"),
+        (lambda: Tool("h", "h", metadata={"timeout": 1}), "give a ToolMetadata"),
+        (lambda: tool(name="h", param_metadata={"a": "Number."})(lambda a: a), "{'description': 'Number.'}"),
+    ],
+)
+def test_what_is_of_the_wrong_kind_is_refused_with_the_cure(define, cure):
+    """At once, and not at the first call."""
+    with pytest.raises(ToolValidationError, match=re.escape(cure)):
+        define()
 
 
 @pytest.mark.parametrize("description", ["", "  "])

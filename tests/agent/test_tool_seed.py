@@ -10,6 +10,7 @@ import json
 import pickle
 
 import pytest
+from pydantic_core import to_json
 
 from agent import (
     Tool,
@@ -21,6 +22,7 @@ from agent import (
     ToolValidationError,
     tool,
 )
+from pending.results import as_json
 
 AREA = {
     "type": "object",
@@ -57,7 +59,8 @@ def area() -> Tool:
 def test_code_and_secrets_are_never_serialised(area):
     """By no way there is: what a tool is can be told, how it works and what is injected cannot."""
     secret = Tool("t", "t", [], lambda key: key, injected_kwargs={"key": "s3cret"}, config_injector=dict)
-    for told in (json.dumps(secret.model_dump()), repr(secret)):
+    nested = {"tools": [secret, {"one": (secret,)}]}
+    for told in (json.dumps(secret.model_dump()), repr(secret), as_json(nested), to_json(nested).decode()):
         assert "s3cret" not in told
         assert "lambda" not in told
     with pytest.raises(TypeError, match="cannot be pickled"):
@@ -77,6 +80,41 @@ def test_a_tool_never_changes(area):
     mine = copy.deepcopy(area.schema())
     mine["parameters"]["required"].append("x")
     assert area.schema()["parameters"]["required"] == ["length", "width"]
+
+
+def test_a_copy_is_what_was_changed_last():
+    """`dataclasses.replace` with either name of the function, either kind of parameters, and read_only."""
+    made = Tool("t", "t", [ToolParameter("x", int)], lambda x: x + 1)
+    for name in ("function", "callable"):
+        other = dataclasses.replace(made, **{name: lambda x: x + 2})
+        assert other.execute({"x": 1}) == "3"
+        assert other.callable is other.function
+    assert dataclasses.replace(made, function=None).function is None
+    of_schema = Tool("t", "t", {"type": "object", "properties": {"x": {"type": "integer"}}}, lambda x: x)
+    assert dataclasses.replace(of_schema, name="u").input_schema == of_schema.input_schema
+    other = dataclasses.replace(of_schema, parameters=[ToolParameter("x", str)])
+    assert other.validate({"x": "1"}) == {"x": "1"}
+    other = dataclasses.replace(other, parameters={"type": "object", "properties": {"x": {"type": "boolean"}}})
+    assert other.validate({"x": "yes"}) == {"x": True}
+    assert not dataclasses.replace(dataclasses.replace(made, read_only=True), read_only=False).read_only
+
+
+def test_a_copy_of_an_async_tool_may_be_sync():
+    """What was found out about the old function is not said of the new one."""
+
+    async def slow() -> str:
+        return "slow"
+
+    other = dataclasses.replace(Tool("t", "t", [], slow), function=lambda: "fast")
+    assert not other.is_async
+    assert not other.metadata.is_async
+
+
+@pytest.mark.parametrize("old", ["describe", "get_json_schema"])
+def test_the_old_names_of_get_schema_warn(area, old):
+    """They answer all the same."""
+    with pytest.warns(DeprecationWarning, match="get_schema"):
+        assert getattr(area, old)("anthropic") == area.get_schema("anthropic")
 
 
 def test_a_json_schema_is_enough_to_make_a_tool(area):

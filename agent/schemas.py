@@ -1,0 +1,36 @@
+"""Schemas: what a model is shown of the tools, without those that cannot say now what they take."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from typing import Any
+
+from agent.tools.errors import ToolError
+from agent.tools.tool import Tool
+
+log = logging.getLogger(__name__)
+
+
+class Schemas:
+    """Reads tools for one agent. One that fails is left out, with one warning until it works again: a turn that has no
+    need of it is answered.
+    """
+
+    def __init__(self) -> None:
+        self._failing: set[str] = set()
+
+    def of(self, tools: Iterable[Tool]) -> list[dict[str, Any]]:
+        """The schemas of those that work."""
+        return [schema for tool in tools if (schema := self._of(tool)) is not None]
+
+    def _of(self, tool: Tool) -> dict[str, Any] | None:
+        try:
+            schema = tool.schema()
+        except ToolError as exc:
+            if tool.name not in self._failing:
+                log.warning("tool.left_out", extra={"tool": tool.name, "why": str(exc)})
+            self._failing.add(tool.name)
+            return None
+        self._failing.discard(tool.name)
+        return schema

@@ -1,0 +1,89 @@
+"""Injection: what the program itself hands a tool's function, out of every model's sight."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import Any, NoReturn
+
+from agent.tools.errors import LEAVES, ToolExecutionError
+
+#: Says what to inject now.
+Injector = Callable[[], Mapping[str, Any] | None]
+
+
+class Injected(Mapping[str, Any]):
+    """Values by name that nobody can change, and that no log and no record shows."""
+
+    __slots__ = ("_values",)
+
+    def __init__(self, values: Mapping[str, Any]) -> None:
+        self._values = dict(values)
+
+    def __getitem__(self, name: str) -> Any:
+        return self._values[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __repr__(self) -> str:
+        return f"<injected: {', '.join(self._values) or 'nothing'}>"
+
+    def __copy__(self) -> Injected:
+        return self
+
+    def __deepcopy__(self, _: Any) -> Injected:
+        return self
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("what is injected into a tool cannot be pickled: it may be secret")
+
+
+class Injection:
+    """What is injected into one tool: `fixed` values, and what its author's injector returns at each call.
+
+    A name that was injected once, and what is `unfillable` by a model, stays hidden for as long as the program lives:
+    an injector that leaves a name out does not hand it to the model.
+    """
+
+    def __init__(
+        self, tool_name: str, fixed: Mapping[str, Any], injector: Injector | None, unfillable: Collection[str] = ()
+    ) -> None:
+        self._tool_name = tool_name
+        self._fixed = dict(fixed)
+        self._injector = injector
+        self._hidden = {*fixed, *unfillable}
+        self._asked = injector is None
+
+    def hidden(self) -> frozenset[str]:
+        """The names that no model fills; the first time, the injector is asked. Raises ToolExecutionError."""
+        if not self._asked:
+            self.values()
+        return frozenset(self._hidden)
+
+    def values(self) -> dict[str, Any]:
+        """What is injected now. Raises ToolExecutionError when the injector fails, or returns something else."""
+        if self._injector is None:
+            return self._fixed
+        try:
+            returned = self._injector()
+            current = {} if returned is None else dict(returned) if isinstance(returned, Mapping) else None
+        except (Exception, *LEAVES) as exc:
+            raise ToolExecutionError(
+                f"the config_injector of {self._tool_name!r} failed: {type(exc).__name__}: {exc}",
+                tool_name=self._tool_name, error=exc,
+            ) from exc  # fmt: skip
+        if current is None or not all(isinstance(name, str) for name in current):
+            if inspect.iscoroutine(returned):
+                returned.close()  # which nobody waits for
+            raise ToolExecutionError(
+                f"the config_injector of {self._tool_name!r} returned a {type(returned).__name__}: "
+                "return a dict of names and values, or None",
+                tool_name=self._tool_name,
+            )
+        self._hidden.update(current)
+        self._asked = True
+        return {**self._fixed, **current}

@@ -1,0 +1,122 @@
+"""Parameters: what is said of one beside its type never changes the type."""
+
+from __future__ import annotations
+
+from datetime import date
+from enum import Enum
+from typing import Annotated, Any, Optional
+
+import pytest
+from pydantic import Field
+
+from agent import Tool, ToolParameter, ToolParameterError, ToolValidationError, tool
+
+AB = {"type": "string", "enum": ["a", "b"]}
+
+
+def with_enum(hint: Any, enum: list[Any], *default: Any) -> Tool:
+    """A tool of one parameter `x`, whose enum is told beside it."""
+
+    def use(x):
+        return x
+
+    use.__annotations__ = {"x": hint}
+    use.__defaults__ = default
+    return tool(param_metadata={"x": {"enum": enum}}, description="Use")(use)
+
+
+@pytest.mark.parametrize(
+    ("hint", "schema", "given"),
+    [
+        (str, AB, "a"),
+        (Optional[str], AB, None),  # noqa: UP045  # both spellings
+        (list[str], {"type": "array", "items": AB}, ["a", "b"]),
+        (list, {"type": "array", "items": AB}, ["a"]),
+        (list[str] | None, {"type": "array", "items": AB}, ["b"]),
+        (tuple[str, ...], {"type": "array", "items": AB}, ("a",)),
+        (Annotated[str, Field(description="One.", max_length=3)], {**AB, "description": "One."}, "b"),
+        (
+            Annotated[list[str], Field(description="Some.")],
+            {"type": "array", "items": AB, "description": "Some."},
+            ["a"],
+        ),
+    ],
+)
+def test_an_enum_narrows_the_type(hint, schema, given):
+    """A list stays a list, of chosen items; what may be None may still be; words stay."""
+    made = with_enum(hint, ["a", "b"])
+    assert made.schema()["parameters"]["properties"]["x"] == schema
+    assert made.validate({"x": given}) == {"x": given}
+    with pytest.raises(ToolParameterError):
+        made.validate({"x": ["c"] if isinstance(given, list | tuple) else "c"})
+
+
+class Unit(Enum):
+    """Units."""
+
+    KM = "km"
+    MILE = "mi"
+    FOOT = "ft"
+
+
+@pytest.mark.parametrize("choices", [["km", "mi"], [Unit.KM, Unit.MILE]])
+def test_some_members_of_an_enum_are_still_members(choices):
+    """By their values or themselves; the function gets what its hint says."""
+    made = with_enum(Unit, choices)
+    assert made.schema()["parameters"]["properties"]["x"]["enum"] == ["km", "mi"]
+    assert made.validate({"x": "km"}) == {"x": Unit.KM}
+    with pytest.raises(ToolParameterError, match=r"choose one of \['km', 'mi'\]"):
+        made.validate({"x": "ft"})
+    with pytest.raises(ToolValidationError, match="'inch'"):
+        with_enum(Unit, ["inch"])
+
+
+def test_null_is_not_the_default_where_both_mean_something():
+    """`None` is what the model said: no limit."""
+    made = with_enum(int | None, [10, 100], 100)
+    assert made.execute({"x": None}) == "done"
+    assert made.execute({}) == "100"
+    assert made.execute({"x": "10"}) == "10"
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        lambda: ToolParameter("x", int, enum=["1", "2"]),
+        lambda: ToolParameter("x", type="integer", enum=["1"]),
+        lambda: ToolParameter("x", bool, enum=[1]),
+        lambda: ToolParameter("x", list[int], enum=["1"]),
+        lambda: ToolParameter("x", date, enum=["2026-01-01"]),
+        lambda: ToolParameter("x", Annotated[int, Field(le=3)], enum=[4]),
+        lambda: ToolParameter("x", str, enum="abc"),
+        lambda: ToolParameter("x", str, element_type=int),
+        lambda: ToolParameter("x", list[str], element_type=int),
+        lambda: with_enum(int, ["1"]),
+    ],
+)
+def test_what_would_change_the_type_is_refused(bad):
+    """The function would be handed text for a number, or a list for a text."""
+    with pytest.raises(ToolValidationError, match=r"parameter 'x' .*(give|make)"):
+        bad()
+
+
+def test_an_enum_is_nobodys_list():
+    """A tool is everybody's."""
+    enum = ["a"]
+    parameter = ToolParameter("x", enum=enum)
+    enum.append("b")
+    assert parameter.enum == ("a",)
+
+
+def test_parameters_are_found_by_their_names():
+    """In their order they are a tuple, as two seeds read them a mapping."""
+    made = Tool(
+        "t", "t", [ToolParameter("city"), ToolParameter("days", int, required=False)], lambda city, days=1: city
+    )
+    assert [(name, each.param_type) for name, each in made.parameters.items()] == [("city", str), ("days", int)]
+    assert made.parameters["days"] is made.parameters[1] is made.parameters.get("days")
+    assert [each.name for each in made.parameters] == list(made.parameters.keys()) == ["city", "days"]
+    assert ("city" in made.parameters, "town" in made.parameters, made.parameters.get("town")) == (True, False, None)
+    assert list(made.parameters.values()) == list(made.parameters[:])
+    with pytest.raises(KeyError):
+        made.parameters["type"]
