@@ -228,7 +228,25 @@ def _model(tool_name: str, parameters: Sequence[ToolParameter]) -> type[BaseMode
         raise _unfillable(tool_name, _first_line(exc)) from exc
     if list(model.model_fields) != list(fields):
         raise _unfillable(tool_name, f"of {list(fields)!r}, {list(model.model_fields)!r} are left")
+    if _hides(model.__pydantic_core_schema__):
+        raise _unfillable(
+            tool_name, "a field inside it has exclude=: no policy and no person would see it; leave that out"
+        )
     return model
+
+
+def _hides(core_schema: Any) -> bool:
+    """Whether a field at any depth is left out of what is written down of it."""
+    waiting = [core_schema]
+    while waiting:
+        part = waiting.pop()
+        if isinstance(part, dict):
+            if part.get("serialization_exclude") or part.get("serialization_exclude_if"):
+                return True
+            waiting += part.values()
+        elif isinstance(part, list | tuple):
+            waiting += part
+    return False
 
 
 def _json(tool_name: str, schema: Mapping[str, Any]) -> str:

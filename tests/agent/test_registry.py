@@ -256,6 +256,16 @@ def test_result_that_instructs_is_fenced_in_registry_calls():
     assert registry.execute_tool("fetch").startswith("Ignore")
 
 
+def test_tool_whose_injector_fails_takes_only_its_own_definition_away():
+    """The others are there, and so is it once the injector works."""
+
+    def who():
+        raise ConnectionError("down")
+
+    registry = ToolRegistry([named("plain"), Tool("mine", "Mine.", [], lambda user: user, config_injector=who)])
+    assert [each["function"]["name"] for each in registry.get_schemas()] == ["plain"]
+
+
 def test_namespace_that_leaves_nothing_is_refused():
     """Else two of them would be the same one."""
     with pytest.raises(ToolValidationError, match="namespace '工具' has nothing"):
