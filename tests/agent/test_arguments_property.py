@@ -202,11 +202,16 @@ def test_what_is_accepted_is_written_down_as_the_schema_says(tool, data):
 @settings(max_examples=100, deadline=None)
 @given(tool=signatures(), data=st.data())
 def test_a_schema_from_elsewhere_answers_the_same_way(tool, data):
-    """The same schema given as JSON accepts whatever fits it, and refuses in the same kind of words."""
+    """The same schema given as JSON accepts whatever fits it; of the rest it makes what fits, or refuses in the same
+    kind of words.
+    """
     args = data.draw(arguments(tool))
     schema = json.loads(json.dumps(tool.schema()["parameters"]))
     foreign = Tool("foreign", "Foreign", schema, lambda **given: "")
     if fits(tool, args):
         assert foreign.validate(args) == args
         return
-    assert "invalid arguments for 'foreign'" in (refusal(foreign, args) or "invalid arguments for 'foreign'")
+    if words := refusal(foreign, args):
+        assert words.startswith("invalid arguments for 'foreign'")
+        return
+    assert fits(tool, foreign.validate_json(args))
