@@ -252,7 +252,8 @@ def test_generators_stream_their_chunks():
     for each in (count, acount):
         heard = []
         assert each.execute({}, heard.append) == "12"
-        assert heard == ["1", "2"]
+        assert asyncio.run(each.aexecute({}, heard.append)) == "12"
+        assert heard == ["1", "2"] * 2
 
 
 def test_what_hands_back_a_generator_streams_too():
