@@ -200,7 +200,7 @@ def refusal(tool_name: str, mistakes: Sequence[Mistake], expected: Mapping[str, 
 
 
 def cure_of_type(path: str, value: Any) -> str:
-    """What to try where text belongs: a number or a boolean as text, as the seed writes it; of the rest nobody knows."""
+    """What to try where text belongs: a number or a boolean as text, as the seed writes it."""
     return f"Try: {path}=str({quoted(value)})" if isinstance(value, int | float) else ""
 
 

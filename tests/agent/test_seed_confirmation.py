@@ -181,7 +181,7 @@ def test_a_store_in_memory_keeps_five_thousand_scopes():
 
 
 def test_a_restart_forgets_what_was_in_memory(store):
-    """Of both kinds of store only Redis's record is there for the next process, and without an executor nothing runs."""
+    """Only Redis keeps it for the next process: the record, and no closure that could run."""
     stash(store)
     if isinstance(store, InMemoryPendingStore):
         assert InMemoryPendingStore().pop_if_confirmed("user-1", "yes") is None
@@ -212,7 +212,9 @@ def test_a_parser_of_ones_own_decides():
     assert desk.deleted == ["INV-42"]
 
 
-@pytest.mark.parametrize(("words", "confirms"), [("si", True), ("Sí.", True), ("si puedes", False), ("borra si", False)])
+@pytest.mark.parametrize(
+    ("words", "confirms"), [("si", True), ("Sí.", True), ("si puedes", False), ("borra si", False)]
+)
 def test_si_confirms_only_as_the_whole_message(words, confirms):
     """In the middle of a sentence it is the conditional."""
     assert RegexConfirmParser().is_confirm(words) is confirms
