@@ -44,6 +44,24 @@ def test_a_tool_that_is_switched_off_is_neither_seen_nor_called():
     assert registry.execute_tool("wipe") == "wipe"
 
 
+def test_a_registered_tool_is_executed_by_its_name():
+    """The seed's example: a tool, or a function; the arguments are the call's own, and checked."""
+
+    def add(a: int, b: int) -> int:
+        """Add."""
+        return a + b
+
+    registry = ToolRegistry()
+    registry.register(named("read"))
+    registry.register(add)
+    assert registry.execute_tool("read") == "read"
+    assert registry.execute_tool("add", a="1", b=2) == 3
+    with pytest.raises(ToolParameterError, match="'b' is missing"):
+        registry.execute_tool("add", a=1)
+    with pytest.raises(ToolNotFoundError, match="ad"):
+        registry.execute_tool("ad", a=1, b=2)
+
+
 def test_replacing_a_source_that_collides_changes_nothing():
     """Another source's tool is never pushed aside."""
     registry = ToolRegistry([named("mine")])
