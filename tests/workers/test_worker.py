@@ -72,8 +72,16 @@ def bare(redis_url, redis_client):
 
 @pytest.fixture
 def make(redis_url, bare, loop, turns):
-    """Makes a worker that performs `turns`."""
-    return partial(make_worker, redis_url, loop, turns)
+    """Makes a worker that performs `turns`. One whose end was cut short would write its books into the next test's."""
+    made = []
+
+    def making(**options):
+        made.append(make_worker(redis_url, loop, turns, **options))
+        return made[-1]
+
+    yield making
+    for worker in made:
+        worker._books.close()
 
 
 def status(client: Redis, job: Job) -> JobStatus:
