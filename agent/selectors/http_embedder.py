@@ -33,13 +33,11 @@ class HttpEmbedder:
         *,
         base_url: str = "https://api.openai.com/v1",
         api_key: str = "",
-        answer_seconds: float = ANSWER_SECONDS,
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
         self.model = model
         self.base_url = base_url.rstrip("/")
         self._api_key = api_key
-        self._answer_seconds = answer_seconds
         self._transport = transport
 
     def __repr__(self) -> str:
@@ -53,7 +51,7 @@ class HttpEmbedder:
         body = {"model": self.model, "input": [text[:MAX_TEXT_CHARS] for text in texts], "encoding_format": "float"}
         # A client per call: a worker may have several loops in its life, and a kept vector needs no call.
         async with httpx.AsyncClient(
-            transport=self._transport, timeout=self._answer_seconds, verify=tls(), headers=headers
+            transport=self._transport, timeout=ANSWER_SECONDS, verify=tls(), headers=headers
         ) as client:
             answer = await client.post(f"{self.base_url}/embeddings", json=body)
         if answer.status_code != 200:

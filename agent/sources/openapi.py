@@ -74,7 +74,6 @@ class OpenApiToolProvider:
         exclude: Sequence[str] = (),
         seconds: float = CALL_SECONDS,
         max_bytes: int = MAX_ANSWER_BYTES,
-        screen_output: bool = True,
         resolve: Resolve = addresses_of,
     ) -> None:
         self._source = str(document)
@@ -83,7 +82,6 @@ class OpenApiToolProvider:
         self._choice = Choice(include, exclude)
         self._seconds = seconds
         self._max_bytes = max_bytes
-        self._screen = screen_output
         self._resolve = resolve
         self._api: _Api | None = None
         self.name = name or (urlsplit(self._source).hostname if self.is_remote else Path(self._source).stem) or "api"
@@ -166,7 +164,7 @@ class OpenApiToolProvider:
                 name,
                 described(operation.description, f"{operation.method.upper()} {operation.path}"),
                 schema,
-                screen_output=self._screen,
+                screen_output=True,
                 version=digest([operation.method, operation.path, operation.description, schema, api.pinned.base_url]),
                 read_only=operation.reads_only,
                 metadata=ToolMetadata(tags=frozenset(tags), source="openapi", source_detail=api.title),
