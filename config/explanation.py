@@ -184,7 +184,7 @@ class _Judged:
         if decision.rule:
             kind, index = decision.rule.kind, decision.rule.index
             return Reason(self._text_of(kind, index), self.case.where("policy", kind, index))
-        match decision.source:
+        match decision.decided_by:
             case "requires_approval":
                 return Reason("the tool's author: requires_approval, which no allow rule overrules")
             case "destructive":
