@@ -166,7 +166,7 @@ class _Judged:
         if explained.shown == "hidden" or decision.decision == "deny":
             return explained
         if decision.decision == "review" and args is not None:
-            return self._asked(explained, args)
+            return self._asked(explained, given or {})
         return replace(explained, verdict=_VERDICTS[decision.decision])
 
     @property
@@ -208,10 +208,10 @@ class _Judged:
             if fnmatchcase(self.case.tool.name.casefold(), rule.tool.casefold())
         )
 
-    def _asked(self, explained: Explanation, args: Mapping[str, Any]) -> Explanation:
+    def _asked(self, explained: Explanation, given: Mapping[str, Any]) -> Explanation:
         """What its user would read, in the words that would be sealed."""
         try:
-            said = self.case.tool.propose(args)
+            said = self.case.tool.propose(given)
         except ToolError as exc:
             return replace(explained, problem=str(exc))
         if not self.run.proposals:

@@ -14,7 +14,8 @@ from agent.sources import provided
 from agent.sources.confirming import asking
 from agent.sources.errors import SourceError
 from agent.sources.live import LiveSource, LiveSources
-from agent.sources.names import Choice
+from agent.sources.names import Choice, legal_names
+from agent.sources.protocol import called
 from agent.toolbox import open_toolbox
 from agent.tools import LoadedTools, Tool, ToolRegistry, load_tools
 from agent.tools.errors import ToolError, ToolLoadError
@@ -158,7 +159,9 @@ def _chosen(source: SourceSettings, tools: Sequence[Tool]) -> tuple[Tool, ...]:
 
 def _as_its_section_says(source: SourceSettings, tool: Tool) -> Tool:
     """Called as it is here, told whether it asks, and for how long it may go on."""
-    made = asking(tool.update_namespace(source.namespace), tool.name, source.confirm)
+    space = source.namespace
+    here = called(tool, legal_names([tool.name], space)[tool.name], space) if space else tool
+    made = asking(here, tool.name, source.confirm)
     if source.timeout is None:
         return made
     return replace(made, metadata=replace(made.metadata, timeout=source.timeout))

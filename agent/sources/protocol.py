@@ -49,9 +49,18 @@ def provided(
     if unused := idle(confirm, [*own.values(), *names.values()]):
         log.warning("source.confirm_matches_nothing", extra={"source": _name(provider), "patterns": unused})
     return [
-        asking(replace(tool, name=names[tool.name], function=_calls(provider, tool)), own[tool.name], confirm)
+        asking(
+            called(replace(tool, function=_calls(provider, tool)), names[tool.name], namespace), own[tool.name], confirm
+        )
         for tool in listed
     ]
+
+
+def called(tool: Tool, name: str, namespace: str) -> Tool:
+    """The tool by its name here, in front of which the namespace stands as its operator wrote it."""
+    if not namespace:
+        return replace(tool, name=name)
+    return replace(tool, name=name, namespace=namespace, method_name=name.removeprefix(f"{namespace}-"))
 
 
 def _name(provider: ToolProviderProtocol) -> str:

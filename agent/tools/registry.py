@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol, runtime_checkable
 
-from agent.tools.errors import ToolError, ToolNotFoundError, ToolValidationError
+from agent.tools.errors import ToolError, ToolExecutionError, ToolNotFoundError, ToolValidationError
 from agent.tools.members import members
 from agent.tools.nearest import did_you_mean
 from agent.tools.outcome import ToolOutcome
@@ -17,6 +18,8 @@ from agent.tools.tool import Tool
 from agent.tools.typed_arguments import quoted
 from agent.tools.vendors import ApiFormat
 from workers.offload import run_sync
+
+log = logging.getLogger(__name__)
 
 
 class Call(Protocol):
@@ -134,8 +137,18 @@ class ToolRegistry:
         self._disabled.pop(name, None)
 
     def get_schemas(self, api_format: ApiFormat = "openai-chat", *, strict: bool = False) -> list[dict[str, Any]]:
-        """The definitions of all tools that are switched on, for one vendor's API."""
-        return [tool.get_schema(api_format, strict=strict) for tool in self.all()]
+        """The definitions of all tools that are switched on, for one vendor's API.
+
+        One whose `config_injector` fails is left out, with a warning. Raises ToolValidationError for one that cannot be
+        said in that API, or not strictly.
+        """
+        made = []
+        for tool in self.all():
+            try:
+                made.append(tool.get_schema(api_format, strict=strict))
+            except ToolExecutionError as exc:
+                log.warning("tool.left_out", extra={"tool": tool.name, "why": str(exc)})
+        return made
 
     def execute_tool(self, tool_name: str, /, **parameters: Any) -> Any:
         """Run a tool and return its own value. Raises ToolError, and what the tool raises."""

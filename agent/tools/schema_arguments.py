@@ -16,7 +16,7 @@ from agent.tools.frozen import frozen
 from agent.tools.parameter import FALSE_WORDS, JSON_TYPES, TRUE_WORDS, ToolParameter
 from agent.tools.schema import DEFINITIONS, plain
 from agent.tools.shapes import together
-from agent.tools.typed_arguments import HALF_A_CHARACTER, quoted, refusal
+from agent.tools.typed_arguments import HALF_A_CHARACTER, Mistake, cure_of_type, quoted, refusal
 
 if TYPE_CHECKING:
     from jsonschema.protocols import Validator
@@ -82,9 +82,9 @@ class SchemaArguments:
             found = list(itertools.islice(self._validator.iter_errors(given), MAX_FOUND))
         errors = sorted(found, key=lambda error: list(map(str, error.absolute_path)))
         if errors:
-            raise self._refusal([issue for error in errors for issue in _issues(error)])
+            raise self._refusal([mistake for error in errors for mistake in _mistakes(error)])
         if why := _unwritable(given):
-            raise self._refusal([("parameters", f"is {quoted(given)}: {why}")])
+            raise self._refusal([Mistake("parameters", f"is {quoted(given)}: {why}")])
 
     def _fits(self, given: Any) -> bool:
         with self._own_faults():
@@ -138,9 +138,9 @@ class SchemaArguments:
         with self._own_faults():
             return bool(self._shown_validator.evolve(schema=schema).is_valid(value))
 
-    def _refusal(self, issues: list[tuple[str, str]]) -> ToolParameterError:
+    def _refusal(self, mistakes: list[Mistake]) -> ToolParameterError:
         required = self.schema["required"]
-        return refusal(self._tool_name, issues, {name: name in required for name in self.schema["properties"]})
+        return refusal(self._tool_name, mistakes, {name: name in required for name in self.schema["properties"]})
 
     def _parameter(self, name: str) -> ToolParameter:
         schema = self.schema["properties"][name]
@@ -176,15 +176,17 @@ def is_json_schema(parameters: Any) -> bool:
     )
 
 
-def _issues(error: Any) -> list[tuple[str, str]]:
+def _mistakes(error: Any) -> list[Mistake]:
     path = ".".join(map(str, error.absolute_path))
     if error.validator == "required":
         missing = [name for name in error.validator_value if name not in error.instance]
-        return [(f"{path}.{name}" if path else name, "is missing") for name in missing]
+        return [Mistake(f"{path}.{name}" if path else name, "is missing") for name in missing]
     if error.validator == "additionalProperties" and not path:
         known = error.schema.get("properties", {})
-        return [(name, "") for name in error.instance if name not in known]
-    return [(path or "parameters", f"is {quoted(error.instance)}: {_short(error)}")]
+        return [Mistake(name, "") for name in error.instance if name not in known]
+    is_text = error.validator == "type" and error.validator_value == "string" and len(error.absolute_path) == 1
+    cure = cure_of_type(path, error.instance) if is_text else ""
+    return [Mistake(path or "parameters", f"is {quoted(error.instance)}: {_short(error)}", cure)]
 
 
 def _short(error: Any) -> str:

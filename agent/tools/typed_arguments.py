@@ -7,7 +7,7 @@ import json
 import re
 import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 from pydantic.errors import PydanticUserError
@@ -147,7 +147,7 @@ class TypedArguments:
         """A validation error in words that the model can correct itself from."""
         issues = [dict(issue) for issue in error.errors(include_url=False)]
         named = {name: bool(each.required) for name, each in self._parameters.items()}
-        return refusal(self._tool_name, [(_path(issue), _words(issue)) for issue in issues], named)
+        return refusal(self._tool_name, [_mistake(issue) for issue in issues], named)
 
 
 def _put(given: Any, place: Sequence[int | str], instead: Any = None) -> None:
@@ -171,21 +171,37 @@ def _own_names(kind: type) -> set[str]:
     return {name for each in kind.__mro__ if each is not object for name in vars(each)}
 
 
-def refusal(tool_name: str, issues: Sequence[tuple[str, str]], expected: Mapping[str, bool]) -> ToolParameterError:
+class Mistake(NamedTuple):
+    """One thing that is wrong with a call: where, in which words, and what to try instead."""
+
+    path: str
+    #: Empty where there is no such parameter.
+    words: str
+    cure: str = ""
+
+
+def refusal(tool_name: str, mistakes: Sequence[Mistake], expected: Mapping[str, bool]) -> ToolParameterError:
     """The error of a call: what is wrong with which argument, what was meant, and what the tool expects.
 
-    An empty text of an issue says that there is no such parameter; `expected` says of each whether it is required.
+    `expected` says of each parameter whether it is required.
     """
-    told = [f"{quoted(path)} {words or f'is not a parameter{_meant(path, expected)}'}" for path, words in issues]
-    wrong = "; ".join(told[:MAX_ISSUES]) + (f"; and {len(told) - MAX_ISSUES} more" if len(told) > MAX_ISSUES else "")
+    told = [_told(each, expected) for each in mistakes]
+    wrong = "; ".join(words for words, _ in told[:MAX_ISSUES])
+    wrong += f"; and {len(told) - MAX_ISSUES} more" if len(told) > MAX_ISSUES else ""
     listed = ", ".join(f"{name} (required)" if required else name for name, required in expected.items())
+    wanted = f"Expected: {listed or 'no parameters'}"
     return ToolParameterError(
-        f"invalid arguments for {tool_name!r}: {wrong}. Expected: {listed or 'no parameters'}.",
+        f"invalid arguments for {tool_name!r}: {wrong}. {wanted}.",
         tool_name=tool_name,
-        param_name=", ".join(path for path, _ in issues[:MAX_ISSUES]),
+        param_name=", ".join(each.path for each in mistakes[:MAX_ISSUES]),
         issue=wrong,
-        suggestion=f"Expected: {listed or 'no parameters'}",
+        suggestion="; ".join([*(cure for _, cure in told[:MAX_ISSUES] if cure), wanted]),
     )
+
+
+def cure_of_type(path: str, value: Any) -> str:
+    """What to try where text belongs: a number or a boolean as text, as the seed writes it."""
+    return f"Try: {path}=str({quoted(value)})" if isinstance(value, int | float) else ""
 
 
 def quoted(value: Any) -> str:
@@ -197,13 +213,22 @@ def quoted(value: Any) -> str:
     return text if len(text) <= MAX_QUOTED_CHARS else text[:MAX_QUOTED_CHARS] + "..."
 
 
-def _meant(name: str, known: Collection[str]) -> str:
-    close = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
-    return f", did you mean {close[0]!r}?" if close else ""
+def _told(mistake: Mistake, known: Collection[str]) -> tuple[str, str]:
+    """A mistake in words, and its cure."""
+    name = quoted(mistake.path)
+    if mistake.words:
+        return f"{name} {mistake.words}", mistake.cure
+    close = difflib.get_close_matches(mistake.path, known, n=1, cutoff=0.6)
+    if not close:
+        return f"{name} is not a parameter", ""
+    return f"{name} is not a parameter, did you mean {close[0]!r}?", f"{name} -> Did you mean {close[0]!r}?"
 
 
-def _path(issue: Mapping[str, Any]) -> str:
-    return ".".join(str(part) for part in issue["loc"]) or "parameters"
+def _mistake(issue: Mapping[str, Any]) -> Mistake:
+    path = ".".join(str(part) for part in issue["loc"]) or "parameters"
+    # Further in, a place may name a part of a union, which no call can give.
+    is_text = issue["type"] == "string_type" and len(issue["loc"]) == 1
+    return Mistake(path, _words(issue), cure_of_type(path, issue["input"]) if is_text else "")
 
 
 def _words(issue: Mapping[str, Any]) -> str:
@@ -228,7 +253,25 @@ def _model(tool_name: str, parameters: Sequence[ToolParameter]) -> type[BaseMode
         raise _unfillable(tool_name, _first_line(exc)) from exc
     if list(model.model_fields) != list(fields):
         raise _unfillable(tool_name, f"of {list(fields)!r}, {list(model.model_fields)!r} are left")
+    if _hides(model.__pydantic_core_schema__):
+        raise _unfillable(
+            tool_name, "a field inside it has exclude=: no policy and no person would see it; leave that out"
+        )
     return model
+
+
+def _hides(core_schema: Any) -> bool:
+    """Whether a field at any depth is left out of what is written down of it."""
+    waiting = [core_schema]
+    while waiting:
+        part = waiting.pop()
+        if isinstance(part, dict):
+            if part.get("serialization_exclude") or part.get("serialization_exclude_if"):
+                return True
+            waiting += part.values()
+        elif isinstance(part, list | tuple):
+            waiting += part
+    return False
 
 
 def _json(tool_name: str, schema: Mapping[str, Any]) -> str:

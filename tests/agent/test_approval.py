@@ -172,6 +172,28 @@ def test_confirm_action_decides_outside_a_channel(delete_invoice, deleted):
     assert asked == [("delete_invoice", {"invoice_id": "INV-42"}, "'delete_invoice' requires approval")]
 
 
+def test_person_is_given_a_minute():
+    """The default of `approval_timeout` (seed: Human-in-the-Loop)."""
+    assert AgentConfig().approval_timeout == 60
+
+
+def test_what_a_policy_allows_runs_at_once_and_nobody_is_asked(turn):
+    """On a channel as elsewhere."""
+    asked = []
+
+    @tool
+    def read_mail(box: str) -> str:
+        """Read."""
+        return f"mail of {box}"
+
+    policy = ToolPolicy(allow=["read_*"])
+    result, provider = run_agent(
+        [read_mail], [ToolCall("read_mail", {"box": "in"}), "read"], tool_policy=policy, confirm_action=asked.append
+    )
+    assert (result.content, turn.proposals, asked) == ("read", [], [])
+    assert provider.requests[1].messages[-1].content == "mail of in"
+
+
 @pytest.mark.parametrize("answer", [False, None, "no", "yes", 1])
 def test_only_true_is_a_yes(delete_invoice, deleted, answer):
     """A truthy string such as "no" must not count."""
@@ -205,10 +227,11 @@ def test_broken_confirm_action_is_a_no(delete_invoice, deleted):
 
 
 def test_denied_tool_never_runs(delete_invoice, deleted, turn):
-    """Deny beats approval: it is not even proposed."""
-    run_agent([delete_invoice], [DELETE, "ok"], tool_policy=ToolPolicy(deny=["delete_*"]))
+    """Deny beats approval: it is not even proposed, and the model hears why."""
+    _, provider = run_agent([delete_invoice], [DELETE, "ok"], tool_policy=ToolPolicy(deny=["delete_*"]))
     assert deleted == []
     assert turn.proposals == []
+    assert "is denied" in provider.requests[1].messages[-1].content
 
 
 def test_policy_reviews_what_it_does_not_know(turn):

@@ -91,6 +91,12 @@ def test_few_tools_cost_no_call():
     assert table.asked == []
 
 
+def test_model_and_number_of_tools_are_those_of_the_seed_by_default():
+    """And both may be given."""
+    assert (EmbeddingSelector().model, EmbeddingSelector().top_k) == ("text-embedding-3-small", 5)
+    assert (EmbeddingSelector("other", 2).model, EmbeddingSelector(model="other", top_k=2).top_k) == ("other", 2)
+
+
 def test_query_is_what_the_user_said_last():
     """Not the result of a tool, which may be anything."""
     table = Table()

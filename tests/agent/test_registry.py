@@ -44,6 +44,24 @@ def test_a_tool_that_is_switched_off_is_neither_seen_nor_called():
     assert registry.execute_tool("wipe") == "wipe"
 
 
+def test_a_registered_tool_is_executed_by_its_name():
+    """The seed's example: a tool, or a function; the arguments are the call's own, and checked."""
+
+    def add(a: int, b: int) -> int:
+        """Add."""
+        return a + b
+
+    registry = ToolRegistry()
+    registry.register(named("read"))
+    registry.register(add)
+    assert registry.execute_tool("read") == "read"
+    assert registry.execute_tool("add", a="1", b=2) == 3
+    with pytest.raises(ToolParameterError, match="'b' is missing"):
+        registry.execute_tool("add", a=1)
+    with pytest.raises(ToolNotFoundError, match="ad"):
+        registry.execute_tool("ad", a=1, b=2)
+
+
 def test_replacing_a_source_that_collides_changes_nothing():
     """Another source's tool is never pushed aside."""
     registry = ToolRegistry([named("mine")])
@@ -254,6 +272,16 @@ def test_result_that_instructs_is_fenced_in_registry_calls():
     (outcome,) = registry.execute_tool_calls([ToolCall("fetch", {}, "1")])
     assert "<<<data" in outcome.result
     assert registry.execute_tool("fetch").startswith("Ignore")
+
+
+def test_tool_whose_injector_fails_takes_only_its_own_definition_away():
+    """The others are there, and so is it once the injector works."""
+
+    def who():
+        raise ConnectionError("down")
+
+    registry = ToolRegistry([named("plain"), Tool("mine", "Mine.", [], lambda user: user, config_injector=who)])
+    assert [each["function"]["name"] for each in registry.get_schemas()] == ["plain"]
 
 
 def test_namespace_that_leaves_nothing_is_refused():

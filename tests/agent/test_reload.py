@@ -125,3 +125,14 @@ def test_a_module_is_read_anew_and_kept_when_that_fails(tmp_path, monkeypatch):
         ToolLoader.reload_module("module_for_reload")
     assert sys.modules["module_for_reload"].speak.execute({}) == "two"
     assert ToolLoader.reload_file(written(file, "three"))[0].execute({}) == "three"
+
+
+def test_tools_come_from_a_module_a_file_and_a_folder(tmp_path, monkeypatch):
+    """The same ones, whichever way they are named."""
+    monkeypatch.syspath_prepend(tmp_path)
+    file = written(tmp_path / "module_to_load.py", "hi")
+    for loaded in (
+        ToolLoader.from_module("module_to_load"), ToolLoader.from_file(file), ToolLoader.from_file(str(file)),
+        ToolLoader.from_directory(tmp_path), ToolLoader.from_directory(str(tmp_path)),
+    ):  # fmt: skip
+        assert [(made.name, made.execute({})) for made in loaded] == [("speak", "hi")]

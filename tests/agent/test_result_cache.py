@@ -218,6 +218,22 @@ def test_stop_condition_sees_the_raw_of_a_kept_result():
     assert (seen, result.content, result.stop_reason) == ([LONG, LONG], LONG, "terminal")
 
 
+def test_terminal_tool_sees_the_raw_of_a_kept_result():
+    """Its summary was kept while the tool did not end the run; its content is the result, verbatim."""
+
+    @tool(cacheable=True)
+    def price(of: str) -> str:
+        """Say a lot."""
+        return LONG
+
+    options = ToolConfig(True, 100, Summariser(), "cheap", MemoryResultCache())
+    _, shown = run_agent([price], AGAIN[1:], tool=options)
+    assert shown[0].startswith("[compressed from")
+    ending = tool(name="price", terminal=True, cacheable=True)(price.function)
+    result, _ = run_agent([ending], AGAIN[:1], tool=options)
+    assert (result.content, result.stop_reason) == (LONG, "terminal")
+
+
 def test_summary_is_kept_with_its_result():
     """A hit costs no summary and shows none of the raw again."""
 

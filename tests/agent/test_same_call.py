@@ -8,9 +8,20 @@ from decimal import Decimal
 from typing import Annotated
 
 import pytest
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, Field
 
-from agent import Agent, AgentConfig, ChannelAgent, ScriptedProvider, Tool, ToolCall, ToolPolicy, ToolRegistry, tool
+from agent import (
+    Agent,
+    AgentConfig,
+    ChannelAgent,
+    ScriptedProvider,
+    Tool,
+    ToolCall,
+    ToolParameter,
+    ToolPolicy,
+    ToolRegistry,
+    tool,
+)
 from agent.tools.errors import ToolExecutionError, ToolParameterError, ToolValidationError
 from pending import InMemoryPendingStore, PendingConfirmation, stash_pending
 from pending.proposals import ChannelRun, channel_run
@@ -234,3 +245,17 @@ def test_validator_that_breaks_is_told_to_the_model():
     bot = desk([look_up], ToolCall("look_up", {"city": "Atlantis"}))
     assert bot.ask_channel("ana", "go").content == "understood"
     assert "KeyError: 'Atlantis'" in bot.agent.provider.requests[-1].messages[-1].content
+
+
+class Mail(BaseModel):
+    """A part of an argument, with a field that its author writes down nowhere."""
+
+    to: str
+    bcc: str = Field("", exclude=True)
+
+
+@pytest.mark.parametrize("hint", [Mail, list[Mail], dict[str, Mail | None]])
+def test_field_that_is_never_written_down_is_refused_at_definition(hint):
+    """A policy would not see it, and no person either."""
+    with pytest.raises(ToolValidationError, match="a field inside it has exclude="):
+        Tool("send", "Send.", [ToolParameter("mail", hint)], str)

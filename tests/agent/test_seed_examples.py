@@ -12,7 +12,9 @@ from agent import (
     Ambiguous,
     Artifact,
     NotFound,
+    ScriptedProvider,
     Tool,
+    ToolCall,
     ToolParameter,
     ToolRegistry,
     ToolResult,
@@ -71,7 +73,7 @@ def test_a_custom_name():
     def search_google(query: str) -> str:
         return f"Results: {query}"
 
-    assert search_google.name == "web_search"
+    assert (search_google.name, search_google.description) == ("web_search", "Search the web")
     assert search_google("x") == "Results: x"
 
 
@@ -145,3 +147,100 @@ def test_a_parameter_declared_twice():
     """Found when the tool is made."""
     with pytest.raises(ToolValidationError, match="declared twice"):
         Tool("t", "t", [ToolParameter("x"), ToolParameter("x")], lambda x: x)
+
+
+def test_testing_with_an_agent():
+    """The page's first example: the model is shown the schema, calls the tool, and speaks of its result."""
+
+    @tool()
+    def get_weather(location: str) -> str:
+        """Get current weather for a city."""
+        return f"Weather in {location}: 22C, sunny"
+
+    provider = ScriptedProvider([ToolCall("get_weather", {"location": "Paris"}), "It is sunny in Paris."])
+    agent = Agent(tools=[get_weather], provider=provider)
+    assert agent.run("What is the weather in Paris?").content == "It is sunny in Paris."
+    asked, told = provider.requests
+    assert list(asked.tools) == [get_weather.schema()]
+    assert told.messages[-1].content == "Weather in Paris: 22C, sunny"
+
+
+def test_a_connection_is_injected_and_hidden():
+    """A manual tool with `injected_kwargs`: what the model sees is the page's, and the function gets both."""
+
+    class Connection:
+        """Answers any query."""
+
+        def ask(self, sql: str) -> str:
+            return f"rows of {sql}"
+
+    def query_database(sql: str, db_connection: Connection) -> str:
+        return db_connection.ask(sql)
+
+    query = Tool(
+        name="query_db",
+        description="Execute a read-only SQL query",
+        parameters=[ToolParameter(name="sql", param_type=str, description="SQL SELECT query")],
+        function=query_database,
+        injected_kwargs={"db_connection": Connection()},
+    )
+    assert query.schema() == {
+        "name": "query_db",
+        "description": "Execute a read-only SQL query",
+        "parameters": {
+            "type": "object",
+            "properties": {"sql": {"type": "string", "description": "SQL SELECT query"}},
+            "required": ["sql"],
+        },
+    }
+    assert query.execute({"sql": "SELECT 1"}) == "rows of SELECT 1"
+    with pytest.raises(ToolValidationError, match="'db_connection' is not a parameter"):
+        query.execute({"sql": "SELECT 1", "db_connection": "mine"})
+
+
+def test_what_the_config_injector_says_counts_over_what_is_injected():
+    """It is asked at the call, and comes last; None says nothing."""
+    said: dict | None = {"user_id": 123, "role": "admin"}
+
+    def check(resource: str, user_id: int, role: str) -> str:
+        return f"User {user_id} ({role}) access to {resource}: granted"
+
+    made = Tool(
+        "check", "Check", [ToolParameter("resource")], check, injected_kwargs={"user_id": 1, "role": "guest"},
+        config_injector=lambda: said,
+    )  # fmt: skip
+    assert made.execute({"resource": "file"}) == "User 123 (admin) access to file: granted"
+    said = None
+    assert made.execute({"resource": "file"}) == "User 1 (guest) access to file: granted"
+
+
+def test_a_tool_that_returns_no_text_is_heard_all_the_same():
+    """Best practice 5 and pitfall 3: a number is its text, and None an honest "done"."""
+
+    @tool(description="Count")
+    def get_count() -> int:
+        return 42
+
+    @tool(description="Log message")
+    def log_message(msg: str):
+        heard.append(msg)
+
+    heard: list[str] = []
+    assert get_count.execute({}) == "42"
+    assert (log_message.execute({"msg": "hi"}), heard) == ("done", ["hi"])
+
+
+def test_a_model_that_sends_the_wrong_thing_corrects_itself():
+    """Pitfalls 1 and 2: a quoted number is taken, what is missing is told, and the next call goes through."""
+
+    @tool(description="Calculate")
+    def calculate(a: int, b: int) -> str:
+        return str(a + b)
+
+    provider = ScriptedProvider([
+        ToolCall("calculate", {"a": "42"}), ToolCall("calculate", {"a": "42", "b": 1}), "It is 43.",
+    ])  # fmt: skip
+    assert Agent([calculate], provider).run("42 + 1?").content == "It is 43."
+    told = [request.messages[-1].content for request in provider.requests[1:]]
+    assert "'b' is missing" in told[0]
+    assert told[1] == "43"

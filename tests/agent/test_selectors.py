@@ -91,6 +91,32 @@ def test_tool_left_out_cannot_be_called():
     assert ran == []
 
 
+def test_without_a_selector_all_tools_are_shown_in_each_step():
+    """None is the default."""
+    for options in ({}, {"selector": None}):
+        provider = ScriptedProvider([ToolCall("search"), "done"])
+        assert Agent(TOOLS, provider, **options).run("go").content == "done"
+        shown = [[schema["name"] for schema in request.tools] for request in provider.requests]
+        assert shown == [[each.name for each in TOOLS]] * 2
+
+
+def test_a_selector_is_asked_before_each_step_with_what_was_said():
+    """The conversation so far and all tools, each time."""
+    said = []
+
+    class Listening(Choose):
+        """Notes the messages."""
+
+        async def select(self, messages, tools):
+            said.append([message.content for message in messages])
+            return await super().select(messages, tools)
+
+    selector = Listening("search")
+    Agent(TOOLS, ScriptedProvider([ToolCall("search"), "done"]), selector=selector).run("find it")
+    assert selector.given == [[each.name for each in TOOLS]] * 2
+    assert ("find it" in said[0][-1], said[1][-1]) == (True, "search")
+
+
 class Shelf(NoJournal):
     """A journal that the first worker dies at, once it has noted an answer, and the second one reads."""
 

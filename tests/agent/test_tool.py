@@ -5,6 +5,7 @@ import dataclasses
 import functools
 import json
 import re
+import threading
 from collections.abc import AsyncGenerator, Generator
 from contextvars import ContextVar
 from datetime import date
@@ -252,7 +253,8 @@ def test_generators_stream_their_chunks():
     for each in (count, acount):
         heard = []
         assert each.execute({}, heard.append) == "12"
-        assert heard == ["1", "2"]
+        assert asyncio.run(each.aexecute({}, heard.append)) == "12"
+        assert heard == ["1", "2"] * 2
 
 
 def test_what_hands_back_a_generator_streams_too():
@@ -277,9 +279,13 @@ def test_what_hands_back_a_generator_streams_too():
 
 
 def test_sync_tool_sees_the_callers_context():
-    """The thread gets a copy of the context."""
+    """The thread gets a copy of the context; a loop's own thread runs none of it."""
     WHO.set("ada")
-    assert Tool("t", "t", [], WHO.get).execute({}) == "ada"
+    made = Tool("t", "t", [], lambda: (WHO.get(), threading.get_ident()))
+    assert made.run_raw({})[0] == "ada"
+    who, thread = asyncio.run(made.arun_raw({}))
+    assert (who, thread == threading.get_ident()) == ("ada", False)
+    assert asyncio.run(made.aexecute({})).startswith('["ada"')
 
 
 def test_tool_is_callable_like_its_function():

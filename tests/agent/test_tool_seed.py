@@ -174,7 +174,11 @@ def test_names_with_a_namespace():
         "math_ops-multiply", "m", callable=multiply, parameters=AREA, namespace="math_ops", method_name="multiply"
     )
     assert given.qualified_name == "math_ops-multiply"
-    assert Tool.from_function(lambda a, b: a, name="pick").qualified_name == "pick"
+    picked = Tool.from_function(lambda a, b: a, name="multiply")
+    assert picked.qualified_name == "multiply"
+    later = picked.update_namespace("math_operations")
+    assert later.name == later.qualified_name == "math_operations-multiply"
+    assert later.method_name == "multiply"
 
 
 @pytest.mark.parametrize(
@@ -211,6 +215,18 @@ def test_from_function_reads_what_there_is():
     assert set(made.parameters_model.model_fields) == {"url"}
 
 
+def test_an_async_tool_made_by_hand_runs_by_both_doors():
+    """The seed's example."""
+
+    async def fetch_data(url: str) -> dict:
+        return {"url": url, "data": "sample"}
+
+    schema = {"type": "object", "properties": {"url": {"type": "string"}}, "required": ["url"]}
+    made = Tool(name="fetch_data", description="Fetch", parameters=schema, callable=fetch_data, is_async=True)
+    assert made.is_async
+    assert made.run_raw({"url": "u"}) == asyncio.run(made.arun_raw({"url": "u"})) == {"url": "u", "data": "sample"}
+
+
 def test_a_lambda_needs_a_name():
     """ValueError, as the seed says."""
     with pytest.raises(ValueError, match="name="):
@@ -235,7 +251,18 @@ def test_run_swallows_and_warns():
         assert made.run({"a": 10, "b": 0}) == "Error executing divide: float division by zero"
     with pytest.warns(DeprecationWarning, match="use run_raw"):
         assert asyncio.run(made.arun({"a": 10, "b": 0})).startswith("Error executing divide")
-    assert made.run({"a": 1, "b": 2}) == 0.5
+    assert made.run({"a": 1, "b": 2}) == asyncio.run(made.arun({"a": 1, "b": 2})) == 0.5
+
+
+def test_run_tells_the_error_in_the_words_of_the_seed():
+    """`Error executing NAME: ` and Python's own, which of whole numbers are the page's."""
+
+    def divide(a: int, b: int) -> float:
+        """Divide a by b."""
+        return a / b
+
+    with pytest.warns(DeprecationWarning, match="use run_raw"):
+        assert Tool.from_function(divide).run({"a": 10, "b": 0}) == "Error executing divide: division by zero"
 
 
 def test_a_tools_own_time_limit_ends_it():
@@ -287,8 +314,42 @@ def test_parameters_by_name_and_json_type():
     ]
     assert described.validate({"city": "Paris"}) == {"city": "Paris", "units": "celsius", "limit": 30.0, "tags": None}
     assert described.schema()["parameters"]["required"] == ["city"]
+    assert described.schema()["parameters"]["properties"]["city"] == {
+        "type": "string",
+        "description": "Name of the city",
+    }
+    assert described.schema()["parameters"]["properties"]["units"] == {
+        "type": "string",
+        "default": "celsius",
+        "enum": ["celsius", "fahrenheit", "kelvin"],
+    }
+    with pytest.raises(ToolParameterError, match="'units' is 'rankine'"):
+        described.validate({"city": "Paris", "units": "rankine"})
     with pytest.raises(ToolValidationError, match="'strnig'; known: string"):
         ToolParameter("x", type="strnig")
+
+
+@pytest.mark.parametrize(
+    ("kind", "values", "strange"),
+    [
+        ("string", ["hello", "world"], ["hello"]),
+        ("number", [42, 3.14, -10], "many"),
+        ("integer", [42, -10, 0], 1.5),
+        ("boolean", [True, False], "maybe"),
+        ("object", [{"key": "value"}], ["key"]),
+        ("array", [[1, 2, 3], ["a", "b"]], {"a": 1}),
+    ],
+)
+def test_each_of_jsons_types_takes_its_own_values(kind, values, strange):
+    """xaibo's table of types, with its examples."""
+    made = Tool(name="t", description="t", parameters={"x": ToolParameter(type=kind, description="X", required=True)})
+    assert made.schema()["parameters"]["properties"]["x"]["type"] == kind
+    for value in values:
+        read = made.validate({"x": value})["x"]
+        assert read == value
+        assert isinstance(read, bool) == isinstance(value, bool)
+    with pytest.raises(ToolParameterError):
+        made.validate({"x": strange})
 
 
 def test_a_description_alone_cannot_run():

@@ -12,7 +12,10 @@ from config.cli import main
 
 TOOLS = '''
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+from urllib.parse import unquote
+
+from pydantic import AfterValidator
 
 from agent import NotFound, Tool, tool
 from agent.tools.metadata import ToolMetadata, ToolTag
@@ -47,6 +50,12 @@ def archive(name: str) -> str:
     """Archive it."""
     RAN.write_text("archive")
     return "archived"
+
+
+@tool(requires_approval=True)
+def fetch(path: Annotated[str, AfterValidator(unquote)]) -> str:
+    """Fetch it."""
+    return ""
 
 
 @tool
@@ -185,6 +194,13 @@ def test_values_that_are_no_text_are_json(ask, args, given):
     """Where it is JSON and the tool takes it there; all else is the text as it stands."""
     arguments = json.loads(ask("--json", *args, channel="open").output)["arguments"]
     assert {name: arguments[name] for name in given} == given
+
+
+def test_call_that_would_be_refused_is_not_said_to_ask(ask):
+    """What it reads changes each time: nothing that a person agrees to could be recorded."""
+    result = ask("fetch", "path=%252e", channel="open")
+    assert "cannot be recorded" in result.output
+    assert "It asks first" not in result.output
 
 
 def test_half_a_character_is_shown_as_json_spells_it(ask):

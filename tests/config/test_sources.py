@@ -206,6 +206,22 @@ def test_module_section_prefixes_and_chooses(file: Path):
     assert [(tool.name, tool.requires_approval) for tool in loaded] == [("desk-good", True)]
 
 
+def test_namespace_stands_as_it_is_written_before_the_whole_name(file: Path):
+    """Whatever the source is, and also before a namespace of the tool's own."""
+    code = "from agent import tool\n\n@tool(name='files-read')\ndef read() -> str:\n    'Read.'\n    return ''\n"
+    (file.parent / "own.py").write_text(code)
+    document = {"openapi": "3.1.0", "info": {"title": "t", "version": "1"}, "servers": [{"url": "https://a.org"}],
+                "paths": {"/x": {"get": {"operationId": "look"}}}}  # fmt: skip
+    (file.parent / "api.json").write_text(json.dumps(document))
+    sections = "[{module: own.py, namespace: MyDesk}, {openapi: api.json, namespace: MyDesk}]"
+    tools = open_tools(settings(file, f"tools: {sections}")).tools
+    named = [(each.name, each.namespace, each.method_name, each.qualified_name) for each in tools]
+    assert named == [
+        ("MyDesk-files-read", "MyDesk", "files-read", "MyDesk-files-read"),
+        ("MyDesk-look", "MyDesk", "look", "MyDesk-look"),
+    ]
+
+
 @pytest.mark.parametrize(
     "source", ["{module: slow.py, timeout: 0.01}", "{module: slow.py, namespace: a, timeout: 0.01}"]
 )

@@ -60,7 +60,7 @@ class Turns:
     def until_begun(self, *conversations: str) -> None:
         """Wait for these, and for no others."""
         until(lambda: len(self.begun) >= len(conversations))
-        assert sorted(self.begun) == sorted(conversations)
+        assert sorted(self.begun) == sorted(conversations), self.begun
 
 
 def make_worker(redis_url: str, loop: LoopThread, perform, **options) -> SaysoWorker:

@@ -130,6 +130,26 @@ def test_errors_of_the_seed_are_one_tree():
     )
 
 
+def test_an_outcome_says_success_and_result_or_error():
+    """As the seed constructs them; what is not said is None."""
+    assert ToolOutcome(success=True, result={"temperature": 22.5}).error is None
+    failed = ToolOutcome(success=False, error="City 'InvalidCity' not found")
+    assert (failed.success, failed.result, failed.error) == (False, None, "City 'InvalidCity' not found")
+
+
+def test_each_error_of_the_seed_is_raised_where_it_says():
+    """No such tool, arguments that it refuses, and its own failure."""
+    registry = ToolRegistry([Tool.from_function(add), Tool("broken", "Break", [], lambda: 1 / 0)])
+    for name, args, error in (
+        ("ad", {}, ToolNotFoundError),
+        ("add", {"a": "many"}, ToolParameterError),
+        ("broken", {}, ToolExecutionError),
+    ):
+        with pytest.raises(error) as caught:
+            registry.get(name).execute(args)
+        assert isinstance(caught.value, ToolError)
+
+
 def test_definitions_of_the_seed_have_parameters_by_name():
     """`parameters` may be a dict of ToolParameters; listed, they are a tool's schema."""
     weather = Tool(

@@ -1,0 +1,91 @@
+"""Refusals: what the error of a call says to a program that reads its parts, and how it is mended."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from agent import Tool, ToolParameterError, tool
+
+
+@tool
+def weather(location: str, units: str = "celsius") -> str:
+    """Weather."""
+    return f"{location} {units}"
+
+
+#: The same, as a server describes it.
+FOREIGN = Tool("weather", "Weather.", weather.schema()["parameters"], weather.function)
+
+
+@pytest.fixture(params=[weather, FOREIGN], ids=["hints", "schema"])
+def refused(request):
+    """Refuses arguments, by hints or by a JSON Schema; gives the error."""
+
+    def refuse(args: Any) -> ToolParameterError:
+        with pytest.raises(ToolParameterError) as caught:
+            request.param.validate(args)
+        return caught.value
+
+    return refuse
+
+
+EXPECTED = "Expected: location (required), units"
+
+
+def test_an_extra_argument_is_named_with_what_was_meant(refused):
+    """As the seed suggests it."""
+    error = refused({"location": "Paris", "unit": "kelvin"})
+    assert (error.tool_name, error.param_name) == ("weather", "unit")
+    assert error.issue == "'unit' is not a parameter, did you mean 'units'?"
+    assert error.suggestion == f"'unit' -> Did you mean 'units'?; {EXPECTED}"
+    assert str(error) == f"invalid arguments for 'weather': {error.issue}. {EXPECTED}."
+
+
+def test_an_extra_argument_that_resembles_nothing_has_what_is_expected(refused):
+    """Nobody can tell what was meant."""
+    error = refused({"location": "Paris", "zzz": 1})
+    assert (error.issue, error.suggestion) == ("'zzz' is not a parameter", EXPECTED)
+
+
+def test_a_missing_argument_is_named_with_those_that_are_required(refused):
+    """And the typo beside it with its cure."""
+    assert (refused({}).param_name, refused({}).issue) == ("location", "'location' is missing")
+    assert refused({}).suggestion == EXPECTED
+    error = refused({"loction": "Paris"})
+    assert sorted(error.param_name.split(", ")) == ["location", "loction"]
+    assert error.suggestion == f"'loction' -> Did you mean 'location'?; {EXPECTED}"
+
+
+@pytest.mark.parametrize("value", [42, 1.5, True])
+def test_what_text_is_easily_made_of_has_its_conversion_for_a_cure(refused, value):
+    """As the seed writes it."""
+    error = refused({"location": value})
+    assert error.param_name == "location"
+    assert error.issue.startswith(f"'location' is {value!r}: ")
+    assert error.suggestion == f"Try: location=str({value!r}); {EXPECTED}"
+
+
+def test_a_wrong_type_without_an_obvious_conversion_has_what_is_expected(refused):
+    """The text of a list is nobody's city."""
+    assert refused({"location": ["Paris"]}).suggestion == EXPECTED
+
+
+def test_several_mistakes_have_their_cures_side_by_side(refused):
+    """One answer, and the model need not guess twice."""
+    parts = refused({"location": 42, "unit": "kelvin"}).suggestion.split("; ")
+    assert sorted(parts) == ["'unit' -> Did you mean 'units'?", EXPECTED, "Try: location=str(42)"]
+
+
+def test_a_part_of_a_union_is_no_place_to_try_anything():
+    """No call can give it."""
+
+    @tool
+    def pick(x: str | list[int]) -> str:
+        """Pick."""
+        return str(x)
+
+    with pytest.raises(ToolParameterError) as caught:
+        pick.validate({"x": 5})
+    assert caught.value.suggestion == "Expected: x (required)"

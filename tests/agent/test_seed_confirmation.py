@@ -1,0 +1,226 @@
+"""Deferred confirmation as selectools' page tells it: one question, one yes on a later turn, one effect."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from dataclasses import replace
+
+import pytest
+
+from agent import Agent, ChannelAgent, ScriptedProvider, ToolCall, tool
+from pending import (
+    DEFAULT_IGNORE_TTL_SECONDS,
+    InMemoryPendingStore,
+    PendingConfirmation,
+    RedisPendingStore,
+    RegexConfirmParser,
+    stash_pending,
+)
+from tests.contracts.rigs import client_of
+
+ARGS = {"invoice_id": "INV-42"}
+
+
+@pytest.fixture(params=["memory", "redis"])
+def store(request):
+    """A store of either kind."""
+    if request.param == "memory":
+        return InMemoryPendingStore()
+    return RedisPendingStore(client=request.getfixturevalue("redis_client"), secret_keys=["key"])
+
+
+class Desk:
+    """The bot of the page: a model that asks once for the invoice to be deleted, and then says `sunny`."""
+
+    def __init__(self, store) -> None:
+        self.deleted: list[str] = []
+        deleted = self.deleted
+
+        @tool(description="Delete an invoice (destructive)")
+        def delete_invoice(invoice_id: str) -> PendingConfirmation:
+            preview = f"Delete invoice {invoice_id}"
+            stash_pending(
+                kind="delete_invoice",
+                preview=preview,
+                executor=lambda: deleted.append(invoice_id),
+                args={"invoice_id": invoice_id},
+            )
+            return PendingConfirmation(
+                action="delete_invoice", preview=preview, user_prompt="Reply 'yes' to confirm or 'no' to cancel."
+            )
+
+        self.model = ScriptedProvider([ToolCall("delete_invoice", ARGS), "sunny"])
+        self.channel = ChannelAgent(Agent([delete_invoice], self.model), store=store)
+
+    def say(self, words: str) -> str:
+        """One webhook turn of user-1."""
+        return self.channel.ask_channel("user-1", words).content
+
+
+@pytest.fixture
+def desk(store):
+    """The bot, after the turn that previews."""
+    desk = Desk(store)
+    assert "Delete invoice INV-42" in desk.say("delete invoice INV-42")
+    return desk
+
+
+def stash(store, executor=lambda: "deleted"):
+    """An action of user-1, as the page's buttons settle it."""
+    return store.stash("user-1", kind="delete_invoice", preview="Delete it", args=ARGS, executor=executor)
+
+
+@pytest.mark.parametrize("words", ["yes", "sim", "sí"])
+def test_a_yes_runs_what_an_earlier_turn_previewed_and_asks_no_model(desk, words):
+    """The first turn executes nothing; the second bypasses the model; a third finds nothing to confirm."""
+    assert desk.deleted == []
+    assert len(desk.model.requests) == 1
+    desk.say(words)
+    assert (desk.deleted, len(desk.model.requests)) == (["INV-42"], 1)
+    assert desk.say(words) == "sunny"
+    assert desk.deleted == ["INV-42"]
+
+
+@pytest.mark.parametrize("words", ["no", "não", "cancel"])
+def test_a_no_drops_it_and_says_so(desk, words):
+    """No model is asked, and a yes afterwards is one to nothing."""
+    assert "Delete invoice INV-42" in desk.say(words)
+    assert len(desk.model.requests) == 1
+    assert (desk.say("yes"), desk.deleted) == ("sunny", [])
+
+
+@pytest.mark.parametrize("words", ["what is the weather?", "ok", "claro", "pode", "si puedes borrar"])
+def test_anything_else_drops_it_and_goes_to_the_model(desk, words):
+    """The user moved on: nothing destructive stays armed behind an unrelated reply."""
+    assert desk.say(words).endswith("sunny")
+    assert (desk.channel.store.get("user-1"), desk.deleted) == (None, [])
+
+
+def test_the_record_binds_user_words_and_arguments(desk):
+    """Scope, preview, a canonical SHA-256 of the arguments, when it was asked and for how long, and by whose parser."""
+    record = desk.channel.store.get("user-1")
+    assert (record.user_id, record.kind, record.preview) == ("user-1", "delete_invoice", "Delete invoice INV-42")
+    assert record.args == ARGS
+    assert record.args_digest == hashlib.sha256(b'{"invoice_id":"INV-42"}').hexdigest()
+    assert 0 < record.expires_at - record.requested_at <= 61
+    assert (record.ttl_seconds, record.parser_version) == (60, RegexConfirmParser().version)
+    assert record.status == "pending"
+
+
+@pytest.mark.parametrize(
+    ("state", "status"),
+    [
+        ("armed", "pending"), ("shown", "pending"), ("claimed", "confirmed"), ("started", "confirmed"),
+        ("done", "consumed"), ("failed", "consumed"), ("unknown", "consumed"), ("cancelled", "cancelled"),
+        ("superseded", "cancelled"), ("expired", "expired"),
+    ],
+)  # fmt: skip
+def test_the_life_of_an_action_is_told_in_the_pages_words(state, status):
+    """pending -> confirmed | cancelled | expired | consumed."""
+    assert replace(stash(InMemoryPendingStore()), state=state).status == status
+
+
+def test_a_button_has_the_outcome_the_page_lists(store):
+    """None where nothing waits; executed with its result; cancelled with its preview; ignored, and still waiting."""
+    assert store.pop_if_intent("user-1", "confirm", expected_kind="delete_invoice") is None
+    pid = stash(store).pending_action_id
+    done = store.pop_if_intent("user-1", "confirm", expected_kind="delete_invoice", expected_id=pid)
+    assert (done.executed, done.status, done.result) == (True, "executed", "deleted")
+    stash(store)
+    cancelled = store.pop_if_intent("user-1", "cancel", expected_kind="delete_invoice")
+    assert (cancelled.executed, cancelled.status, cancelled.record.preview) == (False, "cancelled", "Delete it")
+    assert cancelled.record.status == "cancelled"
+    stash(store)
+    assert store.pop_if_intent("user-1", "ignore", expected_kind="delete_invoice").status == "ignored"
+    assert store.pop_if_confirmed("user-1", "sim").executed
+
+
+def test_an_unknown_intent_is_an_ignore_and_logged(store, caplog):
+    """It neither fires nor drops, its window is ten seconds, and the operator reads a warning; a known one is none."""
+    stash(store)
+    with caplog.at_level(logging.WARNING):
+        store.pop_if_intent("user-1", " IGNORE ", ignore_ttl_seconds=60)
+    assert caplog.records == []
+    before = store.get("user-1").expires_at
+    with caplog.at_level(logging.WARNING):
+        ignored = store.pop_if_intent("user-1", "explode")
+    assert (ignored.status, ignored.executed) == ("ignored", False)
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert before - ignored.record.expires_at > 60 - DEFAULT_IGNORE_TTL_SECONDS - 5
+    assert DEFAULT_IGNORE_TTL_SECONDS == 10
+
+
+def test_a_tightened_action_keeps_its_executor(store):
+    """It returns the record with the new end, None where nothing matches, and what waits can still be confirmed."""
+    assert store.tighten_ttl("user-1", 5) is None
+    action = stash(store)
+    assert store.tighten_ttl("user-1", 30, expected_id="A" * 22) is None
+    tightened = store.tighten_ttl("user-1", 30, expected_id=action.pending_action_id)
+    assert tightened.pending_action_id == action.pending_action_id
+    assert 25 < action.expires_at - tightened.expires_at <= 31
+    assert store.pop_if_confirmed("user-1", "yes").result == "deleted"
+    assert store.tighten_ttl("user-1", 5) is None
+
+
+def test_a_late_tighten_does_not_touch_what_was_asked_since(store):
+    """Pinned by its id, it misses: the new question keeps its whole minute."""
+    old = stash(store)
+    store.drop("user-1")
+    new = stash(store)
+    assert store.tighten_ttl("user-1", 1, expected_id=old.pending_action_id) is None
+    assert store.get("user-1") == new
+
+
+def test_a_store_in_memory_keeps_five_thousand_scopes():
+    """The one that came first is forgotten, and no other."""
+    store = InMemoryPendingStore()
+    for number in range(5001):
+        store.stash(f"user-{number}", kind="k", preview="p")
+    assert [store.get(f"user-{number}") is None for number in (0, 1, 5000)] == [True, False, False]
+
+
+def test_a_restart_forgets_what_was_in_memory(store):
+    """Only Redis keeps it for the next process: the record, and no closure that could run."""
+    stash(store)
+    if isinstance(store, InMemoryPendingStore):
+        assert InMemoryPendingStore().pop_if_confirmed("user-1", "yes") is None
+        return
+    other = RedisPendingStore(client=client_of(store), secret_keys=["key"])
+    outcome = other.pop_if_confirmed("user-1", "yes")
+    assert (outcome.status, outcome.executed) == ("no_executor", False)
+
+
+class Bell:
+    """A parser of one's own."""
+
+    version = "bell-1"
+
+    def is_confirm(self, msg: str) -> bool:
+        return msg == "ding"
+
+    def is_cancel(self, msg: str) -> bool:
+        return msg == "dong"
+
+
+def test_a_parser_of_ones_own_decides():
+    """The protocol is two methods and a version, which is in the record."""
+    desk = Desk(InMemoryPendingStore(parser=Bell()))
+    desk.say("delete invoice INV-42")
+    assert desk.channel.store.get("user-1").parser_version == "bell-1"
+    desk.say("ding")
+    assert desk.deleted == ["INV-42"]
+
+
+@pytest.mark.parametrize(
+    ("words", "confirms"), [("si", True), ("Sí.", True), ("si puedes", False), ("borra si", False)]
+)
+def test_si_confirms_only_as_the_whole_message(words, confirms):
+    """In the middle of a sentence it is the conditional."""
+    assert RegexConfirmParser().is_confirm(words) is confirms
+
+
+def test_the_parser_says_which_languages_it_reads():
+    """The page's `pt-en-es`, behind the version of our own table."""
+    name, languages = RegexConfirmParser().version.split(":")
+    assert (name.startswith("regex-v"), languages) == (True, "pt-en-es")
