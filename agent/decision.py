@@ -10,7 +10,7 @@ from agent.policy import PolicyDecision
 from agent.tools.metadata import ToolTag
 from agent.tools.tool import Tool
 
-_NO_POLICY = PolicyDecision("allow", "there is no policy", source="no_policy")
+_NO_POLICY = PolicyDecision("allow", "there is no policy", decided_by="no_policy")
 
 
 def decide(tool: Tool, args: Mapping[str, Any], config: AgentConfig) -> PolicyDecision:
@@ -22,9 +22,9 @@ def decide(tool: Tool, args: Mapping[str, Any], config: AgentConfig) -> PolicyDe
     policy = config.tool_policy
     decision = policy.evaluate(tool.name, {**_defaults(tool), **args}) if policy else _NO_POLICY
     if tool.requires_approval and decision.decision == "allow":
-        return PolicyDecision("review", f"{tool.name!r} requires approval", source="requires_approval")
+        return PolicyDecision("review", f"{tool.name!r} requires approval", decided_by="requires_approval")
     if decision.rule is None and ToolTag.DESTRUCTIVE in tool.metadata.tags:
-        return PolicyDecision("review", f"{tool.name!r} is destructive, and no rule names it", source="destructive")
+        return PolicyDecision("review", f"{tool.name!r} is destructive, and no rule names it", decided_by="destructive")
     return decision
 
 

@@ -17,7 +17,7 @@ Decision = Literal["allow", "review", "deny"]
 #: The lists of a policy, in the order in which they are read.
 RuleKind = Literal["deny", "deny_when", "review", "allow"]
 #: Who decided: a rule; nobody, as no rule names the tool; the tool's author; its source's hint; or no policy at all.
-Source = Literal["rule", "unknown", "requires_approval", "destructive", "no_policy"]
+DecidedBy = Literal["rule", "unknown", "requires_approval", "destructive", "no_policy"]
 
 #: What a boolean may be called, so that a pattern finds it however a model, Python or JSON wrote it.
 _WORDS = {True: ("true", "yes", "on", "y", "t", "1"), False: ("false", "no", "off", "n", "f", "0")}
@@ -41,7 +41,7 @@ class PolicyDecision:
     decision: Decision
     reason: str
     rule: Rule | None = None
-    source: Source = "rule"
+    decided_by: DecidedBy = "rule"
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ class ToolPolicy:
             or self._by_argument(tool_name, args)
             or _by_name("review", tool_name, self.review)
             or _by_name("allow", tool_name, self.allow)
-            or PolicyDecision("review", f"no rule names {tool_name!r}", source="unknown")
+            or PolicyDecision("review", f"no rule names {tool_name!r}", decided_by="unknown")
         )
 
     def _by_argument(self, tool_name: str, args: Mapping[str, Any]) -> PolicyDecision | None:

@@ -9,9 +9,10 @@ import logging
 import re
 import socket
 import ssl
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from channels.base import FetchError as FetchError  # also for those who know no channel
 
@@ -36,6 +37,16 @@ Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
 #: What is wrong with a URL, its scheme and its host aside, in words that follow "the address "; "" where nothing is.
 Refusal = Callable[["httpx.URL"], str]
 
+T = TypeVar("T")
+
+
+class NotPublic(Exception):
+    """Raised when one of a host's addresses is not on the open internet."""
+
+
+class Unreadable(Exception):
+    """Raised when an answer is not read to its end; the words follow "it came "."""
+
 
 async def addresses_of(host: str, port: int) -> list[str]:
     """What the system's resolver says. Raises OSError or ValueError."""
@@ -50,6 +61,18 @@ def is_public(address: str) -> bool:
         return False
     # IPv4-mapped and NAT64 addresses are among the reserved ones.
     return ip.is_global and not (ip.is_multicast or ip.is_reserved or any(ip in network for network in _MACHINERY))
+
+
+async def public_address(url: httpx.URL, resolve: Resolve) -> str:
+    """The address to connect to for a URL: a second look-up could tell another.
+
+    Raises NotPublic, and OSError or ValueError for a host without an address.
+    """
+    addresses = await resolve(host_of(url), url.port or 443)
+    public = [is_public(address) for address in addresses]
+    if not public or not all(public):
+        raise NotPublic
+    return addresses[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,41 +129,26 @@ class Download:
             raise FetchError(f"the file did not arrive: {type(exc).__name__}") from None
 
     async def _follow(self, hop: Hop) -> File:
-        for left in range(self.redirects, -1, -1):
-            answer = await self._ask(hop)
-            if isinstance(answer, File):
-                return answer
-            if left:
-                hop = await self._checked(hop.url.join(answer))
-        raise FetchError(f"redirected more than {self.redirects} times")
+        file = await follow(hop, self.redirects, self._ask, self._checked)
+        if file is None:
+            raise FetchError(f"redirected more than {self.redirects} times")
+        return file
 
     async def _ask(self, hop: Hop) -> File | str:
         """The file, or where it is said to be."""
-        import httpx
-
-        # A checked address is connected to directly: an environment's proxy would look the name up again.
-        client = httpx.AsyncClient(verify=tls(), timeout=TIMEOUT, transport=self.transport, trust_env=not hop.address)
-        async with client, client.stream("GET", hop.target, headers=hop.sent, extensions=hop.extensions) as response:
+        async with hop.asked("GET", limit=TIMEOUT, transport=self.transport) as response:
             if response.has_redirect_location:
                 return response.headers["location"]
             if response.status_code != 200:
                 raise FetchError(f"the file's server answered {response.status_code}")
-            if response.headers.get("content-encoding", "identity") != "identity":
-                raise FetchError("the file came compressed, which was not asked for")
-            content_type = response.headers.get("content-type", "").partition(";")[0].strip().lower()
-            return File(await self._capped(response), content_type, response.charset_encoding or "")
-
-    async def _capped(self, response: httpx.Response) -> bytes:
-        """What arrives, until it is too much: no header is believed."""
-        data = bytearray()
-        async for chunk in response.aiter_raw():
-            data += chunk
-            if len(data) > self.max_bytes:
-                raise FetchError(f"the file has more than {self.max_bytes} bytes")
-        return bytes(data)
+            try:
+                data = await read(response, self.max_bytes)
+            except Unreadable as exc:
+                raise FetchError(f"the file came {exc}") from None
+            return File(data, content_type_of(response), response.charset_encoding or "")
 
     async def _checked(self, url: httpx.URL) -> Hop:
-        """An address nobody vouches for, pinned to what was looked at: a second look-up could tell another."""
+        """An address nobody vouches for, pinned to what was looked at."""
         import httpx
 
         if self.home and origin_of(url) == origin_of(httpx.URL(self.home)):
@@ -150,13 +158,11 @@ class Download:
         if words := self.refusal(url) if self.refusal else "":
             raise FetchError(f"the address {words}")
         try:
-            addresses = await self.resolve(host_of(url), url.port or 443)
-            public = [is_public(address) for address in addresses]
+            return Hop(url, address=await public_address(url, self.resolve))
+        except NotPublic:
+            raise FetchError("it leads to a host that is not public") from None
         except (OSError, ValueError):
             raise FetchError("it leads to a host without an address") from None
-        if not public or not all(public):
-            raise FetchError("it leads to a host that is not public")
-        return Hop(url, address=addresses[0])
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,6 +187,60 @@ class Hop:
     def extensions(self) -> dict[str, str]:
         """The name the certificate must bear."""
         return {"sni_hostname": host_of(self.url)} if self.address else {}
+
+    @asynccontextmanager
+    async def asked(
+        self,
+        method: str,
+        body: bytes | None = None,
+        *,
+        limit: httpx.Timeout | float,
+        transport: httpx.AsyncBaseTransport | None,
+    ) -> AsyncIterator[httpx.Response]:
+        """The response, not yet read, by a client of its own: whoever asks may be on any event loop.
+
+        An address that was checked is connected to directly: an environment's proxy would look the name up again.
+        """
+        import httpx
+
+        client = httpx.AsyncClient(verify=tls(), timeout=limit, transport=transport, trust_env=not self.address)
+        sending = client.stream(method, self.target, headers=self.sent, content=body, extensions=self.extensions)
+        async with client, sending as response:
+            yield response
+
+
+async def follow(
+    hop: Hop,
+    redirects: int,
+    ask: Callable[[Hop], Awaitable[T | str]],
+    onward: Callable[[httpx.URL], Awaitable[Hop]],
+) -> T | None:
+    """What is at the end of at most so many redirects; None when there are more. `ask` says a redirect as a text."""
+    for left in range(redirects, -1, -1):
+        answer = await ask(hop)
+        if not isinstance(answer, str):
+            return answer
+        if left:
+            hop = await onward(hop.url.join(answer))
+    return None
+
+
+async def read(response: httpx.Response, max_bytes: int) -> bytes:
+    """What arrives, until it is too much: no header is believed. Raises Unreadable."""
+    if response.headers.get("content-encoding", "identity") != "identity":
+        raise Unreadable("compressed, which was not asked for")
+    data = bytearray()
+    async for chunk in response.aiter_raw():
+        data += chunk
+        if len(data) > max_bytes:
+            raise Unreadable(f"with more than {max_bytes} bytes")
+    return bytes(data)
+
+
+def content_type_of(response: httpx.Response) -> str:
+    """The type its server claims, in lower case and without parameters."""
+    claimed: str = response.headers.get("content-type", "")
+    return claimed.partition(";")[0].strip().lower()
 
 
 @functools.lru_cache(maxsize=1)

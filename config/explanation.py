@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
@@ -14,6 +13,7 @@ from agent.decision import decide
 from agent.policy import PolicyDecision
 from agent.selectors import Foreseen, foresee, roles_in
 from agent.tools.errors import ToolError
+from agent.tools.nearest import did_you_mean
 from agent.tools.registry import unknown_tool
 from config.agents import tool_policy
 from config.schema import AnyChannel, Settings
@@ -93,8 +93,7 @@ def explain(
 
 
 def _unknown_channel(channel: str, settings: Settings) -> str:
-    close = difflib.get_close_matches(channel, settings.channels, 1)
-    hint = f"did you mean {close[0]!r}? " if close else ""
+    hint = did_you_mean(channel, settings.channels, "{} ")
     return f"no channel {channel!r}; {hint}known: {', '.join(settings.channels)}"
 
 
@@ -184,7 +183,7 @@ class _Judged:
         if decision.rule:
             kind, index = decision.rule.kind, decision.rule.index
             return Reason(self._text_of(kind, index), self.case.where("policy", kind, index))
-        match decision.source:
+        match decision.decided_by:
             case "requires_approval":
                 return Reason("the tool's author: requires_approval, which no allow rule overrules")
             case "destructive":

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
 
 from agent.tools.errors import ToolError
+from agent.tools.nearest import nearest
 from config.schema import Path_, Settings, SourceSettings
 from config.sources import OpenTools, own_names
 
@@ -71,7 +71,7 @@ def _finds(pattern: str, names: Sequence[str]) -> bool:
 def _meant(pattern: str, names: Sequence[str]) -> str:
     """The pattern for any namespace, or with its beginning spelled like that of a tool, or the nearest name; or ""."""
     stem = re.split(r"[*?\[]", pattern, maxsplit=1)[0]
-    starts = difflib.get_close_matches(stem, dict.fromkeys(name[: len(stem)] for name in names), 1) if stem else []
-    whole = difflib.get_close_matches(pattern, names, 1) if stem == pattern else []
-    candidates = [f"*-{pattern}", *whole, *(start + pattern[len(stem) :] for start in starts)]
+    start = nearest(stem, dict.fromkeys(name[: len(stem)] for name in names))
+    whole = nearest(pattern, names) if stem == pattern else ""
+    candidates = [f"*-{pattern}", whole, start and start + pattern[len(stem) :]]
     return next((each for each in candidates if _finds(each, names)), "")

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 
 from agent import AllOf, Always, AnyOf, EmbeddingSelector, FailOpen, KeywordSelector, RoleBasedSelector, Tool
 from agent.selectors import Embedder, HttpEmbedder, SelectorLoadError, ToolSelector, UserRoles, find_selector
+from agent.tools.nearest import did_you_mean
 from config.loader import ConfigError
 from config.schema import DenyWhenSettings, EmbeddingSettings, Path_, RolesSettings, SelectorSettings, Settings
 
@@ -126,8 +126,7 @@ def _takes_any(tool: Tool) -> bool:
 
 
 def _hint(name: str, known: Sequence[str]) -> str:
-    close = difflib.get_close_matches(name, known, 1)
-    return f"{f', did you mean {close[0]!r}?' if close else ''}; known: {', '.join(known) or 'none'}"
+    return f"{did_you_mean(name, known, ', {}')}; known: {', '.join(known) or 'none'}"
 
 
 def _dotted(path: Path_) -> str:

@@ -41,8 +41,8 @@ class AnyOf:
     async def select(self, messages: Iterable[Message], tools: Iterable[Tool]) -> Iterable[Tool]:
         """What any of them chose, in the order given."""
         said, given = list(messages), list(tools)
-        chosen = {tool.name for selector in self.selectors for tool in await narrow(selector, said, given)}
-        return [tool for tool in given if tool.name in chosen]
+        wanted = {tool.name for selector in self.selectors for tool in await narrow(selector, said, given)}
+        return [tool for tool in given if tool.name in wanted]
 
 
 class Always:
@@ -60,8 +60,8 @@ class Always:
     async def select(self, messages: Iterable[Message], tools: Iterable[Tool]) -> Iterable[Tool]:
         """What the selector chose, and what is always kept."""
         given = list(tools)
-        chosen = {tool.name for tool in await narrow(self.selector, messages, given)}
-        return [tool for tool in given if tool.name in chosen or self.keeps(tool)]
+        wanted = {tool.name for tool in await narrow(self.selector, messages, given)}
+        return [tool for tool in given if tool.name in wanted or self.keeps(tool)]
 
     def keeps(self, tool: Tool) -> bool:
         """Whether this tool is always shown."""

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:  # a process that embeds nothing loads neither
-    import ssl
+from channels.fetch import tls
 
+if TYPE_CHECKING:  # a process that embeds nothing does not load it
     import httpx
 
 #: Seconds that the server has for its answer.
@@ -34,13 +33,11 @@ class HttpEmbedder:
         *,
         base_url: str = "https://api.openai.com/v1",
         api_key: str = "",
-        answer_seconds: float = ANSWER_SECONDS,
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
         self.model = model
         self.base_url = base_url.rstrip("/")
         self._api_key = api_key
-        self._answer_seconds = answer_seconds
         self._transport = transport
 
     def __repr__(self) -> str:
@@ -54,7 +51,7 @@ class HttpEmbedder:
         body = {"model": self.model, "input": [text[:MAX_TEXT_CHARS] for text in texts], "encoding_format": "float"}
         # A client per call: a worker may have several loops in its life, and a kept vector needs no call.
         async with httpx.AsyncClient(
-            transport=self._transport, timeout=self._answer_seconds, verify=_tls(), headers=headers
+            transport=self._transport, timeout=ANSWER_SECONDS, verify=tls(), headers=headers
         ) as client:
             answer = await client.post(f"{self.base_url}/embeddings", json=body)
         if answer.status_code != 200:
@@ -69,11 +66,3 @@ def _vectors(answer: Any, count: int) -> list[list[float]]:
         return [by_index[index] for index in range(count)]
     except (TypeError, KeyError) as exc:
         raise HttpEmbedderError("the answer has no vector for each text: is it an embeddings API?") from exc
-
-
-@cache
-def _tls() -> ssl.SSLContext:
-    """One for all: loading the certificates takes longer than a question does."""
-    import httpx
-
-    return httpx.create_ssl_context()

@@ -57,7 +57,6 @@ class McpToolProvider:
         exclude: Sequence[str] = (),
         connect_seconds: float = CONNECT_SECONDS,
         call_seconds: float = CALL_SECONDS,
-        screen_output: bool = True,
     ) -> None:
         if bool(command) == bool(url):
             raise ValueError("an MCP server is a command or a url: give one of them")
@@ -66,7 +65,6 @@ class McpToolProvider:
         self._server = McpServer(self.name, whole, env or {}, cwd, url, headers or {})
         self._link = McpLink(self._server, connect_seconds=connect_seconds, call_seconds=call_seconds)
         self._choice = Choice(include, exclude)
-        self._screen = screen_output
         self._own_names: dict[str, str] = {}
 
     async def list_tools(self) -> list[Tool]:
@@ -122,7 +120,7 @@ class McpToolProvider:
                 name,
                 described(scrub(definition.description or "", self._server.secrets), definition.name),
                 outside_schema(definition.input_schema),
-                screen_output=self._screen,
+                screen_output=True,
                 version=digest(definition.model_dump(mode="json", by_alias=True, exclude_none=True)),
                 metadata=replace(_metadata(definition), source_detail=self.name),
                 read_only=_is_read_only(definition),

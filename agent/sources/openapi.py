@@ -27,7 +27,7 @@ from agent.tools import Tool, ToolMetadata, ToolTag
 from agent.tools.artifacts import emit_artifact
 from agent.tools.errors import ToolValidationError
 from agent.tools.outcome import ToolOutcome
-from channels.fetch import Resolve, addresses_of, decoded
+from channels.fetch import Resolve, addresses_of, decoded, origin_of
 from workers.offload import offload
 
 log = logging.getLogger(__name__)
@@ -74,7 +74,6 @@ class OpenApiToolProvider:
         exclude: Sequence[str] = (),
         seconds: float = CALL_SECONDS,
         max_bytes: int = MAX_ANSWER_BYTES,
-        screen_output: bool = True,
         resolve: Resolve = addresses_of,
     ) -> None:
         self._source = str(document)
@@ -83,7 +82,6 @@ class OpenApiToolProvider:
         self._choice = Choice(include, exclude)
         self._seconds = seconds
         self._max_bytes = max_bytes
-        self._screen = screen_output
         self._resolve = resolve
         self._api: _Api | None = None
         self.name = name or (urlsplit(self._source).hostname if self.is_remote else Path(self._source).stem) or "api"
@@ -166,7 +164,7 @@ class OpenApiToolProvider:
                 name,
                 described(operation.description, f"{operation.method.upper()} {operation.path}"),
                 schema,
-                screen_output=self._screen,
+                screen_output=True,
                 version=digest([operation.method, operation.path, operation.description, schema, api.pinned.base_url]),
                 read_only=operation.reads_only,
                 metadata=ToolMetadata(tags=frozenset(tags), source="openapi", source_detail=api.title),
@@ -206,7 +204,7 @@ class OpenApiToolProvider:
         if not _is_usable(url):
             raise SourceError(f"{self._source_name} names no server that can be used: write its address as base_url")
         url = urlsplit(url)._replace(query="", fragment="").geturl()
-        if self.is_remote and not self._base_url and _origin(url) != _origin(self._source):
+        if self.is_remote and not self._base_url and not _is_same_origin(url, self._source):
             raise SourceError(
                 f"{self._source_name} sends its calls to {urlsplit(url).netloc!r}: if you mean it, write it as base_url"
             )
@@ -224,7 +222,7 @@ class OpenApiToolProvider:
         return _Api(title, {names[each.name]: each for each in chosen[:MAX_TOOLS]}, self._pinned(url, self._max_bytes))
 
     def _pinned(self, url: str, max_bytes: int) -> Pinned:
-        trusted = bool(self._base_url) and _host_port(url) == _host_port(self._base_url)
+        trusted = bool(self._base_url) and _is_same_origin(url, self._base_url)
         return Pinned(url, trusted, self._seconds, max_bytes, self._resolve)
 
 
@@ -257,13 +255,13 @@ def _is_usable(url: str) -> bool:
         return False
 
 
-def _origin(url: str) -> tuple[str, str, int | None]:
-    parts = urlsplit(url)
-    return parts.scheme, (parts.hostname or "").lower(), parts.port or {"http": 80, "https": 443}.get(parts.scheme)
+def _is_same_origin(url: str, other: str) -> bool:
+    import httpx
 
-
-def _host_port(url: str) -> tuple[str, int | None]:
-    return _origin(url)[1:]
+    try:
+        return origin_of(httpx.URL(url)) == origin_of(httpx.URL(other))
+    except (ValueError, httpx.InvalidURL):
+        return False
 
 
 def _phrase(status: int) -> str:

@@ -30,7 +30,6 @@ class Operation:
     places: Mapping[str, Place]
     body_type: str = ""
     whole_body: str = ""
-    cuts: Sequence[str] = ()
 
     @property
     def reads_only(self) -> bool:
@@ -96,7 +95,7 @@ def _operation(
     by_place = {place: argument for argument, place in places.items()}
     return Operation(
         name, method, path, _description(operation, item, inliner.cuts), schema, places, arguments.body_type,
-        by_place[arguments.whole_body] if arguments.whole_body else "", tuple(inliner.cuts),
+        by_place[arguments.whole_body] if arguments.whole_body else "",
     )  # fmt: skip
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from agent.sources.errors import SourceError
-from agent.tools.drafts import exclusive
+from agent.tools.drafts import each_part, exclusive
 
 #: Parts of one operation's schemas that are read; what lies beyond is left open.
 MAX_PARTS = 4000
@@ -78,8 +78,9 @@ class Inliner:
             return self._cut("...")
         if "$ref" in schema:
             return self._followed(schema, inside)
-        plain = {key: self._value(key, value, inside) for key, value in schema.items() if _is_kept(key)}
-        return _nullable(exclusive(plain), is_nullable=schema.get("nullable") is True)
+        plain = {key: _settable(key, value) for key, value in schema.items() if _is_kept(key)}
+        inlined = each_part(plain, lambda part: self.inline(part, (*inside, "/")))
+        return _nullable(exclusive(inlined), is_nullable=schema.get("nullable") is True)
 
     def _followed(self, schema: Mapping[str, Any], inside: tuple[str, ...]) -> Any:
         reference = schema["$ref"]
@@ -88,16 +89,6 @@ class Inliner:
         target = self.inline(self._document.at(reference), (*inside, reference))
         beside = {key: schema[key] for key in ("description", "default") if key in schema}
         return {**target, **beside} if isinstance(target, dict) else target
-
-    def _value(self, key: str, value: Any, inside: tuple[str, ...]) -> Any:
-        if key in ("properties", "patternProperties") and isinstance(value, Mapping):
-            shown = {name: each for name, each in value.items() if not _is_read_only(each)}
-            return {str(name): self.inline(each, (*inside, f"/{key}")) for name, each in shown.items()}
-        if key in ("items", "additionalProperties", "not") and isinstance(value, Mapping):
-            return self.inline(value, (*inside, f"/{key}"))
-        if key in ("allOf", "anyOf", "oneOf", "prefixItems") and isinstance(value, list):
-            return [self.inline(each, (*inside, f"/{key}")) for each in value]
-        return value
 
     def _cut(self, name: str) -> dict[str, Any]:
         if name not in self.cuts:
@@ -109,8 +100,14 @@ def _is_kept(key: Any) -> bool:
     return isinstance(key, str) and key not in _DROPPED and not key.startswith("x-")
 
 
-def _is_read_only(schema: Any) -> bool:
+def _settable(key: str, value: Any) -> Any:
     """What only the server sets has no place among arguments."""
+    if key not in ("properties", "patternProperties") or not isinstance(value, Mapping):
+        return value
+    return {str(name): each for name, each in value.items() if not _is_read_only(each)}
+
+
+def _is_read_only(schema: Any) -> bool:
     return isinstance(schema, Mapping) and schema.get("readOnly") is True
 
 

@@ -4,12 +4,23 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from agent.sources.errors import AnswerLost, SourceError, SourceUnreachable
-from channels.fetch import Hop, Resolve, addresses_of, host_of, hush, is_public, origin_of, tls
+from channels.fetch import (
+    Hop,
+    NotPublic,
+    Resolve,
+    Unreadable,
+    addresses_of,
+    content_type_of,
+    follow,
+    hush,
+    origin_of,
+    public_address,
+    read,
+)
 
 if TYPE_CHECKING:
     import httpx
@@ -84,77 +95,47 @@ class Pinned:
     async def _follow(
         self, url: httpx.URL, method: str, headers: Mapping[str, str], body: bytes | None, *, reads_only: bool
     ) -> Answer:
-        hop = await self._checked(url)
-        for _ in range(MAX_REDIRECTS if reads_only else 0):
-            answer = await self._send(Hop(hop.url, headers, hop.address), method, body)
-            if isinstance(answer, Answer):
-                return answer
-            hop = await self._checked(self._within(hop.url, answer))
-        answer = await self._send(Hop(hop.url, headers, hop.address), method, body)
-        if isinstance(answer, Answer):
-            return answer
-        raise AnswerLost(f"{self.host} redirects, which is not followed" + (" for ever" if reads_only else " here"))
+        async def onward(target: httpx.URL) -> Hop:
+            if origin_of(target) != origin_of(url):
+                raise AnswerLost(f"{self.host} redirects elsewhere, which is not followed: if it moved, mend base_url")
+            return await self._checked(target, headers)
 
-    def _within(self, url: httpx.URL, location: str) -> httpx.URL:
-        target = url.join(location)
-        if origin_of(target) != origin_of(url):
-            raise AnswerLost(f"{self.host} redirects elsewhere, which is not followed: if it moved, mend base_url")
-        return target
+        hop = await self._checked(url, headers)
+        answer = await follow(
+            hop, MAX_REDIRECTS if reads_only else 0, lambda hop: self._send(hop, method, body), onward
+        )
+        if answer is None:
+            raise AnswerLost(f"{self.host} redirects, which is not followed" + (" for ever" if reads_only else " here"))
+        return answer
 
-    async def _checked(self, url: httpx.URL) -> Hop:
+    async def _checked(self, url: httpx.URL, headers: Mapping[str, str]) -> Hop:
         """The way to a URL: by an address that was looked at, unless the operator named the host."""
         if self.trusted:
-            return Hop(url)
+            return Hop(url, headers)
         if url.scheme != "https":
             raise SourceError(f"{self.host} is reached without https: if you mean it, write it as base_url")
         try:
-            addresses = await self.resolve(host_of(url), url.port or 443)
-            public = [is_public(address) for address in addresses]
+            return Hop(url, headers, await public_address(url, self.resolve))
+        except NotPublic:
+            raise SourceError(f"{self.host} is not public: if you mean it, write it as base_url") from None
         except (OSError, ValueError):
             raise SourceUnreachable(f"{self.host} has no address: check its name") from None
-        if not public or not all(public):
-            raise SourceError(f"{self.host} is not public: if you mean it, write it as base_url")
-        return Hop(url, address=addresses[0])
 
     async def _send(self, hop: Hop, method: str, body: bytes | None) -> Answer | str:
         """The answer, or where it is said to be."""
-        async with self._client(hop) as client:
-            sending = client.stream(method, hop.target, headers=hop.sent, content=body, extensions=hop.extensions)
-            async with sending as response:
-                if response.has_redirect_location:
-                    return str(response.headers["location"])
-                if response.headers.get("content-encoding", "identity") != "identity":
-                    raise AnswerLost(f"{self.host} answered compressed, which was not asked for")
-                kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
-                name = _filename(response.headers.get("content-disposition", ""))
-                charset = response.charset_encoding or ""
-                return Answer(response.status_code, kind, await self._capped(response), name, charset)
-
-    @asynccontextmanager
-    async def _client(self, hop: Hop) -> Any:
-        """A client per call: whoever calls may be on any event loop.
-
-        An address that was looked at is connected to directly: a proxy would look the name up again.
-        """
         import httpx
 
-        client = httpx.AsyncClient(
-            verify=tls(),
-            timeout=httpx.Timeout(None, connect=min(CONNECT_SECONDS, self.seconds)),
-            transport=self.transport,
-            trust_env=not hop.address,
-            follow_redirects=False,
-        )
-        async with client:
-            yield client
-
-    async def _capped(self, response: httpx.Response) -> bytes:
-        data = bytearray()
-        async for chunk in response.aiter_raw():
-            data += chunk
-            if len(data) > self.max_bytes:
-                raise AnswerLost(f"{self.host} answered with more than {self.max_bytes} bytes")
-        return bytes(data)
+        limit = httpx.Timeout(None, connect=min(CONNECT_SECONDS, self.seconds))
+        async with hop.asked(method, body, limit=limit, transport=self.transport) as response:
+            if response.has_redirect_location:
+                return str(response.headers["location"])
+            try:
+                data = await read(response, self.max_bytes)
+            except Unreadable as exc:
+                raise AnswerLost(f"{self.host} answered {exc}") from None
+            name = _filename(response.headers.get("content-disposition", ""))
+            charset = response.charset_encoding or ""
+            return Answer(response.status_code, content_type_of(response), data, name, charset)
 
 
 def _filename(disposition: str) -> str:

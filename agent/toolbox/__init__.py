@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 from collections.abc import Sequence
 from pathlib import Path
 
 from agent.tools.errors import ToolLoadError
+from agent.tools.nearest import did_you_mean
 from agent.tools.tool import Tool
 
 __all__ = ["FAMILIES", "NEED_FOLDER", "open_toolbox"]
@@ -35,9 +35,7 @@ def open_toolbox(names: Sequence[str], *, folder: Path | None = None, hosts: Seq
 def _known(name: str) -> str:
     if name in FAMILIES:
         return name
-    close = difflib.get_close_matches(str(name), FAMILIES, n=1)
-    hint = f"did you mean {close[0]!r}? " if close else ""
-    raise ToolLoadError(f"unknown toolbox {name!r}; {hint}known: {list(FAMILIES)!r}")
+    raise ToolLoadError(f"unknown toolbox {name!r}; {did_you_mean(name, FAMILIES, '{} ')}known: {list(FAMILIES)!r}")
 
 
 def _check_settings(families: Sequence[str], folder: Path | None, hosts: Sequence[str]) -> None:

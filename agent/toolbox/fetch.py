@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import codecs
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ from agent.tools.decorator import tool
 from agent.tools.errors import ToolLoadError
 from agent.tools.metadata import ToolMetadata, ToolTag
 from agent.tools.tool import Tool
-from channels.fetch import Download, FetchError, File, Resolve, addresses_of
+from channels.fetch import Download, FetchError, File, Resolve, addresses_of, decoded
 from workers.offload import in_thread
 
 if TYPE_CHECKING:
@@ -36,10 +35,6 @@ MAX_PART_CHARS = 8_000
 #: The only port: others belong to machinery, also on public hosts.
 _PORT = 443
 _TEXT = re.compile(r"text/.+|application/(?:.+\+)?(?:json|xml)|application/(?:x-)?(?:javascript|ndjson|yaml)")
-#: Python has codecs that are no charsets, and some that take time as the square of a text.
-_CHARSET = re.compile(
-    r"utf-?(?:8|16(?:[bl]e)?)|us-ascii|iso-8859-\d{1,2}|latin-?1|windows-125\d|cp125\d|koi8-[ru]|shift_jis|euc-(?:jp|kr)|gb(?:2312|k|18030)|big5"
-)
 _META_CHARSET = re.compile(rb"<meta[^>]{0,200}charset=[\"']?([\w-]{1,20})", re.IGNORECASE)
 #: A host that is allowed: a name, or all names beneath one.
 _HOST = re.compile(r"(?:\*\.)?[a-z0-9](?:[a-z0-9.-]{0,250}[a-z0-9])?", re.IGNORECASE)
@@ -126,25 +121,12 @@ def _allows(allowed: str, host: str) -> bool:
 def _readable(page: File) -> str:
     if not _TEXT.fullmatch(page.content_type):
         raise ValueError(f"the page is {page.content_type or 'of no type'!r}: only text, JSON and XML are read")
-    text = _decoded(page)
+    text = decoded(page.data, page.charset or _named_inside(page.data[:2048]))
     return text_of_html(text) if "html" in page.content_type else text.strip()
 
 
-def _decoded(page: File) -> str:
-    """In the charset that its server or the page itself names, else in UTF-8."""
-    named = page.charset or _named_inside(page.data[:2048])
-    return page.data.decode(named.lower() if _is_charset(named.lower()) else "utf-8", "replace")
-
-
-def _is_charset(name: str) -> bool:
-    """Whether it is one, and Python knows it: there is no iso-8859-12."""
-    try:
-        return bool(_CHARSET.fullmatch(name) and codecs.lookup(name))
-    except LookupError:
-        return False
-
-
 def _named_inside(head: bytes) -> str:
+    """The charset that a page names itself."""
     found = _META_CHARSET.search(head)
     return found[1].decode("ascii", "replace") if found else ""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -98,13 +98,9 @@ def _up(kind: Kind, labels: Sequence[str], rows: Sequence[Row]) -> float:
 
 
 def _bars(axes: Axes, labels: Sequence[str], rows: Sequence[Row]) -> list[Any]:
-    thick = _FILLED / len(rows)
-    drawn = []
-    for index, row in enumerate(rows):
-        places = [at - _FILLED / 2 + thick * (index + 0.5) for at in range(len(labels))]
-        drawn.append(axes.bar(places, row.values, thick * 0.92, color=_COLOURS[index], zorder=2))
+    drawn = _side_by_side(axes.bar, labels, rows)
     numbers = [[short(value) for value in row.values] for row in rows]
-    if max(width(number, 9) for each in numbers for number in each) < _BARS_ACROSS / len(labels) * thick:
+    if max(width(number, 9) for each in numbers for number in each) < _BARS_ACROSS / len(labels) * _thickness(rows):
         _number(axes, drawn, numbers)
     _mark(axes, labels)
     axes.margins(y=0.12)
@@ -114,17 +110,27 @@ def _bars(axes: Axes, labels: Sequence[str], rows: Sequence[Row]) -> list[Any]:
 
 
 def _lying_bars(axes: Axes, labels: Sequence[str], rows: Sequence[Row]) -> list[Any]:
-    thick = _FILLED / len(rows)
-    drawn = []
-    for index, row in enumerate(rows):
-        places = [at - _FILLED / 2 + thick * (index + 0.5) for at in range(len(labels))]
-        drawn.append(axes.barh(places, row.values, thick * 0.92, color=_COLOURS[index], zorder=2))
+    drawn = _side_by_side(axes.barh, labels, rows)
     if len(labels) * len(rows) <= 4 * SHOWN_LABELS:
         _number(axes, drawn, [[short(value) for value in row.values] for row in rows])
     axes.set_yticks(range(len(labels)), labels)
     axes.invert_yaxis()
     axes.margins(x=0.12, y=0.02)
     return drawn
+
+
+def _side_by_side(draw: Callable[..., Any], labels: Sequence[str], rows: Sequence[Row]) -> list[Any]:
+    """A bar for each row, around the place of each label."""
+    thick = _thickness(rows)
+    drawn = []
+    for index, row in enumerate(rows):
+        places = [at - _FILLED / 2 + thick * (index + 0.5) for at in range(len(labels))]
+        drawn.append(draw(places, row.values, thick * 0.92, color=_COLOURS[index], zorder=2))
+    return drawn
+
+
+def _thickness(rows: Sequence[Row]) -> float:
+    return _FILLED / len(rows)
 
 
 def _number(axes: Axes, drawn: Sequence[Any], numbers: Sequence[Sequence[str]]) -> None:

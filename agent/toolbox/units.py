@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import functools
 import re
 from collections.abc import Sequence
@@ -15,6 +14,7 @@ from pydantic import Field
 from agent.toolbox.figures import shown
 from agent.toolbox.libraries import need
 from agent.tools.decorator import tool
+from agent.tools.nearest import did_you_mean
 from agent.tools.tool import Tool
 
 if TYPE_CHECKING:
@@ -211,9 +211,8 @@ def _parsed(unit: str) -> pint.Unit:
 
 def _unknown(unit: str) -> str:
     names = [name for name in re.split(r"[*/^]", unit) if name and name not in _registry()]
-    close = difflib.get_close_matches(names[0] if names else unit, list(_registry()), n=1)
-    hint = f"; did you mean {close[0]!r}?" if close else ": write it in full, in English, such as 'kilometer'"
-    return f"unknown unit {unit!r}{hint}"
+    hint = did_you_mean(names[0] if names else unit, _registry(), "; {}")
+    return f"unknown unit {unit!r}" + (hint or ": write it in full, in English, such as 'kilometer'")
 
 
 @functools.lru_cache(maxsize=1)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import difflib
 import functools
 import os
 import re
 from collections.abc import Mapping
 from datetime import datetime, timedelta, timezone, tzinfo
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
+
+from agent.tools.nearest import nearest
 
 #: Names the zone that people mean who name none, such as Europe/Berlin. Without it they mean the server's.
 ZONE_VARIABLE = "SAYSO_TIMEZONE"
@@ -71,5 +72,5 @@ def _folded(name: str) -> str:
 
 
 def _hint(asked: str) -> str:
-    close = difflib.get_close_matches(_folded(asked), _known(), n=1)
-    return f"did you mean {_known()[close[0]]!r}? " if close else ""
+    close = nearest(_folded(asked), _known())
+    return f"did you mean {_known()[close]!r}? " if close else ""

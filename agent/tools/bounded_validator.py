@@ -28,9 +28,9 @@ class TooMuchWork(Exception):
 
 
 @contextmanager
-def bounded_work(steps: int = MAX_STEPS) -> Iterator[None]:
-    """Whatever is validated inside, together, raises TooMuchWork after so many steps."""
-    token = _left.set([steps])
+def bounded_work() -> Iterator[None]:
+    """Whatever is validated inside, together, raises TooMuchWork after MAX_STEPS."""
+    token = _left.set([MAX_STEPS])
     try:
         yield
     finally:

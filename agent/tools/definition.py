@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from agent.tools.errors import ToolValidationError
@@ -37,7 +37,7 @@ def check_kinds(tool: Tool) -> None:
         (_is_async(tool.config_injector), "its config_injector is async: give a plain function, and await in the tool"),
     ):
         if wrong:
-            raise ToolValidationError(f"tool {tool.name!r} cannot be defined: {cure}", tool_name=tool.name, issue=cure)
+            raise _undefinable(tool, cure)
 
 
 def check_definition(tool: Tool) -> None:
@@ -55,7 +55,7 @@ def check_definition(tool: Tool) -> None:
         (not tool.cache_ttl > 0, f"cache_ttl is {tool.cache_ttl!r}: give seconds above 0"),
     ):
         if wrong:
-            raise ToolValidationError(f"tool {tool.name!r} cannot be defined: {cure}", tool_name=tool.name, issue=cure)
+            raise _undefinable(tool, cure)
     if tool.input_schema is not None:
         names = [str(name) for name in tool.input_schema.get("properties", {})]
     elif tool.function is not None:
@@ -73,25 +73,18 @@ def _check_signature(tool: Tool, names: list[str]) -> None:
     by_place = [param.name for param in signature.values() if param.kind is inspect.Parameter.POSITIONAL_ONLY]
     unknown = [name for name in names if name not in signature or name in by_place]
     if unknown and not takes_any:
-        issue = f"its function takes no {unknown!r} by name"
-        raise ToolValidationError(
-            f"tool {tool.name!r} cannot be defined: {issue}",
-            tool_name=tool.name,
-            param_name=", ".join(unknown),
-            issue=issue,
-        )
+        raise _undefinable(tool, f"its function takes no {unknown!r} by name", unknown)
     given = {*names, *tool.injected_kwargs}
     if is_method(tool.function):
         given.add(next(iter(signature)))
     unfilled = [param.name for param in signature.values() if param.name not in given and _must_be_given(param)]
     if unfilled and tool.config_injector is None:
-        issue = f"nobody fills {unfilled!r}; inject them"
-        raise ToolValidationError(
-            f"tool {tool.name!r} cannot be defined: {issue}",
-            tool_name=tool.name,
-            param_name=", ".join(unfilled),
-            issue=issue,
-        )
+        raise _undefinable(tool, f"nobody fills {unfilled!r}; inject them", unfilled)
+
+
+def _undefinable(tool: Tool, issue: str, parameters: Sequence[str] = ()) -> ToolValidationError:
+    words = f"tool {tool.name!r} cannot be defined: {issue}"
+    return ToolValidationError(words, tool_name=tool.name, param_name=", ".join(parameters), issue=issue)
 
 
 def _is_generator(function: Callable[..., Any] | None) -> bool:

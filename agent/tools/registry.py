@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import difflib
 import logging
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -12,6 +11,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from agent.tools.errors import ToolError, ToolExecutionError, ToolNotFoundError, ToolValidationError
 from agent.tools.members import members
+from agent.tools.nearest import did_you_mean
 from agent.tools.outcome import ToolOutcome
 from agent.tools.results import shown
 from agent.tools.tool import Tool
@@ -222,6 +222,4 @@ def batches(calls: Sequence[Call], may_run_beside_others: Callable[[Call], bool]
 
 def unknown_tool(name: str, known: Collection[str]) -> str:
     """The sentence that tells a person or a model which names exist."""
-    close = difflib.get_close_matches(str(name), known, n=1)
-    hint = f"did you mean {close[0]!r}? " if close else ""
-    return f"unknown tool {quoted(name)}; {hint}known: {sorted(known)!r}"
+    return f"unknown tool {quoted(name)}; {did_you_mean(name, known, '{} ')}known: {sorted(known)!r}"

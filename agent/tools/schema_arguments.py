@@ -98,7 +98,7 @@ class SchemaArguments:
         except RecursionError:
             raise
         except Exception as exc:
-            issue = f"its schema cannot be used ({type(exc).__name__}: {exc})"
+            issue = f"its schema cannot be used ({type(exc).__name__}: {quoted(str(exc))})"
             raise ToolParameterError(tool_name=self._tool_name, issue=issue) from exc
 
     def _mended(self, value: Any, schema: Mapping[str, Any]) -> Any:

@@ -26,6 +26,7 @@ from agent.tools.names import base_name, in_words, namespaced, normalise_namespa
 from agent.tools.parameter import ToolParameter
 from agent.tools.parameters import as_parameters
 from agent.tools.preview import Preview, preview_words
+from agent.tools.reason import REASON, with_reason, without_reason
 from agent.tools.schema_arguments import SchemaArguments, is_json_schema
 from agent.tools.typed_arguments import TypedArguments
 from agent.tools.undo import UNDO_SECONDS, Undo, call_undo
@@ -47,10 +48,6 @@ __all__ = [
     "ToolValidationError",
     "serialise",
 ]
-
-#: The argument that a tool with `think_augment` has besides its own (seed: Tool, `toolcall_reason`).
-REASON = "toolcall_reason"
-_REASON_SCHEMA = {"type": "string", "description": "Why you call this tool, and what you expect of it."}
 
 
 @dataclass(frozen=True, eq=False)
@@ -235,7 +232,7 @@ class Tool:
     ) -> dict[str, Any]:
         """The definition as that vendor's API takes it (seed: Tool). See `vendor_schema` for `strict` and errors."""
         augment = self._augments if _think_augment is None else _think_augment
-        parameters = _augmented(self._compiled.schema) if augment else self._compiled.schema
+        parameters = with_reason(self._compiled.schema) if augment else self._compiled.schema
         return vendor_schema(self.name, self.description, parameters, api_format, strict=strict)
 
     def describe(self, api_format: ApiFormat = "openai-chat") -> dict[str, Any]:
@@ -383,7 +380,7 @@ class Tool:
 
     @functools.cached_property
     def _schema(self) -> FrozenDict:
-        parameters = _augmented(self._compiled.schema) if self._augments else self._compiled.schema
+        parameters = with_reason(self._compiled.schema) if self._augments else self._compiled.schema
         whole: FrozenDict = frozen({"name": self.name, "description": self.description, "parameters": parameters})
         return whole
 
@@ -392,7 +389,7 @@ class Tool:
         return bool(self.metadata.think_augment) and REASON not in self._compiled.schema["properties"]
 
     def _without_reason(self, params: Mapping[str, Any]) -> Mapping[str, Any]:
-        return without_reason(self, params) if self._augments else params
+        return without_reason(params, self.parameters) if self._augments else params
 
     def _arguments(self, params: Mapping[str, Any]) -> dict[str, Any]:
         """What the function is called with."""
@@ -469,13 +466,6 @@ class Tool:
             object.__setattr__(self, name, value)
 
 
-def without_reason(tool: Tool, params: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The arguments without the reason for the call, unless the tool has a parameter of that name itself."""
-    if not isinstance(params, Mapping) or any(each.name == REASON for each in tool.parameters):
-        return params
-    return {name: value for name, value in params.items() if name != REASON}
-
-
 def _kept(tool_name: str, schema: Mapping[str, Any]) -> FrozenDict:
     """The schema, out of reach of whoever gave it."""
     try:
@@ -491,13 +481,6 @@ def _is_fillable(parameter: ToolParameter) -> bool:
     except ToolValidationError:
         return False
     return True
-
-
-def _augmented(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """With the reason first: a model that has to say why decides better after it."""
-    if REASON in schema["properties"]:
-        return dict(schema)
-    return {**schema, "properties": {REASON: _REASON_SCHEMA, **schema["properties"]}}
 
 
 _AS_DUMPED = core_schema.plain_serializer_function_ser_schema(Tool.model_dump)

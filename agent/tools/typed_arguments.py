@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import re
 import warnings
@@ -17,6 +16,7 @@ from pydantic_core import SchemaError, to_jsonable_python
 from agent.tools.errors import ToolError, ToolParameterError, ToolValidationError
 from agent.tools.frozen import frozen, thawed
 from agent.tools.hints import HintsSchema
+from agent.tools.nearest import nearest
 from agent.tools.parameter import ToolParameter
 from agent.tools.schema import plain
 
@@ -218,10 +218,10 @@ def _told(mistake: Mistake, known: Collection[str]) -> tuple[str, str]:
     name = quoted(mistake.path)
     if mistake.words:
         return f"{name} {mistake.words}", mistake.cure
-    close = difflib.get_close_matches(mistake.path, known, n=1, cutoff=0.6)
+    close = nearest(mistake.path, known)
     if not close:
         return f"{name} is not a parameter", ""
-    return f"{name} is not a parameter, did you mean {close[0]!r}?", f"{name} -> Did you mean {close[0]!r}?"
+    return f"{name} is not a parameter, did you mean {close!r}?", f"{name} -> Did you mean {close!r}?"
 
 
 def _mistake(issue: Mapping[str, Any]) -> Mistake:

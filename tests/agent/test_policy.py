@@ -237,7 +237,7 @@ CAREFUL = replace(PLAIN, requires_approval=True)
 def test_author_and_hint_ask_where_no_rule_does(tool, policy, decision, source):
     """The author's word holds against an allow rule; a hint only where no rule names the tool."""
     decided = decide(tool, {}, AgentConfig(tool_policy=policy))
-    assert (decided.decision, decided.source) == (decision, source)
+    assert (decided.decision, decided.decided_by) == (decision, source)
 
 
 @pytest.mark.parametrize(

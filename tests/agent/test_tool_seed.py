@@ -148,9 +148,12 @@ def test_a_json_schema_refuses_in_the_same_words(area, params, words):
 
 def test_a_schema_nobody_can_use_is_an_error_of_the_call_with_its_reason():
     """A dangling reference of a server must not end a turn."""
-    odd = Tool("odd", "o", {"type": "object", "properties": {"x": {"$ref": "#/$defs/nowhere"}}}, lambda x: x)
-    with pytest.raises(ToolParameterError, match="its schema cannot be used"):
+    many = {f"y{number}": {"type": "string"} for number in range(100)}
+    odd = Tool("odd", "o", {"type": "object", "properties": {"x": {"$ref": "#/$defs/nowhere"}, **many}}, lambda x: x)
+    with pytest.raises(ToolParameterError, match="its schema cannot be used") as caught:
         odd.validate({"x": 1})
+    assert "PointerToNowhere" in str(caught.value.issue)
+    assert len(caught.value.issue) < 300
     with pytest.raises(ToolValidationError, match="give an object schema"):
         Tool("list", "l", {"type": "array"}, list)
 

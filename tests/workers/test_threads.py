@@ -158,31 +158,11 @@ def test_waiting_for_a_thread_costs_no_tool_its_time(one, hanging):
     assert asyncio.run(story()) == ("in the end", "done")
 
 
-def test_agents_limit_for_a_tool_counts_from_when_it_runs(one, hanging):
-    """`tool_timeout_seconds` as well."""
+@pytest.mark.parametrize("own_seconds", [None, 0.01])
+def test_no_limit_counts_while_a_thread_is_awaited(one, hanging, own_seconds):
+    """Neither `tool_timeout_seconds`, nor the tool's own limit inside it."""
 
-    @tool()
-    def quick() -> str:
-        """Be quick."""
-        return "done"
-
-    async def story():
-        first = asyncio.create_task(in_thread(hanging))
-        await begun(hanging)
-        waiting = asyncio.create_task(timed(ToolCall("quick", {}), quick, AgentConfig(tool_timeout_seconds=0.01)))
-        done, _ = await asyncio.wait({waiting}, timeout=0.1)
-        assert not done
-        hanging.door.set()
-        await first
-        return await waiting
-
-    assert asyncio.run(story()) == "done"
-
-
-def test_no_limit_counts_while_a_thread_is_awaited(one, hanging):
-    """Not the tool's own, nor the agent's around it."""
-
-    @tool(metadata=ToolMetadata(timeout=0.01))
+    @tool(metadata=ToolMetadata(timeout=own_seconds))
     def quick() -> str:
         """Be quick."""
         return "done"

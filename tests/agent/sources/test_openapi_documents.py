@@ -47,6 +47,39 @@ def test_no_document_is_an_endless_loop(tmp_path: Path, schemas: dict[str, Any])
     assert "getPet" in tools_of(provider(tmp_path, document=document))
 
 
+NAMED: dict[str, Any] = {"$ref": "#/components/schemas/Name"}
+
+
+@pytest.mark.parametrize(
+    ("schema", "fits", "breaks"),
+    [
+        ({"contains": NAMED}, [1, "Rex"], [1]),
+        ({"propertyNames": NAMED}, {"Rex": 1}, {"": 1}),
+        ({"if": {"type": "string"}, "then": NAMED}, "Rex", ""),
+        ({"if": {"type": "integer"}, "else": NAMED}, 1, ""),
+        ({"dependentSchemas": {"a": {"properties": {"b": NAMED}}}}, {"a": 1, "b": "Rex"}, {"a": 1, "b": ""}),
+        ({"properties": {"a": {}}, "unevaluatedProperties": NAMED}, {"a": 1, "b": "Rex"}, {"a": 1, "b": ""}),
+        ({"prefixItems": [{}], "unevaluatedItems": NAMED}, [1, "Rex"], [1, ""]),
+    ],
+)
+def test_references_are_followed_wherever_a_schema_may_stand(tmp_path: Path, schema, fits, breaks):
+    """As JSON Schema has had it since 3.1; what a model reads refers to nothing that is not there."""
+    body = {"content": {"application/json": {"schema": {"type": "object", "properties": {"it": schema}}}}}
+    document = {
+        **with_operation("/pets", "post", requestBody=body),
+        "components": {"schemas": {**PETS["components"]["schemas"], "Name": {"type": "string", "minLength": 1}}},
+    }
+    tool = next(each for name, each in tools_of(provider(tmp_path, document=document)).items() if "it" in _of(each))
+    assert "$ref" not in json.dumps(tool.schema())
+    assert tool.validate({"it": fits}) == {"it": fits}
+    with pytest.raises(ToolParameterError, match="'it"):
+        tool.validate({"it": breaks})
+
+
+def _of(tool: Tool) -> Any:
+    return tool.input_schema["properties"]
+
+
 def test_dialect_of_3_0_becomes_json_schema(tmp_path: Path):
     """`nullable` and a boolean `exclusiveMinimum`; what only the server sets is no argument."""
     schema = tools_of(provider(tmp_path))["put_pets_id"].input_schema
