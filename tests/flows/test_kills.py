@@ -54,6 +54,7 @@ redis_url: ${{REDIS_URL}}
 agent: {{model: offline}}
 tools: [config.simulation.tools]
 workers: {{concurrency: 4}}
+limits: {{per_minute: 60000}}  # a quiet machine is faster than people
 channels:
   till:
     {{platform: telegram, token: "${{TELEGRAM_TOKEN}}", secret_token: "${{TELEGRAM_SECRET}}", api_url: {url}/telegram,
