@@ -11,6 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
+from typing import Any
+
+from agent.tools.combinations import combinations
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,13 +39,21 @@ _HIDING: Mapping[str, str] = {
 
 _TO_A_MODEL = r"(?:you|your|ignore|assistant|must|obey|never|always|reveal|forget|disregard|policy|tools?)\b"
 
+#: The name of a function, and being told to call one: in English, and in a language whose manuals seldom say it.
+_NAME = r"[a-z]{2,20}(?:_[a-z]{2,20}){1,4}"
+_CALL = "call|invoke|execute|run|with"
+_CALL_ABROAD = (
+    r"rufe?|ejecut[ae]|llam[ae]|invo(?:ca|que)|appellez?|execut[ae]|execute[zm]|lancez?|cham[ae]|acione|esegui|chiama|panggil"
+    r"|jalankan"
+)
+
 #: Text in the shape of somebody else's words: what it needs, and how it goes.
 _SHAPES: Mapping[str, Sequence[tuple[str, str]]] = {
     "role": (
         (
             ":",
             r"^[^\w\n]{0,20}(?:system|developer|admin(?:istrator)?)[ _]"
-            r"(?:prompt|message|override|instructions?|notice|policy)\b[^\w\n]{0,8}:",
+            r"(?:prompt|message|override|instructions?|policy)\b[^\w\n]{0,8}:",
         ),
         ("system", r"^[^\w\n]{0,20}system\b[^\w\n]{0,4}[:\]][^\n]{0,200}\b" + _TO_A_MODEL),
         ("developer", r"^[^\w\n]{0,20}developer\b[^\w\n]{0,4}[:\]][^\n]{0,200}\b" + _TO_A_MODEL),
@@ -55,6 +66,7 @@ _SHAPES: Mapping[str, Sequence[tuple[str, str]]] = {
         ),
         (":", r"^[ \t]{0,3}(?:user|human) ?:[^\n]{0,300}\n\s{0,5}(?:assistant|ai) ?:"),
         (":", r"^[ \t]{0,3}(?:assistant|ai) ?:[^\n]{0,300}\n\s{0,5}(?:user|human) ?:"),
+        ("]", r"\[(?:human|user|assistant|ai)\] ?:"),
         ("end of ", r"end of (?:the )?(?:tool|function|untrusted|external) (?:output|results?|data|content)\b"),
     ),
     "chat template": (
@@ -68,6 +80,12 @@ _SHAPES: Mapping[str, Sequence[tuple[str, str]]] = {
         ('"', r'"(?:tool_calls|function_call|tool_use)"\s{0,3}:'),
         ('"arguments"', r'\{\s{0,9}"name"\s{0,3}:\s{0,3}"[^"\n]{1,64}"\s{0,3},\s{0,9}"arguments"\s{0,3}:\s{0,3}[{"]'),
         ("action input", r"action ?:[^\n]{1,80}\n\s{0,5}action input ?:"),
+        (
+            "_",
+            rf"\b(?:{_CALL}) (?:[a-z]{{1,12}} ){{0,2}}{_NAME} "
+            r"(?:now|immediately|right away|at once|for (?:each|all|every))\b",
+        ),
+        ("_", rf"\b(?:{_CALL_ABROAD}) (?:[a-z]{{1,12}} ){{0,2}}{_NAME}\b"),
         (" tool ", r"\b(?:call|use|invoke|run|execute) (?:the )?tool [`'\"]?[a-z0-9]{1,30}[`'\"_]"),
     ),
     "override": (
@@ -79,7 +97,14 @@ _SHAPES: Mapping[str, Sequence[tuple[str, str]]] = {
         ("neue anweisungen", r"neue anweisungen ?:"),
         ("nuove istruzioni", r"nuove istruzioni ?:"),
     ),
-    "exfiltration": (("![", r"!\[[^\]\n]{0,100}\]\(\s{0,3}https?://[^)\s]{1,300}[?&=][^)\n\s]{0,60}[{\[<]"),),
+    "exfiltration": (
+        (
+            "![",
+            r"!\[[^\]\n]{0,100}\]\(\s{0,3}https?://[^)\s]{1,300}[?&][a-z_]{1,20}=(?:e?mail|name|user|data|chat|history|query|"
+            r"secret|token|password)?\)",
+        ),
+        ("![", r"!\[[^\]\n]{0,100}\]\(\s{0,3}https?://[^)\s]{1,300}[?&=][^)\n\s]{0,60}[{\[<]"),
+    ),
 }
 
 
@@ -100,6 +125,14 @@ def shapes() -> Mapping[str, Sequence[Shape]]:
 
 @cache
 def phrases() -> Mapping[str, Sequence[str]]:
-    """What is said to a model, by kind: the phrases of all languages, as `injections.toml` explains them."""
-    kinds = tomllib.loads(files("agent.tools").joinpath("injections.toml").read_text(encoding="utf-8"))
-    return {kind: [phrase for several in languages.values() for phrase in several] for kind, languages in kinds.items()}
+    """What is said to a model, by kind: of `injections.toml`, and what `combinations` make of building blocks."""
+    found: dict[str, list[str]] = {}
+    for kind, languages in _read("injections.toml").items():
+        found.setdefault(kind, []).extend(phrase for several in languages.values() for phrase in several)
+    for kind, phrase in combinations():
+        found.setdefault(kind, []).append(phrase)
+    return found
+
+
+def _read(name: str) -> dict[str, Any]:
+    return tomllib.loads(files("agent.tools").joinpath(name).read_text(encoding="utf-8"))

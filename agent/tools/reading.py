@@ -15,10 +15,15 @@ _TWINS = str.maketrans("абвгезіјкмнорстухѕԁһԛԝαεηικν
 #: Digits and signs that stand for letters inside a word.
 _LEET = str.maketrans("013457", "oieast")
 _ESCAPED = re.compile(r"\\(?:u([0-9a-fA-F]{4})|[nrt])")
-_WORDS = re.compile(r"[^\W_]+|@|://")
+#: Scripts that put no space between words: each character is one.
+_UNSPACED = r"\u3040-\u30ff\u3400-\u9fff"
+#: Vowels and other signs of Devanagari, which are parts of words though no letters.
+_SIGNS = r"\u0900-\u0903\u093a-\u094f\u0955-\u0957\u0962\u0963"
+#: Words; the signs of addresses; and what ends the name of the one who speaks or is spoken to.
+_WORDS = re.compile(rf"[^\W_{_UNSPACED}]+(?:[{_SIGNS}]+[^\W_{_UNSPACED}]*)*|[{_UNSPACED}]|@|://|[:\]](?![a-z0-9/])")
 #: A word of letters and digits, and four letters or more that stand by themselves.
 _MIXED = re.compile(r"(?<!\S)(?:[^\W\d]+\d|\d+[^\W\d])\S*")
-_SPELLED = re.compile(r"(?<!\S)(?:[^\W\d] ){3,}[^\W\d](?!\S)")
+_SPELLED = re.compile(rf"(?<!\S)(?:[^\W\d{_UNSPACED}] ){{3,}}[^\W\d{_UNSPACED}](?!\S)")
 #: One character each that stands for a whole sentence: a text of them would grow without measure.
 _SENTENCES = str.maketrans({"\ufdfa": " ", "\ufdfb": " "})
 #: Runs of base64 long enough for a sentence.
@@ -36,8 +41,11 @@ def plain(text: str) -> str:
 
 
 def words(text: str) -> str:
-    """The words of a plain text, a space between two. What is spelled letter by letter becomes a word."""
-    found = " ".join(_WORDS.findall(text))
+    """The words of a plain text, a space between two. What is spelled letter by letter becomes a word.
+
+    A colon or a closing bracket is kept, as ":".
+    """
+    found = " ".join(_WORDS.findall(text)).replace("]", ":")
     return _SPELLED.sub(_closed_up, _MIXED.sub(_spelled_out, found))
 
 

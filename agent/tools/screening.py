@@ -50,32 +50,39 @@ def _phrases(text: str, known: set[str]) -> set[str]:
     for word in text.split(" "):
         end += len(word) + 1
         for kind, rest in heads.get(word, ()):
-            if kind not in found and rest.match(text, end):
+            if kind not in found and _pattern(rest).match(text, end):
                 found.add(kind)
     return found
 
 
 @cache
-def _by_head() -> Mapping[str, list[tuple[str, re.Pattern[str]]]]:
+def _by_head() -> Mapping[str, list[tuple[str, str]]]:
     """Every phrase below each word it can begin with."""
-    heads: dict[str, list[tuple[str, re.Pattern[str]]]] = {}
+    heads: dict[str, list[tuple[str, str]]] = {}
     for kind, several in phrases().items():
         for phrase in several:
-            for head, rest in _compiled(phrase):
+            for head, rest in _split(phrase):
                 heads.setdefault(head, []).append((kind, rest))
     return heads
 
 
-def _compiled(phrase: str) -> Iterator[tuple[str, re.Pattern[str]]]:
+def _split(phrase: str) -> Iterator[tuple[str, str]]:
     """A phrase's first words, each with the pattern of what follows it. Gaps and words are bounded: no blow-up."""
     first, *others = phrase.split()
     follows = "".join(map(_element, others)) + r"(?!\S)"
     for start in first.split("|"):
         head, *more = start.split("_")
-        yield head, re.compile("".join(f" {word}" for word in more) + follows)
+        yield head, "".join(f" {word}" for word in more) + follows
+
+
+@cache
+def _pattern(rest: str) -> re.Pattern[str]:
+    """Compiled when its first word is met: most texts are of one language."""
+    return re.compile(rest)
 
 
 def _element(element: str) -> str:
+    """What stands for it. A colon is passed over, unless it is asked for."""
     if element.startswith("~"):
         return rf"(?: \S{{1,40}}){{0,{element[1:]}}}?"
-    return f" (?:{element.replace('_', ' ')})"
+    return " :" if element == ":" else f" (?:: )?(?:{element.replace('_', ' ')})"

@@ -2,8 +2,9 @@
 
     python -m benchmarks.screening
 
-The patterns were written against `tuned.jsonl`. `held_out.jsonl` was written before them; it is only counted, and its
-texts are never printed, so that nobody tunes for them. `evasive.jsonl` was written after them, to get past them.
+The patterns were written against `tuned.jsonl`. `held_out.jsonl` was written before the first of them by the same hand,
+`blind.jsonl` after them by one who never saw them; both are only counted, and their texts are never printed, so that
+nobody tunes for them. `evasive.jsonl` was written to get past the first patterns.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from pathlib import Path
 
 from agent.tools.screening import suspicions
 
-PARTS = ("tuned", "held_out", "evasive")
+PARTS = ("tuned", "held_out", "blind", "evasive")
 
 
 @dataclass(frozen=True, slots=True)
