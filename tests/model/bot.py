@@ -85,7 +85,7 @@ class Messenger:
     def pieces(self, reply: Reply) -> list[Reply]:
         """Everything fits in one message, but the question about a letter: its buttons come with the second."""
         first, found, rest = reply.text.partition("\n")
-        if not (found and reply.buttons and "letter <" in reply.text):
+        if not (found and reply.buttons and "letter <" in first):
             return [reply]
         return [Reply(first, language=reply.language), replace(reply, text=rest)]
 
