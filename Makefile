@@ -34,13 +34,13 @@ format: .venv/ready-dev
 	$(BIN)/ruff format $(SOURCES)
 	$(BIN)/ruff check --fix $(SOURCES)
 
-bench: .venv/ready-bench  ## speed, as ratios inside one run
-	$(BIN)/python -m benchmarks.path
-	$(BIN)/python -m benchmarks.pending
-	$(BIN)/python -m benchmarks.turns
-	$(BIN)/python -m benchmarks.scale
-	$(BIN)/python -m benchmarks.start
-	$(BIN)/python -m benchmarks.tools
+bench: .venv-bench/ready  ## speed, as ratios inside one run
+	.venv-bench/bin/python -m benchmarks.path
+	.venv-bench/bin/python -m benchmarks.pending
+	.venv-bench/bin/python -m benchmarks.turns
+	.venv-bench/bin/python -m benchmarks.scale
+	.venv-bench/bin/python -m benchmarks.start
+	.venv-bench/bin/python -m benchmarks.tools
 
 model: .venv/ready-dev  ## 50,000 random schedules of people, workers and faults, new ones each time
 	SAYSO_MODEL_EXAMPLES=50000 $(BIN)/python -m pytest tests/model -k no_schedule
@@ -66,7 +66,7 @@ screenshot: .venv/ready-dev  ## docs/img/console-*.png, from the running demo in
 	$(BIN)/python -m tests.browser.screenshot
 
 clean:
-	rm -rf .venv .sayso build mutants *.egg-info
+	rm -rf .venv .venv-bench .sayso build mutants *.egg-info
 
 # A fresh machine may call Python 3.11 python3; any version the project does not support is refused by pip.
 .venv/bin/pip:
@@ -83,8 +83,10 @@ clean:
 	$(BIN)/pip install -qq --editable ".[examples]" --group dev
 	touch $@
 
-.venv/ready-bench: pyproject.toml | .venv/ready-dev
-	$(BIN)/pip install -qq --group bench
+.venv-bench/ready: pyproject.toml
+	$$(command -v $(PYTHON) || command -v python3) -m venv .venv-bench
+	.venv-bench/bin/pip install -qq --upgrade "pip>=25.1"
+	.venv-bench/bin/pip install -qq --editable ".[examples]" --group bench
 	touch $@
 
 .venv/ready-mutation: pyproject.toml | .venv/ready-dev

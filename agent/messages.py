@@ -97,7 +97,11 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class UsageStats:
-    """What model calls consumed. Adding two keeps the later one's model and provider."""
+    """What model calls consumed. Adding two keeps the later one's model and provider.
+
+    `cache_read_tokens` and `cache_write_tokens` are the part of `prompt_tokens` that the vendor's prompt cache gave,
+    and took in.
+    """
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
@@ -105,6 +109,8 @@ class UsageStats:
     cost_usd: float = 0.0
     model: str = ""
     provider: str = ""
+    cache_read_tokens: int = 0
+    cache_write_tokens: int = 0
 
     def to_dict(self) -> dict[str, Any]:
         """The usage as JSON-ready data."""
@@ -116,6 +122,8 @@ class UsageStats:
             self.completion_tokens + other.completion_tokens,
             self.total_tokens + other.total_tokens,
             self.cost_usd + other.cost_usd,
-            other.model,
-            other.provider,
+            other.model or self.model,
+            other.provider or self.provider,
+            self.cache_read_tokens + other.cache_read_tokens,
+            self.cache_write_tokens + other.cache_write_tokens,
         )

@@ -1,4 +1,9 @@
-"""Provider: the one door to a language model, in whichever of four shapes the vendor's adapter has it."""
+"""Provider: the one door to a language model, in whichever of four shapes the vendor's adapter has it.
+
+ProviderError
+├── RateLimitedError              asked too often: `retry_after` says for how long to wait
+└── ProviderConfigurationError    a key or a library is missing; asking again will not help
+"""
 
 from __future__ import annotations
 
@@ -12,14 +17,34 @@ from workers.offload import in_thread
 
 
 class ProviderError(Exception):
-    """Raised when a model could not be asked, or gave no answer in time."""
+    """Raised when a model could not be asked, or gave no answer in time.
+
+    `retry_after` is what the vendor asked us to wait, in seconds; asking again can help unless `retryable` is False.
+    """
+
+    def __init__(self, message: str, *, retry_after: float | None = None, retryable: bool = True) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+        self.retryable = retryable
+
+
+class RateLimitedError(ProviderError):
+    """Raised when the vendor refuses because it was asked too often (HTTP 429)."""
+
+
+class ProviderConfigurationError(ProviderError):
+    """Raised when a provider cannot work as it is set up (seed: Common Pitfalls)."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, retryable=False)
 
 
 @dataclass(frozen=True, slots=True)
 class ProviderRequest:
     """What a provider is called with, as keyword arguments of these names.
 
-    `tools` are tool schemas as plain data; `timeout` is in seconds.
+    `tools` are tool schemas as plain data; `timeout` is in seconds. `response_format` is a JSON Schema, and is given
+    only to a provider whose `supports_response_format` is true.
     """
 
     model: str
@@ -29,10 +54,14 @@ class ProviderRequest:
     temperature: float = 0.0
     max_tokens: int = 1000
     timeout: float | None = None
+    response_format: Mapping[str, Any] | None = None
 
     def as_kwargs(self) -> dict[str, Any]:
-        """The request in the shape of the call."""
-        return {name: getattr(self, name) for name in self.__slots__}
+        """The request in the shape of the call; a `response_format` only where there is one."""
+        kwargs = {name: getattr(self, name) for name in self.__slots__}
+        if self.response_format is None:
+            del kwargs["response_format"]
+        return kwargs
 
 
 #: An answer and what it cost.
