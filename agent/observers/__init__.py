@@ -4,6 +4,7 @@ from agent.observers.asynchronous import AsyncAgentObserver
 from agent.observers.base import EVENTS, AgentObserver
 from agent.observers.hooks import HOOKS, hooks_observer, warn_of_hooks
 from agent.observers.lines import LoggingObserver
+from agent.observers.otel import OpenTelemetryObserver
 
 __all__ = [
     "EVENTS",
@@ -11,6 +12,7 @@ __all__ = [
     "AgentObserver",
     "AsyncAgentObserver",
     "LoggingObserver",
+    "OpenTelemetryObserver",
     "hooks_observer",
     "warn_of_hooks",
 ]

@@ -1,1 +1,232 @@
-"""OpenTelemetryObserver."""
+"""OpenTelemetryObserver: runs, questions to models and calls of tools as spans of the GenAI conventions."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from agent import gen_ai
+from agent.messages import Message, Role, UsageStats
+from agent.observers.base import AgentObserver
+
+if TYPE_CHECKING:
+    from opentelemetry.context import Context
+    from opentelemetry.trace import Span, TracerProvider
+
+    from agent.config import AgentResult  # which names observers in turn
+
+#: Runs that are watched at a time; of more, the spans of the oldest end.
+MOST_RUNS = 10_000
+
+
+@dataclass(slots=True)
+class _Run:
+    """The spans of a run that have not ended. `outside` is the context that it was begun in."""
+
+    span: Span
+    outside: Context
+    inside: Context
+    chat: Span | None = None
+    tools: dict[str, tuple[Span, Context]] = field(default_factory=dict)
+
+
+class OpenTelemetryObserver(AgentObserver):
+    """Needs the extra `otel`. Spans go to the `tracer_provider`, or to the one that the process has set.
+
+    What people, models and tools said is left out, the words of errors too, unless `include_content`. A run is below
+    the span that is current when it begins, so an agent that a tool runs is below the tool.
+    """
+
+    def __init__(
+        self,
+        tracer_provider: TracerProvider | None = None,
+        *,
+        agent_name: str = "agent",
+        include_content: bool = False,
+    ) -> None:
+        try:
+            from opentelemetry import context, trace
+        except ImportError as exc:
+            raise ImportError("OpenTelemetryObserver needs OpenTelemetry: pip install 'sayso[otel]'") from exc
+        self._trace, self._context = trace, context
+        self._tracer = trace.get_tracer("sayso", tracer_provider=tracer_provider)
+        self._agent_name = agent_name
+        self._content = include_content
+        self._runs: dict[str, _Run] = {}
+
+    def on_run_start(self, run_id: str, messages: Sequence[Message], system_prompt: str) -> None:
+        """A span `invoke_agent` begins."""
+        if len(self._runs) >= MOST_RUNS:
+            self._end_run(next(iter(self._runs)), gen_ai.OTHER)
+        outside = self._context.get_current()
+        span = self._tracer.start_span(
+            f"{gen_ai.INVOKE_AGENT} {self._agent_name}",
+            outside,
+            attributes={
+                gen_ai.OPERATION: gen_ai.INVOKE_AGENT,
+                gen_ai.AGENT_NAME: self._agent_name,
+                gen_ai.RUN_ID: run_id,
+            },
+        )
+        self._say(span, gen_ai.SYSTEM_INSTRUCTIONS, [_text(system_prompt)])
+        self._say(span, gen_ai.INPUT_MESSAGES, [_spoken(message) for message in messages])
+        self._runs[run_id] = _Run(span, outside, self._trace.set_span_in_context(span, outside))
+
+    def on_run_end(self, run_id: str, result: AgentResult) -> None:
+        """It ends, with what the run cost and why it stopped."""
+        if run := self._runs.get(run_id):
+            run.span.set_attributes(_usage(result.usage))
+            run.span.set_attributes({gen_ai.ITERATIONS: result.iterations, gen_ai.STOP_REASON: result.stop_reason})
+            self._say(run.span, gen_ai.OUTPUT_MESSAGES, [_spoken(Message(Role.ASSISTANT, result.content))])
+            self._end_run(run_id, "provider_error" if result.stop_reason == "provider_error" else "")
+
+    def on_error(self, run_id: str, error: BaseException, context: Mapping[str, Any]) -> None:
+        """It ends with an error."""
+        self._end_run(run_id, _kind(error), error)
+
+    def on_cancelled(self, run_id: str, iteration: int, reason: str) -> None:
+        """It ends, cancelled."""
+        self._end_run(run_id, "cancelled")
+
+    def on_llm_start(self, run_id: str, messages: Sequence[Message], model: str, system_prompt: str) -> None:
+        """A span `chat` begins; one that never heard its answer has failed."""
+        if run := self._runs.get(run_id):
+            self._end_chat(run, gen_ai.OTHER)
+            run.chat = self._tracer.start_span(
+                f"{gen_ai.CHAT} {model}",
+                run.inside,
+                kind=self._trace.SpanKind.CLIENT,
+                attributes={gen_ai.OPERATION: gen_ai.CHAT, gen_ai.REQUEST_MODEL: model},
+            )
+            self._say(run.chat, gen_ai.SYSTEM_INSTRUCTIONS, [_text(system_prompt)])
+            self._say(run.chat, gen_ai.INPUT_MESSAGES, [_spoken(message) for message in messages])
+
+    def on_llm_end(self, run_id: str, response: str, usage: UsageStats | None) -> None:
+        """It ends, with what it cost."""
+        run = self._runs.get(run_id)
+        if run and run.chat:
+            run.chat.set_attributes(_usage(usage or UsageStats()))
+            self._say(run.chat, gen_ai.OUTPUT_MESSAGES, [_spoken(Message(Role.ASSISTANT, response))])
+            self._end_chat(run)
+
+    def on_llm_retry(
+        self, run_id: str, attempt: int, max_retries: int, error: BaseException, backoff_seconds: float
+    ) -> None:
+        """An event of the span, whose question is asked again."""
+        if run := self._runs.get(run_id):
+            (run.chat or run.span).add_event("sayso.retry", {"sayso.attempt": attempt, gen_ai.ERROR_TYPE: _kind(error)})
+
+    def on_cache_hit(self, run_id: str, model: str, response: str) -> None:
+        """An event of the run: nobody was asked."""
+        if run := self._runs.get(run_id):
+            run.span.add_event("sayso.cache_hit", {gen_ai.REQUEST_MODEL: model})
+
+    def on_tool_start(self, run_id: str, call_id: str, tool_name: str, tool_args: Mapping[str, Any]) -> None:
+        """A span `execute_tool` begins, and is the current one for what the tool does."""
+        if run := self._runs.get(run_id):
+            attributes = {
+                gen_ai.OPERATION: gen_ai.EXECUTE_TOOL,
+                gen_ai.TOOL_NAME: tool_name,
+                gen_ai.TOOL_TYPE: "function",
+                gen_ai.TOOL_CALL_ID: call_id,
+            }
+            name = f"{gen_ai.EXECUTE_TOOL} {tool_name}"
+            span = self._tracer.start_span(name, run.inside, attributes=attributes)
+            self._say(span, gen_ai.TOOL_ARGUMENTS, dict(tool_args))
+            run.tools[call_id] = span, self._around(run)
+            self._context.attach(self._trace.set_span_in_context(span, run.inside))
+
+    def on_tool_end(self, run_id: str, call_id: str, tool_name: str, result: str, duration_ms: float) -> None:
+        """It ends."""
+        run = self._runs.get(run_id)
+        if run and call_id in run.tools:
+            self._say(run.tools[call_id][0], gen_ai.TOOL_RESULT, result)
+            self._end_tool(run, call_id)
+
+    def on_tool_error(
+        self,
+        run_id: str,
+        call_id: str,
+        tool_name: str,
+        error: BaseException,
+        tool_args: Mapping[str, Any],
+        duration_ms: float,
+    ) -> None:
+        """It ends with an error."""
+        run = self._runs.get(run_id)
+        if run and call_id in run.tools:
+            self._end_tool(run, call_id, _kind(error), error)
+
+    def _around(self, run: _Run) -> Context:
+        """The context to go back to: never one of a call beside this one, which may end first."""
+        current = self._trace.get_current_span()
+        beside = any(current is span for span, _ in run.tools.values())
+        return run.outside if beside else self._context.get_current()
+
+    def _end_run(self, run_id: str, failed: str = "", error: BaseException | None = None) -> None:
+        """With all that has not ended: it never will."""
+        if run := self._runs.pop(run_id, None):
+            self._end_chat(run, failed or gen_ai.OTHER)
+            for call_id in list(run.tools):
+                self._end_tool(run, call_id, failed or gen_ai.OTHER)
+            self._end(run.span, failed, error)
+
+    def _end_chat(self, run: _Run, failed: str = "") -> None:
+        if run.chat:
+            self._end(run.chat, failed)
+            run.chat = None
+
+    def _end_tool(self, run: _Run, call_id: str, failed: str = "", error: BaseException | None = None) -> None:
+        span, around = run.tools.pop(call_id)
+        # Not by the token of `attach`: a run may be cancelled from another task, whose context has none of this.
+        if self._trace.get_current_span() is span:
+            self._context.attach(around)
+        self._end(span, failed, error)
+
+    def _end(self, span: Span, failed: str, error: BaseException | None = None) -> None:
+        if failed:
+            words = str(error) if error is not None and self._content else None
+            span.set_attribute(gen_ai.ERROR_TYPE, failed)
+            span.set_status(self._trace.StatusCode.ERROR, words)
+        span.end()
+
+    def _say(self, span: Span, name: str, what: Any) -> None:
+        if self._content and span.is_recording():
+            span.set_attribute(name, what if isinstance(what, str) else json.dumps(what, default=str))
+
+
+def _kind(error: BaseException) -> str:
+    kind = type(error)
+    return kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+
+
+def _usage(usage: UsageStats) -> dict[str, str | int | float]:
+    """What nobody counted is not said to be nothing."""
+    told: dict[str, str | int | float] = {
+        gen_ai.PROVIDER: usage.provider,
+        gen_ai.RESPONSE_MODEL: usage.model,
+        gen_ai.INPUT_TOKENS: usage.prompt_tokens,
+        gen_ai.OUTPUT_TOKENS: usage.completion_tokens,
+        gen_ai.CACHE_READ_TOKENS: usage.cache_read_tokens,
+        gen_ai.CACHE_WRITE_TOKENS: usage.cache_write_tokens,
+        gen_ai.COST_USD: usage.cost_usd,
+    }
+    return {name: value for name, value in told.items() if value}
+
+
+def _text(content: str) -> dict[str, Any]:
+    return {"type": "text", "content": content}
+
+
+def _spoken(message: Message) -> dict[str, Any]:
+    """A message in the shape of the conventions."""
+    parts: list[dict[str, Any]] = [_text(message.content)] if message.content else []
+    if message.role is Role.TOOL:
+        parts = [{"type": "tool_call_response", "id": message.tool_call_id, "response": message.content}]
+    parts += [
+        {"type": "tool_call", "id": call.id, "name": call.tool_name, "arguments": call.parameters}
+        for call in message.tool_calls
+    ]
+    return {"role": message.role.value, "parts": parts}

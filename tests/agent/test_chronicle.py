@@ -1,0 +1,249 @@
+"""Chronicle: whoever watches a run never stops it."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+import time
+
+import pytest
+
+from agent import UsageStats, chronicle
+from agent.chronicle import Chronicle, wait_for_observers
+from agent.observers import AgentObserver, AsyncAgentObserver
+
+
+def in_loop(test):
+    """The test, in an event loop of its own."""
+
+    @functools.wraps(test)
+    def run(*args, **kwargs):
+        asyncio.run(test(*args, **kwargs))
+
+    return run
+
+
+class Hears(AgentObserver):
+    """Remembers, or fails."""
+
+    def __init__(self, fails: BaseException | None = None) -> None:
+        self.heard, self.fails = [], fails
+
+    def on_usage(self, run_id, usage):
+        """Remembered."""
+        self.heard.append((run_id, usage))
+        if self.fails:
+            raise self.fails
+
+
+class Listens(AsyncAgentObserver):
+    """Remembers once the gate is open, or fails."""
+
+    def __init__(self, fails: BaseException | None = None, *, blocking: bool = False) -> None:
+        self.heard, self.fails, self.blocking, self.gate = [], fails, blocking, asyncio.Event()
+
+    async def a_on_usage(self, run_id, usage):
+        """Remembered."""
+        await self.gate.wait()
+        self.heard.append(usage)
+        if self.fails:
+            raise self.fails
+
+
+ERRORS = [ValueError("secret"), SystemExit(3), asyncio.CancelledError()]
+
+
+@pytest.mark.parametrize("error", [*ERRORS, GeneratorExit()], ids=lambda error: type(error).__name__)
+@in_loop
+async def test_no_error_of_a_sync_observer_breaks_a_run(error):
+    """Not even one that wants to end the process; the next observer hears the event."""
+    after = Hears()
+    await Chronicle([Hears(error), after]).tell("usage", 1)
+    assert len(after.heard) == 1
+
+
+@pytest.mark.parametrize("blocking", [True, False])
+@pytest.mark.parametrize("error", [*ERRORS, KeyboardInterrupt()], ids=lambda error: type(error).__name__)
+@in_loop
+async def test_no_error_of_an_async_observer_breaks_a_run(error, blocking):
+    """Awaited or not."""
+    observer = Listens(error, blocking=blocking)
+    observer.gate.set()
+    await Chronicle([observer]).tell("usage", 1)
+    assert await wait_for_observers(5)
+    assert observer.heard == [1]
+
+
+@in_loop
+async def test_an_error_is_logged_once_for_each_observer_and_event(caplog):
+    """With the observer's class and where it was raised, and without the error's words."""
+    told = Chronicle([Hears(ValueError("secret")), Hears(KeyError("secret"))])
+    for _ in range(3):
+        await told.tell("usage", 1)
+    records = [vars(record) for record in caplog.records if record.message == "observer.failed"]
+    assert [(record["observer"], record["event"], record["reason"]) for record in records] == [
+        ("Hears", "usage", "ValueError"),
+        ("Hears", "usage", "KeyError"),
+    ]
+    assert all(record["at"].startswith("test_chronicle.py:") for record in records)
+    assert "secret" not in str(records)
+
+
+@in_loop
+async def test_who_is_stopped_while_an_observer_is_at_work_stops():
+    """A run that is cancelled does not wait for those who watch it."""
+    told = asyncio.create_task(Chronicle([Listens(blocking=True)]).tell("usage", 1))
+    await asyncio.sleep(0)
+    told.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await told
+
+
+@in_loop
+async def test_a_run_waits_for_a_blocking_observer_only():
+    """The other one has heard nothing yet when the run goes on."""
+    waits, goes_on = Listens(blocking=True), Listens()
+    waits.gate.set()
+    await Chronicle([waits, goes_on]).tell("usage", 1)
+    assert (waits.heard, goes_on.heard) == ([1], [])
+    goes_on.gate.set()
+    assert await wait_for_observers(5)
+    assert goes_on.heard == [1]
+
+
+@in_loop
+async def test_waiting_for_observers_ends_when_its_time_is_up():
+    """A webhook that hangs holds nobody."""
+    observer = Listens()
+    await Chronicle([observer]).tell("usage", 1)
+    assert not await wait_for_observers(0)
+    observer.gate.set()
+    assert await wait_for_observers(5)
+
+
+@in_loop
+async def test_events_under_way_are_bounded(monkeypatch, caplog):
+    """What hangs for ever does not fill the memory; what is lost is logged."""
+    monkeypatch.setattr(chronicle, "MOST_UNDER_WAY", 2)
+    observer = Listens()
+    told = Chronicle([observer])
+    for number in range(5):
+        await told.tell("usage", number)
+    observer.gate.set()
+    assert await wait_for_observers(5)
+    assert observer.heard == [0, 1]
+    assert [vars(record)["reason"] for record in caplog.records] == ["Overburdened"]
+
+
+@in_loop
+async def test_without_async_only_sync_methods_are_called():
+    """As a sync `run()` has it."""
+    sync, never = Hears(), Listens(blocking=True)
+    await Chronicle([sync, never], asynchronous=False).tell("usage", 1)
+    assert len(sync.heard) == 1
+    assert never.heard == []
+
+
+@in_loop
+async def test_sync_methods_hear_an_event_before_async_ones():
+    """Whatever the order of the observers."""
+    order = []
+
+    class Both(AsyncAgentObserver):
+        blocking = True
+
+        async def a_on_usage(self, run_id, usage):
+            order.append("async")
+
+    class Sync(AgentObserver):
+        def on_usage(self, run_id, usage):
+            order.append("sync")
+
+    await Chronicle([Both(), Sync()]).tell("usage", 1)
+    assert order == ["sync", "async"]
+
+
+@in_loop
+async def test_an_async_method_that_is_none_is_called_all_the_same():
+    """Somebody forgot the `async`."""
+    heard = []
+
+    class Forgot(AsyncAgentObserver):
+        blocking = True
+
+        def a_on_usage(self, run_id, usage):
+            heard.append(usage)
+
+    await Chronicle([Forgot()]).tell("usage", 1)
+    assert heard == [1]
+
+
+@in_loop
+async def test_whoever_has_the_methods_hears(caplog):
+    """Subclass or not: the seed calls it a protocol."""
+
+    class Duck:
+        heard = []
+
+        def on_usage(self, run_id, usage):
+            self.heard.append(usage)
+
+    told = Chronicle([Duck()])
+    await told.tell("usage", 1)
+    await told.tell("run_end", None)
+    assert Duck.heard == [1]
+    assert caplog.records == []
+
+
+@in_loop
+async def test_observers_are_given_the_id_of_the_run():
+    """Which the trace has too."""
+    observer = Hears()
+    told = Chronicle([observer], run_id="r1", parent_run_id="outer", metadata={"user": "u1"})
+    await told.tell("usage", 1)
+    assert observer.heard == [("r1", 1)]
+    assert (told.trace.run_id, told.trace.parent_run_id, told.trace.metadata) == ("r1", "outer", {"user": "u1"})
+
+
+def test_two_runs_have_different_ids():
+    """Also those made at the same moment."""
+    assert Chronicle().run_id != Chronicle().run_id
+
+
+def test_whether_anybody_listens():
+    """For those who would have to make something only to tell it."""
+    assert not Chronicle().is_heard
+    assert Chronicle([AgentObserver()]).is_heard
+
+
+def test_a_step_is_dated_from_its_beginning():
+    """Duration and moment come from one clock that never goes back."""
+    told = Chronicle()
+    began = time.perf_counter()
+    step = told.note("llm_call", began=began, model="m")
+    assert step.duration_ms >= 0
+    assert step.timestamp >= told.trace.start_time
+    assert step.timestamp + step.duration_ms / 1000 <= told.trace.start_time + (time.perf_counter() - began) + 1
+    assert told.trace.steps == [step]
+
+
+@pytest.mark.parametrize(("chars", "kept"), [(3, "abc…"), (6, "abcdef"), (None, "abcdef")])
+def test_a_long_result_is_cut_in_the_trace(chars, kept):
+    """A trace is to be kept, results may be pages."""
+    assert Chronicle(tool_result_chars=chars).note("tool_execution", tool_result="abcdef").tool_result == kept
+
+
+def test_what_side_questions_cost_adds_up():
+    """Apart from the loop's own."""
+    told = Chronicle()
+    told.spent(UsageStats(1, 2, 3, 0.5))
+    told.spent(UsageStats(1, 2, 3, 0.5))
+    assert (told.side_usage.total_tokens, told.side_usage.cost_usd) == (6, 1.0)
+
+
+def test_the_log_of_the_chronicle_is_quiet_by_itself(caplog):
+    """Nobody listens, nothing is said."""
+    with caplog.at_level(logging.DEBUG):
+        asyncio.run(Chronicle().tell("usage", 1))
+    assert caplog.records == [] or all(record.name != "agent.chronicle" for record in caplog.records)

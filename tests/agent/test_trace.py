@@ -1,0 +1,163 @@
+"""AgentTrace: what a run did can be read, kept and shown elsewhere."""
+
+from __future__ import annotations
+
+import json
+from typing import get_args
+
+import pytest
+
+from agent.otel_spans import root_id
+from agent.trace import AgentTrace, StepType, TraceStep
+
+SEEDS = {
+    "llm_call",
+    "tool_selection",
+    "tool_execution",
+    "cache_hit",
+    "error",
+    "structured_retry",
+    "guardrail",
+    "coherence_check",
+    "output_screening",
+    "session_load",
+    "session_save",
+    "memory_summarize",
+    "entity_extraction",
+    "kg_extraction",
+}
+RUN = "a3" * 16
+
+
+def trace_of(*steps: TraceStep, **fields) -> AgentTrace:
+    """A run of 1970-01-01 00:16:40."""
+    return AgentTrace(**({"run_id": RUN, "steps": list(steps), "start_time": 1000.0} | fields))
+
+
+def answered() -> AgentTrace:
+    """A question, a call that failed, and an answer from the cache."""
+    return trace_of(
+        TraceStep("llm_call", 1000.0, 300.0, model="m", prompt_tokens=120, completion_tokens=30, cost_usd=0.5),
+        TraceStep("tool_execution", 1000.3, 45.0, tool_name="search", tool_args={"q": "secret"}, error="KeyError: 'x'"),
+        TraceStep("cache_hit", 1000.4, model="m"),
+    )
+
+
+def test_content_is_in_no_span_unless_asked_for():
+    """Spans go to other companies' servers."""
+    plain, full = (
+        json.dumps(answered().to_otel_spans(include_content=content), default=str) for content in (False, True)
+    )
+    assert "secret" not in plain
+    assert "'x'" not in plain
+    assert "secret" in full
+    assert "'x'" in full
+
+
+def test_an_error_that_names_no_class_is_not_quoted_as_one():
+    """A word of somebody's text is no type."""
+    (_, span) = trace_of(TraceStep("error", error="hunter2 was refused")).to_otel_spans()
+    assert span["attributes"]["error.type"] == "_OTHER"
+
+
+def test_all_types_of_the_seed_are_there():
+    """A filter for any of them finds what it names."""
+    assert set(get_args(StepType)) >= SEEDS
+
+
+@pytest.mark.parametrize("type_", get_args(StepType))
+def test_every_step_has_a_readable_summary(type_):
+    """Also one that has nothing but its type."""
+    assert TraceStep(type_).summary
+
+
+@pytest.mark.parametrize(
+    ("step", "summary"),
+    [
+        (TraceStep("llm_call", model="m", prompt_tokens=1, completion_tokens=2), "m: 1 + 2 tokens"),
+        (TraceStep("tool_selection", tool_name="f", tool_args={"a": 1, "b": 2}), "f(a, b)"),
+        (TraceStep("tool_execution", tool_name="f", tool_result="done"), "f: done"),
+        (TraceStep("tool_execution", tool_name="f", error="KeyError: 1"), "f: KeyError: 1"),
+        (TraceStep("session_load"), "session load"),
+        (TraceStep("error", summary="as given", error="no"), "as given"),
+    ],
+)
+def test_a_summary_says_what_the_step_was(step, summary):
+    """From its other fields, unless it was given."""
+    assert step.summary == summary
+
+
+def test_a_summary_takes_in_what_was_set_before_it_is_read():
+    """It is worded when it is first read."""
+    step = TraceStep("tool_execution", tool_name="f")
+    step.tool_result = "late"
+    assert step.summary == "f: late"
+
+
+def test_filter_iteration_and_length():
+    """As the seed's examples use them."""
+    trace = answered()
+    assert [step.model for step in trace.filter(type="llm_call")] == ["m"]
+    assert [step.type for step in trace] == ["llm_call", "tool_execution", "cache_hit"]
+    assert len(trace) == 3
+    assert AgentTrace()  # also without a step
+
+
+def test_durations_in_all_and_by_kind():
+    """The total is to the end of what ended last."""
+    trace = answered()
+    assert trace.total_duration_ms == pytest.approx(400)
+    assert trace.llm_duration_ms == 300
+    assert trace.tool_duration_ms == 45
+    assert AgentTrace().total_duration_ms == 0
+
+
+def test_a_trace_survives_a_file(tmp_path):
+    """What was written can be read again."""
+    trace = trace_of(*answered(), parent_run_id="p", metadata={"user": "u1"})
+    trace.to_json(tmp_path / "trace.json")
+    assert AgentTrace.from_dict(json.loads((tmp_path / "trace.json").read_text())) == trace
+
+
+def test_what_json_has_no_word_for_is_written_all_the_same(tmp_path):
+    """A trace must not fail for an argument."""
+    trace_of(TraceStep("tool_selection", tool_args={"x": {1}})).to_json(tmp_path / "t.json")
+    assert json.loads((tmp_path / "t.json").read_text())["steps"][0]["tool_args"] == {"x": "{1}"}
+
+
+def test_the_timeline_has_a_line_for_each_step():
+    """And no line break of a result breaks it."""
+    trace = trace_of(TraceStep("tool_execution", 1000.5, 45.2, tool_name="f", tool_result="a\nb"))
+    assert trace.timeline().splitlines()[1] == "    +500.0 ms  tool_execution         45.2 ms  f: a b"
+
+
+def test_spans_have_valid_ids_parents_and_times():
+    """As OpenTelemetry wants them: 32 and 16 digits, nanoseconds."""
+    root, *steps = answered().to_otel_spans()
+    assert root["trace_id"] == RUN
+    assert {(span["trace_id"], span["parent_span_id"]) for span in steps} == {(RUN, root["span_id"])}
+    assert len({span["span_id"] for span in (root, *steps)}) == 4
+    assert all(len(span["span_id"]) == 16 and int(span["span_id"], 16) for span in (root, *steps))
+    assert steps[0]["end_time_unix_nano"] - steps[0]["start_time_unix_nano"] == 300_000_000
+
+
+def test_spans_speak_the_genai_conventions():
+    """Names, operations and tokens are where dashboards look for them."""
+    root, chat, tool, hit = answered().to_otel_spans()
+    assert [span["name"] for span in (root, chat, tool, hit)] == [
+        "invoke_agent",
+        "chat m",
+        "execute_tool search",
+        "cache_hit",
+    ]
+    assert chat["attributes"]["gen_ai.usage.input_tokens"] == 120
+    assert chat["kind"] == "CLIENT"
+    assert (tool["attributes"]["error.type"], tool["status"]["code"]) == ("KeyError", "ERROR")
+
+
+def test_a_nested_run_is_below_its_parent():
+    """In the parent's trace, whatever its id looks like."""
+    (root,) = trace_of(parent_run_id="outer run").to_otel_spans()
+    (outer,) = trace_of(run_id="outer run").to_otel_spans()
+    assert root["trace_id"] == outer["trace_id"] != "outer run"
+    assert root["parent_span_id"] == outer["span_id"] == root_id("outer run")
