@@ -183,16 +183,16 @@ async def test_an_async_method_that_is_none_is_called_all_the_same():
 async def test_whoever_has_the_methods_hears(caplog):
     """Subclass or not: the seed calls it a protocol."""
 
-    class Duck:
-        heard = []
+    heard = []
 
+    class Duck:
         def on_usage(self, run_id, usage):
-            self.heard.append(usage)
+            heard.append(usage)
 
     told = Chronicle([Duck()])
     await told.tell("usage", 1)
     await told.tell("run_end", None)
-    assert Duck.heard == [1]
+    assert heard == [1]
     assert caplog.records == []
 
 

@@ -1,0 +1,211 @@
+"""Observers: what they are told, and what a log never holds."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import logging
+import warnings
+
+import pytest
+
+from agent import AgentResult, Message, Role, ToolCall, UsageStats
+from agent.chronicle import Chronicle
+from agent.observers import (
+    EVENTS,
+    HOOKS,
+    AgentObserver,
+    AsyncAgentObserver,
+    LoggingObserver,
+    hooks_observer,
+    lines,
+    warn_of_hooks,
+)
+from workers.offload import run_sync
+
+#: The seed's table, after the id.
+SEED = {
+    "run_start": "messages, system_prompt",
+    "run_end": "result",
+    "error": "error, context",
+    "llm_start": "messages, model, system_prompt",
+    "llm_end": "response, usage",
+    "cache_hit": "model, response",
+    "usage": "usage",
+    "llm_retry": "attempt, max_retries, error, backoff_seconds",
+    "tool_start": "call_id, tool_name, tool_args",
+    "tool_end": "call_id, tool_name, result, duration_ms",
+    "tool_error": "call_id, tool_name, error, tool_args, duration_ms",
+    "tool_chunk": "call_id, tool_name, chunk",
+    "iteration_start": "iteration, messages",
+    "iteration_end": "iteration, response",
+    "batch_start": "prompts_count",
+    "batch_end": "results_count, errors_count, total_duration_ms",
+    "policy_decision": "tool_name, decision, reason, tool_args",
+    "structured_validate": "success, attempt, error",
+    "provider_fallback": "failed_provider, next_provider, error",
+    "memory_trim": "messages_removed, messages_remaining, reason",
+    "session_load": "session_id, message_count",
+    "session_save": "session_id, message_count",
+    "memory_summarize": "summary, messages_summarized",
+    "entity_extraction": "entities, turn_count",
+    "kg_extraction": "triples",
+    "budget_exceeded": "reason, tokens_used, cost_used",
+    "cancelled": "iteration, reason",
+    "tool_loop_detected": "detector_name, details",
+    "guardrail_triggered": "stage, guardrail_name, action, detail",
+    "coherence_check": "tool_name, coherent, explanation",
+    "model_switch": "iteration, old_model, new_model",
+}
+
+SECRET = "s3cret"
+MESSAGES = [Message(Role.USER, SECRET)]
+RESULT = AgentResult(SECRET, iterations=2, usage=UsageStats(100, 50, 150), tool_calls=(ToolCall("search"),))
+#: An example of every parameter that holds more than an id, a name or a number.
+GIVEN = {
+    "messages": MESSAGES,
+    "result": RESULT,
+    "error": ValueError(SECRET),
+    "usage": UsageStats(100, 50, 150, 0.25, "m", "p"),
+    "context": {"where": SECRET},
+    "tool_args": {"to": SECRET},
+    "details": {"of": SECRET},
+    "entities": [SECRET],
+    "triples": [SECRET],
+    "success": True,
+    "coherent": False,
+}
+#: Parameters that are names: the rest of the text is somebody's.
+NAMES = "model call_id tool_name decision failed_provider next_provider detector_name stage guardrail_name action "
+NAMES = (NAMES + "old_model new_model").split()
+
+
+def example(event: str) -> list:
+    """Arguments of an event, full of what nobody else may read."""
+    parameters = SEED[event].split(", ")
+    numbers = ("count", "messages_", "attempt", "iteration", "max_", "_ms", "seconds", "_used")
+    given = GIVEN | ({"result": SECRET} if event == "tool_end" else {})
+    return [
+        given.get(name, name if name in NAMES else 7 if any(part in name for part in numbers) else SECRET)
+        for name in parameters
+    ]
+
+
+def logged(caplog, event: str, *args) -> list[dict]:
+    """What a LoggingObserver wrote of an event."""
+    with caplog.at_level(logging.INFO):
+        getattr(LoggingObserver(clock=lambda: 1000.0), f"on_{event}")("r1", *args)
+    return [json.loads(record.getMessage()) for record in caplog.records]
+
+
+@pytest.mark.parametrize("event", EVENTS)
+def test_a_log_never_holds_what_somebody_said(event, caplog):
+    """Nor arguments, results, reasons, session ids or the words of errors."""
+    (line,) = logged(caplog, event, *example(event))
+    assert SECRET not in json.dumps(line)
+    assert (line["event"], line["timestamp"]) == (event, 1000.0)
+    assert line["batch_id" if event.startswith("batch") else "run_id"] == "r1"
+
+
+def test_the_lines_of_the_seed(caplog):
+    """Tokens, tool and duration are called what they are called there."""
+    observer = LoggingObserver(clock=iter([1.0, 1.0, 1.3125, 1.3125]).__next__)
+    with caplog.at_level(logging.INFO):
+        observer.on_llm_start("r1", MESSAGES, "m", "s")
+        observer.on_llm_end("r1", "", UsageStats(100, 50, 150))
+    end = json.loads(caplog.records[-1].getMessage())
+    assert (end["tokens"], end["duration_ms"]) == (150, 312.5)
+    caplog.clear()
+    (line,) = logged(caplog, "tool_end", "c1", "search", SECRET, 45.2)
+    assert (line["tool"], line["call_id"], line["duration_ms"]) == ("search", "c1", 45.2)
+
+
+def test_runs_that_never_end_do_not_fill_the_memory(monkeypatch):
+    """Of more than there is room for, the oldest is forgotten."""
+    monkeypatch.setattr(lines, "MOST_RUNS", 2)
+    observer = LoggingObserver()
+    for number in range(5):
+        observer.on_llm_start(f"r{number}", MESSAGES, "m", "s")
+    assert len(observer._asked) == 2
+
+
+def test_a_run_that_ends_without_an_answer_is_forgotten():
+    """Its model never answered."""
+    observer = LoggingObserver()
+    observer.on_llm_start("r1", MESSAGES, "m", "s")
+    observer.on_run_end("r1", RESULT)
+    assert observer._asked == {}
+
+
+def test_a_level_that_nobody_logs_costs_no_line(caplog):
+    """As everywhere in Python's logging."""
+    with caplog.at_level(logging.WARNING):
+        LoggingObserver().on_iteration_end("r1", 1, "x")
+    assert caplog.records == []
+
+
+def test_there_are_the_events_of_the_seed():
+    """With exactly its parameters, after the id."""
+    told = {}
+    for event in EVENTS:
+        _, id_, *rest = inspect.signature(getattr(AgentObserver, f"on_{event}")).parameters
+        assert id_ == ("batch_id" if event.startswith("batch") else "run_id")
+        told[event] = ", ".join(rest)
+    assert told == SEED
+    assert len(EVENTS) == 31
+
+
+def test_every_event_has_an_async_mirror():
+    """Of the same signature, to the last annotation; none blocks unless it says so."""
+    for event in EVENTS:
+        sync, mirror = getattr(AgentObserver, f"on_{event}"), getattr(AsyncAgentObserver, f"a_on_{event}")
+        assert inspect.iscoroutinefunction(mirror)
+        assert inspect.signature(sync) == inspect.signature(mirror)
+    assert AsyncAgentObserver.blocking is False
+
+
+@pytest.mark.parametrize("event", EVENTS)
+def test_an_observer_that_overrides_nothing_does_nothing(event):
+    """Each method may be called."""
+    getattr(AgentObserver(), f"on_{event}")("r1", *example(event))
+    run_sync(getattr(AsyncAgentObserver(), f"a_on_{event}")("r1", *example(event)))
+
+
+def test_an_unknown_hook_is_refused():
+    """A misspelled one would never be called."""
+    with pytest.raises(ValueError, match=r"unknown hook 'on_tool_ende'; known: \['on_agent_end'"):
+        hooks_observer({"on_tool_ende": print})
+
+
+def test_hooks_hear_what_the_seed_gives_them():
+    """All of them; a duration is in seconds."""
+    heard = {}
+    observer = hooks_observer({name: lambda *args, name=name: heard.update({name: args}) for name in HOOKS})
+    told = Chronicle([observer])
+    for event in EVENTS:
+        run_sync(told.tell(event, *example(event)))
+    assert heard.keys() == HOOKS.keys()
+    assert {name: len(args) for name, args in heard.items()} == {name: len(names) for name, names in HOOKS.items()}
+    assert heard["on_tool_end"] == ("tool_name", SECRET, 0.007)
+    assert heard["on_agent_end"] == (RESULT, RESULT.usage)
+    assert heard["on_tool_start"] == ("tool_name", {"to": SECRET})
+
+
+def test_a_hook_that_fails_breaks_nothing(caplog):
+    """As the seed promises; it is logged."""
+    told = Chronicle([hooks_observer({"on_llm_start": lambda messages: None})])  # one parameter short
+    run_sync(told.tell("llm_start", MESSAGES, "m", "s"))
+    assert [vars(record)["reason"] for record in caplog.records] == ["TypeError"]
+
+
+def test_hooks_that_are_not_given_are_not_called():
+    """An event without a hook passes."""
+    run_sync(Chronicle([hooks_observer({})]).tell("error", ValueError(), {}))
+
+
+def test_hooks_are_deprecated():
+    """The warning points at who uses them."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        warn_of_hooks(stacklevel=1)
+    assert [(warning.category, warning.filename) for warning in caught] == [(DeprecationWarning, __file__)]

@@ -1,0 +1,225 @@
+"""OpenTelemetryObserver: real spans, all ended, and nothing in them that somebody said."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+
+import pytest
+from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import SpanKind, StatusCode
+
+from agent import AgentResult, Message, Role, ToolCall, UsageStats
+from agent.observers import OpenTelemetryObserver, otel
+
+SECRET = "s3cret"
+MESSAGES = [
+    Message(Role.USER, SECRET),
+    Message(Role.ASSISTANT, "", (ToolCall("search", {"q": SECRET}, "c0"),)),
+    Message(Role.TOOL, SECRET, tool_call_id="c0", tool_name="search"),
+]
+USAGE = UsageStats(100, 50, 150, 0.25, "m-2026", "openai", 40, 0)
+
+
+class Stage:
+    """An observer, and the spans that it has ended."""
+
+    def __init__(self, **options) -> None:
+        self.exporter = InMemorySpanExporter()
+        self.provider = TracerProvider()
+        self.provider.add_span_processor(SimpleSpanProcessor(self.exporter))
+        self.observer = OpenTelemetryObserver(self.provider, **options)
+
+    @property
+    def spans(self):
+        """By name."""
+        return {span.name: span for span in self.exporter.get_finished_spans()}
+
+    def begin(self, run_id="r1"):
+        """A run, and a question."""
+        self.observer.on_run_start(run_id, MESSAGES, SECRET)
+        self.observer.on_llm_start(run_id, MESSAGES, "m", SECRET)
+
+    def end(self, run_id="r1", **fields):
+        """The run's result."""
+        result = AgentResult(**({"content": SECRET, "iterations": 2, "usage": USAGE} | fields))
+        self.observer.on_run_end(run_id, result)
+
+    def whole(self):
+        """A run with a question, a tool that works and one that fails."""
+        self.begin()
+        self.observer.on_llm_end("r1", SECRET, USAGE)
+        self.observer.on_tool_start("r1", "c1", "search", {"q": SECRET})
+        self.observer.on_tool_start("r1", "c2", "send", {"to": SECRET})
+        self.observer.on_tool_error("r1", "c2", "send", KeyError(SECRET), {"to": SECRET}, 1.0)
+        self.observer.on_tool_end("r1", "c1", "search", SECRET, 2.0)
+        self.observer.on_cache_hit("r1", "m", SECRET)
+        self.end()
+        return self.spans
+
+
+def words(spans) -> str:
+    """All that leaves the process."""
+    return json.dumps([json.loads(span.to_json()) for span in spans.values()])
+
+
+def test_nothing_that_somebody_said_is_in_a_span():
+    """Nor arguments, results, or the words of errors."""
+    assert SECRET not in words(Stage().whole())
+
+
+def test_with_include_content_all_of_it_is():
+    """In the shapes of the conventions."""
+    spans = Stage(include_content=True).whole()
+    chat, tool = spans["chat m"].attributes, spans["execute_tool search"].attributes
+    assert [message["parts"][0]["type"] for message in json.loads(chat["gen_ai.input.messages"])] == [
+        "text",
+        "tool_call",
+        "tool_call_response",
+    ]
+    assert json.loads(tool["gen_ai.tool.call.arguments"]) == {"q": SECRET}
+    assert tool["gen_ai.tool.call.result"] == SECRET
+    assert SECRET in spans["execute_tool send"].status.description
+
+
+ENDINGS = {
+    "error": lambda observer: observer.on_error("r1", ValueError(SECRET), {}),
+    "cancelled": lambda observer: observer.on_cancelled("r1", 1, SECRET),
+    "end": lambda observer: observer.on_run_end("r1", AgentResult("", stop_reason="provider_error")),
+}
+
+
+@pytest.mark.parametrize(
+    ("how", "kind"), [("error", "ValueError"), ("cancelled", "cancelled"), ("end", "provider_error")]
+)
+def test_all_spans_of_a_run_that_breaks_off_end(how, kind):
+    """Its question and its tools never hear how they ended."""
+    stage = Stage()
+    stage.begin()
+    stage.observer.on_tool_start("r1", "c1", "search", {})
+    ENDINGS[how](stage.observer)
+    assert stage.spans.keys() == {"invoke_agent agent", "chat m", "execute_tool search"}
+    assert {span.attributes["error.type"] for span in stage.spans.values()} == {kind}
+    assert {span.status.status_code for span in stage.spans.values()} == {StatusCode.ERROR}
+    assert stage.observer._runs == {}
+
+
+def test_a_run_that_ended_hears_nothing_more():
+    """What comes late is of no span."""
+    stage = Stage()
+    stage.whole()
+    before = len(stage.spans)
+    stage.observer.on_llm_end("r1", "", None)
+    stage.observer.on_tool_end("r1", "c1", "search", "", 1.0)
+    stage.end()
+    assert len(stage.spans) == before
+
+
+def test_runs_that_never_end_do_not_fill_the_memory(monkeypatch):
+    """The oldest ends, as an error."""
+    monkeypatch.setattr(otel, "MOST_RUNS", 2)
+    stage = Stage()
+    for number in range(5):
+        stage.begin(f"r{number}")
+    assert len(stage.observer._runs) == 2
+    assert len(stage.exporter.get_finished_spans()) == 6
+
+
+def test_a_run_is_a_tree_of_the_conventions_spans():
+    """The question and the tools are below the run."""
+    spans = Stage(agent_name="billing").whole()
+    run = spans["invoke_agent billing"]
+    assert run.attributes["gen_ai.agent.name"] == "billing"
+    for name in ("chat m", "execute_tool search", "execute_tool send"):
+        assert spans[name].parent.span_id == run.context.span_id
+        assert spans[name].attributes["gen_ai.operation.name"] == name.split()[0]
+    assert spans["chat m"].kind is SpanKind.CLIENT
+    assert [event.name for event in run.events] == ["sayso.cache_hit"]
+
+
+def test_usage_is_where_dashboards_look_for_it():
+    """Of the question, and of the run."""
+    spans = Stage().whole()
+    for span in (spans["chat m"], spans["invoke_agent agent"]):
+        assert span.attributes["gen_ai.usage.input_tokens"] == 100
+        assert span.attributes["gen_ai.usage.output_tokens"] == 50
+        assert span.attributes["gen_ai.usage.cache_read.input_tokens"] == 40
+        assert span.attributes["gen_ai.response.model"] == "m-2026"
+        assert span.attributes["gen_ai.provider.name"] == "openai"
+
+
+def test_calls_that_run_at_once_are_told_apart():
+    """By their call_id, though they call one tool."""
+    stage = Stage()
+    stage.begin()
+    for call_id in ("c1", "c2"):
+        stage.observer.on_tool_start("r1", call_id, "search", {})
+    stage.observer.on_tool_error("r1", "c1", "search", KeyError(), {}, 1.0)
+    stage.observer.on_tool_end("r1", "c2", "search", "", 1.0)
+    ended = {span.attributes["gen_ai.tool.call.id"]: span for span in stage.exporter.get_finished_spans()}
+    assert ended["c1"].attributes["error.type"] == "KeyError"
+    assert ended["c2"].status.status_code is not StatusCode.ERROR
+
+
+def test_a_retry_is_an_event_of_the_question():
+    """With the attempt, and the class of the error."""
+    stage = Stage()
+    stage.begin()
+    stage.observer.on_llm_retry("r1", 1, 2, TimeoutError(SECRET), 1.0)
+    stage.observer.on_llm_end("r1", "", None)
+    (event,) = stage.spans["chat m"].events
+    assert dict(event.attributes) == {"sayso.attempt": 1, "error.type": "TimeoutError"}
+
+
+def test_a_run_is_below_the_span_that_is_current():
+    """Such as a web request's."""
+    stage = Stage()
+    with stage.provider.get_tracer("web").start_as_current_span("request") as request:
+        stage.begin()
+        stage.end()
+    assert stage.spans["invoke_agent agent"].parent.span_id == request.get_span_context().span_id
+
+
+def test_an_agent_that_a_tool_runs_is_below_the_tool():
+    """Its own task sees the tool's span as the current one."""
+    stage = Stage()
+
+    async def call(call_id):
+        stage.observer.on_tool_start("r1", call_id, f"tool_{call_id}", {})
+        await asyncio.sleep(0)
+        stage.begin(f"inner_{call_id}")
+        stage.end(f"inner_{call_id}")
+        stage.observer.on_tool_end("r1", call_id, f"tool_{call_id}", "", 1.0)
+
+    async def run():
+        stage.begin()
+        await asyncio.gather(call("c1"), call("c2"))
+        stage.end()
+
+    asyncio.run(run())
+    spans = stage.exporter.get_finished_spans()
+    tools = {span.context.span_id for span in spans if span.name.startswith("execute_tool")}
+    inner = [span.parent.span_id for span in spans if span.name == "invoke_agent agent" and span.parent]
+    assert set(inner) == tools
+    assert len(inner) == 2
+
+
+def test_the_context_is_what_it_was_after_a_run():
+    """Also when calls that ran at once ended in another order, and when the run broke off."""
+    stage = Stage()
+    stage.whole()
+    stage.begin()
+    stage.observer.on_tool_start("r1", "c1", "search", {})
+    stage.observer.on_cancelled("r1", 1, "")
+    assert trace.get_current_span() is trace.INVALID_SPAN
+
+
+def test_a_missing_library_is_named_with_its_cure(monkeypatch):
+    """The extra is what installs it."""
+    monkeypatch.setitem(sys.modules, "opentelemetry", None)
+    with pytest.raises(ImportError, match=r"pip install 'sayso\[otel\]'"):
+        OpenTelemetryObserver()

@@ -1,0 +1,43 @@
+"""docs/observability.md: what it shows is run, and every event and step has its line."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+
+from agent import AgentConfig
+from agent.observers import EVENTS
+from agent.trace import StepType, TraceStep
+from tests.agent.test_observers import SEED
+
+PAGE = (Path(__file__).parents[2] / "docs" / "observability.md").read_text()
+#: Each block of code, and what the page says that it prints.
+SHOWN = re.findall(r"```python\n(.*?)```\n\n((?:    [^\n]*\n)+)", PAGE, re.DOTALL)
+HAS_OBSERVERS = "observers" in {field.name for field in fields(AgentConfig)}
+
+
+@pytest.mark.parametrize("at", range(PAGE.count("```python")))
+def test_the_examples_of_the_page_print_what_it_says(at: int, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each by itself, to the letter."""
+    code, printed = SHOWN[at]
+    if "AgentConfig(observers=[Slow" in code and not HAS_OBSERVERS:
+        pytest.skip("AgentConfig has no `observers` yet")
+    names: dict[str, Any] = {}
+    exec(compile(code, "docs/observability.md", "exec"), names)
+    assert capsys.readouterr().out.splitlines() == [line[4:] for line in printed.splitlines()]
+
+
+@pytest.mark.parametrize("event", EVENTS)
+def test_every_event_has_a_line(event: str) -> None:
+    """With its parameters."""
+    assert f"| `on_{event}` | `{SEED[event]}` |" in PAGE
+
+
+def test_every_type_and_field_of_a_step_is_named() -> None:
+    """Those of ours; the seed's fourteen are in the seed."""
+    ours = get_args(StepType)[14:]
+    assert [name for name in (*ours, *(part.name for part in fields(TraceStep))) if f"`{name}`" not in PAGE] == []
