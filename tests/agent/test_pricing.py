@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import socket
+import subprocess
+import sys
 
 import pytest
 
@@ -66,3 +68,10 @@ def test_own_prices_come_first():
     """For a million tokens of questions, and of answers."""
     assert cost_usd("gpt-5-mini", USAGE, "openai", prices={"gpt-5-mini": (0.0, 1.0)}) == pytest.approx(0.1)
     assert cost_usd("mine", USAGE, "ollama", prices={"mine": (2.0, 0.0)}) == pytest.approx(2.0)
+
+
+def test_the_list_is_loaded_when_a_price_is_asked_for():
+    """Not by whoever only imports the module: it takes a tenth of a second."""
+    code = "import sys, agent.pricing; print('genai_prices' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
