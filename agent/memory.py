@@ -32,8 +32,8 @@ class ConversationMemory:
     summary: str = ""
     notes: dict[str, Any] = field(default_factory=dict)
     _messages: list[Message] = field(default_factory=list, init=False)
-    _seams: _Seams = field(default_factory=lambda: _Seams(), init=False, repr=False, compare=False)
-    _costs: _Costs = field(default_factory=lambda: _Costs(), init=False, repr=False, compare=False)
+    _seams: _Seams = field(default_factory=lambda: _Seams(), init=False, repr=False, compare=False)  # noqa: PLW0108  # below
+    _costs: _Costs = field(default_factory=lambda: _Costs(), init=False, repr=False, compare=False)  # noqa: PLW0108  # below
     _lock: Lock = field(default_factory=Lock, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
