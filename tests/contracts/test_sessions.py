@@ -276,6 +276,32 @@ def test_processes_that_save_at_once_leave_one_whole_session(kind, place, make):
     assert [store.load(words) for words in "abc"] == [memory_of(words) for words in "abc"]
 
 
+_ENDLESS = """
+import sys
+from tests.contracts.test_sessions import memory_of, open_store
+kind, place = sys.argv[1:]
+store = open_store(kind, place)
+while True:
+    for words in "ab":
+        store.save("ana", memory_of(*[words] * 40))
+        print(words, flush=True)
+"""
+
+
+@pytest.mark.parametrize("kind", KINDS[1:], indirect=True)
+def test_process_that_is_killed_while_it_saves_leaves_one_whole_session(kind, place, make):
+    """The last one it finished, or the next one; and others can save."""
+    command = [sys.executable, "-c", _ENDLESS, kind, place]
+    for round_ in range(3):
+        with subprocess.Popen(command, cwd=Path(__file__).parents[2], stdout=subprocess.PIPE) as saving:
+            for _ in range(round_ + 1):
+                saving.stdout.readline()
+            saving.kill()
+        assert make().load("ana") in [memory_of(*[words] * 40) for words in "ab"]
+    make().save("ana", memory_of("mine"))
+    assert make().load("ana") == memory_of("mine")
+
+
 @pytest.mark.parametrize("kind", KINDS[1:], indirect=True)
 def test_session_outlives_its_store(make):
     """What one process saved, the next one loads."""
