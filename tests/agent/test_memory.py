@@ -1,11 +1,13 @@
 """ConversationMemory: what is kept always makes sense on its own."""
 
 import json
+import threading
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import agent.memory
 from agent import ConversationMemory, Message, Role, ToolCall
 from channels.types import Media
 
@@ -38,6 +40,125 @@ def test_trimming_never_splits_an_exchange(sizes, max_messages, max_tokens):
     assert kept[0].role is Role.USER
     assert {message.tool_call_id for message in kept if message.role is Role.TOOL} == called
     assert kept[-len(exchange(sizes[-1])) :] == exchange(sizes[-1])
+
+
+#: Any messages in any order: parallel calls, calls never answered, answered late or twice, ids used again.
+MESSAGES = st.lists(
+    st.one_of(
+        st.builds(Message, st.just(Role.USER), st.text(max_size=30)),
+        st.builds(Message, st.sampled_from([Role.ASSISTANT, Role.SYSTEM]), st.text(max_size=30)),
+        st.lists(st.sampled_from("abcd"), min_size=1, max_size=3, unique=True).map(
+            lambda ids: Message(Role.ASSISTANT, tool_calls=tuple(ToolCall("find", {"q": "x"}, id_) for id_ in ids))
+        ),
+        st.builds(Message, st.just(Role.TOOL), st.text(max_size=30), tool_call_id=st.sampled_from("abcd")),
+    ),
+    max_size=30,
+)
+LIMITS = {"max_messages": st.integers(1, 10), "max_tokens": st.none() | st.integers(1, 40)}
+
+
+def answered(messages):
+    """Which message each result answers, by position: the last one before it that called its id."""
+    calls, pairs = {}, []
+    for index, message in enumerate(messages):
+        calls |= {call.id: index for call in message.tool_calls}
+        if message.role is Role.TOOL:
+            pairs.append((calls.get(message.tool_call_id), index))
+    return pairs
+
+
+@given(messages=MESSAGES, sizes=st.lists(st.integers(1, 6)), **LIMITS)
+def test_no_transcript_is_cut_between_a_call_and_its_result(messages, sizes, max_messages, max_tokens):
+    """Whatever comes, and in whatever portions: every result has its call, the first message is a user's, nothing is
+    lost or changes its order, and what is over the limits is one exchange that cannot be cut.
+    """
+    memory, gone, left = ConversationMemory(max_messages, max_tokens), [], list(messages)
+    for size in [*sizes, len(left)]:
+        gone += memory.add_many(left[:size])
+        left = left[size:]
+    kept = memory.get_history()
+    assert all(call is not None for call, _ in answered(kept))
+    assert not kept or kept[0].role is Role.USER
+    assert sorted(map(id, [*gone, *kept])) == sorted(map(id, messages))
+    places = {id(message): index for index, message in enumerate(messages)}
+    assert [places[id(message)] for message in kept] == sorted(places[id(message)] for message in kept)
+    cost = sum(map(agent.memory.estimate_tokens, kept))
+    if len(kept) > max_messages or cost > (max_tokens or cost):
+        starts = [index for index, message in enumerate(kept) if message.role is Role.USER]
+        assert all(any(call < start <= result for call, result in answered(kept)) for start in starts[1:])
+
+
+@given(messages=MESSAGES, max_messages=st.integers(1, 10))
+def test_forgotten_messages_come_oldest_first(messages, max_messages):
+    """As they were said, also those that made no sense where they stood."""
+    numbered = [Message(each.role, str(n), each.tool_calls, each.tool_call_id) for n, each in enumerate(messages)]
+    gone = [int(message.content) for message in ConversationMemory(max_messages).add_many(numbered)]
+    assert gone == sorted(gone)
+
+
+@given(messages=MESSAGES, **LIMITS)
+def test_any_memory_survives_json_and_branches_whole(messages, max_messages, max_tokens):
+    """What is kept makes sense by itself: nothing of it is refused when it comes back."""
+    memory = ConversationMemory(max_messages, max_tokens)
+    for message in messages:
+        memory.add(message)
+    again = ConversationMemory.from_dict(json.loads(json.dumps(memory.to_dict())))
+    assert again == memory
+    assert memory.branch() == memory
+
+
+def test_result_whose_call_is_gone_is_forgotten():
+    """A user spoke in between, and the call had to go: a vendor would refuse the result alone."""
+    memory = ConversationMemory(max_messages=2)
+    memory.add_many([Message(Role.USER, "one"), Message(Role.ASSISTANT, tool_calls=(ToolCall("find", {}, "1"),))])
+    assert len(memory.add(Message(Role.USER, "two"))) == 2
+    late = Message(Role.TOOL, "found", tool_call_id="1")
+    assert memory.add(late) == [late]
+    assert [message.content for message in memory.get_history()] == ["two"]
+
+
+def test_threads_that_share_a_memory_lose_nothing():
+    """Each exchange arrives whole, and none is counted wrong."""
+    memory, start = ConversationMemory(max_messages=10_000, max_tokens=10**6), threading.Barrier(4)
+
+    def talk():
+        start.wait()
+        for _ in range(200):
+            memory.add_many(exchange(1))
+
+    threads = [threading.Thread(target=talk) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert memory.get_history() == exchange(1) * 800
+
+
+def test_add_tells_what_was_forgotten():
+    """For whoever makes a summary of it."""
+    memory = ConversationMemory(max_messages=4)
+    assert memory.add_many(exchange(words="one") + exchange(words="two")) == []
+    assert memory.add(Message(Role.USER, "three")) == exchange(words="one")
+
+
+def test_each_message_is_counted_once(monkeypatch):
+    """A long history costs no more at each turn than a short one; without a limit of tokens nothing is counted."""
+    counted = []
+    monkeypatch.setattr(agent.memory, "estimate_tokens", lambda message: counted.append(message) or 1)
+    memory, free = ConversationMemory(1000, 900), ConversationMemory(1000)
+    for _ in range(600):
+        memory.add_many(exchange())
+    assert (len(counted), len(memory.get_history())) == (1200, 900)
+    free.add_many(exchange())
+    assert len(counted) == 1200
+
+
+def test_limits_may_change_while_it_lives():
+    """The next message is the first that they hold for."""
+    memory = ConversationMemory()
+    memory.add_many(exchange(words="x" * 400) + exchange(words="short"))
+    memory.max_tokens = 50
+    assert memory.add(Message(Role.USER, "now")) == exchange(words="x" * 400)
 
 
 def test_oldest_exchange_goes_first():
@@ -73,15 +194,57 @@ def test_memory_survives_json():
     assert again == memory
 
 
-def test_clear_forgets():
-    """Nothing is left."""
+def test_data_of_an_older_version_loads():
+    """Without summary and notes; and a memory that has none writes none."""
+    data = {"max_messages": 20, "max_tokens": None, "messages": [{"role": "user", "content": "hi"}]}
+    memory = ConversationMemory.from_dict(data)
+    assert (memory.summary, memory.notes, memory.to_dict()) == ("", {}, data)
+
+
+def test_summary_and_notes_survive_json():
+    """They belong to the conversation."""
+    memory = ConversationMemory(summary="Ana called.", notes={"entities": [{"name": "Ana"}]})
+    again = ConversationMemory.from_dict(json.loads(json.dumps(memory.to_dict())))
+    assert (again.summary, again.notes) == ("Ana called.", {"entities": [{"name": "Ana"}]})
+
+
+def test_branch_is_independent():
+    """What one learns, the other does not, down to the notes."""
+    memory = ConversationMemory(summary="before", notes={"names": ["Ana"]})
+    memory.add_many(exchange())
+    branch = memory.branch()
+    branch.add_many(exchange())
+    branch.notes["names"].append("Bob")
+    branch.summary = "after"
+    assert (memory.get_history(), memory.notes, memory.summary) == (exchange(), {"names": ["Ana"]}, "before")
+
+
+@pytest.mark.parametrize(("n", "expected"), [(0, []), (1, exchange()[1:]), (9, exchange())])
+def test_recent_messages(n, expected):
+    """So many at most, oldest first."""
     memory = ConversationMemory()
     memory.add_many(exchange())
+    assert memory.get_recent(n) == expected
+
+
+def test_fewer_than_no_recent_messages_is_refused():
+    """It would be the oldest ones."""
+    with pytest.raises(ValueError, match="n=-1"):
+        ConversationMemory().get_recent(-1)
+
+
+def test_clear_forgets():
+    """Nothing is left, and the next conversation begins as any other."""
+    memory = ConversationMemory(max_tokens=100, summary="before", notes={"names": ["Ana"]})
+    memory.add_many(exchange(1))
     memory.clear()
-    assert memory.get_history() == []
+    assert memory == ConversationMemory(max_tokens=100)
+    memory.add_many(exchange(1))
+    assert memory.get_history() == exchange(1)
 
 
-def test_zero_messages_is_refused():
-    """A memory that keeps nothing is a mistake."""
-    with pytest.raises(ValueError, match="max_messages"):
-        ConversationMemory(max_messages=0)
+@pytest.mark.parametrize("limit", [{"max_messages": 0}, {"max_tokens": 0}, {"max_tokens": -5}])
+def test_limit_that_keeps_nothing_is_refused(limit):
+    """A mistake, named."""
+    with pytest.raises(ValueError, match=next(iter(limit))):
+        ConversationMemory(**limit)

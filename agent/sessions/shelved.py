@@ -1,0 +1,147 @@
+"""ShelvedSessions: the promises of a session store, over anything that keeps texts by name."""
+
+from __future__ import annotations
+
+import logging
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
+
+from agent.memory import ConversationMemory
+from agent.sessions.record import SessionKey, SessionRecord
+from agent.sessions.store import BrokenSession, SessionMetadata, Sessions
+
+log = logging.getLogger(__name__)
+
+#: What reading something foreign as a record or a conversation may raise.
+_UNREADABLE = (KeyError, ValueError, TypeError, AttributeError, RecursionError)
+
+
+class ShelvedSessions(ABC):
+    """A session store; who inherits keeps the texts. Each text is replaced as a whole, and read as a whole.
+
+    `default_ttl` is in seconds from the last save, None for sessions that stay; `clock` tells Unix seconds.
+    """
+
+    def __init__(self, default_ttl: float | None = None, *, clock: Callable[[], float] = time.time) -> None:
+        if default_ttl is not None and default_ttl <= 0:
+            raise ValueError(
+                f"default_ttl={default_ttl!r} keeps nothing: use seconds above 0, or None to keep for ever"
+            )
+        self._ttl = default_ttl
+        self._clock = clock
+
+    def save(self, session_id: str, memory: ConversationMemory, *, namespace: str | None = None) -> None:
+        """Keep the conversation in place of what was there; of two at once the last one wins, whole.
+
+        Raises SessionError, also where something broken is kept: it is not written over.
+        """
+        key, now = SessionKey(session_id, namespace), self._clock()
+        before = self._record(key)
+        expires_at = None if self._ttl is None else now + self._ttl
+        created_at = before.created_at if before else now
+        record = SessionRecord(session_id, namespace, created_at, now, expires_at, memory.to_dict())
+        text = record.to_json()
+        with self._guarded(key):
+            self._put(key, text, self._ttl)
+
+    def load(self, session_id: str, *, namespace: str | None = None) -> ConversationMemory | None:
+        """The conversation, the caller's own; None where there is none. Raises SessionError."""
+        key = SessionKey(session_id, namespace)
+        record = self._record(key)
+        if record is None:
+            return None
+        try:
+            return record.recalled()
+        except _UNREADABLE as exc:
+            raise _broken(key) from exc
+
+    def list(self, *, namespace: str | None = None) -> Sessions:
+        """What is kept in the namespace, latest change first. What is broken is left out, and logged.
+
+        Raises SessionError.
+        """
+        shelf = SessionKey("", namespace).shelf
+        with self._guarded(None):
+            texts = [*self._texts(shelf)]
+        found = [data for name, text in texts if (data := self._listed(shelf, name, text))]
+        return sorted(found, key=lambda data: data.updated_at, reverse=True)
+
+    def delete(self, session_id: str, *, namespace: str | None = None) -> bool:
+        """Remove what is kept, also if it is broken. Whether there was a session. Raises SessionError."""
+        key = SessionKey(session_id, namespace)
+        try:
+            is_there = self._record(key) is not None
+        except BrokenSession:
+            is_there = True
+        with self._guarded(key):
+            return self._remove(key) and is_there
+
+    def exists(self, session_id: str, *, namespace: str | None = None) -> bool:
+        """Whether there is a session. Raises SessionError."""
+        return self._record(SessionKey(session_id, namespace)) is not None
+
+    @abstractmethod
+    def _get(self, key: SessionKey) -> str | None:
+        """The text, None if there is none. Raises ValueError if it is no text."""
+
+    @abstractmethod
+    def _put(self, key: SessionKey, text: str, ttl: float | None) -> None:
+        """Keep the text in place of what was there; it may vanish after `ttl` seconds."""
+
+    @abstractmethod
+    def _remove(self, key: SessionKey) -> bool:
+        """Remove whatever is there. Whether there was anything."""
+
+    @abstractmethod
+    def _remove_if(self, key: SessionKey, text: str) -> None:
+        """Remove the text, unless another one has taken its place."""
+
+    @abstractmethod
+    def _texts(self, shelf: str) -> Iterable[tuple[str, str]]:
+        """All names of a shelf with their texts, "" for what is no text."""
+
+    def _guarded(self, key: SessionKey | None) -> AbstractContextManager[None]:
+        """Turns what the medium raises into SessionStoreUnavailable; the key is None for a whole shelf."""
+        return nullcontext()
+
+    def _record(self, key: SessionKey) -> SessionRecord | None:
+        """What is kept, if it has not expired; else it goes. Raises SessionError."""
+        try:
+            with self._guarded(key):
+                text = self._get(key)
+            record = None if text is None else SessionRecord.from_json(text)
+        except _UNREADABLE as exc:
+            raise _broken(key) from exc
+        if record is None or text is None:
+            return None
+        if record.key != key:
+            raise _broken(key)
+        return self._unexpired(record, text)
+
+    def _listed(self, shelf: str, name: str, text: str) -> SessionMetadata | None:
+        try:
+            record = SessionRecord.from_json(text)
+            if (record.key.shelf, record.key.name) != (shelf, name):
+                raise ValueError("it is another session's")
+        except _UNREADABLE as exc:
+            log.warning("sessions.broken name=%s reason=%s", name, type(exc).__name__)
+            return None
+        live = self._unexpired(record, text)
+        return live.metadata if live else None
+
+    def _unexpired(self, record: SessionRecord, text: str) -> SessionRecord | None:
+        if not record.is_over(self._clock()):
+            return record
+        with self._guarded(record.key):
+            self._remove_if(record.key, text)
+        return None
+
+
+def _broken(key: SessionKey) -> BrokenSession:
+    where = f" of namespace {key.namespace!r}" if key.namespace is not None else ""
+    return BrokenSession(
+        f"what is kept as session {key.session_id!r}{where} is no conversation of ours, and stays as it is: restore it "
+        "from a backup, or delete the session to begin anew"
+    )

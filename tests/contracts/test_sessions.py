@@ -1,0 +1,478 @@
+"""Session stores: what every one promises, the dangerous paths first."""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from redis import Redis
+
+from agent import ConversationMemory, Message, Role, ToolCall
+from agent.sessions import (
+    BrokenSession,
+    InMemorySessionStore,
+    JsonFileSessionStore,
+    RedisSessionStore,
+    SessionError,
+    SessionMetadata,
+    SQLiteSessionStore,
+)
+from agent.sessions.record import SessionKey
+from agent.sessions.shelved import ShelvedSessions
+from channels.types import Media
+
+KINDS = ["memory", "files", "sqlite", "redis"]
+STRANGE = [
+    "../x",
+    "/etc/passwd",
+    "",
+    ".",
+    "a\0b",
+    "user:1",
+    "USER:1",
+    "*",
+    "[a]",
+    "\U0001f600" * 40,
+    "x" * 300,
+    "a\ud83d",
+]
+
+
+class Clock:
+    """Unix seconds that pass when told."""
+
+    now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def open_store(kind: str, where: str, **options) -> ShelvedSessions:
+    """A store of a kind; the same place is the same sessions."""
+    if kind == "redis":
+        return RedisSessionStore(where, **options)
+    path = Path(where)
+    return JsonFileSessionStore(path, **options) if kind == "files" else SQLiteSessionStore(path, **options)
+
+
+@pytest.fixture(params=KINDS)
+def kind(request):
+    """Each kind of store."""
+    return request.param
+
+
+@pytest.fixture
+def place(kind, tmp_path, request):
+    """Where a store of the kind keeps its sessions."""
+    if kind == "redis":
+        request.getfixturevalue("redis_client")
+        return request.getfixturevalue("redis_url")
+    return str(tmp_path / ("sessions" if kind == "files" else "sessions.db"))
+
+
+@pytest.fixture
+def clock():
+    """The stores' clock."""
+    return Clock()
+
+
+@pytest.fixture
+def make(kind, place, clock):
+    """Makes stores of one kind over one place."""
+    if kind == "memory":
+        return lambda **options: InMemorySessionStore(clock=clock, **options)
+    return lambda **options: open_store(kind, place, clock=clock, **options)
+
+
+@pytest.fixture
+def store(make):
+    """A store whose sessions stay."""
+    return make()
+
+
+def put_raw(store, session_id: str, text: str, *, namespace=None) -> None:
+    """Something else is where the session belongs."""
+    key = SessionKey(session_id, namespace)
+    store._put(key, text, None)
+
+
+def memory_of(*words: str) -> ConversationMemory:
+    """A conversation in which somebody said these words."""
+    memory = ConversationMemory(max_messages=100)
+    for said in words:
+        memory.add_many([Message(Role.USER, said), Message(Role.ASSISTANT, "yes")])
+    return memory
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}", "null", "\x00", '{"memory": {"messages": []}}', "[" * 100_000])
+def test_broken_session_is_an_error_and_stays(store, text):
+    """It is never an empty conversation, which would be saved over it. The error names the session and the cure."""
+    put_raw(store, "ana", text)
+    for door in (store.load, store.exists, lambda id_: store.save(id_, memory_of("new"))):
+        with pytest.raises(BrokenSession, match=r"'ana'.*delete the session"):
+            door("ana")
+    assert store._get(SessionKey("ana")) == text
+
+
+def test_broken_messages_are_an_error(store):
+    """The frame is right, and what was said is not."""
+    store.save("ana", memory_of("hi"))
+    text = store._get(SessionKey("ana"))
+    put_raw(store, "ana", text.replace('"role": "user"', '"role": "boss"'))
+    with pytest.raises(BrokenSession, match=r"'ana'"):
+        store.load("ana")
+
+
+def test_session_of_another_is_an_error(store):
+    """A file that was copied to another's place tells nobody what the other one said."""
+    store.save("ana", memory_of("my secret"))
+    text = store._get(SessionKey("ana"))
+    put_raw(store, "bob", text)
+    with pytest.raises(BrokenSession, match="'bob'"):
+        store.load("bob")
+    assert [data.session_id for data in store.list()] == ["ana"]
+
+
+def test_broken_session_can_be_deleted_and_begun_anew(store):
+    """The cure that the error names."""
+    put_raw(store, "ana", "{")
+    assert store.delete("ana") is True
+    store.save("ana", memory_of("new"))
+    assert store.load("ana") == memory_of("new")
+
+
+def test_broken_session_is_left_out_of_the_list_and_logged(store, caplog):
+    """The others can still be found; the log holds nothing that was said."""
+    store.save("ana", memory_of("hi"))
+    put_raw(store, "bob", '{"said": "secret"')
+    with caplog.at_level(logging.WARNING):
+        assert [data.session_id for data in store.list()] == ["ana"]
+    assert "sessions.broken" in caplog.text
+    assert "secret" not in caplog.text
+
+
+def test_namespaces_never_meet(store):
+    """The same id in two of them is two sessions, and no door of one shows the other."""
+    store.save("1", memory_of("mine"), namespace="ana")
+    for other in (None, "", "bob", "ANA"):
+        assert store.load("1", namespace=other) is None
+        assert store.exists("1", namespace=other) is False
+        assert store.list(namespace=other) == []
+        assert store.delete("1", namespace=other) is False
+    store.save("1", memory_of("hers"), namespace="bob")
+    assert store.load("1", namespace="ana") == memory_of("mine")
+
+
+def test_no_two_names_share_a_session(store):
+    """Ids may be any text; also those that look like a namespace and an id."""
+    names = [(id_, None) for id_ in STRANGE] + [("b", "a"), ("a:b", None), ("", "a:b"), ("a/b", None), ("b", "a/")]
+    for number, (id_, namespace) in enumerate(names):
+        store.save(id_, memory_of(str(number)), namespace=namespace)
+    for number, (id_, namespace) in enumerate(names):
+        assert store.load(id_, namespace=namespace) == memory_of(str(number))
+    listed = {data.session_id for data in store.list()}
+    assert listed == {id_ for id_, namespace in names if namespace is None}
+
+
+def test_expired_session_is_not_there_and_goes(make, clock):
+    """For every door; and what had it said is not kept any longer either."""
+    store = make(default_ttl=60)
+    for door in (store.load, store.exists, lambda _: store.list(), store.delete):
+        store.save("ana", memory_of("hi"))
+        clock.now += 60
+        assert not door("ana")
+        assert store._get(SessionKey("ana")) is None
+
+
+def test_save_after_expiry_begins_a_new_session(make, clock):
+    """It does not inherit when the old one began."""
+    store = make(default_ttl=60)
+    store.save("ana", memory_of("hi"))
+    clock.now += 90
+    store.save("ana", memory_of("again"))
+    assert store.list() == [SessionMetadata("ana", 2, 1090, 1090)]
+
+
+def test_each_save_renews_the_time(make, clock):
+    """The time runs from the last save."""
+    store = make(default_ttl=60)
+    for _ in range(3):
+        store.save("ana", memory_of("hi"))
+        clock.now += 59
+    assert store.load("ana") == memory_of("hi")
+
+
+def test_session_that_was_saved_meanwhile_does_not_expire(make, clock):
+    """Whoever saw the old text expire does not remove the new one."""
+    store = make(default_ttl=60)
+    store.save("ana", memory_of("old"))
+    old = store._get(SessionKey("ana"))
+    clock.now += 60
+    store.save("ana", memory_of("new"))
+    store._remove_if(SessionKey("ana"), old)
+    assert store.load("ana") == memory_of("new")
+
+
+def test_what_json_cannot_hold_is_refused_and_the_old_stays(store):
+    """Nothing is half written."""
+    store.save("ana", memory_of("old"))
+    memory = memory_of("new")
+    memory.notes["when"] = object()
+    with pytest.raises(BrokenSession, match=r"'ana'.*JSON-ready"):
+        store.save("ana", memory)
+    assert store.load("ana") == memory_of("old")
+
+
+def test_threads_that_save_at_once_leave_one_whole_session(store):
+    """The last one wins; readers meanwhile see one of them, whole."""
+    long = [memory_of(*[str(number)] * 40) for number in range(8)]
+    start, seen, failed = threading.Barrier(len(long)), [], []
+
+    def work(memory):
+        start.wait()
+        try:
+            for _ in range(5):
+                store.save("ana", memory)
+                seen.append(store.load("ana"))
+        except Exception as exc:  # noqa: BLE001  # shown by the test's own thread
+            failed.append(exc)
+
+    threads = [threading.Thread(target=work, args=(memory,)) for memory in long]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failed == []
+    assert all(memory in long for memory in seen)
+
+
+_PROCESS = """
+import sys
+from tests.contracts.test_sessions import memory_of, open_store
+kind, place, words = sys.argv[1:]
+store = open_store(kind, place)
+for _ in range(10):
+    store.save("ana", memory_of(*[words] * 40))
+    store.save(words, memory_of(words))
+"""
+
+
+@pytest.mark.parametrize("kind", KINDS[1:], indirect=True)
+def test_processes_that_save_at_once_leave_one_whole_session(kind, place, make):
+    """Also when all of them make the store."""
+    root = Path(__file__).parents[2]
+    command = [sys.executable, "-c", _PROCESS, kind, place]
+    workers = [subprocess.Popen([*command, words], cwd=root) for words in "abc"]
+    assert [worker.wait() for worker in workers] == [0, 0, 0]
+    store = make()
+    assert store.load("ana") in [memory_of(*[words] * 40) for words in "abc"]
+    assert [store.load(words) for words in "abc"] == [memory_of(words) for words in "abc"]
+
+
+_ENDLESS = """
+import sys
+from tests.contracts.test_sessions import memory_of, open_store
+kind, place = sys.argv[1:]
+store = open_store(kind, place)
+while True:
+    for words in "ab":
+        store.save("ana", memory_of(*[words] * 40))
+        print(words, flush=True)
+"""
+
+
+@pytest.mark.parametrize("kind", KINDS[1:], indirect=True)
+def test_process_that_is_killed_while_it_saves_leaves_one_whole_session(kind, place, make):
+    """The last one it finished, or the next one; and others can save."""
+    command = [sys.executable, "-c", _ENDLESS, kind, place]
+    for round_ in range(3):
+        with subprocess.Popen(command, cwd=Path(__file__).parents[2], stdout=subprocess.PIPE) as saving:
+            for _ in range(round_ + 1):
+                saving.stdout.readline()
+            saving.kill()
+        assert make().load("ana") in [memory_of(*[words] * 40) for words in "ab"]
+    make().save("ana", memory_of("mine"))
+    assert make().load("ana") == memory_of("mine")
+
+
+@pytest.mark.parametrize("kind", KINDS[1:], indirect=True)
+def test_session_outlives_its_store(make):
+    """What one process saved, the next one loads."""
+    make().save("ana", memory_of("hi"))
+    assert make().load("ana") == memory_of("hi")
+
+
+def test_all_of_a_conversation_comes_back(store):
+    """Calls, results, references of media, half surrogates, summary and notes; and none of the media's bytes."""
+    memory = memory_of("a\ud83d\x00\u2028")
+    call = ToolCall("find", {"q": "\udc00", "n": 1.5}, "c1")
+    memory.add(Message(Role.USER, "look", media=(Media("ref", "image/png", "a.png", 3, stored=True),)))
+    memory.add(Message(Role.ASSISTANT, tool_calls=(call,)))
+    memory.add(Message(Role.TOOL, "found", tool_call_id="c1", tool_name="find"))
+    memory.summary, memory.notes = "Ana called.", {"entities": [{"name": "Ana"}]}
+    store.save("ana", memory)
+    assert store.load("ana") == memory
+
+
+def test_loaded_conversation_is_the_callers_own(store):
+    """Changing it changes nothing that is kept, until it is saved."""
+    store.save("ana", memory_of("hi"))
+    store.load("ana").clear()
+    assert store.load("ana") == memory_of("hi")
+
+
+def test_nothing_there_is_none(store):
+    """A store that was never written to has no sessions, and says so."""
+    assert (store.load("ana"), store.exists("ana"), store.list(), store.delete("ana")) == (None, False, [], False)
+
+
+def test_list_tells_how_much_and_when_latest_first(store, clock):
+    """A second save keeps when the session began."""
+    store.save("ana", memory_of("hi"))
+    clock.now += 1
+    store.save("bob", memory_of("hi", "there"))
+    clock.now += 1
+    store.save("ana", memory_of("hi", "again", "you"))
+    assert store.list() == [SessionMetadata("ana", 6, 1000, 1002), SessionMetadata("bob", 4, 1001, 1001)]
+
+
+def test_deleted_session_is_gone(store):
+    """Once."""
+    store.save("ana", memory_of("hi"))
+    assert (store.delete("ana"), store.delete("ana"), store.exists("ana")) == (True, False, False)
+
+
+@pytest.mark.parametrize("ttl", [0, -1])
+def test_time_that_keeps_nothing_is_refused(make, ttl):
+    """A mistake, and not a way to switch it off."""
+    with pytest.raises(ValueError, match="default_ttl"):
+        make(default_ttl=ttl)
+
+
+@given(ids=st.lists(st.text(st.characters(), max_size=20), unique=True, max_size=5))
+def test_any_text_is_a_path_inside_the_folder(tmp_path_factory, ids):
+    """Files and folders are named in hex digits, whatever the id and namespace."""
+    folder = tmp_path_factory.mktemp("ids") / "sessions"
+    store = JsonFileSessionStore(folder)
+    for id_ in ids:
+        store.save(id_, memory_of(id_), namespace=id_)
+    found = list(folder.parent.rglob("*.json"))
+    assert len(found) == len(ids)
+    assert all(path.parent.parent == folder and set(path.stem) <= set("0123456789abcdef") for path in found)
+
+
+def test_only_our_own_user_reads_files(tmp_path):
+    """0700 for folders, 0600 for files; of the database too."""
+    old = os.umask(0)
+    try:
+        JsonFileSessionStore(tmp_path / "sessions").save("ana", memory_of("hi"))
+        SQLiteSessionStore(tmp_path / "db" / "sessions.db").save("ana", memory_of("hi"))
+    finally:
+        os.umask(old)
+    made = list(tmp_path.rglob("*"))
+    assert {path.stat().st_mode & 0o777 for path in made if path.is_dir()} == {0o700}
+    assert {path.stat().st_mode & 0o777 for path in made if path.is_file()} == {0o600}
+
+
+def test_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
+    """The disk is full: the old session is there, whole, and nothing else."""
+    store = JsonFileSessionStore(tmp_path / "sessions")
+    store.save("ana", memory_of("old"))
+
+    def full(handle):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(SessionError, match=r"'ana'.*No space left"):
+        store.save("ana", memory_of("new"))
+    assert store.load("ana") == memory_of("old")
+    assert len(list((tmp_path / "sessions").glob("*/*"))) == 1
+
+
+def test_what_a_killed_process_left_unfinished_is_no_session_and_goes(tmp_path):
+    """After an hour, at the next listing."""
+    store = JsonFileSessionStore(tmp_path)
+    store.save("ana", memory_of("hi"))
+    (shelf,) = [path for path in tmp_path.iterdir() if path.is_dir()]
+    (shelf / ".new").write_text("{")
+    (shelf / ".old").write_text("{")
+    os.utime(shelf / ".old", (0, 0))
+    assert [data.session_id for data in store.list()] == ["ana"]
+    assert sorted(path.name for path in shelf.glob(".*")) == [".new"]
+
+
+def test_foreign_database_is_an_error(tmp_path):
+    """It is not written over, and the error names session, file and cure."""
+    path = tmp_path / "sessions.db"
+    path.write_text("my diary\n" * 100)
+    with pytest.raises(SessionError, match=r"'ana'.*sessions\.db.*our own database"):
+        SQLiteSessionStore(path).save("ana", memory_of("hi"))
+    assert path.read_text().startswith("my diary")
+
+
+def test_deleted_words_are_not_left_in_the_database(tmp_path):
+    """Free pages of the file are overwritten."""
+    store = SQLiteSessionStore(tmp_path / "sessions.db")
+    store.save("ana", memory_of("my secret word"))
+    store.delete("ana")
+    assert b"my secret word" not in (tmp_path / "sessions.db").read_bytes()
+
+
+def test_database_in_memory_is_refused():
+    """Each call opens the file anew: it would forget at once."""
+    with pytest.raises(ValueError, match="InMemorySessionStore"):
+        SQLiteSessionStore(":memory:")
+
+
+def test_redis_itself_lets_a_session_go(redis_client):
+    """Nobody has to come by; without a time it stays. Keys and values hold no id in clear but JSON."""
+    RedisSessionStore(client=redis_client, default_ttl=60).save("ana", memory_of("hi"))
+    RedisSessionStore(client=redis_client, prefix="other*:").save("+49 170", memory_of("hi"))
+    (timed,), (kept,) = redis_client.keys("sayso:session:*"), redis_client.keys("other*")
+    assert 59_000 < redis_client.pttl(timed) <= 60_000
+    assert redis_client.ttl(kept) == -1
+    assert "170" not in kept
+
+
+@pytest.mark.parametrize("prefix", ["a*:", "a[bc]:", "a\\:", "ab:"])
+def test_prefix_is_no_pattern(redis_client, prefix):
+    """A store lists its own keys only."""
+    store = RedisSessionStore(client=redis_client, prefix=prefix)
+    RedisSessionStore(client=redis_client, prefix="abc:").save("bob", memory_of("hi"))
+    store.save("ana", memory_of("hi"))
+    assert [data.session_id for data in store.list()] == ["ana"]
+
+
+def test_foreign_key_of_redis_is_an_error(redis_client, caplog):
+    """Of another type, or of bytes that are no text."""
+    store = RedisSessionStore(client=redis_client)
+    redis_client.hset(store._named(SessionKey("ana")), "a", "b")
+    redis_client.set(store._named(SessionKey("bob")), b"\xff\xfe")
+    for id_ in ("ana", "bob"):
+        with pytest.raises(BrokenSession, match=repr(id_)):
+            store.load(id_)
+    assert store.list() == []
+
+
+def test_client_that_does_not_decode_will_do(redis_url, redis_client):
+    """It is somebody's own."""
+    with Redis.from_url(redis_url) as client:
+        store = RedisSessionStore(client=client)
+        store.save("ana", memory_of("hi"))
+        assert store.load("ana") == memory_of("hi")
+        assert [data.session_id for data in store.list()] == ["ana"]
+
+
+def test_redis_that_is_away_is_an_error_without_its_url():
+    """The URL may hold a password; and making the store asks nobody."""
+    store = RedisSessionStore("redis://:hunter2@127.0.0.1:1/0")
+    with pytest.raises(SessionError, match=r"'ana'.*Redis") as caught:
+        store.load("ana")
+    assert "hunter2" not in str(caught.value)
