@@ -262,7 +262,8 @@ def _break(text: str) -> str:
     try:
         json.loads(text[start:], strict=False, parse_constant=_refuse_constant)
     except json.JSONDecodeError as exc:
-        return f"{exc.msg.removesuffix(' starting at')} at {quoted(exc.doc[exc.pos : exc.pos + 20])}, in what begins with {quoted(exc.doc[:20])}"
+        place = quoted(exc.doc[exc.pos : exc.pos + 20])
+        return f"{exc.msg.removesuffix(' starting at')} at {place}, in what begins with {quoted(exc.doc[:20])}"
     except (ValueError, RecursionError) as exc:
         return _line(exc)
     return "it ends too early"
