@@ -7,8 +7,8 @@ import copy
 import functools
 import itertools
 import json
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from pydantic import BaseModel, ValidationError
 
@@ -21,6 +21,9 @@ from agent.tools.truncation import truncate
 from agent.tools.typed_arguments import quoted
 from agent.tools.vendors import ApiFormat, vendor_schema
 
+if TYPE_CHECKING:
+    from jsonschema.protocols import Validator
+
 #: What an answer is to be: an instance of a pydantic model, or plain data that fits a JSON Schema.
 ResponseFormat: TypeAlias = type[BaseModel] | dict[str, Any]
 
@@ -28,6 +31,8 @@ ResponseFormat: TypeAlias = type[BaseModel] | dict[str, Any]
 _Path: TypeAlias = tuple[int | str, ...]
 #: What makes the shape of an object hang on more than its properties, which vendors do not know at its top.
 _CHOICES = frozenset(("anyOf", "oneOf", "not", "patternProperties", "if"))
+#: Keywords whose values are data, whatever they look like.
+_DATA = frozenset(("const", "default", "enum", "examples"))
 #: JSON values of an answer that are tried: a model may quote a few before it comes to its own.
 MAX_CANDIDATES = 8
 #: Mistakes of an answer that are told, and characters of them that a model is shown.
@@ -122,36 +127,56 @@ def _checked(given: Mapping[str, Any]) -> dict[str, Any]:
     import jsonschema
 
     try:
-        written = json.dumps(given, allow_nan=False)
-        schema: dict[str, Any] = json.loads(written)
-        _check(written)
+        written = _written(given)
+        _validator(written)
     except jsonschema.SchemaError as exc:
         where = "/".join(map(str, exc.absolute_path)) or "its top"
         cure = "give the schema itself, in no wrapping of a vendor's"
         raise ValueError(f"response_format is no JSON Schema: at {where}, {quoted(exc.instance)}; {cure}") from exc
     except (TypeError, ValueError, RecursionError) as exc:
         raise ValueError(f"response_format is no usable JSON Schema: {_line(exc)}") from exc
+    schema: dict[str, Any] = json.loads(written)
     return schema
 
 
+def _written(schema: Mapping[str, Any]) -> str:
+    return json.dumps(schema, allow_nan=False)
+
+
 @functools.lru_cache(maxsize=256)
-def _check(written: str) -> None:
-    """Looked at once: it takes milliseconds, and a format is asked for in run after run."""
+def _validator(written: str) -> Validator:
+    """Made once: looking a schema over takes a millisecond, and its format is asked for in run after run."""
     schema = json.loads(written)
     draft_of(schema).check_schema(schema)
     _check_references(schema)
+    return bounded(schema)
 
 
 def _check_references(schema: Any) -> None:
     """Nothing is fetched: what a schema needs is in it."""
+    from referencing import Registry
+    from referencing.exceptions import Unresolvable
+    from referencing.jsonschema import DRAFT202012
+
+    registry: Registry[Any] = Registry().with_resource("", DRAFT202012.create_resource(schema))
+    resolver = registry.crawl().resolver()
+    for target in _references(schema):
+        if not target.startswith("#"):
+            raise ValueError(f"it refers to {target!r}: put that under '$defs', and refer to '#/$defs/...'")
+        try:
+            resolver.lookup(target)
+        except Unresolvable as exc:
+            raise ValueError(f"it refers to {target!r}, which it does not have: put that under '$defs'") from exc
+
+
+def _references(schema: Any) -> Iterator[str]:
     waiting = [schema]
     while waiting:
         part = waiting.pop()
         if isinstance(part, dict):
-            target = part.get("$ref", "#")
-            if isinstance(target, str) and not target.startswith("#"):
-                raise ValueError(f"it refers to {target!r}: put that under '$defs', and refer to '#/$defs/...'")
-            waiting += part.values()
+            target = part.get("$ref")
+            yield from [target] if isinstance(target, str) else []
+            waiting += [each for key, each in part.items() if key not in _DATA]
         elif isinstance(part, list):
             waiting += part
 
@@ -169,7 +194,8 @@ def _reader(fmt: ResponseFormat) -> Callable[[str], Any]:
     """What makes a value of JSON. Raises ValueError."""
     if isinstance(fmt, type) and issubclass(fmt, BaseModel):
         return functools.partial(_read, functools.partial(_instance, fmt))
-    return functools.partial(_read, functools.partial(_data, schema_from_response_format(fmt)))
+    validator = _validator(_written(schema_from_response_format(fmt)))
+    return functools.partial(_read, functools.partial(_data, validator))
 
 
 def _read(make: Callable[[Any], Any], candidate: str) -> Any:
@@ -220,10 +246,10 @@ def _instance(model: type[BaseModel], value: Any) -> BaseModel:
         raise ValueError(f"the JSON does not fit {model.__name__}: {_line(exc)}") from exc
 
 
-def _data(schema: Mapping[str, Any], value: Any) -> Any:
+def _data(validator: Validator, value: Any) -> Any:
     try:
         with bounded_work():
-            errors = list(itertools.islice(bounded(schema).iter_errors(value), MAX_MISTAKES))
+            errors = list(itertools.islice(validator.iter_errors(value), MAX_MISTAKES))
     except RecursionError:
         raise
     except Exception as exc:  # jsonschema's and our own: a reference that leads nowhere, or too much work

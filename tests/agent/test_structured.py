@@ -279,6 +279,7 @@ def test_what_is_no_format_is_refused(fmt):
         ({"type": "json_object"}, "the schema itself"),
         ({"$ref": "https://example.com/x.json"}, r"\$defs"),
         ({"properties": {"a": {"$ref": "other.json"}}}, r"\$defs"),
+        ({"properties": {"a": {"$ref": "#/$defs/b"}}}, "does not have"),
         ({"enum": {1, 2}}, "JSON"),
         ({"const": float("nan")}, "JSON"),
     ],
@@ -287,6 +288,14 @@ def test_schema_that_checks_nothing_is_refused(fmt, cure):
     """Nothing is fetched, and a vendor's wrapping is no schema."""
     with pytest.raises(ValueError, match=cure):
         schema_from_response_format(fmt)
+
+
+def test_schema_may_refer_to_any_place_of_itself():
+    """By path or by name; what is data refers to nothing."""
+    parts = {"b": {"$anchor": "b", "type": "integer"}}
+    fmt = {"$id": "https://example.com/s", "items": {"anyOf": [{"$ref": "#b"}, {"$ref": "#/$defs/b"}]}, "$defs": parts}
+    assert parse_and_validate("[1, 2]", fmt) == [1, 2]
+    assert parse_and_validate("[]", {"examples": [{"$ref": "other.json"}]}) == []
 
 
 def test_schema_that_never_ends_is_given_up():
