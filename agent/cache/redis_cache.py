@@ -20,6 +20,8 @@ log = logging.getLogger(__name__)
 
 #: Seconds a run waits for an answer of the cache: a model would have begun its own by then.
 ANSWER_SECONDS = 0.5
+#: Seconds in which nobody waits for one that was silent.
+PAUSE_SECONDS = 5.0
 #: Keys that are looked at and removed at a time.
 BATCH = 500
 
@@ -113,11 +115,14 @@ class RedisCache:
 
 
 def _client(url: str) -> Redis:
-    """One that gives up soon where nothing is answered, and then asks for one caller at a time."""
+    """One that gives up soon where nothing is answered, and is not asked again for a while."""
+    from workers.breather import Breather
+    from workers.connections import Connections
     from workers.redis import connect, hurry
 
     client = connect(url)
     hurry(client, answer_seconds=ANSWER_SECONDS)
+    Connections.of(client).breather = Breather(slow_seconds=ANSWER_SECONDS / 2, pause_seconds=PAUSE_SECONDS)
     return client
 
 

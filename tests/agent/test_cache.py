@@ -6,6 +6,7 @@ import asyncio
 import copy
 import json
 import logging
+import socket
 
 import pytest
 from hypothesis import given
@@ -235,6 +236,18 @@ def test_redis_that_is_away_is_empty(caplog):
     assert found == [None, None, False, None]
     assert [record.getMessage() for record in caplog.records] == ["cache.redis_away"]
     assert "secret" not in caplog.text
+
+
+def test_redis_that_is_silent_is_waited_for_once():
+    """It takes connections and says nothing: of ten questions it hears one."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        cache = RedisCache(f"redis://127.0.0.1:{silent.getsockname()[1]}")
+        assert [cache.get("k") for _ in range(10)] == [None] * 10
+        silent.setblocking(False)
+        tries = [silent.accept()[0]]
+        with pytest.raises(BlockingIOError):
+            tries.append(silent.accept()[0])
+    tries[0].close()
 
 
 def test_redis_that_comes_back_is_told_and_missed_again(redis_client, caplog):
