@@ -1,0 +1,102 @@
+"""Caches: what every cache of answers promises."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from agent.cache import Cache, CacheStats, InMemoryCache, RedisCache
+from agent.messages import KeptText, Message, Role, ToolCall, UsageStats
+from channels.types import Media
+
+ANSWER = Message(Role.ASSISTANT, "tea")
+USAGE = UsageStats(10, 5, 15, 0.25, "m", "p", 4, 2)
+
+
+@pytest.fixture(params=["memory", "redis"])
+def cache(request):
+    """A cache of either kind."""
+    return InMemoryCache() if request.param == "memory" else RedisCache(client=request.getfixturevalue("redis_client"))
+
+
+def test_what_was_never_put_there_is_missing(cache):
+    """And counts as a miss."""
+    assert (cache.get("k"), cache.stats) == (None, CacheStats(misses=1))
+
+
+def test_answer_comes_back_whole(cache):
+    """With everything a message can hold, and what it cost."""
+    calls = (ToolCall("price", {"of": ["tëa", None, 1.5]}, "c1"), ToolCall("price", {}, "c2"))
+    media = (Media("ref", "image/png", "x.png", 3, stored=True),)
+    answer = Message(Role.ASSISTANT, "\U0001f375 \n\x00", calls, media=media, kept=KeptText("r", 9))
+    cache.set("k", (answer, USAGE))
+    assert cache.get("k") == (answer, USAGE)
+
+
+def test_what_was_got_is_the_callers_own(cache):
+    """A tool that changes its arguments changes no later answer."""
+    cache.set("k", (Message(Role.ASSISTANT, "", (ToolCall("price", {"of": "tea"}, "c"),)), USAGE))
+    cache.get("k")[0].tool_calls[0].parameters["of"] = "gold"
+    assert cache.get("k")[0].tool_calls[0].parameters == {"of": "tea"}
+
+
+def test_later_answer_takes_the_place(cache):
+    """One key, one answer."""
+    cache.set("k", (ANSWER, USAGE))
+    cache.set("k", (Message(Role.ASSISTANT, "nuts"), USAGE))
+    assert cache.get("k")[0].content == "nuts"
+
+
+@pytest.mark.parametrize("ttl", [0, -1])
+def test_answer_for_no_time_is_not_kept(cache, ttl):
+    """Nor is what was there before."""
+    cache.set("k", (ANSWER, USAGE))
+    cache.set("k", (ANSWER, USAGE), ttl)
+    assert cache.get("k") is None
+
+
+def test_deleted_answer_is_gone(cache):
+    """Whoever deletes hears whether there was one."""
+    cache.set("k", (ANSWER, USAGE))
+    assert (cache.delete("k"), cache.delete("k"), cache.get("k")) == (True, False, None)
+
+
+def test_clear_forgets_all_and_counts_anew(cache):
+    """As if it were new."""
+    for number in range(1200):
+        cache.set(f"k{number}", (ANSWER, USAGE))
+    cache.get("k1199")
+    cache.clear()
+    assert (cache.stats, cache.get("k0"), cache.get("k1199")) == (CacheStats(), None, None)
+
+
+def test_use_is_counted(cache):
+    """As the seed prints it."""
+    cache.get("k")
+    cache.set("k", (ANSWER, USAGE))
+    cache.get("k")
+    assert str(cache.stats) == "CacheStats(hits=1, misses=1, evictions=0, hit_rate=50.00%)"
+    assert (cache.stats.total_requests, cache.stats.hit_rate) == (2, 0.5)
+
+
+def test_threads_lose_no_count(cache):
+    """All runs of a process share it."""
+    cache.set("k", (ANSWER, USAGE))
+    with ThreadPoolExecutor(8) as pool:
+        assert set(pool.map(lambda _: cache.get("k")[0].content, range(200))) == {"tea"}
+    assert cache.stats == CacheStats(hits=200)
+
+
+@pytest.mark.parametrize("value", [{1, 2}, float("nan")])
+def test_what_is_no_json_is_refused(cache, value):
+    """Never a pickle."""
+    answer = Message(Role.ASSISTANT, "", (ToolCall("price", {"of": value}),))
+    with pytest.raises((TypeError, ValueError)):
+        cache.set("k", (answer, USAGE))
+
+
+def test_it_is_a_cache(cache):
+    """By the protocol that anybody's own can satisfy."""
+    assert isinstance(cache, Cache)
+    assert not isinstance({}, Cache)
