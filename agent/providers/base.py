@@ -8,12 +8,15 @@ ProviderError
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+import threading
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol, cast, runtime_checkable
 
 from agent.messages import Message, Role, ToolCall, UsageStats
-from workers.offload import in_thread
+from agent.providers.reason import reason
+from workers.offload import contained, in_thread
 
 
 class ProviderError(Exception):
@@ -150,13 +153,71 @@ class StreamsAsync(Protocol):
 Provider = CompletesAsync | Completes | StreamsAsync | Streams
 
 
+#: What follows the last piece of a stream: a faulty one may yield anything else.
+_END = object()
+
+#: Hears each piece of text of an answer as it comes.
+OnText = Callable[[str], Awaitable[None]]
+
+
 async def acall(provider: Provider, request: ProviderRequest) -> Completion:
-    """Ask the provider through the best door it has. Raises ProviderError, also when `timeout` has passed."""
+    """Ask the provider through the best door it has.
+
+    Raises ProviderError and nothing else: also when `timeout` has passed, for any other error of the provider's, and
+    for an answer that is none.
+    """
     try:
-        async with asyncio.timeout(request.timeout):
-            return await _ask(provider, request.as_kwargs())
+        async with asyncio.timeout(request.timeout) as limit:
+            answer = await contained(_ask(provider, request.as_kwargs()))
+    except ProviderError:
+        raise
+    except Exception as exc:
+        raise _translated(exc, request if isinstance(exc, TimeoutError) and limit.expired() else None) from exc
+    return _checked(provider, answer)
+
+
+async def astream_call(provider: Provider, request: ProviderRequest, on_text: OnText) -> Completion:
+    """Ask as `acall` does, and let `on_text` hear the text while it comes; `timeout` is for the whole answer.
+
+    A provider that cannot stream gives its text as one piece. Raises ProviderError, and what `on_text` raises.
+    """
+    if not hasattr(provider, "astream") and not hasattr(provider, "stream"):
+        answer, usage = await acall(provider, request)
+        if answer.content:
+            await on_text(answer.content)
+        return answer, usage
+    try:
+        async with asyncio.timeout(request.timeout) as limit:
+            return await _heard(provider, request, on_text)
     except TimeoutError as exc:
-        raise ProviderError(f"no answer within {request.timeout} seconds") from exc
+        if not limit.expired():
+            raise
+        raise _translated(exc, request) from exc
+
+
+async def pieces(provider: Provider, request: ProviderRequest) -> AsyncGenerator[StreamItem, None]:
+    """What a provider that streams yields, without a time limit. Raises ProviderError and nothing else."""
+    door: Any = provider
+    try:
+        kwargs = request.as_kwargs()
+        stream = door.astream(**kwargs) if hasattr(door, "astream") else _threaded(lambda: door.stream(**kwargs))
+        async with _closing(stream):
+            while (item := await contained(anext(stream, _END))) is not _END:
+                yield _known(item)
+    except ProviderError:
+        raise
+    except Exception as exc:
+        raise _translated(exc) from exc
+
+
+async def _heard(provider: Provider, request: ProviderRequest, on_text: OnText) -> Completion:
+    items = []
+    async with aclosing(pieces(provider, request)) as stream:
+        async for item in stream:
+            items.append(item)
+            if isinstance(item, str) and item:
+                await on_text(item)
+    return joined(items)
 
 
 async def _ask(provider: Provider, kwargs: dict[str, Any]) -> Completion:
@@ -169,12 +230,73 @@ async def _ask(provider: Provider, kwargs: dict[str, Any]) -> Completion:
         return joined([item async for item in door.astream(**kwargs)])
     if hasattr(door, "stream"):
         return joined(await in_thread(lambda: list(door.stream(**kwargs))))
-    raise TypeError(f"{provider!r} is no provider: give it complete, acomplete, stream or astream")
+    raise ProviderConfigurationError(f"{provider!r} is no provider: give it complete, acomplete, stream or astream")
+
+
+@asynccontextmanager
+async def _closing(stream: AsyncIterator[StreamItem]) -> AsyncIterator[None]:
+    """Not every iterator can be closed; one that can is, so that its connection does not outlive the answer."""
+    try:
+        yield
+    finally:
+        if hasattr(stream, "aclose"):
+            await stream.aclose()
+
+
+async def _threaded(stream: Callable[[], Iterator[StreamItem]]) -> AsyncGenerator[StreamItem, None]:
+    """A blocking stream, read in a thread; once nobody listens it is read no further than its next piece."""
+    loop, queue = asyncio.get_running_loop(), asyncio.Queue[Any]()
+    left = threading.Event()
+
+    def read() -> None:
+        for item in stream():
+            if left.is_set():
+                return
+            loop.call_soon_threadsafe(queue.put_nowait, item)
+
+    def ended(work: asyncio.Future[None]) -> None:
+        if not work.cancelled():
+            work.exception()  # seen, also when nobody listens any more
+        queue.put_nowait(_END)
+
+    work = asyncio.ensure_future(in_thread(read))
+    work.add_done_callback(ended)
+    try:
+        while (item := await queue.get()) is not _END:
+            yield item
+        await work
+    finally:
+        left.set()
+        work.cancel()
+
+
+def _translated(error: Exception, late: ProviderRequest | None = None) -> ProviderError:
+    """Somebody else's error as ours, without what it may have repeated of a key; `late`: its time was up."""
+    if late is not None:
+        return ProviderError(f"no answer within {late.timeout} seconds")
+    return ProviderError(reason(error))
+
+
+def _checked(provider: Provider, answer: Any) -> Completion:
+    """The answer, if it is one; a provider that does not count may give None for the usage."""
+    match answer:
+        case (Message(content=str()) as message, UsageStats() as usage):
+            return message, usage
+        case (Message(content=str()) as message, None):
+            return message, UsageStats()
+    kind = type(provider).__name__
+    raise ProviderError(f"{kind} gave {type(answer).__name__!r} for an answer: return (Message, UsageStats)")
+
+
+def _known(item: Any) -> StreamItem:
+    if isinstance(item, str | ToolCall | UsageStats):
+        return item
+    raise ProviderError(f"a stream gave {type(item).__name__!r}: yield text, ToolCall and UsageStats")
 
 
 def joined(items: Iterable[StreamItem]) -> Completion:
-    """The pieces of a stream as one answer."""
-    parts = list(items)
+    """The pieces of a stream as one answer. Raises ProviderError for a piece that is none."""
+    parts = [_known(item) for item in items]
     text = "".join(part for part in parts if isinstance(part, str))
     calls = tuple(part for part in parts if isinstance(part, ToolCall))
     usage = sum((part for part in parts if isinstance(part, UsageStats)), UsageStats())
