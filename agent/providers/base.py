@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Protocol, cast, runtime_checkable
 
@@ -149,7 +149,9 @@ class StreamsAsync(Protocol):
         ...
 
 
-#: Any one of the four methods is enough.
+#: Any one of the four methods is enough. A provider may say more of itself: `name`; `default_model`; whether it
+#: `supports_response_format` (no, unless it says so) and `supports_tools` (yes, unless it says no); and that it
+#: `keeps_time`, because it asks others and gives each of them the request's whole timeout.
 Provider = CompletesAsync | Completes | StreamsAsync | Streams
 
 
@@ -167,57 +169,74 @@ async def acall(provider: Provider, request: ProviderRequest) -> Completion:
     for an answer that is none.
     """
     try:
-        async with asyncio.timeout(request.timeout) as limit:
+        async with asyncio.timeout(_seconds(provider, request)) as limit:
             answer = await contained(_ask(provider, request.as_kwargs()))
     except ProviderError:
         raise
     except Exception as exc:
-        raise _translated(exc, request if isinstance(exc, TimeoutError) and limit.expired() else None) from exc
+        raise _late(request) if limit.expired() else ProviderError(reason(exc)) from exc
     return _checked(provider, answer)
 
 
 async def astream_call(provider: Provider, request: ProviderRequest, on_text: OnText) -> Completion:
     """Ask as `acall` does, and let `on_text` hear the text while it comes; `timeout` is for the whole answer.
 
-    A provider that cannot stream gives its text as one piece. Raises ProviderError, and what `on_text` raises.
+    A provider that cannot stream gives its text as one piece. Raises ProviderError, which is not `retryable` once
+    something was heard: it cannot be unsaid. What `on_text` raises is raised.
     """
-    if not hasattr(provider, "astream") and not hasattr(provider, "stream"):
-        answer, usage = await acall(provider, request)
-        if answer.content:
-            await on_text(answer.content)
-        return answer, usage
-    try:
-        async with asyncio.timeout(request.timeout) as limit:
-            return await _heard(provider, request, on_text)
-    except TimeoutError as exc:
-        if not limit.expired():
-            raise
-        raise _translated(exc, request) from exc
+    if _streams(provider):
+        return await _heard(provider, request, on_text)
+    answer, usage = await acall(provider, request)
+    if answer.content:
+        await on_text(answer.content)
+    return answer, usage
 
 
 async def pieces(provider: Provider, request: ProviderRequest) -> AsyncGenerator[StreamItem, None]:
-    """What a provider that streams yields, without a time limit. Raises ProviderError and nothing else."""
-    door: Any = provider
+    """What `astream_call` hears, tool calls and usage included. Raises ProviderError and nothing else."""
+    if not _streams(provider):
+        answer, usage = await acall(provider, request)
+        for item in (*([answer.content] if answer.content else ()), *answer.tool_calls, usage):
+            yield item
+        return
+    seconds = _seconds(provider, request)
+    deadline = None if seconds is None else asyncio.get_running_loop().time() + seconds
     try:
-        kwargs = request.as_kwargs()
-        stream = door.astream(**kwargs) if hasattr(door, "astream") else _threaded(lambda: door.stream(**kwargs))
-        async with _closing(stream):
-            while (item := await contained(anext(stream, _END))) is not _END:
+        async with _opened(provider, request.as_kwargs()) as stream:
+            while (item := await _next(stream, request, deadline)) is not _END:
                 yield _known(item)
     except ProviderError:
         raise
     except Exception as exc:
-        raise _translated(exc) from exc
+        raise ProviderError(reason(exc)) from exc
 
 
 async def _heard(provider: Provider, request: ProviderRequest, on_text: OnText) -> Completion:
     items = []
-    async with aclosing(pieces(provider, request)) as stream:
-        async for item in stream:
-            items.append(item)
-            if isinstance(item, str) and item:
-                await on_text(item)
+    stream = pieces(provider, request)
+    try:
+        async with aclosing(stream):
+            async for item in stream:
+                items.append(item)
+                if isinstance(item, str) and item:
+                    await on_text(item)
+    except ProviderError as exc:
+        exc.retryable = exc.retryable and not any(isinstance(item, str) for item in items)
+        raise
     return joined(items)
+
+
+async def _next(stream: AsyncIterator[StreamItem], request: ProviderRequest, deadline: float | None) -> Any:
+    """The next piece, _END after the last. Each is waited for by itself: a limit around a `yield` would hit whoever
+    listens.
+    """
+    try:
+        async with asyncio.timeout_at(deadline) as limit:
+            return await contained(anext(stream, _END))
+    except TimeoutError as exc:
+        if not limit.expired():
+            raise
+        raise _late(request) from exc
 
 
 async def _ask(provider: Provider, kwargs: dict[str, Any]) -> Completion:
@@ -234,13 +253,16 @@ async def _ask(provider: Provider, kwargs: dict[str, Any]) -> Completion:
 
 
 @asynccontextmanager
-async def _closing(stream: AsyncIterator[StreamItem]) -> AsyncIterator[None]:
-    """Not every iterator can be closed; one that can is, so that its connection does not outlive the answer."""
+async def _opened(provider: Provider, kwargs: dict[str, Any]) -> AsyncIterator[AsyncIterator[StreamItem]]:
+    """The provider's stream. It is closed, where it can be, so that no connection outlives the answer."""
+    door: Any = provider
+    stream = door.astream(**kwargs) if hasattr(door, "astream") else _threaded(lambda: door.stream(**kwargs))
     try:
-        yield
+        yield stream
     finally:
         if hasattr(stream, "aclose"):
-            await stream.aclose()
+            with suppress(Exception):  # the answer is whole, or its error is on its way
+                await stream.aclose()
 
 
 async def _threaded(stream: Callable[[], Iterator[StreamItem]]) -> AsyncGenerator[StreamItem, None]:
@@ -270,11 +292,17 @@ async def _threaded(stream: Callable[[], Iterator[StreamItem]]) -> AsyncGenerato
         work.cancel()
 
 
-def _translated(error: Exception, late: ProviderRequest | None = None) -> ProviderError:
-    """Somebody else's error as ours, without what it may have repeated of a key; `late`: its time was up."""
-    if late is not None:
-        return ProviderError(f"no answer within {late.timeout} seconds")
-    return ProviderError(reason(error))
+def _streams(provider: Provider) -> bool:
+    return hasattr(provider, "astream") or hasattr(provider, "stream")
+
+
+def _seconds(provider: Provider, request: ProviderRequest) -> float | None:
+    """For how long to wait; for ever where the provider asks others, and sees to it that each keeps the time."""
+    return None if getattr(provider, "keeps_time", False) else request.timeout
+
+
+def _late(request: ProviderRequest) -> ProviderError:
+    return ProviderError(f"no answer within {request.timeout} seconds")
 
 
 def _checked(provider: Provider, answer: Any) -> Completion:
