@@ -8,12 +8,15 @@ ProviderError
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+import threading
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Protocol, cast, runtime_checkable
 
 from agent.messages import Message, Role, ToolCall, UsageStats
-from workers.offload import in_thread
+from agent.providers.reason import reason
+from workers.offload import contained, in_thread
 
 
 class ProviderError(Exception):
@@ -146,17 +149,94 @@ class StreamsAsync(Protocol):
         ...
 
 
-#: Any one of the four methods is enough.
+#: Any one of the four methods is enough. A provider may say more of itself: `name`; `default_model`; whether it
+#: `supports_response_format` (no, unless it says so) and `supports_tools` (yes, unless it says no); and that it
+#: `keeps_time`, because it asks others and gives each of them the request's whole timeout.
 Provider = CompletesAsync | Completes | StreamsAsync | Streams
 
 
+#: What follows the last piece of a stream: a faulty one may yield anything else.
+_END = object()
+
+#: Hears each piece of text of an answer as it comes.
+OnText = Callable[[str], Awaitable[None]]
+
+
 async def acall(provider: Provider, request: ProviderRequest) -> Completion:
-    """Ask the provider through the best door it has. Raises ProviderError, also when `timeout` has passed."""
+    """Ask the provider through the best door it has.
+
+    Raises ProviderError and nothing else: also when `timeout` has passed, for any other error of the provider's, and
+    for an answer that is none.
+    """
     try:
-        async with asyncio.timeout(request.timeout):
-            return await _ask(provider, request.as_kwargs())
+        async with asyncio.timeout(_seconds(provider, request)) as limit:
+            answer = await contained(_ask(provider, request.as_kwargs()))
+    except ProviderError:
+        raise
+    except Exception as exc:
+        raise _late(request) if limit.expired() else ProviderError(reason(exc)) from exc
+    return _checked(provider, answer)
+
+
+async def astream_call(provider: Provider, request: ProviderRequest, on_text: OnText) -> Completion:
+    """Ask as `acall` does, and let `on_text` hear the text while it comes; `timeout` is for the whole answer.
+
+    A provider that cannot stream gives its text as one piece. Raises ProviderError, which is not `retryable` once
+    something was heard: it cannot be unsaid. What `on_text` raises is raised.
+    """
+    if _streams(provider):
+        return await _heard(provider, request, on_text)
+    answer, usage = await acall(provider, request)
+    if answer.content:
+        await on_text(answer.content)
+    return answer, usage
+
+
+async def pieces(provider: Provider, request: ProviderRequest) -> AsyncGenerator[StreamItem, None]:
+    """What `astream_call` hears, tool calls and usage included. Raises ProviderError and nothing else."""
+    if not _streams(provider):
+        answer, usage = await acall(provider, request)
+        for item in (*([answer.content] if answer.content else ()), *answer.tool_calls, usage):
+            yield item
+        return
+    seconds = _seconds(provider, request)
+    deadline = None if seconds is None else asyncio.get_running_loop().time() + seconds
+    try:
+        async with _opened(provider, request.as_kwargs()) as stream:
+            while (item := await _next(stream, request, deadline)) is not _END:
+                yield _known(item)
+    except ProviderError:
+        raise
+    except Exception as exc:
+        raise ProviderError(reason(exc)) from exc
+
+
+async def _heard(provider: Provider, request: ProviderRequest, on_text: OnText) -> Completion:
+    items = []
+    stream = pieces(provider, request)
+    try:
+        async with aclosing(stream):
+            async for item in stream:
+                items.append(item)
+                if isinstance(item, str) and item:
+                    await on_text(item)
+    except ProviderError as exc:
+        exc.retryable = exc.retryable and not any(isinstance(item, str) for item in items)
+        raise
+    return joined(items)
+
+
+async def _next(stream: AsyncIterator[StreamItem], request: ProviderRequest, deadline: float | None) -> Any:
+    """The next piece, _END after the last. Each is waited for by itself: a limit around a `yield` would hit whoever
+    listens.
+    """
+    try:
+        async with asyncio.timeout_at(deadline) as limit:
+            return await contained(anext(stream, _END))
     except TimeoutError as exc:
-        raise ProviderError(f"no answer within {request.timeout} seconds") from exc
+        if not limit.expired():
+            raise
+        raise _late(request) from exc
 
 
 async def _ask(provider: Provider, kwargs: dict[str, Any]) -> Completion:
@@ -169,12 +249,82 @@ async def _ask(provider: Provider, kwargs: dict[str, Any]) -> Completion:
         return joined([item async for item in door.astream(**kwargs)])
     if hasattr(door, "stream"):
         return joined(await in_thread(lambda: list(door.stream(**kwargs))))
-    raise TypeError(f"{provider!r} is no provider: give it complete, acomplete, stream or astream")
+    raise ProviderConfigurationError(f"{provider!r} is no provider: give it complete, acomplete, stream or astream")
+
+
+@asynccontextmanager
+async def _opened(provider: Provider, kwargs: dict[str, Any]) -> AsyncIterator[AsyncIterator[StreamItem]]:
+    """The provider's stream. It is closed, where it can be, so that no connection outlives the answer."""
+    door: Any = provider
+    stream = door.astream(**kwargs) if hasattr(door, "astream") else _threaded(lambda: door.stream(**kwargs))
+    try:
+        yield stream
+    finally:
+        if hasattr(stream, "aclose"):
+            with suppress(Exception):  # the answer is whole, or its error is on its way
+                await stream.aclose()
+
+
+async def _threaded(stream: Callable[[], Iterator[StreamItem]]) -> AsyncGenerator[StreamItem, None]:
+    """A blocking stream, read in a thread; once nobody listens it is read no further than its next piece."""
+    loop, queue = asyncio.get_running_loop(), asyncio.Queue[Any]()
+    left = threading.Event()
+
+    def read() -> None:
+        for item in stream():
+            if left.is_set():
+                return
+            loop.call_soon_threadsafe(queue.put_nowait, item)
+
+    def ended(work: asyncio.Future[None]) -> None:
+        if not work.cancelled():
+            work.exception()  # seen, also when nobody listens any more
+        queue.put_nowait(_END)
+
+    work = asyncio.ensure_future(in_thread(read))
+    work.add_done_callback(ended)
+    try:
+        while (item := await queue.get()) is not _END:
+            yield item
+        await work
+    finally:
+        left.set()
+        work.cancel()
+
+
+def _streams(provider: Provider) -> bool:
+    return hasattr(provider, "astream") or hasattr(provider, "stream")
+
+
+def _seconds(provider: Provider, request: ProviderRequest) -> float | None:
+    """For how long to wait; for ever where the provider asks others, and sees to it that each keeps the time."""
+    return None if getattr(provider, "keeps_time", False) else request.timeout
+
+
+def _late(request: ProviderRequest) -> ProviderError:
+    return ProviderError(f"no answer within {request.timeout} seconds")
+
+
+def _checked(provider: Provider, answer: Any) -> Completion:
+    """The answer, if it is one; a provider that does not count may give None for the usage."""
+    match answer:
+        case (Message(content=str()) as message, UsageStats() as usage):
+            return message, usage
+        case (Message(content=str()) as message, None):
+            return message, UsageStats()
+    kind = type(provider).__name__
+    raise ProviderError(f"{kind} gave {type(answer).__name__!r} for an answer: return (Message, UsageStats)")
+
+
+def _known(item: Any) -> StreamItem:
+    if isinstance(item, str | ToolCall | UsageStats):
+        return item
+    raise ProviderError(f"a stream gave {type(item).__name__!r}: yield text, ToolCall and UsageStats")
 
 
 def joined(items: Iterable[StreamItem]) -> Completion:
-    """The pieces of a stream as one answer."""
-    parts = list(items)
+    """The pieces of a stream as one answer. Raises ProviderError for a piece that is none."""
+    parts = [_known(item) for item in items]
     text = "".join(part for part in parts if isinstance(part, str))
     calls = tuple(part for part in parts if isinstance(part, ToolCall))
     usage = sum((part for part in parts if isinstance(part, UsageStats)), UsageStats())

@@ -118,7 +118,7 @@ def test_the_result_is_fenced_for_its_summariser():
         (Summariser(""), "EmptySummary"),
         (Summariser(" \n"), "EmptySummary"),
         (Summariser(ProviderError("404")), "ProviderError"),
-        (Summariser(ZeroDivisionError()), "ZeroDivisionError"),
+        (Summariser(ZeroDivisionError()), "ProviderError"),
         (Summariser("40 rows of which the fir", tokens=256), "SummaryCutOff"),
     ],
 )

@@ -17,6 +17,7 @@ from agent import (
     UsageStats,
     tool,
 )
+from agent.journal import NoJournal
 
 
 @tool
@@ -79,10 +80,11 @@ def test_the_model_hears_what_went_wrong(call, told):
 
 
 def test_provider_errors_are_retried_with_growing_pauses():
-    """Backoff grows with the attempt, and a rate limit adds its cooldown."""
+    """Backoff grows with the attempt, a rate limit adds its cooldown, and chance up to a quarter."""
     agent = agent_with([ProviderError("down"), ProviderError("429 rate limit"), "back"])
     assert agent.run("go").content == "back"
-    assert agent.naps == [1.0, 12.0]
+    first, second = agent.naps
+    assert (1.0 <= first <= 1.25, 12.0 <= second <= 15.0) == (True, True)
 
 
 def test_last_provider_error_becomes_the_content():
@@ -212,11 +214,22 @@ def test_agent_without_memory_forgets():
 
 
 def test_crashed_run_leaves_no_trace_in_memory():
-    """A bug in the provider is raised, and the memory keeps whole exchanges only."""
+    """What the journal raises is raised, and the memory keeps whole exchanges only."""
+
+    class Lost(NoJournal):
+        async def recall(self):
+            raise ZeroDivisionError
+
     memory = ConversationMemory()
     with pytest.raises(ZeroDivisionError):
-        agent_with([ECHO, ZeroDivisionError()]).run("go", memory=memory)
+        asyncio.run(agent_with([ECHO]).arun("go", memory=memory, journal=Lost()))
     assert memory.get_history() == []
+
+
+def test_bug_in_the_provider_is_told_instead_of_raised():
+    """Whatever somebody else's code raises, the run has a result."""
+    result = agent_with([ECHO, KeyError("choices")], max_retries=0).run("go")
+    assert (result.content, result.stop_reason) == ("Provider error: KeyError: 'choices'", "provider_error")
 
 
 def test_selector_narrows_what_can_be_called():
@@ -276,8 +289,8 @@ def test_streamed_tool_call_is_run():
 
 def test_thing_without_any_method_is_no_provider():
     """The mistake is named."""
-    with pytest.raises(TypeError, match="no provider"):
-        Agent([], object()).run("go")
+    result = Agent([], object()).run("go")
+    assert (result.stop_reason, "give it complete, acomplete" in result.content) == ("provider_error", True)
 
 
 def test_two_tools_of_one_name_are_refused():

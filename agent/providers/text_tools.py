@@ -1,0 +1,119 @@
+"""TextToolProvider: lets a model without native tool calls use tools, by way of text."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from contextlib import aclosing
+from dataclasses import replace
+from typing import Any
+
+from agent.messages import Message, Role, ToolCall
+from agent.parser import ToolCallParser
+from agent.prompt import MARKER, PromptBuilder
+from agent.providers.base import Completion, Provider, ProviderRequest, StreamItem, acall, pieces
+from agent.providers.fallback import name_of
+from agent.tools.fence import fenced
+
+
+def _new_id() -> str:
+    return f"call_{uuid.uuid4().hex[:16]}"
+
+
+class TextToolProvider:
+    """Speaks for another provider: tools go into the system prompt, calls and their results are written as text, and
+    what the model writes as a call becomes one. Lives as long as its agent, and holds nothing of any run.
+
+    A native format of answers is not offered: it would leave the model no words for a call.
+    """
+
+    supports_tools = True
+    supports_response_format = False
+
+    def __init__(
+        self, provider: Provider, parser: ToolCallParser | None = None, *, new_id: Callable[[], str] = _new_id
+    ) -> None:
+        self.provider = provider
+        self.name = name_of(provider)
+        self.default_model: str | None = getattr(provider, "default_model", None)
+        self.keeps_time = bool(getattr(provider, "keeps_time", False))
+        self._parser = parser or ToolCallParser()
+        self._new_id = new_id
+
+    async def acomplete(self, **request: Any) -> Completion:
+        """The answer, with what is a call in it taken out of the text. Raises ProviderError."""
+        asked = ProviderRequest(**request)
+        answer, usage = await acall(self.provider, in_text(asked))
+        if not asked.tools:
+            return answer, usage
+        parsed = self._parser.parse(answer.content)
+        said = parsed.text.rstrip() if parsed.tool_calls else parsed.text
+        return replace(answer, content=said, tool_calls=(*answer.tool_calls, *self._named(parsed.tool_calls))), usage
+
+    async def astream(self, **request: Any) -> AsyncGenerator[StreamItem, None]:
+        """The pieces of the answer; text only as far as it cannot be the beginning of a call. Raises ProviderError."""
+        asked = ProviderRequest(**request)
+        text, told = "", 0
+        async with aclosing(pieces(self.provider, in_text(asked))) as stream:
+            async for item in stream:
+                if not isinstance(item, str) or not asked.tools:
+                    yield item
+                    continue
+                text += item
+                certain = self._parser.certain(text, told)
+                if certain > told:
+                    yield text[told:certain]
+                    told = certain
+        parsed = self._parser.parse(text)
+        said = parsed.text.rstrip() if parsed.tool_calls else parsed.text
+        if said[told:]:
+            yield said[told:]
+        for call in self._named(parsed.tool_calls):
+            yield call
+
+    def _named(self, calls: Iterable[ToolCall]) -> tuple[ToolCall, ...]:
+        return tuple(replace(call, id=self._new_id()) for call in calls)
+
+
+def in_text(request: ProviderRequest) -> ProviderRequest:
+    """The request for a model that knows no tools."""
+    return replace(
+        request,
+        system_prompt=PromptBuilder(request.system_prompt).build(request.tools),
+        messages=tuple(_written(request.messages)),
+        tools=(),
+        response_format=None,
+    )
+
+
+def _written(messages: Sequence[Message]) -> list[Message]:
+    """The transcript without calls and results; results that follow each other are one message, as vendors expect."""
+    written: list[Message] = []
+    after_result = False
+    for message in messages:
+        is_result = message.role is Role.TOOL
+        text = _as_text(message)
+        if is_result and after_result:
+            text = replace(
+                text, content=f"{written[-1].content}\n\n{text.content}", media=written[-1].media + text.media
+            )
+            written.pop()
+        written.append(text)
+        after_result = is_result
+    return written
+
+
+def _as_text(message: Message) -> Message:
+    if message.role is Role.TOOL:
+        content = f"The result of the tool {message.tool_name!r}:\n{fenced(message.content)}"
+        return Message(Role.USER, content, media=message.media)
+    if not message.tool_calls:
+        return message
+    said = [message.content] if message.content else []
+    return replace(message, content="\n\n".join([*said, *map(_call_text, message.tool_calls)]), tool_calls=())
+
+
+def _call_text(call: ToolCall) -> str:
+    payload = {"tool_name": call.tool_name, "parameters": call.parameters}
+    return f"{MARKER}\n{json.dumps(payload, ensure_ascii=False)}"

@@ -1,0 +1,103 @@
+"""Retry: who is not to be asked again is not, and everybody else after the pause that was promised."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from agent import AgentConfig, ProviderError
+from agent.providers.base import ProviderConfigurationError, RateLimitedError
+from agent.retry import JITTER, MAX_RETRY_AFTER_SECONDS, with_retries
+
+
+def retried(*outcomes, chance=0.0, **config):
+    """What retries over these outcomes come to, or the error, and the pauses."""
+    script, naps = iter(outcomes), []
+
+    async def attempt():
+        outcome = next(script)
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    async def nap(seconds):
+        naps.append(seconds)
+
+    try:
+        return asyncio.run(with_retries(attempt, AgentConfig(**config), nap, chance=lambda: chance)), naps
+    except ProviderError as exc:
+        return exc, naps
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ProviderConfigurationError("no key"),
+        ProviderError("bad key", retryable=False),
+        RateLimitedError("come back tomorrow", retry_after=MAX_RETRY_AFTER_SECONDS + 1),
+        RateLimitedError("never", retry_after=float("inf")),
+    ],
+)
+def test_an_error_that_waiting_cannot_help_fails_at_once(error):
+    """Neither the vendor nor the person is held up for nothing."""
+    assert retried(error, "back") == (error, [])
+
+
+def test_the_last_error_is_raised():
+    """Once max_retries are used up, and not before."""
+    errors = [ProviderError(str(number)) for number in range(3)]
+    assert retried(*errors) == (errors[2], [1.0, 2.0])
+
+
+def test_without_retries_there_is_one_attempt():
+    """max_retries=0 asks once."""
+    error = ProviderError("down")
+    assert retried(error, "back", max_retries=0) == (error, [])
+
+
+def test_an_error_of_our_own_is_not_retried():
+    """Only what a provider says is worth another attempt: the rest is a bug."""
+    with pytest.raises(KeyError):
+        retried(KeyError("bug"), "back")
+
+
+@pytest.mark.parametrize(
+    ("error", "pauses"),
+    [
+        (ProviderError("down"), [2.0, 4.0]),
+        (RateLimitedError("slow down"), [12.0, 24.0]),
+        (ProviderError("Rate Limit reached"), [12.0, 24.0]),
+        (ProviderError("HTTP 429"), [12.0, 24.0]),
+        (RateLimitedError("slow down", retry_after=7), [7.0, 7.0]),
+        (RateLimitedError("slow down", retry_after=0), [12.0, 24.0]),
+    ],
+)
+def test_pauses_are_those_of_the_seed_unless_the_vendor_says(error, pauses):
+    """Backoff and cooldown grow with the attempt; `Retry-After` takes their place."""
+    config = {"retry_backoff_seconds": 2.0, "rate_limit_cooldown_seconds": 10.0}
+    assert retried(error, error, "back", **config) == ("back", pauses)
+
+
+def test_chance_only_ever_makes_a_pause_longer():
+    """Nobody returns before the vendor's time, nor all at once."""
+    error = RateLimitedError("slow down", retry_after=8)
+    assert retried(error, "back", chance=1.0) == ("back", [8 * (1 + JITTER)])
+
+
+def test_each_retry_is_told_before_its_pause():
+    """An observer hears the attempt, the error and the seconds."""
+    told, error = [], ProviderError("down")
+
+    async def attempt():
+        if not told:
+            raise error
+
+    async def hear(*news):
+        told.append(news)
+
+    async def nap(seconds):
+        told.append(seconds)
+
+    asyncio.run(with_retries(attempt, AgentConfig(), nap, on_retry=hear, chance=lambda: 0.0))
+    assert told == [(1, error, 1.0), 1.0]
