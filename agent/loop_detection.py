@@ -14,6 +14,8 @@ from agent.messages import ToolCall
 #: What to do after a round: nothing, tell the model (`NUDGE`), or end the run.
 LoopVerdict = Literal["", "nudge", "stop"]
 
+LoopKind = Literal["", "repeated_round", "alternating_rounds"]
+
 #: Told to the model once per loop, before the run is ended for it.
 NUDGE = (
     "[Note of the platform, not of the user: you have made the same tool calls several times, and they gave the same "
@@ -23,6 +25,8 @@ NUDGE = (
 
 #: Rounds of the circles that are looked for: one round again and again, and two in turn.
 _PERIODS = (1, 2)
+#: What they are called, by the number of different rounds in them.
+_KINDS: tuple[LoopKind, ...] = ("", "repeated_round", "alternating_rounds")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +67,11 @@ class LoopWatch:
             return "stop"
         self._nudged.add(loop)
         return "nudge"
+
+    @property
+    def kind(self) -> LoopKind:
+        """Which circle the last round was part of, for observers."""
+        return _KINDS[len(self._loop())]
 
     def _loop(self) -> frozenset[str]:
         """The rounds that have repeated themselves up to now; none where there is no loop."""
