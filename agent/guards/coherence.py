@@ -26,6 +26,7 @@ COHERENCE_PROMPT = (
 MAX_REPLY_TOKENS, MAX_EXPLANATION_CHARS = 300, 300
 
 _FIRST_WORD = re.compile(r"\W*(yes|no)\b", re.IGNORECASE)
+_EITHER_WORD = re.compile(r"\b(?:yes|no)\b", re.IGNORECASE)
 _BLOCK = re.compile(r"\A```(?:json)?\s*(.*?)\s*```\Z", re.DOTALL)
 
 
@@ -111,9 +112,9 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _read_words(text: str) -> tuple[bool, str]:
-    """One that says the other word too, wherever, is not understood."""
+    """One that says the other word too, wherever, or goes on with JSON, is not understood."""
     first = _FIRST_WORD.match(text)
-    said = {word.lower() for word in re.findall(r"\b(?:yes|no|true|false)\b", text, re.IGNORECASE)}
-    if first is None or len(said) > 1:
+    said = {word.lower() for word in _EITHER_WORD.findall(text)}
+    if first is None or len(said) > 1 or "{" in text:
         raise NotUnderstood("neither yes nor no, or both")
-    return first[1].lower() == "yes", text[first.end() :].strip(" .,:;-\n")
+    return first[1].lower() == "yes", text[first.end() :].lstrip(" *.,:;-\n")

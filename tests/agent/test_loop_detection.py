@@ -79,3 +79,13 @@ def test_one_repeat_is_none() -> None:
     """A limit that stops every run is a mistake."""
     with pytest.raises(ValueError, match="use 2 or more"):
         LoopDetector(max_repeats=1)
+
+
+def test_observers_hear_which_circle_it_is() -> None:
+    """While it goes on."""
+    watch = LoopDetector().watch()
+    kinds = []
+    for letters in ("aaa", "b", "ababab"):
+        rounds(watch, letters)
+        kinds.append(watch.kind)
+    assert kinds == ["repeated_round", "", "alternating_rounds"]
