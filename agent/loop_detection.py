@@ -23,6 +23,8 @@ NUDGE = (
     "user for what is missing.]"
 )
 
+#: Arguments come from models as JSON; what a program put there instead is told apart by its words for itself.
+_spell = json.JSONEncoder(sort_keys=True, default=repr).encode
 #: Rounds of the circles that are looked for: one round again and again, and two in turn.
 _PERIODS = (1, 2)
 #: What they are called, by the number of different rounds in them.
@@ -75,19 +77,15 @@ class LoopWatch:
 
     def _loop(self) -> frozenset[str]:
         """The rounds that have repeated themselves up to now; none where there is no loop."""
+        rounds = list(self._rounds)
         for period in _PERIODS:
-            tail = list(self._rounds)[-period * self._max_repeats :]
-            if len(tail) == period * self._max_repeats and tail == tail[:period] * self._max_repeats:
-                return frozenset(tail)
+            size = period * self._max_repeats
+            if len(rounds) >= size and rounds[-size:] == rounds[-period:] * self._max_repeats:
+                return frozenset(rounds[-period:])
         return frozenset()
 
 
 def _digest(calls: Sequence[ToolCall], results: Sequence[str]) -> str:
     """A long result is not kept for being compared."""
-    pairs = sorted([_canonical(call), result] for call, result in zip(calls, results, strict=True))
-    return hashlib.sha256(json.dumps(pairs).encode()).hexdigest()
-
-
-def _canonical(call: ToolCall) -> str:
-    """Arguments come from models as JSON; what a program put there instead is told apart by its words for itself."""
-    return json.dumps([call.tool_name, call.parameters], sort_keys=True, default=repr)
+    pairs = sorted([_spell([call.tool_name, call.parameters]), said] for call, said in zip(calls, results, strict=True))
+    return hashlib.sha256(_spell(pairs).encode()).hexdigest()

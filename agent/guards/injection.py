@@ -15,9 +15,9 @@ class InjectionGuardrail(Guardrail):
     blocking = False
 
     def __init__(self, *, action: GuardrailAction = GuardrailAction.BLOCK) -> None:
-        if action is GuardrailAction.REWRITE:
+        if action == GuardrailAction.REWRITE:
             raise ValueError("an InjectionGuardrail rewrites nothing: use BLOCK or WARN")
-        self.action = action
+        self.action = GuardrailAction(action)
 
     def check(self, content: str) -> GuardrailResult:
         """The reason names kinds of suspicion."""

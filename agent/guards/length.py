@@ -16,9 +16,9 @@ class LengthGuardrail(Guardrail):
     ) -> None:
         if max_chars is not None and max_chars < max(min_chars, 1):
             raise ValueError(f"max_chars={max_chars!r} lets no text through: use {max(min_chars, 1)} or more")
-        if min_chars and action is GuardrailAction.REWRITE:
+        if min_chars and action == GuardrailAction.REWRITE:
             raise ValueError(f"min_chars={min_chars!r} cannot be had by rewriting: use BLOCK or WARN")
-        self.action = action
+        self.action = GuardrailAction(action)
         self._max_chars = max_chars
         self._min_chars = min_chars
 

@@ -23,7 +23,7 @@ class PatternGuardrail(Guardrail):
     def __init__(
         self, patterns: Iterable[str | re.Pattern[str]], action: GuardrailAction = GuardrailAction.BLOCK
     ) -> None:
-        self.action = action
+        self.action = GuardrailAction(action)
         self._patterns = [re.compile(pattern) for pattern in _several(patterns)]
         for pattern in self._patterns:
             if pattern.search(""):

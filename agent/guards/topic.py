@@ -25,9 +25,9 @@ class TopicGuardrail(Guardrail):
         several = [] if isinstance(deny, str) else [_folded(word) for word in deny]
         if not several or not all(several):
             raise ValueError(f"deny={deny!r} is no list of words: give at least one, none of them empty")
-        if action is GuardrailAction.REWRITE:
+        if action == GuardrailAction.REWRITE:
             raise ValueError("a TopicGuardrail rewrites nothing: use BLOCK or WARN, or a PatternGuardrail")
-        self.action = action
+        self.action = GuardrailAction(action)
         self._deny = several
 
     def check(self, content: str) -> GuardrailResult:
