@@ -196,6 +196,18 @@ class Texts:
         """Each worker that tried this turn died, so it is not tried again; nobody knows how far it came."""
         return self._say("interrupted_before")
 
+    def budget_spent(self) -> str:
+        """The run, the conversation or the day has used up what it may spend on models."""
+        return self._say("budget_spent")
+
+    def refused(self) -> str:
+        """A guardrail stopped the question or the answer; why is for the operator."""
+        return self._say("refused")
+
+    def in_circles(self) -> str:
+        """The run made the same calls again and again."""
+        return self._say("in_circles")
+
     def stopped(self) -> str:
         """The running work and the messages waiting behind it were let go."""
         return self._say("stopped")

@@ -1,0 +1,31 @@
+"""Endings: each way to end a run politely has words."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+import pytest
+
+from agent.endings import Ending, ending_words
+from pending.texts import speak
+
+
+def test_every_ending_has_words_of_its_own() -> None:
+    """One sentence or two."""
+    words = [ending_words(reason) for reason in get_args(Ending)]
+    assert len(set(words)) == len(words) == 4
+    assert all(10 < len(said) <= 120 for said in words)
+
+
+def test_channels_say_the_same() -> None:
+    """English is one language of theirs; being stopped has its own words there."""
+    texts = speak("en")
+    assert ending_words("budget_spent") == texts.budget_spent()
+    assert ending_words("refused") == texts.refused()
+    assert ending_words("loop_detected") == texts.in_circles()
+
+
+def test_unknown_ending() -> None:
+    """It is named, with those there are."""
+    with pytest.raises(ValueError, match=r"'bored'; known: .*'budget_spent'"):
+        ending_words("bored")  # type: ignore[arg-type]

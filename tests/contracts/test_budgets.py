@@ -1,0 +1,209 @@
+"""Budgets: what is spent is counted, per conversation and for all of them, and a limit that is reached refuses."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from redis import Redis
+
+from agent.budget import Budget, BudgetLimits, MemoryBudget, Refusal, RunBudget, book_in, refusal_of
+from agent.messages import UsageStats
+from agent.redis_budget import RedisBudget
+
+DAY = 86_400.0
+NOON = 1_700_000_000 // DAY * DAY + DAY / 2
+
+Make = Callable[[BudgetLimits], Budget]
+
+
+class Clock:
+    """Noon, until somebody sets it."""
+
+    now = NOON
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    """The time of both kinds."""
+    return Clock()
+
+
+@pytest.fixture(params=["memory", "redis"])
+def make(request, clock: Clock) -> Make:
+    """Makes a budget of either kind."""
+    if request.param == "memory":
+        return lambda limits: MemoryBudget(limits, clock=clock)
+    client = request.getfixturevalue("redis_client")
+    return lambda limits: RedisBudget(client, limits, clock=clock)
+
+
+def used(tokens: int = 0, cost: float = 0.0) -> UsageStats:
+    """What a call has used."""
+    return UsageStats(total_tokens=tokens, cost_usd=cost)
+
+
+def spend(budget: Budget, scope: str, *several: UsageStats) -> Refusal | None:
+    """Book them, then ask."""
+
+    async def main() -> Refusal | None:
+        for usage in several:
+            await budget.book(scope, usage)
+        return await budget.refusal(scope)
+
+    return asyncio.run(main())
+
+
+def ask(budget: Budget, scope: str) -> Refusal | None:
+    """Only ask."""
+    return spend(budget, scope)
+
+
+def test_conversation_that_reached_its_tokens_is_refused(make: Make) -> None:
+    """At the limit, not before; and told how much it was."""
+    budget = make(BudgetLimits(conversation_tokens=100))
+    assert spend(budget, "ana", used(99, 0.5)) is None
+    assert spend(budget, "ana", used(1, 0.25)) == Refusal("conversation", 100, 0.75)
+
+
+def test_conversation_that_reached_its_dollars_is_refused(make: Make) -> None:
+    """Sums are exact: ten times ten cents are a dollar."""
+    budget = make(BudgetLimits(conversation_usd=1.0))
+    assert spend(budget, "ana", *[used(cost=0.1)] * 9) is None
+    assert spend(budget, "ana", used(cost=0.1)) == Refusal("conversation", 0, 1.0)
+
+
+def test_conversations_do_not_pay_for_each_other(make: Make) -> None:
+    """Until the limit of all is reached."""
+    budget = make(BudgetLimits(conversation_tokens=100, day_tokens=150))
+    assert spend(budget, "ana", used(100)) is not None
+    assert spend(budget, "bob", used(49)) is None
+    assert spend(budget, "bob", used(1)) == Refusal("day", 150, 0.0)
+    assert ask(budget, "cy") == Refusal("day", 150, 0.0)
+
+
+def test_dollars_of_all_are_limited(make: Make) -> None:
+    """Also for somebody who spent nothing."""
+    budget = make(BudgetLimits(day_usd=0.5))
+    assert spend(budget, "ana", used(7, 0.5)) == ask(budget, "bob") == Refusal("day", 7, 0.5)
+
+
+def test_next_day_begins_at_nothing(make: Make, clock: Clock) -> None:
+    """At midnight UTC, for a conversation and for all: nobody is locked out for good."""
+    budget = make(BudgetLimits(conversation_tokens=1, day_tokens=1))
+    clock.now = NOON + DAY / 2 - 1
+    assert spend(budget, "ana", used(5)) is not None
+    clock.now += 1
+    assert ask(budget, "ana") is None
+
+
+def test_without_limits_nobody_is_refused(make: Make) -> None:
+    """Whatever was spent."""
+    assert spend(make(BudgetLimits()), "ana", used(10**12, 10**6)) is None
+
+
+@pytest.mark.parametrize("odd", [used(-50), used(cost=-5), used(cost=float("nan")), used(cost=float("inf"))])
+def test_vendor_that_reports_nonsense_gives_nothing_back(make: Make, odd: UsageStats) -> None:
+    """What is below nothing, or no number, counts as nothing."""
+    budget = make(BudgetLimits(conversation_tokens=10, conversation_usd=1))
+    assert spend(budget, "ana", used(10, 1.0), odd) == Refusal("conversation", 10, 1.0)
+
+
+def test_usage_without_a_total_is_its_parts(make: Make) -> None:
+    """Some vendors report only those."""
+    parts = UsageStats(prompt_tokens=3, completion_tokens=4)
+    assert spend(make(BudgetLimits(day_tokens=7)), "ana", parts) == Refusal("day", 7, 0.0)
+
+
+def test_bookings_at_the_same_time_are_all_counted(make: Make) -> None:
+    """From threads with loops of their own."""
+    budget = make(BudgetLimits(conversation_tokens=1))
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda _: spend(budget, "ana", *[used(1, 0.000001)] * 25), range(4)))
+    assert ask(budget, "ana") == Refusal("conversation", 100, 0.0001)
+
+
+def test_any_text_is_a_name(make: Make) -> None:
+    """Names are somebody else's."""
+    budget = make(BudgetLimits(conversation_tokens=1))
+    assert spend(budget, "a:b\n\ud800" + "x" * 10_000, used(1)) is not None
+    assert ask(budget, "") is None
+
+
+def test_redis_keeps_no_name_and_nothing_for_good(redis_client: Redis, clock: Clock) -> None:
+    """Two keys a booking, gone after two days; an empty booking leaves none."""
+    budget = RedisBudget(redis_client, BudgetLimits(), clock=clock)
+    spend(budget, "+4915112345678", used())
+    assert redis_client.dbsize() == 0
+    spend(budget, "+4915112345678", used(3, 0.01))
+    keys = sorted(redis_client.scan_iter())
+    assert len(keys) == 2
+    assert all(str(key).startswith("sayso:budget:2023-11-14") and "4915" not in str(key) for key in keys)
+    assert all(0 < redis_client.ttl(key) <= 172_800 for key in keys)
+
+
+def test_two_processes_share_what_redis_counts(redis_client: Redis, clock: Clock) -> None:
+    """Each has a budget of its own over the same server."""
+    here, there = (RedisBudget(redis_client, BudgetLimits(day_tokens=4), clock=clock) for _ in range(2))
+    spend(here, "ana", used(2))
+    assert spend(there, "bob", used(2)) == Refusal("day", 4, 0.0)
+
+
+def test_each_question_is_one_round_trip(redis_client: Redis, clock: Clock, monkeypatch) -> None:
+    """A model call waits for it."""
+    sent: list[object] = []
+    connection = redis_client.connection_pool.connection_class
+    send = connection.send_packed_command
+    monkeypatch.setattr(
+        connection, "send_packed_command", lambda self, *args, **kw: sent.append(args) or send(self, *args, **kw)
+    )
+    budget = RedisBudget(redis_client, BudgetLimits(), clock=clock)
+    ask(budget, "ana")  # which connects
+    sent.clear()
+    spend(budget, "ana", used(1))
+    assert len(sent) == 2
+
+
+def test_budget_that_cannot_be_asked_refuses_nobody(caplog) -> None:
+    """People are answered, and operators are warned: without a name, and without the server's own words."""
+    caplog.set_level(logging.WARNING)
+    budget = RedisBudget(Redis(unix_socket_path="/nonexistent/secret.sock"), BudgetLimits(day_tokens=1))
+
+    async def main() -> Refusal | None:
+        await book_in(budget, "ana", used(5))
+        return await refusal_of(budget, "ana")
+
+    assert asyncio.run(main()) is None
+    assert [record.message for record in caplog.records] == ["budget.not_booked", "budget.unknown"]
+    assert "secret" not in caplog.text
+
+
+def test_run_that_reached_its_limit_is_refused() -> None:
+    """Either limit is enough; without one nothing is."""
+    assert RunBudget(100, 1.0).refusal(used(99, 0.99)) is None
+    assert RunBudget(100, 1.0).refusal(used(100, 0.5)) == Refusal("run", 100, 0.5)
+    assert RunBudget(100, 1.0).refusal(used(1, 1.0)) == Refusal("run", 1, 1.0)
+    assert RunBudget().refusal(used(10**9, 10**9)) is None
+
+
+@pytest.mark.parametrize("value", [0, -1, float("nan"), float("inf")])
+def test_limit_that_is_none(value: float) -> None:
+    """It names itself and the cure."""
+    with pytest.raises(ValueError, match=r"day_usd=.* use a number above 0, or None"):
+        BudgetLimits(day_usd=value)
+    with pytest.raises(ValueError, match="max_total_tokens="):
+        RunBudget(max_total_tokens=value)  # type: ignore[arg-type]
+
+
+def test_clock_set_back_at_midnight_forgets_nothing(clock: Clock) -> None:
+    """In memory, where there is one day only."""
+    budget = MemoryBudget(BudgetLimits(day_tokens=1), clock=clock)
+    spend(budget, "ana", used(1))
+    clock.now -= DAY
+    assert ask(budget, "ana") is not None

@@ -1,0 +1,35 @@
+"""docs/guards.md: what it shows is run."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import agent.guards
+from agent.guards import Guardrail, GuardrailAction
+from pending.texts import catalogue
+
+PAGE = (Path(__file__).parents[2] / "docs" / "guards.md").read_text()
+
+
+def test_the_python_of_the_page_runs() -> None:
+    """One block after the other, with what they assert."""
+    names: dict[str, Any] = {}
+    blocks = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    for block in blocks:
+        exec(compile(block, "docs/guards.md", "exec"), names)
+    assert len(blocks) == 7
+
+
+def test_every_ready_guardrail_and_action_has_a_line() -> None:
+    """What nobody documents does not exist."""
+    ready = [name for name in agent.guards.__all__ if name.endswith("Guardrail") and name != Guardrail.__name__]
+    assert [name for name in ready if f"| `{name}(" not in PAGE] == []
+    assert [action.name for action in GuardrailAction if f"| `{action.name}` |" not in PAGE] == []
+
+
+def test_the_words_of_the_page_are_in_the_catalogues() -> None:
+    """By the names it gives them."""
+    named = re.findall(r"`(\w+)`", PAGE[PAGE.index("## What people read") :].split("```")[0])
+    assert {"budget_spent", "refused", "in_circles", "stopped"} <= catalogue("en").keys() & set(named)
