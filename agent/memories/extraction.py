@@ -10,6 +10,7 @@ from typing import Any
 from agent.messages import Message, Role, UsageStats
 from agent.providers.base import Provider, ProviderRequest, acall
 from agent.tools.fence import fenced
+from channels.types import storable
 
 log = logging.getLogger(__name__)
 
@@ -84,4 +85,6 @@ def text_of(value: Any) -> str:
 
 
 def _script(messages: Sequence[Message]) -> str:
-    return "\n".join(f"{message.role.value}: {message.content[:MAX_MESSAGE_CHARS]}" for message in messages)
+    """One JSON object a line: no words can pass for somebody else's."""
+    lines = ({"from": message.role.value, "text": message.content[:MAX_MESSAGE_CHARS]} for message in messages)
+    return "\n".join(storable(json.dumps(line, ensure_ascii=False)) for line in lines)
