@@ -1,0 +1,27 @@
+"""Scope: whose memory the current run reads and writes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+#: What `in_scope` was given. "" is a memory that is nobody's in particular; None: nobody has said whose run this is.
+memory_scope: ContextVar[str | None] = ContextVar("sayso_memory_scope", default=None)
+
+
+@contextmanager
+def in_scope(scope: str) -> Iterator[None]:
+    """What is remembered inside, also in tasks and threads started there, belongs to this scope."""
+    token = memory_scope.set(scope)
+    try:
+        yield
+    finally:
+        memory_scope.reset(token)
+
+
+def named(scope: str) -> str:
+    """The scope. Raises ValueError for an empty one, which would be everybody's."""
+    if not scope:
+        raise ValueError(f"scope={scope!r} is everybody's: name one, such as the id of a user and a conversation")
+    return scope

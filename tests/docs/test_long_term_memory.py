@@ -1,0 +1,43 @@
+"""docs/long_term_memory.md: what it shows is run, and every option has a line."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent.memories import EntityMemory, KnowledgeGraphMemory, KnowledgeMemory, entity, extraction, graph, notes_file
+
+PAGE = (Path(__file__).parents[2] / "docs" / "long_term_memory.md").read_text()
+#: Each block of code, and what the page says that it prints.
+SHOWN = re.findall(r"```python\n(.*?)```\n\n((?:    [^\n]*\n)+)", PAGE, re.DOTALL)
+
+
+def test_the_examples_of_the_page_print_what_it_says(capsys: pytest.CaptureFixture[str]) -> None:
+    """One after the other, to the letter."""
+    names: dict[str, Any] = {}
+    assert len(SHOWN) == 4
+    for code, printed in SHOWN:
+        exec(compile(code, "docs/long_term_memory.md", "exec"), names)
+        assert capsys.readouterr().out.splitlines() == [line[4:] for line in printed.splitlines()]
+
+
+@pytest.mark.parametrize("memory", [EntityMemory, KnowledgeGraphMemory, KnowledgeMemory])
+def test_every_option_has_a_line(memory: type) -> None:
+    """An option nobody documents does not exist; a clock is for tests."""
+    options = set(inspect.signature(memory).parameters) - {"clock"}
+    assert {option for option in options if f"{option}=" not in PAGE and f"`{option}`" not in PAGE} == set()
+
+
+def test_the_bounds_of_the_page_are_those_of_the_code() -> None:
+    """They cannot be others on paper."""
+    assert f"{extraction.MAX_MESSAGE_CHARS:,} characters of each" in PAGE
+    assert f"| things found at a time | {extraction.MAX_FOUND} |" in PAGE
+    bounds = f"{entity.NAME_CHARS} characters; {entity.VALUE_CHARS} characters; {entity.MAX_ATTRIBUTES} |"
+    assert bounds in PAGE
+    assert entity.MAX_CONTEXT_CHARS == graph.MAX_CONTEXT_CHARS
+    assert f"| a section | {entity.MAX_CONTEXT_CHARS:,} characters |" in PAGE
+    assert f"at most {notes_file.NOTE_CHARS} characters" in PAGE
