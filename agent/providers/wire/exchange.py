@@ -99,15 +99,20 @@ class Exchange:
         return cast("ModelSettings", settings)
 
     def _parameters(self) -> ModelRequestParameters:
-        first, *added = instructions(self.request.system_prompt, self.messages)
-        parts = [InstructionPart(content=first), *(InstructionPart(content=each, dynamic=True) for each in added)]
-        parameters = ModelRequestParameters(function_tools=self._tools(), instruction_parts=parts)
+        parameters = ModelRequestParameters(function_tools=self._tools(), instruction_parts=self._instructions())
         if self.request.response_format is None:
             return parameters
         parameters.output_mode = "native" if self._has_native_output() else "prompted"
         parameters.output_object = _output(self.request.response_format)
         parameters.allow_text_output = False
         return parameters
+
+    def _instructions(self) -> list[InstructionPart]:
+        """One system prompt. Only Anthropic is told where the part ends that it is to cache."""
+        first, *added = instructions(self.request.system_prompt, self.messages)
+        if self.api_format != "anthropic":
+            return [InstructionPart(content="\n\n".join([first, *added]))]
+        return [InstructionPart(content=first), *(InstructionPart(content=each, dynamic=True) for each in added)]
 
     def _has_native_output(self) -> bool:
         """Gemini's older models take a schema only where there are no tools; they are told it in words."""
