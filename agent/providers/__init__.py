@@ -1,18 +1,37 @@
-"""Providers: adapters to language models, some that need no network, and one of several."""
+"""Providers: adapters to language models, and some that need no network."""
 
-from agent.providers.base import Provider, ProviderError, ProviderRequest, acall
+from agent.providers.anthropic import AnthropicProvider
+from agent.providers.base import (
+    Provider,
+    ProviderConfigurationError,
+    ProviderError,
+    ProviderRequest,
+    RateLimitedError,
+    acall,
+)
 from agent.providers.fallback import FallbackProvider
+from agent.providers.gemini import GeminiProvider
 from agent.providers.offline import OfflineProvider
+from agent.providers.ollama import OllamaProvider
+from agent.providers.openai import OpenAIProvider
 from agent.providers.scripted import ScriptedProvider
 from agent.providers.stubs import LocalProvider
+from agent.providers.text_tools import TextToolProvider
 
 __all__ = [
+    "AnthropicProvider",
     "FallbackProvider",
+    "GeminiProvider",
     "LocalProvider",
     "OfflineProvider",
+    "OllamaProvider",
+    "OpenAIProvider",
     "Provider",
+    "ProviderConfigurationError",
     "ProviderError",
     "ProviderRequest",
+    "RateLimitedError",
     "ScriptedProvider",
+    "TextToolProvider",
     "acall",
 ]

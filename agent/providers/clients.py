@@ -1,0 +1,44 @@
+"""Clients: one connection pool to a vendor per event loop, for as long as that loop lives."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable
+from typing import Generic, TypeVar
+from weakref import WeakKeyDictionary
+
+T = TypeVar("T")
+
+
+class Clients(Generic[T]):
+    """Lives as long as its provider. A connection belongs to the loop it was opened in, and to no forked process."""
+
+    def __init__(self, make: Callable[[], T], close: Callable[[T], Awaitable[None]]) -> None:
+        self._make, self._close = make, close
+        self._by_loop: WeakKeyDictionary[asyncio.AbstractEventLoop, T] = WeakKeyDictionary()
+        self._pid = os.getpid()
+
+    def __len__(self) -> int:
+        return len(self._by_loop)
+
+    def get(self) -> T:
+        """The client of the running loop, made where there is none yet."""
+        self._forget_dead()
+        loop = asyncio.get_running_loop()
+        if loop not in self._by_loop:
+            self._by_loop[loop] = self._make()
+        return self._by_loop[loop]
+
+    async def aclose(self) -> None:
+        """Close the client of the running loop; the next `get` makes another."""
+        client = self._by_loop.pop(asyncio.get_running_loop(), None)
+        if client is not None:
+            await self._close(client)
+
+    def _forget_dead(self) -> None:
+        """A client holds on to its loop, so weak keys alone would keep both for ever."""
+        if self._pid != os.getpid():
+            self._pid, self._by_loop = os.getpid(), WeakKeyDictionary()
+        for loop in [each for each in self._by_loop if each.is_closed()]:
+            del self._by_loop[loop]

@@ -1,0 +1,146 @@
+"""Files: what a model is shown of the files in a transcript. What it cannot take is named in words, never dropped."""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+import subprocess
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+
+from agent.messages import Message, Role
+from agent.tools.fence import fenced, inert
+from channels.types import Media
+from workers.offload import in_thread, offload
+
+log = logging.getLogger(__name__)
+
+#: The bytes of a file, wherever they are kept.
+LoadMedia = Callable[[Media], bytes]
+
+#: Characters of a text file that a model is shown, and of a file's name.
+MAX_TEXT_CHARS, MAX_NAME_CHARS = 20_000, 80
+#: Seconds that a voice message may take to be converted.
+CONVERT_SECONDS = 20.0
+
+#: Text that is not called text/*.
+_TEXT_TYPES = frozenset(f"application/{kind}" for kind in ("json", "csv", "xml", "yaml", "x-yaml", "x-ndjson"))
+#: How else a type is spelled.
+_SPELLINGS = {
+    "image/jpg": "image/jpeg",
+    "audio/mp3": "audio/mpeg",
+    "audio/x-wav": "audio/wav",
+    "audio/wave": "audio/wav",
+    "audio/opus": "audio/ogg",
+    "application/ogg": "audio/ogg",
+}
+#: What voice is converted to, where a model hears that.
+_CONVERTED = "audio/mpeg"
+
+
+@dataclass(frozen=True, slots=True)
+class Binary:
+    """A file that is sent as it is."""
+
+    data: bytes
+    mime_type: str
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """A message, and its files as the model gets them: in words, or as they are."""
+
+    message: Message
+    files: tuple[str | Binary, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """Reads files for one request to a model that accepts these MIME types, up to so many bytes each."""
+
+    load: LoadMedia | None
+    accepts: Collection[str]
+    max_bytes: int
+
+    async def of(self, messages: Sequence[Message]) -> list[Shown]:
+        """Every message with its files. Nothing is raised: a file that cannot be had is named."""
+        return [Shown(each, tuple([await self._file(each, media) for media in each.media])) for each in messages]
+
+    async def _file(self, message: Message, media: Media) -> str | Binary:
+        if message.role is not Role.USER:  # it was made here, and its reader has it
+            return f"[file {_named(media)}]"
+        kind = _kind(media)
+        if not self._is_of_use(kind):
+            return _words(media, _cannot(kind))
+        data = await self._bytes(media)
+        if data is None:
+            return _words(media, "it could not be loaded")
+        if len(data) > self.max_bytes:
+            return _words(media, f"it has {len(data)} bytes, more than can be shown")
+        if _is_text(kind):
+            return _text(media, data)
+        return Binary(data, kind) if kind in self.accepts else await self._converted(media, data)
+
+    def _is_of_use(self, kind: str) -> bool:
+        return _is_text(kind) or kind in self.accepts or self._is_convertible(kind)
+
+    def _is_convertible(self, kind: str) -> bool:
+        return kind.startswith("audio/") and _CONVERTED in self.accepts and shutil.which("ffmpeg") is not None
+
+    async def _bytes(self, media: Media) -> bytes | None:
+        load = self.load
+        if load is None:
+            return None
+        try:
+            return await offload(lambda: load(media))
+        except Exception as exc:  # noqa: BLE001  # whoever keeps files may fail in any way, and the turn goes on
+            log.warning("provider.file_not_loaded reason=%s type=%s", type(exc).__name__, _kind(media))
+            return None
+
+    async def _converted(self, media: Media, data: bytes) -> str | Binary:
+        converted = await in_thread(lambda: as_mp3(data))
+        return Binary(converted, _CONVERTED) if converted else _words(media, _cannot("audio/"))
+
+
+def as_mp3(data: bytes) -> bytes | None:
+    """A sound as MP3; None where ffmpeg does not know it."""
+    command = ["ffmpeg", "-v", "quiet", "-i", "pipe:0", "-f", "mp3", "pipe:1"]
+    try:
+        done = subprocess.run(command, input=data, capture_output=True, timeout=CONVERT_SECONDS, check=True)  # noqa: S603
+    except (OSError, subprocess.SubprocessError) as exc:
+        log.warning("provider.voice_not_converted reason=%s", type(exc).__name__)
+        return None
+    return done.stdout or None
+
+
+def _kind(media: Media) -> str:
+    """The MIME type without parameters, in its usual spelling."""
+    kind = media.mime_type.partition(";")[0].strip().lower()
+    return _SPELLINGS.get(kind, kind)
+
+
+def _is_text(kind: str) -> bool:
+    return kind.startswith("text/") or kind in _TEXT_TYPES
+
+
+def _text(media: Media, data: bytes) -> str:
+    text = data.decode("utf-8", "replace")
+    cut = f", its first {MAX_TEXT_CHARS} of {len(text)} characters" if len(text) > MAX_TEXT_CHARS else ""
+    return f"[file {_named(media)}{cut}]\n{fenced(text[:MAX_TEXT_CHARS])}"
+
+
+def _cannot(kind: str) -> str:
+    if kind.startswith("audio/"):
+        return "it is sound, which you cannot hear: ask for text instead"
+    return "you cannot see files of this type"
+
+
+def _words(media: Media, why: str) -> str:
+    return f"[file {_named(media)} was sent, but {why}]"
+
+
+def _named(media: Media) -> str:
+    """Name and type, quoted: people choose a file's name, and must not speak through it."""
+    name = json.dumps(inert(media.filename)[:MAX_NAME_CHARS] or "without a name", ensure_ascii=False)
+    return f"{name} ({inert(_kind(media))[:MAX_NAME_CHARS]})".replace("[", "(").replace("]", ")")

@@ -1,0 +1,130 @@
+"""Errors: what goes wrong between us and a vendor, as our own, and whether to ask again can help."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from pydantic_ai.exceptions import (
+    ContentFilterError,
+    ModelAPIError,
+    ModelConnectionError,
+    ModelContextWindowExceededError,
+    ModelHTTPError,
+    ModelQuotaExceededError,
+    ModelRateLimitError,
+    ModelRequestRejectedError,
+    ModelRequestTimeout,
+    UnexpectedModelBehavior,
+    UserError,
+)
+
+from agent.providers.base import ProviderError, RateLimitedError
+
+#: Characters of a vendor's own words.
+MAX_REASON_CHARS = 200
+#: What a key looks like, also with its middle starred out, and an address that may have one in it.
+_SECRETS = re.compile(r"\b(?:sk|pk|rk|key|Bearer|AIza|xai|gsk)[-_ ]?[\w*.-]{6,}|\bhttps?://\S+")
+#: Statuses below 500 that mean "later", not "never".
+_LATER = frozenset({408, 409, 425})
+#: How vendors say that they will not talk about something.
+_FILTERS = ("content_filter", "content_policy_violation", "content management policy")
+
+
+@contextmanager
+def translated(provider: str, secrets: Sequence[str]) -> Iterator[None]:
+    """Raises what the vendor's library raises as ProviderError, without these secrets."""
+    try:
+        yield
+    except ProviderError:
+        raise
+    except Exception as exc:
+        raise _Translation(provider, secrets).of(exc) from exc
+
+
+def filtered(provider: str) -> ProviderError:
+    """For an answer that the vendor kept to itself."""
+    return ProviderError(f"{provider}: its content filter stopped the answer", retryable=False)
+
+
+class _Translation:
+    def __init__(self, provider: str, secrets: Sequence[str]) -> None:
+        self._provider, self._secrets = provider, [each for each in secrets if len(each) > 4]
+
+    def of(self, exc: Exception) -> ProviderError:
+        match exc:
+            case ModelRequestTimeout():
+                return self._error(f"no answer within {exc.timeout:g} seconds", retryable=True)
+            case TimeoutError():
+                return self._error("no answer in time", retryable=True)
+            case ModelAPIError():
+                return self._api_error(exc)
+            case ContentFilterError():
+                return filtered(self._provider)
+            case UnexpectedModelBehavior():
+                return self._error("its answer cannot be read", retryable=True)
+            case UserError() | NotImplementedError() | AssertionError():
+                return self._error(f"it cannot be asked this: {self._clean(str(exc))}", retryable=False)
+        return self._error(f"the answer broke off ({type(exc).__name__})", retryable=True)
+
+    def _api_error(self, exc: ModelAPIError) -> ProviderError:
+        reason, status = self._reason(exc), exc.status_code if isinstance(exc, ModelHTTPError) else None
+        wait = None if exc.retry_after is None else max(0.0, exc.retry_after)
+        if status == 429 or isinstance(exc, ModelRateLimitError):
+            return self._limited(exc, reason, wait)
+        if isinstance(exc, ModelContextWindowExceededError):
+            return self._error(f"the conversation is too long for {exc.model_name!r}{reason}", retryable=False)
+        if _says_filtered(exc):
+            return self._error(f"its content filter refused the request{reason}", retryable=False)
+        if isinstance(exc, ModelConnectionError):
+            return self._error(f"the connection was lost ({_cause(exc)})", retryable=True)
+        said = "it failed" if status is None else f"it answered {status}"
+        return self._error(f"{said}{reason}", retryable=_is_worth_another(exc, status), retry_after=wait)
+
+    def _limited(self, exc: ModelAPIError, reason: str, wait: float | None) -> ProviderError:
+        spent = isinstance(exc, ModelQuotaExceededError)
+        what = "its quota is used up (429)" if spent else "rate limit (429)"
+        return RateLimitedError(f"{self._provider}: {what}{reason}", retry_after=wait, retryable=not spent)
+
+    def _error(self, what: str, *, retryable: bool, retry_after: float | None = None) -> ProviderError:
+        return ProviderError(f"{self._provider}: {what}", retryable=retryable, retry_after=retry_after)
+
+    def _reason(self, exc: ModelAPIError) -> str:
+        """The vendor's words; never the exception's own, which repeat the whole body."""
+        words = _message(exc.body)
+        return f": {self._clean(words)}" if words else ""
+
+    def _clean(self, words: str) -> str:
+        for secret in self._secrets:
+            words = words.replace(secret, "[hidden]")
+        line = " ".join(_SECRETS.sub("[hidden]", words).split())
+        return line if len(line) <= MAX_REASON_CHARS else line[:MAX_REASON_CHARS] + "..."
+
+
+def _message(body: object) -> str:
+    """The message in the shapes that vendors give it; a page of HTML says nothing."""
+    if isinstance(body, list):
+        return _message(body[0]) if body else ""
+    if isinstance(body, dict):
+        inner: Any = body.get("error", body)
+        said = inner.get("message") if isinstance(inner, dict) else inner
+        return said if isinstance(said, str) else ""
+    return body if isinstance(body, str) and not body.lstrip().startswith("<") else ""
+
+
+def _is_worth_another(exc: ModelAPIError, status: int | None) -> bool:
+    if status is not None:
+        return status >= 500 or status in _LATER
+    return not isinstance(exc, ModelRequestRejectedError | ModelQuotaExceededError)
+
+
+def _says_filtered(exc: ModelAPIError) -> bool:
+    said = json.dumps([exc.provider_error_code, exc.provider_error_type, _message(exc.body)])
+    return any(word in said for word in _FILTERS)
+
+
+def _cause(exc: BaseException) -> str:
+    return type(exc.__cause__ or exc).__name__

@@ -1,0 +1,173 @@
+"""Exchange: one request to a model and its answer, whole or in pieces."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+from pydantic_ai import direct
+from pydantic_ai.messages import (
+    InstructionPart,
+    ModelResponse,
+    PartDeltaEvent,
+    PartStartEvent,
+    TextPart,
+    TextPartDelta,
+)
+from pydantic_ai.models import Model, ModelRequestParameters
+from pydantic_ai.output import OutputObjectDefinition
+from pydantic_ai.settings import ModelSettings
+from pydantic_ai.tools import ToolDefinition
+
+from agent.providers.base import Completion, ProviderError, ProviderRequest, StreamItem
+from agent.providers.files import Shown
+from agent.providers.wire.errors import filtered, translated
+from agent.providers.wire.mapping import calls_of, instructions, message_of, transcript
+from agent.providers.wire.usage import usage_of
+from agent.tools.errors import ToolValidationError
+from agent.tools.vendors import ApiFormat, vendor_schema
+
+log = logging.getLogger(__name__)
+
+#: What the name of an answer's schema may not have in it.
+_ODD = re.compile(r"[^A-Za-z0-9_-]")
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """Lives for one request. `left_out` are the tools that the vendor takes not, as far as it was said already."""
+
+    provider: str
+    model: Model[Any]
+    request: ProviderRequest
+    messages: Sequence[Shown]
+    api_format: ApiFormat
+    settings: Mapping[str, Any]
+    secrets: Sequence[str]
+    left_out: set[str]
+
+    async def completion(self) -> Completion:
+        """The whole answer. Raises ProviderError."""
+        with translated(self.provider, self.secrets):
+            response = await direct.model_request(**self._call())
+        self._check(response)
+        return message_of(response), usage_of(response, self.provider, self.model.model_name)
+
+    async def pieces(self) -> AsyncGenerator[StreamItem]:
+        """The answer as it comes: its text, then its calls and the usage. Raises ProviderError."""
+        with translated(self.provider, self.secrets):
+            async with direct.model_request_stream(**self._call()) as stream:
+                async for event in stream:
+                    if text := _text(event):
+                        yield text
+                response = stream.get()
+        self._check(response)
+        for call in calls_of(response):
+            yield call
+        yield usage_of(response, self.provider, self.model.model_name)
+
+    def _check(self, response: ModelResponse) -> None:
+        """An answer without a word, for a reason that its reader must know."""
+        if response.finish_reason == "content_filter":
+            raise filtered(self.provider)
+        said = any(isinstance(part, TextPart) and part.content.strip() for part in response.parts)
+        if response.finish_reason == "length" and not said and not response.tool_calls:
+            raise ProviderError(
+                f"{self.provider}: {self.model.model_name!r} used up max_tokens={self.request.max_tokens} "
+                "before it said anything: raise max_tokens",
+                retryable=False,
+            )
+
+    def _call(self) -> dict[str, Any]:
+        return {
+            "model": self.model,
+            "messages": transcript(self.messages),
+            "model_settings": self._settings(),
+            "model_request_parameters": self._parameters(),
+        }
+
+    def _settings(self) -> ModelSettings:
+        """`request_timeout` is the library's limit for the whole of an answer, pieces included."""
+        settings: dict[str, Any] = {"max_tokens": self.request.max_tokens, **self.settings}
+        if _takes_temperature(self.model.profile):
+            settings["temperature"] = self.request.temperature
+        if self.request.timeout is not None:
+            settings["request_timeout"] = self.request.timeout
+        return cast("ModelSettings", settings)
+
+    def _parameters(self) -> ModelRequestParameters:
+        parameters = ModelRequestParameters(function_tools=self._tools(), instruction_parts=self._instructions())
+        if self.request.response_format is None:
+            return parameters
+        parameters.output_mode = "native" if self._has_native_output() else "prompted"
+        parameters.output_object = _output(self.request.response_format)
+        parameters.allow_text_output = False
+        return parameters
+
+    def _instructions(self) -> list[InstructionPart]:
+        """One system prompt. Only Anthropic is told where the part ends that it is to cache."""
+        first, *added = instructions(self.request.system_prompt, self.messages)
+        if self.api_format != "anthropic":
+            return [InstructionPart(content="\n\n".join([first, *added]))]
+        return [InstructionPart(content=first), *(InstructionPart(content=each, dynamic=True) for each in added)]
+
+    def _has_native_output(self) -> bool:
+        """Gemini's older models take a schema only where there are no tools; they are told it in words."""
+        profile: Mapping[str, Any] = self.model.profile
+        beside = self.api_format != "gemini" or profile.get("google_supports_tool_combination", False)
+        return bool(profile.get("supports_json_schema_output", False)) and (beside or not self.request.tools)
+
+    def _tools(self) -> list[ToolDefinition]:
+        return [made for each in self.request.tools if (made := self._tool(each)) is not None]
+
+    def _tool(self, schema: Mapping[str, Any]) -> ToolDefinition | None:
+        """The tool in the vendor's dialect. One that it would refuse costs nobody the whole request."""
+        name = schema["name"]
+        try:
+            return _definition(name, schema["description"], schema["parameters"], self.api_format)
+        except ToolValidationError as exc:
+            if name not in self.left_out:
+                self.left_out.add(name)
+                log.warning("tool.left_out", extra={"tool": name, "why": str(exc)})
+            return None
+
+
+def _definition(name: str, description: str, parameters: Mapping[str, Any], api_format: ApiFormat) -> ToolDefinition:
+    """`strict` would make every parameter required."""
+    if api_format == "gemini":  # refused there, or taken as JSON Schema, which the library makes fit
+        vendor_schema(name, description, parameters, "gemini", strict=False)
+    made = vendor_schema(name, description, parameters, "openai-chat", strict=False)["function"]
+    if api_format == "anthropic":
+        own = vendor_schema(name, description, parameters, "anthropic", strict=False)
+        made = {**own, "parameters": own["input_schema"]}
+    return ToolDefinition(
+        name=name,
+        description=made["description"],
+        parameters_json_schema=made["parameters"],
+        strict=None if api_format == "gemini" else False,
+    )
+
+
+def _output(schema: Mapping[str, Any]) -> OutputObjectDefinition:
+    name = _ODD.sub("_", str(schema.get("title") or "answer"))[:64]
+    return OutputObjectDefinition(json_schema=dict(schema), name=name, description=schema.get("description"))
+
+
+def _takes_temperature(profile: Mapping[str, Any]) -> bool:
+    """Models that think take none, and the library would warn at each request."""
+    if profile.get("anthropic_disallows_sampling_settings", False):
+        return False
+    thinks = profile.get("openai_supports_reasoning", False)
+    can_stop = profile.get("openai_supports_reasoning_effort_none", False)
+    return not thinks or (can_stop and not profile.get("thinking_enabled_by_default", False))
+
+
+def _text(event: Any) -> str:
+    if isinstance(event, PartStartEvent) and isinstance(event.part, TextPart):
+        return event.part.content
+    if isinstance(event, PartDeltaEvent) and isinstance(event.delta, TextPartDelta):
+        return event.delta.content_delta
+    return ""

@@ -1,0 +1,71 @@
+"""What the fake APIs have in common: a scripted step, a refusal, and what arrived."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+#: The only key that the fakes take.
+KEY = "sk-test-0123456789abcdef"
+
+
+class Refused(Exception):
+    """Raised where the real API would answer an error."""
+
+    def __init__(self, status: int, message: str, code: str = "") -> None:
+        super().__init__(message)
+        self.status, self.message, self.code = status, message, code
+
+
+@dataclass(frozen=True, slots=True)
+class Called:
+    """One request as it came in."""
+
+    path: str
+    headers: dict[str, str]
+    body: dict[str, Any]
+
+
+class Api(Protocol):
+    """One vendor's API: `step` is what the test scripted, {"text", "calls", "finish", "usage", ...}."""
+
+    def check(self, called: Called) -> None:
+        """Raises Refused for what the real one refuses."""
+
+    def streams(self, called: Called) -> bool:
+        """Whether the answer is to come in pieces."""
+
+    def whole(self, called: Called, step: dict[str, Any]) -> dict[str, Any]:
+        """The answer as one body."""
+
+    def pieces(self, called: Called, step: dict[str, Any]) -> Iterator[str]:
+        """The answer as server-sent events."""
+
+    def error(self, refused: Refused) -> dict[str, Any]:
+        """The body of an error."""
+
+
+def need(condition: object, message: str, status: int = 400) -> None:
+    """Refuse unless it is so."""
+    if not condition:
+        raise Refused(status, message)
+
+
+def arguments(call: dict[str, Any]) -> str:
+    """A scripted call's arguments as text: a string is sent as it is, also where it is no JSON."""
+    given = call.get("arguments", {})
+    return given if isinstance(given, str) else json.dumps(given)
+
+
+def words(text: str) -> Iterator[str]:
+    """The text in the pieces that it is streamed in."""
+    for at, word in enumerate(text.split(" ")):
+        yield word if at == 0 else f" {word}"
+
+
+def event(data: Any, name: str = "") -> str:
+    """One server-sent event."""
+    head = f"event: {name}\n" if name else ""
+    return f"{head}data: {data if isinstance(data, str) else json.dumps(data)}\n\n"

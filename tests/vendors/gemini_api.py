@@ -1,0 +1,66 @@
+"""generateContent of the Gemini API."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from tests.vendors.api import KEY, Called, Refused, event, need, words
+
+_STATUS = {400: "INVALID_ARGUMENT", 401: "UNAUTHENTICATED", 403: "PERMISSION_DENIED", 404: "NOT_FOUND"}
+_STATUS |= {429: "RESOURCE_EXHAUSTED", 500: "INTERNAL", 503: "UNAVAILABLE"}
+
+
+class GeminiApi:
+    """It has no ids of calls that anybody must keep: names and order count."""
+
+    def check(self, called: Called) -> None:
+        need(called.headers.get("x-goog-api-key") == KEY, "API key not valid. Please pass a valid API key.")
+        contents = called.body.get("contents")
+        need(contents, "contents is not specified")
+        waiting: list[str] = []
+        for content in contents:
+            need(content["role"] in ("user", "model"), "Please use a valid role: user, model.")
+            need(content["parts"], "contents.parts must not be empty")
+            results = [part["functionResponse"]["name"] for part in content["parts"] if "functionResponse" in part]
+            need(results == waiting, "the number of function response parts must equal that of function call parts")
+            waiting = [part["functionCall"]["name"] for part in content["parts"] if "functionCall" in part]
+        need(not waiting, "a function call turn must be followed by its responses")
+
+    def streams(self, called: Called) -> bool:
+        return "streamGenerateContent" in called.path
+
+    def whole(self, called: Called, step: dict[str, Any]) -> dict[str, Any]:
+        text = [{"text": step["text"]}] if step.get("text") else []
+        return self._body(called, step, [*text, *self._calls(step)], self._finish(step))
+
+    def pieces(self, called: Called, step: dict[str, Any]) -> Iterator[str]:
+        for word in words(step["text"]) if step.get("text") else ():
+            yield event(self._body(called, step, [{"text": word}], None))
+        yield event(self._body(called, step, self._calls(step), self._finish(step)))
+
+    def _calls(self, step: dict[str, Any]) -> list[dict[str, Any]]:
+        calls = step.get("calls", [])
+        return [{"functionCall": {"name": call["name"], "args": call.get("arguments", {})}} for call in calls]
+
+    def _finish(self, step: dict[str, Any]) -> str:
+        known = {"length": "MAX_TOKENS", "content_filter": "SAFETY"}
+        return known.get(step.get("finish", ""), "STOP")
+
+    def _body(self, called: Called, step: dict[str, Any], parts: list[Any], finish: str | None) -> dict[str, Any]:
+        prompt, completion, cached = step.get("usage", [100, 20, 0])
+        candidate: dict[str, Any] = {"content": {"role": "model", "parts": parts}, "index": 0}
+        if finish:
+            candidate["finishReason"] = finish
+        usage = {"promptTokenCount": prompt, "candidatesTokenCount": completion, "cachedContentTokenCount": cached}
+        model = called.path.partition("/models/")[2].partition(":")[0]
+        return {
+            "candidates": [candidate],
+            "usageMetadata": {**usage, "totalTokenCount": prompt + completion},
+            "modelVersion": model,
+            "responseId": "r1",
+        }
+
+    def error(self, refused: Refused) -> dict[str, Any]:
+        status = refused.code or _STATUS.get(refused.status, "UNKNOWN")
+        return {"error": {"code": refused.status, "message": refused.message, "status": status}}
