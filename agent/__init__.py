@@ -1,12 +1,46 @@
 """Agent: a model, its tools and the loop between them."""
 
+from agent.agent import Agent
+from agent.analytics import AgentAnalytics, ToolMetrics
+from agent.budget import Budget, BudgetLimits, MemoryBudget
+from agent.cache import Cache, CacheKeyBuilder, CacheStats, InMemoryCache, RedisCache
+from agent.cancellation import CancellationToken
 from agent.channel_agent import ChannelAgent
-from agent.config import AgentConfig, AgentResult, ToolConfig
-from agent.loop import Agent
+from agent.config import AgentConfig, ConfirmAction, ToolConfig
+from agent.guards import (
+    Guardrail,
+    GuardrailAction,
+    GuardrailResult,
+    GuardrailsPipeline,
+    InjectionGuardrail,
+    LengthGuardrail,
+    PatternGuardrail,
+    TopicGuardrail,
+)
+from agent.loop_detection import LoopDetector
+from agent.memories import Entity, EntityMemory, KnowledgeGraphMemory, KnowledgeMemory, Triple
 from agent.memory import ConversationMemory
 from agent.messages import Message, Role, ToolCall, UsageStats
+from agent.observers import AgentObserver, AsyncAgentObserver, LoggingObserver, OpenTelemetryObserver
+from agent.parser import ParseResult, ToolCallParser
 from agent.policy import PolicyDecision, ToolPolicy
-from agent.providers import OfflineProvider, Provider, ProviderError, ScriptedProvider
+from agent.prompt import PromptBuilder
+from agent.providers import (
+    AnthropicProvider,
+    FallbackProvider,
+    GeminiProvider,
+    LocalProvider,
+    OfflineProvider,
+    OllamaProvider,
+    OpenAIProvider,
+    Provider,
+    ProviderConfigurationError,
+    ProviderError,
+    RateLimitedError,
+    ScriptedProvider,
+)
+from agent.redis_budget import RedisBudget
+from agent.result import AgentResult, StreamChunk
 from agent.result_cache import CachedResult, MemoryResultCache, ResultCache
 from agent.selectors import (
     AllOf,
@@ -19,6 +53,15 @@ from agent.selectors import (
     ToolSelector,
     discover_selectors,
 )
+from agent.sessions import (
+    InMemorySessionStore,
+    JsonFileSessionStore,
+    RedisSessionStore,
+    SessionError,
+    SessionMetadata,
+    SessionStore,
+    SQLiteSessionStore,
+)
 from agent.sources import (
     McpToolProvider,
     MockToolProvider,
@@ -27,6 +70,7 @@ from agent.sources import (
     ToolProviderProtocol,
     provided,
 )
+from agent.structured import ResponseFormat
 from agent.tools import (
     Ambiguous,
     Artifact,
@@ -49,46 +93,99 @@ from agent.tools import (
     emit_artifact,
     tool,
 )
+from agent.trace import AgentTrace, TraceStep
+from agent.usage import AgentUsage
 
 __all__ = [
     "Agent",
+    "AgentAnalytics",
     "AgentConfig",
+    "AgentObserver",
     "AgentResult",
+    "AgentTrace",
+    "AgentUsage",
     "AllOf",
     "Always",
     "Ambiguous",
+    "AnthropicProvider",
     "AnyOf",
     "Artifact",
+    "AsyncAgentObserver",
+    "Budget",
+    "BudgetLimits",
+    "Cache",
+    "CacheKeyBuilder",
+    "CacheStats",
     "CachedResult",
+    "CancellationToken",
     "ChannelAgent",
+    "ConfirmAction",
     "ConversationMemory",
     "EmbeddingSelector",
+    "Entity",
+    "EntityMemory",
     "FailOpen",
+    "FallbackProvider",
+    "GeminiProvider",
+    "Guardrail",
+    "GuardrailAction",
+    "GuardrailResult",
+    "GuardrailsPipeline",
+    "InMemoryCache",
+    "InMemorySessionStore",
+    "InjectionGuardrail",
+    "JsonFileSessionStore",
     "KeywordSelector",
+    "KnowledgeGraphMemory",
+    "KnowledgeMemory",
+    "LengthGuardrail",
+    "LocalProvider",
+    "LoggingObserver",
+    "LoopDetector",
     "McpToolProvider",
+    "MemoryBudget",
     "MemoryResultCache",
     "Message",
     "MockToolProvider",
     "NotFound",
     "OfflineProvider",
+    "OllamaProvider",
+    "OpenAIProvider",
     "OpenApiToolProvider",
+    "OpenTelemetryObserver",
+    "ParseResult",
+    "PatternGuardrail",
     "PendingConfirmation",
     "PolicyDecision",
+    "PromptBuilder",
     "Provider",
+    "ProviderConfigurationError",
     "ProviderError",
     "PythonToolProvider",
+    "RateLimitedError",
+    "RedisBudget",
+    "RedisCache",
+    "RedisSessionStore",
+    "ResponseFormat",
     "ResultCache",
     "Role",
     "RoleBasedSelector",
+    "SQLiteSessionStore",
     "ScriptedProvider",
+    "SessionError",
+    "SessionMetadata",
+    "SessionStore",
+    "StreamChunk",
     "Tool",
     "ToolCall",
+    "ToolCallParser",
     "ToolConfig",
     "ToolError",
     "ToolExecutionError",
     "ToolLoadError",
     "ToolLoader",
     "ToolMetadata",
+    "ToolMetrics",
     "ToolNotFoundError",
     "ToolOutcome",
     "ToolParameter",
@@ -100,6 +197,9 @@ __all__ = [
     "ToolSelector",
     "ToolTag",
     "ToolValidationError",
+    "TopicGuardrail",
+    "TraceStep",
+    "Triple",
     "UsageStats",
     "discover_selectors",
     "emit_artifact",

@@ -7,12 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from agent.call_watch import CallWatch
 from agent.compression import Compressor
 from agent.config import AgentConfig
 from agent.decision import decide
 from agent.journal import UNCLEAR, CallOutcome, Journal, digest
 from agent.messages import ToolCall
-from agent.one_call import Asked, run_call
+from agent.one_call import Asked
 from agent.result_cache import CachedResult, remember
 from agent.tools.artifacts import collect_artifacts
 from agent.tools.errors import ToolError
@@ -23,6 +24,7 @@ from agent.tools.timers import collect_timers, restore_timers
 from agent.tools.tool import Tool
 from pending.executors import keyed
 from pending.proposals import begin_round, collect_proposals, in_channel_run, place, restore
+from workers.offload import lending
 
 #: Seconds that a call which is cut off has to clean up; what takes longer is left to itself.
 STOP_SECONDS = 1.0
@@ -34,22 +36,27 @@ async def run_calls(
     config: AgentConfig,
     journal: Journal,
     *,
-    known: Mapping[int, CallOutcome],
+    outcomes: dict[int, CallOutcome],
+    begun: set[int] | None = None,
     unclear: Sequence[ToolCall] = (),
     compressor: Compressor | None = None,
+    watch: CallWatch | None = None,
 ) -> list[CallOutcome]:
     """Run every call but those whose outcome is known, by index; the outcomes come in the order of the calls, however
     long each took. What repeats one of the `unclear` calls is not run. Raises LaneError.
+
+    `outcomes` and `begun` fill up as calls end and begin: whoever stops this halfway sees there how far it came.
     """
     begin_round()
-    for outcome in known.values():
+    for outcome in outcomes.values():
         restore(outcome.proposals)
         restore_timers(outcome.timers)
     asked = [_asked(call, tools, config) for call in calls]
-    again = [*unclear, *(outcome.call for outcome in known.values() if outcome.unclear)]
-    new = _Calls(calls, asked, tools, config, journal, again, compressor)
-    made = await new.run([at for at in range(len(calls)) if at not in known])
-    return [{**known, **made}[at] for at in range(len(calls))]
+    again = [*unclear, *(outcome.call for outcome in outcomes.values() if outcome.unclear)]
+    begun = set() if begun is None else begun
+    new = _Calls(calls, asked, tools, config, journal, again, compressor, watch or CallWatch(), outcomes, begun)
+    await new.run([at for at in range(len(calls)) if at not in outcomes])
+    return [outcomes[at] for at in range(len(calls))]
 
 
 def _asked(call: ToolCall, tools: Mapping[str, Tool], config: AgentConfig) -> Asked | CallOutcome:
@@ -75,15 +82,19 @@ class _Calls:
     journal: Journal
     unclear: Sequence[ToolCall]
     compressor: Compressor | None
+    watch: CallWatch
+    outcomes: dict[int, CallOutcome]
+    begun: set[int]
 
-    async def run(self, left: Sequence[int]) -> dict[int, CallOutcome]:
+    async def run(self, left: Sequence[int]) -> None:
         """Run these. A result is written together with the begin of what comes next."""
-        made: dict[int, CallOutcome] = {}
         for group in self._groups(left):
             await self.journal.save(*filter(self._only_once, group))
-            made |= {group[0]: await self._run(group[0])} if len(group) == 1 else await self._at_once(group)
+            if len(group) == 1:
+                await self._run(group[0])
+            else:
+                await self._at_once(group)
         await self.journal.save()
-        return made
 
     def _groups(self, left: Sequence[int]) -> list[list[int]]:
         """What runs at once. Reviewed calls run one after the other: of two proposals the first must win, not the
@@ -98,32 +109,43 @@ class _Calls:
         tool = self.tools.get(call.tool_name)
         return tool is None or tool.metadata.is_concurrency_safe
 
-    async def _at_once(self, group: Sequence[int]) -> dict[int, CallOutcome]:
+    async def _at_once(self, group: Sequence[int]) -> None:
         tasks = [asyncio.create_task(self._run_and_save(at)) for at in group]
         try:
-            return dict(zip(group, await asyncio.gather(*tasks), strict=True))
+            await asyncio.gather(*tasks)
         finally:  # where one of them lost the lane, the others have lost it too
             await _stopped([task for task in tasks if not task.done()])
 
-    async def _run_and_save(self, at: int) -> CallOutcome:
-        outcome = await self._run(at)
+    async def _run_and_save(self, at: int) -> None:
+        with lending(False):  # what runs at once has threads of its own
+            await self._run(at)
         await self.journal.save()
-        return outcome
 
-    async def _run(self, at: int) -> CallOutcome:
+    async def _run(self, at: int) -> None:
+        """Run one call, or say why not. Its outcome counts once it is kept."""
         asked = self.asked[at]
         if self._repeats_unclear(at):
-            return await self.journal.keep(at, CallOutcome(self.calls[at], UNCLEAR))
-        if isinstance(asked, CallOutcome):
-            return await self.journal.keep(at, asked)
+            self.outcomes[at] = await self.journal.keep(at, CallOutcome(self.calls[at], UNCLEAR))
+        elif isinstance(asked, CallOutcome):
+            await self.watch.refused(asked)
+            self.outcomes[at] = await self.journal.keep(at, asked)
+        else:
+            self.outcomes[at] = await self._made(at, asked)
+
+    async def _made(self, at: int, asked: Asked) -> CallOutcome:
         place.set(at)  # for as long as this call runs, in its task or before the next one
+        await self.watch.decided(asked)
+        objection = await self.watch.objection(asked)
+        if objection:
+            return await self.journal.keep(at, CallOutcome(asked.call, f"Error: {objection}"))
+        self.begun.add(at)
         with (
             collect_artifacts() as files,
             collect_proposals() as proposals,
             collect_timers() as timers,
             keyed(self.journal.key(at)),
         ):
-            ran = await run_call(asked, self.config)
+            ran = await self.watch.watched(asked, self.config)
         made = ran.outcome
         if files or proposals or timers:
             made = replace(made, artifacts=tuple(files), proposals=tuple(proposals), timers=tuple(timers))
@@ -163,7 +185,7 @@ class _Calls:
         return any(_deed(other, self.tools) == _deed(call, self.tools) for other in same)
 
 
-async def _stopped(tasks: Sequence[asyncio.Task[CallOutcome]]) -> None:
+async def _stopped(tasks: Sequence[asyncio.Task[None]]) -> None:
     for task in tasks:
         task.cancel()
     if tasks:

@@ -12,13 +12,14 @@ from itertools import chain
 from secrets import token_urlsafe
 from typing import Protocol
 
-from agent.config import AgentResult
+from agent.agent import Agent
 from agent.confirmed import ToolKinds
 from agent.escalation import Escalation
 from agent.long_texts import LongTexts, TextStore
-from agent.loop import Agent
+from agent.memories.scope import in_scope
 from agent.memory import ConversationMemory
 from agent.messages import Message, Role
+from agent.result import AgentResult
 from agent.tools.artifacts import Artifact, collect_artifacts
 from agent.tools.timers import TimerBook, timer_book
 from agent.turn_journal import TurnJournal, unclear_calls
@@ -316,7 +317,7 @@ class ChannelAgent:
             lease=case.lease,
             seq=case.seq,
         )
-        with collect_artifacts() as artifacts:
+        with collect_artifacts() as artifacts, in_scope(_memory_scope(case.turn)):
             outcome = await self.store.settlement.confirm(claim, stored)
         if outcome is None:
             return _said(case, case.words.stale())
@@ -386,14 +387,16 @@ class ChannelAgent:
                 [Message(Role.USER, turn.text or turn_label(turn), media=turn.media)],
                 memory=memory,
                 journal=case.journal,
+                scope=_memory_scope(turn),
             )
         if memory is not case.memory:
             case.memory.add_many(result.messages)
+            case.memory.summary, case.memory.notes = memory.summary, memory.notes
         for pid, executor in run.executors.items():
             self.store.executors.keep(pid, executor)
         files = await self._files(result.artifacts)
         proposal = propose([replace(action, requested_at=case.received_at) for action in run.proposals])
-        content = words.model_away() if result.stop_reason == "provider_error" else result.content
+        content = _content(result, words)
         # Whatever the model makes of it, the person hears of what may have been done.
         told = _joined([preface, *(words.unknown(call.tool_name) for call in result.unclear), *result.beside])
         change = self._change(case, proposal, _Parts(told, content, files))
@@ -496,6 +499,27 @@ class _Parts:
         return "\n\n".join(part for part in (self.preface, body) if part)
 
 
+def _memory_scope(turn: Turn) -> str:
+    """Whose knowledge a turn reads and writes: this person's, in this conversation."""
+    return f"{turn.conversation.id}:{turn.scope.id}"
+
+
+def _content(result: AgentResult, words: Texts) -> str:
+    """What the person reads of a run: an ending that is ours in their own language."""
+    match result.stop_reason:
+        case "provider_error":
+            return words.model_away()
+        case "budget":
+            return words.budget_spent()
+        case "guardrail":
+            return words.refused()
+        case "loop":
+            return words.in_circles()
+        case "cancelled":
+            return words.stopped()
+    return result.content
+
+
 def turn_label(turn: Turn) -> str:
     """What the history says of a turn without words."""
     return "" if turn.media else f"({'a tap' if turn.tap else 'nothing'})"
@@ -563,7 +587,10 @@ def _told(stored: StoredAction) -> str:
 
 def _load(history: str, limits: ConversationMemory | None) -> ConversationMemory:
     if history:
-        return ConversationMemory.from_dict(json.loads(history))
+        memory = ConversationMemory.from_dict(json.loads(history))
+        if limits is None or (memory.max_messages, memory.max_tokens) == (limits.max_messages, limits.max_tokens):
+            return memory
+        return memory.limited(limits.max_messages, limits.max_tokens)  # they were configured anew since
     return ConversationMemory(limits.max_messages, limits.max_tokens) if limits else ConversationMemory()
 
 
@@ -572,7 +599,8 @@ async def _recollected(case: _Case) -> ConversationMemory:
     history = case.memory.get_history()
     if case.texts is None or not any(message.kept for message in history):
         return case.memory
-    memory = ConversationMemory(case.memory.max_messages, case.memory.max_tokens)
+    kept = case.memory
+    memory = ConversationMemory(kept.max_messages, kept.max_tokens, kept.summary, kept.notes)
     memory.add_many(await case.texts.unfolded(history))
     return memory
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass, field
 
-from agent.config import AgentConfig
+from agent.config import AgentConfig, model_for
 from agent.messages import Message, Role, UsageStats
 from agent.providers.base import Provider, ProviderRequest, acall
 from agent.tools.fence import fenced
@@ -51,7 +51,7 @@ class Compressor:
 
     def __init__(self, provider: Provider, config: AgentConfig) -> None:
         self._provider = config.tool.compress_provider or provider
-        self._model = config.tool.compress_model or config.model
+        self._model = config.tool.compress_model or model_for(provider, config.model)
         self._threshold = config.tool.compress_threshold
         self._timeout = config.request_timeout
         self._has_warned = False

@@ -1,24 +1,35 @@
-"""AgentConfig: how an agent runs, with AgentResult, what a run comes to."""
+"""AgentConfig: how an agent runs."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
-from agent.messages import Message, ToolCall, UsageStats
+from agent.budget import Budget, RunBudget
+from agent.cache import Cache
+from agent.guards import GuardrailsPipeline
+from agent.loop_detection import LoopDetector
+from agent.memories import EntityMemory, KnowledgeGraphMemory, KnowledgeMemory
+from agent.messages import ToolCall
+from agent.observers.base import AgentObserver
+from agent.observers.hooks import warn_of_hooks
 from agent.policy import ToolPolicy
 from agent.providers.base import Provider
 from agent.result_cache import ResultCache
-from agent.tools.artifacts import Artifact
+from agent.sessions import SessionStore
+from agent.usage import AgentUsage
 
 #: Asked before a reviewed call runs, with tool name, arguments and reason. Only `True` lets it run.
 ConfirmAction = Callable[[str, dict[str, Any], str], bool | Awaitable[bool]]
 #: Ends the run when it is true of a tool's name and result.
 StopCondition = Callable[[str, str], bool]
 
-#: Why a run ended: the model answered, a proposal waits for a yes, a terminal tool or stop condition, or a limit.
-StopReason = Literal["answer", "pending", "terminal", "max_iterations", "provider_error"]
+#: Chooses the model of a step from its number, the calls so far and what the agent has used so far.
+ModelSelector = Callable[[int, Sequence[ToolCall], AgentUsage], str]
+
+#: The model where nobody chose one (seed: AgentConfig). A provider that has a `default_model` is asked for that.
+DEFAULT_MODEL = "gpt-5-mini"
 
 #: What a model is told when nobody wrote a system prompt.
 DEFAULT_SYSTEM_PROMPT = (
@@ -53,48 +64,103 @@ class ToolConfig:
 
 @dataclass(frozen=True, slots=True)
 class AgentConfig:
-    """The settings of one agent, fixed for its life. Times are in seconds."""
+    """The settings of one agent, fixed for its life (seed: AgentConfig Dataclass). Times are in seconds, costs in USD.
+
+    `prices` are for models that no price list has: what a million prompt and completion tokens cost.
+    `max_total_tokens` and `max_cost_usd` bound one run, a `budget` a conversation and a day.
+    """
 
     name: str = "agent"
-    model: str = "gpt-5-mini"
+    model: str = DEFAULT_MODEL
     system_prompt: str = DEFAULT_SYSTEM_PROMPT
     temperature: float = 0.0
     max_tokens: int = 1000
+    model_selector: ModelSelector | None = None
+
     max_iterations: int = 6
+    routing_only: bool = False
+    parallel_tool_execution: bool = True
+    stop_condition: StopCondition | None = None
+    #: None: no loop is noticed before `max_iterations`.
+    loop_detector: LoopDetector | None = field(default_factory=LoopDetector)
+
     max_retries: int = 2
     retry_backoff_seconds: float = 1.0
     rate_limit_cooldown_seconds: float = 5.0
     request_timeout: float | None = 30.0
     tool_timeout_seconds: float | None = None
-    parallel_tool_execution: bool = True
+
+    #: Print the reply as it comes, where no `stream_handler` takes it.
+    stream: bool = False
+    #: Print what happens.
+    verbose: bool = False
+    cache: Cache | None = None
+    tool: ToolConfig = field(default_factory=ToolConfig)
+
+    cost_warning_threshold: float | None = None
+    prices: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    max_total_tokens: int | None = None
+    max_cost_usd: float | None = None
+    budget: Budget | None = None
+
+    observers: Sequence[AgentObserver] = ()
+    #: Deprecated (seed: Hook System): give an observer.
+    hooks: Mapping[str, Callable[..., object]] | None = None
+    enable_analytics: bool = False
+    parent_run_id: str | None = None
+    trace_metadata: Mapping[str, Any] = field(default_factory=dict)
+    #: Characters of a tool's result that a trace keeps; None for all.
+    trace_tool_result_chars: int | None = 200
+
     tool_policy: ToolPolicy | None = None
     confirm_action: ConfirmAction | None = None
     approval_timeout: float = 60.0
-    stop_condition: StopCondition | None = None
-    tool: ToolConfig = field(default_factory=ToolConfig)
+    guardrails: GuardrailsPipeline | None = None
+    coherence_check: bool = False
+    coherence_provider: Provider | None = None
+    coherence_model: str | None = None
+    coherence_fail_closed: bool = False
+
+    session_store: SessionStore | None = None
+    session_id: str | None = None
+    summarize_on_trim: bool = False
+    summarize_provider: Provider | None = None
+    summarize_model: str | None = None
+    summarize_max_tokens: int = 150
+    entity_memory: EntityMemory | None = None
+    knowledge_graph: KnowledgeGraphMemory | None = None
+    knowledge_memory: KnowledgeMemory | None = None
 
     def __post_init__(self) -> None:
-        if self.max_iterations < 1:
-            raise ValueError(f"max_iterations={self.max_iterations!r} never asks the model: use 1 or more")
-        if self.max_retries < 0:
-            raise ValueError(f"max_retries={self.max_retries!r} never asks the model: use 0 or more")
+        RunBudget(self.max_total_tokens, self.max_cost_usd)  # a limit that is none is an error now, not in a run
+        for name, least in _LEAST.items():
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise ValueError(f"{name}={value!r} is too little: use {least} or more")
+        for provider, model in _PAIRS:
+            if getattr(self, provider) is not None and not getattr(self, model):
+                raise ValueError(f"{provider} needs a {model}: another provider rarely knows the agent's own model")
+        if (self.session_store is None) != (self.session_id is None):
+            raise ValueError("session_store and session_id belong together: give both or neither")
+        if self.hooks is not None:
+            warn_of_hooks(stacklevel=4)
+
+    @property
+    def run_budget(self) -> RunBudget:
+        """What one run may spend."""
+        return RunBudget(self.max_total_tokens, self.max_cost_usd)
 
 
-@dataclass(frozen=True, slots=True)
-class AgentResult:
-    """The reply, and what was made and spent on the way to it.
+#: The least that each setting can be.
+_LEAST: Mapping[str, float] = {
+    "max_iterations": 1, "max_retries": 0, "max_tokens": 1, "retry_backoff_seconds": 0,
+    "rate_limit_cooldown_seconds": 0, "summarize_max_tokens": 1, "approval_timeout": 0,
+}  # fmt: skip
 
-    `messages` is the transcript of this run alone, the user's words included: what a conversation's history grows by.
-    `unclear` are the calls of which nobody knows how they ended: a killed attempt at this run had begun them, or who
-    was asked never answered. `beside` is what terminal tools said in the same answer as a proposal, which ends the run.
-    """
+#: Providers for a side task, and the settings that name their models.
+_PAIRS = (("coherence_provider", "coherence_model"),)
 
-    content: str
-    artifacts: tuple[Artifact, ...] = ()
-    iterations: int = 0
-    usage: UsageStats = field(default_factory=UsageStats)
-    tool_calls: tuple[ToolCall, ...] = ()
-    messages: tuple[Message, ...] = ()
-    stop_reason: StopReason = "answer"
-    unclear: tuple[ToolCall, ...] = ()
-    beside: tuple[str, ...] = ()
+
+def model_for(provider: Provider, model: str) -> str:
+    """What a provider is asked for where nobody chose a model: "", its own, if it knows one; else the `model`."""
+    return "" if model == DEFAULT_MODEL and getattr(provider, "default_model", None) else model

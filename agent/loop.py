@@ -2,203 +2,178 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Sequence
 
+from agent.asking import Asker
+from agent.call_watch import CallWatch
 from agent.calls import run_calls
-from agent.compression import Compressor, compressor_of
-from agent.config import AgentConfig, AgentResult, StopReason
-from agent.journal import Answered, CallOutcome, Journal, NoJournal, Recalled
-from agent.memory import ConversationMemory
-from agent.messages import Message, Role, ToolCall, UsageStats
-from agent.providers.base import Provider, ProviderError, ProviderRequest
-from agent.providers.offline import OfflineProvider
-from agent.retry import Sleep, ask
+from agent.config import AgentConfig
+from agent.endings import ending_words
+from agent.guards import GuardrailBlocked, guarded
+from agent.journal import Answered, CallOutcome, Recalled
+from agent.loop_detection import NUDGE
+from agent.messages import Message, Role
+from agent.providers.base import ProviderError
+from agent.run import Ending, OpenRound, Run
 from agent.schemas import Schemas
 from agent.selectors import ToolSelector, narrow
-from agent.tools.artifacts import Artifact, collect_artifacts
-from agent.tools.registry import ToolRegistry, Toolset
+from agent.spending import refusal
+from agent.structured import parse_and_validate, validation_retry_message
+from agent.tools.registry import Toolset
 from agent.tools.tool import Tool
-from workers.offload import run_sync
 
 
-class Agent:
-    """Tools, a provider and settings. Holds nothing of any run, so one agent serves many at once.
+class Loop:
+    """Lives as long as its agent and holds nothing of any run."""
 
-    Given a registry, or anything else with `all()`, it asks for the tools at each step.
-
-    `memory` is the exception its owner chooses: given here, all runs share it; given to `arun`, only that run has it.
-    """
-
-    def __init__(
-        self,
-        tools: Iterable[Tool] | Toolset = (),
-        provider: Provider | None = None,
-        config: AgentConfig | None = None,
-        memory: ConversationMemory | None = None,
-        selector: ToolSelector | None = None,
-        *,
-        sleep: Sleep = asyncio.sleep,
-    ) -> None:
-        self._toolset: Toolset = tools if isinstance(tools, Toolset) else ToolRegistry(tools)
-        self.provider: Provider = provider or OfflineProvider()
-        self.config = config or AgentConfig()
-        self.memory = memory
-        self.selector = selector
-        self._sleep = sleep
+    def __init__(self, toolset: Toolset, asker: Asker, config: AgentConfig, selector: ToolSelector | None) -> None:
+        self._toolset = toolset
+        self._asker = asker
+        self._config = config
+        self._selector = selector
         self._schemas = Schemas()
 
-    @property
-    def name(self) -> str:
-        """The configured name."""
-        return self.config.name
+    async def ending(self, run: Run, watch: CallWatch) -> Ending:
+        """Ask the model, run the tools it calls, show it the results, until something ends it. Raises LaneError."""
+        try:
+            await self._listen(run)
+            return await self._steps(run, watch)
+        except GuardrailBlocked as exc:
+            return Ending("guardrail", exc.words)
+        except ProviderError as exc:
+            return Ending("provider_error", f"Provider error: {exc}")
 
-    @property
-    def tools(self) -> list[Tool]:
-        """The tools there are now: a registry's may change while the agent lives."""
-        return self._toolset.all()
+    async def _listen(self, run: Run) -> None:
+        """Take the user's words in, as far as the guardrails let them pass."""
+        pipeline = self._config.guardrails
+        for message in run.request.said:
+            if pipeline is not None and message.role is Role.USER and message.content:
+                passed = await guarded(pipeline, "input", message.content, run.chronicle)
+                run.messages.append(message if passed == message.content else _reworded(message, passed))
+            else:
+                run.messages.append(message)
 
-    async def arun(
-        self,
-        messages: str | Sequence[Message],
-        *,
-        memory: ConversationMemory | None = None,
-        journal: Journal | None = None,
-    ) -> AgentResult:
-        """Answer the user's words. The memory learns of the run only once it is complete.
-
-        With a `journal` the run goes on where an earlier attempt was interrupted; what the journal raises is raised.
-        """
-        memory = memory if memory is not None else self.memory
-        said = [Message(Role.USER, messages)] if isinstance(messages, str) else list(messages)
-        history = [] if memory is None else memory.get_history()
-        run = _Run(history, said, journal or NoJournal(), compressor_of(self.config, self.provider))
-        with collect_artifacts() as run.artifacts:
-            reason, content = await self._steps(run)
-        run.messages.append(Message(Role.ASSISTANT, content))
-        if memory is not None:
-            memory.add_many(run.messages)
-        return run.result(reason, content)
-
-    async def aask(self, prompt: str) -> AgentResult:
-        """`arun` for a single sentence."""
-        return await self.arun(prompt)
-
-    def run(self, messages: str | Sequence[Message], *, memory: ConversationMemory | None = None) -> AgentResult:
-        """`arun` for sync code, also from inside a running event loop."""
-        return run_sync(self.arun(messages, memory=memory))
-
-    def ask(self, prompt: str) -> AgentResult:
-        """`run` for a single sentence."""
-        return self.run(prompt)
-
-    def __call__(self, messages: str | Sequence[Message], *, memory: ConversationMemory | None = None) -> AgentResult:
-        """`run`."""
-        return self.run(messages, memory=memory)
-
-    async def _steps(self, run: _Run) -> tuple[StopReason, str]:
-        """Ask the model, run the tools it calls, show it the results, until something ends the run."""
-        for run.iterations in range(1, self.config.max_iterations + 1):
+    async def _steps(self, run: Run, watch: CallWatch) -> Ending:
+        for run.iterations in range(1, self._config.max_iterations + 1):
+            if run.chronicle.is_heard:
+                await run.chronicle.tell("iteration_start", run.iterations, run.transcript)
             recalled = await run.journal.recall()
-            try:
-                answered = recalled.answered if recalled else await self._ask(run)
-            except ProviderError as exc:
-                return "provider_error", f"Provider error: {exc}"
+            if recalled is None:
+                refused = await refusal(run, self._config)
+                if refused is not None:
+                    return refused
+            answered = recalled.answered if recalled else await self._ask(run)
             run.usage += answered.usage
-            if not answered.message.tool_calls:
-                return "answer", answered.message.content
-            if recalled is None and not run.journal.note(answered):
-                break
-            ending = await self._call_tools(run, recalled or Recalled(answered))
-            if ending:
+            ending = await self._step(run, watch, answered, recalled)
+            if run.chronicle.is_heard:
+                await run.chronicle.tell("iteration_end", run.iterations, answered.message.content)
+            if ending is not None:
                 return ending
-        return "max_iterations", f"I stopped after {run.iterations} steps without reaching an answer."
+        return _exhausted(run)
 
-    async def _selected(self, run: _Run) -> tuple[str, ...] | None:
-        """The names of the tools that the model is shown, None for all."""
-        if self.selector is None:
-            return None
-        return tuple(tool.name for tool in await narrow(self.selector, run.transcript, self.tools))
-
-    def _shown(self, names: Collection[str] | None) -> list[Tool]:
-        return [tool for tool in self.tools if names is None or tool.name in names]
-
-    async def _ask(self, run: _Run) -> Answered:
-        config, names = self.config, await self._selected(run)
-        request = ProviderRequest(
-            model=config.model,
-            system_prompt=config.system_prompt,
-            messages=tuple(run.transcript),
-            tools=self._schemas.of(self._shown(names)),
-            temperature=config.temperature,
-            max_tokens=config.max_tokens,
-            timeout=config.request_timeout,
-        )
-        answer, usage = await ask(self.provider, request, config, self._sleep)
+    async def _ask(self, run: Run) -> Answered:
+        names = await self._selected(run)
+        answer, usage = await self._asker.ask(run, self._schemas.of(self._shown(names)))
         return Answered(answer, usage, names)
 
-    async def _call_tools(self, run: _Run, recalled: Recalled) -> tuple[StopReason, str] | None:
-        """Run the calls and note them in the transcript. Returns how the run ends, if it ends here."""
+    async def _selected(self, run: Run) -> tuple[str, ...] | None:
+        """The names of the tools that the model is shown, None for all."""
+        if self._selector is None:
+            return None
+        return tuple(tool.name for tool in await narrow(self._selector, run.transcript, self._toolset.all()))
+
+    def _shown(self, names: Collection[str] | None) -> list[Tool]:
+        return [tool for tool in self._toolset.all() if names is None or tool.name in names]
+
+    async def _step(self, run: Run, watch: CallWatch, answered: Answered, recalled: Recalled | None) -> Ending | None:
+        """What an answer leads to: the end of the run, or None for another step."""
+        answer = answered.message
+        if not answer.tool_calls:
+            return await self._concluded(run, answer)
+        if answer.content:
+            run.reasoning.append(answer.content)
+        watch.chosen(answer.tool_calls, answer.content)
+        if self._config.routing_only:
+            run.tool_calls += answer.tool_calls
+            return Ending("routing", answer.content)
+        if recalled is None and not run.journal.note(answered):
+            return _exhausted(run)
+        return await self._call_tools(run, watch, recalled or Recalled(answered))
+
+    async def _concluded(self, run: Run, answer: Message) -> Ending | None:
+        """The model's last word, once it has the form that was asked for; None to ask for that form again."""
+        pipeline, form, content = self._config.guardrails, run.request.response_format, answer.content
+        if pipeline is not None:
+            content = await guarded(pipeline, "output", content, run.chronicle)
+        if form is None:
+            return Ending("answer", content)
+        attempt = len(run.drafts) // 2 + 1
+        try:
+            parsed = parse_and_validate(content, form)
+        except ValueError as exc:
+            return await self._misshapen(run, content, attempt, str(exc))
+        await run.chronicle.tell("structured_validate", True, attempt, None)
+        run.drafts.clear()
+        return Ending("answer", content, parsed)
+
+    async def _misshapen(self, run: Run, content: str, attempt: int, error: str) -> Ending | None:
+        await run.chronicle.tell("structured_validate", False, attempt, error)
+        run.chronicle.note("structured_retry", error=error)
+        await self._asker.disown(run)
+        if run.iterations == self._config.max_iterations:
+            return Ending("invalid_answer", content, structured_error=error)
+        retry = Message(Role.USER, validation_retry_message(error))
+        run.drafts += [Message(Role.ASSISTANT, content), retry]
+        return None
+
+    async def _call_tools(self, run: Run, watch: CallWatch, recalled: Recalled) -> Ending | None:
+        """Run the calls and take them into the transcript. Returns how the run ends, if it ends here."""
         answer, tools = recalled.answered.message, self._shown(recalled.answered.tools)
+        run.open_round = OpenRound(answer, dict(recalled.outcomes))
         outcomes = await run_calls(
             answer.tool_calls,
             {tool.name: tool for tool in tools},
-            self.config,
+            self._config,
             run.journal,
-            known=recalled.outcomes,
+            outcomes=run.open_round.outcomes,
+            begun=run.open_round.begun,
             unclear=run.unclear,
             compressor=run.compressor,
+            watch=watch,
         )
-        run.messages += [answer, *(outcome.message for outcome in outcomes)]
-        run.artifacts += [artifact for outcome in outcomes for artifact in outcome.artifacts]
-        run.unclear += [outcome.call for outcome in outcomes if outcome.unclear]
-        run.closings += [outcome.closing for outcome in outcomes if outcome.ends == "terminal"]
-        run.usage = sum((outcome.usage for outcome in outcomes), UsageStats()) + run.usage
-        run.tool_calls += answer.tool_calls
-        return _ending(outcomes)
+        ending = _ending(outcomes)
+        watch_for_loops = run.loop_watch if ending is None else None
+        verdict = watch_for_loops.see(answer.tool_calls, _prints(outcomes)) if watch_for_loops else ""
+        run.close_round(outcomes, note=NUDGE if verdict == "nudge" else "")
+        if watch_for_loops and verdict:
+            return await _looped(run, verdict, watch_for_loops.kind)
+        return ending
 
 
-@dataclass(slots=True)
-class _Run:
-    """What one run has come to so far."""
-
-    history: list[Message]
-    messages: list[Message]
-    journal: Journal
-    compressor: Compressor | None = None
-    iterations: int = 0
-    usage: UsageStats = field(default_factory=UsageStats)
-    tool_calls: list[ToolCall] = field(default_factory=list)
-    unclear: list[ToolCall] = field(default_factory=list)
-    #: What terminal tools said.
-    closings: list[str] = field(default_factory=list)
-    artifacts: list[Artifact] = field(default_factory=list)
-
-    @property
-    def transcript(self) -> list[Message]:
-        """All the model is to know: earlier turns and this one."""
-        return [*self.history, *self.messages]
-
-    def result(self, reason: StopReason, content: str) -> AgentResult:
-        """The finished run."""
-        return AgentResult(
-            content=content,
-            artifacts=tuple(self.artifacts),
-            iterations=self.iterations,
-            usage=self.usage,
-            tool_calls=tuple(self.tool_calls),
-            messages=tuple(self.messages),
-            stop_reason=reason,
-            unclear=tuple(self.unclear),
-            beside=tuple(self.closings) if reason == "pending" else (),
-        )
+def _prints(outcomes: Sequence[CallOutcome]) -> list[str]:
+    return [outcome.fingerprint for outcome in outcomes]
 
 
-def _ending(outcomes: Sequence[CallOutcome]) -> tuple[StopReason, str] | None:
+def _exhausted(run: Run) -> Ending:
+    return Ending("max_iterations", f"I stopped after {run.iterations} steps without reaching an answer.")
+
+
+async def _looped(run: Run, verdict: str, kind: str) -> Ending | None:
+    """What a run that goes in circles comes to: a word to the model first, then the end."""
+    names = [call.tool_name for call in run.tool_calls[-1:]]
+    await run.chronicle.tell("tool_loop_detected", kind, {"verdict": verdict, "tools": names})
+    run.chronicle.note("loop_detected", summary=f"{verdict}: {', '.join(names)}")
+    return Ending("loop", ending_words("loop_detected")) if verdict == "stop" else None
+
+
+def _ending(outcomes: Sequence[CallOutcome]) -> Ending | None:
     """A proposal ends the run before anything else does: the user must see what waits for the yes."""
     for reason in ("pending", "terminal"):
         closings = [outcome.closing for outcome in outcomes if outcome.ends == reason]
         if closings:
-            return reason, closings[0]
+            return Ending("pending" if reason == "pending" else "terminal", closings[0])
     return None
+
+
+def _reworded(message: Message, content: str) -> Message:
+    return Message(message.role, content, media=message.media)

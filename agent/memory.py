@@ -80,7 +80,11 @@ class ConversationMemory:
 
     def branch(self) -> ConversationMemory:
         """A memory with the same limits and all that this one knows; what one learns, the other does not."""
-        branch = ConversationMemory(self.max_messages, self.max_tokens, self.summary, deepcopy(self.notes))
+        return self.limited(self.max_messages, self.max_tokens)
+
+    def limited(self, max_messages: int, max_tokens: int | None) -> ConversationMemory:
+        """As `branch`, with other limits. Raises ValueError."""
+        branch = ConversationMemory(max_messages, max_tokens, self.summary, deepcopy(self.notes))
         branch.add_many(self.get_history())
         return branch
 

@@ -17,6 +17,7 @@ from agent.result_cache import cache_key, recalled
 from agent.tools.errors import EffectUnknownError, ToolError, ToolParameterError
 from agent.tools.results import shown
 from agent.tools.tool import Tool, serialise
+from agent.tools.values import ChunkCallback
 from pending.proposals import in_channel_run
 from pending.results import PendingConfirmation
 from workers.offload import in_thread, within
@@ -36,24 +37,27 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """What a call came to; the tool's own words where they may be summarised, and the key they may be cached under."""
+    """What a call came to; the tool's own words where they may be summarised, and the key they may be cached under;
+    or what went wrong.
+    """
 
     outcome: CallOutcome
     raw: str | None = None
     key: str = ""
+    error: Exception | None = None
 
 
-async def run_call(asked: Asked, config: AgentConfig) -> Ran:
+async def run_call(asked: Asked, config: AgentConfig, chunk_callback: ChunkCallback | None = None) -> Ran:
     """Run one call. What goes wrong is told to the model, which can correct itself; nothing is raised."""
     try:
-        return await _gated(asked, config)
+        return await _gated(asked, config, chunk_callback)
     except RefusedError as exc:
-        return Ran(CallOutcome(asked.call, f"Error: {exc}"))
+        return Ran(CallOutcome(asked.call, f"Error: {exc}"), error=exc)
     except EffectUnknownError as exc:
-        return Ran(await _unclear(asked, f"Error: {exc}"))
+        return Ran(await _unclear(asked, f"Error: {exc}"), error=exc)
     except ToolError as exc:
         words = f"Error: {exc}"
-        return Ran(said(asked.call, await shown(asked.tool, words), words))
+        return Ran(said(asked.call, await shown(asked.tool, words), words), error=exc)
 
 
 async def _unclear(asked: Asked, words: str) -> CallOutcome:
@@ -64,18 +68,18 @@ async def _unclear(asked: Asked, words: str) -> CallOutcome:
     return replace(outcome, unclear=True)
 
 
-async def _gated(asked: Asked, config: AgentConfig) -> Ran:
+async def _gated(asked: Asked, config: AgentConfig, chunk_callback: ChunkCallback | None) -> Ran:
     """What the tool, or its proposal, came to, once the policy has spoken."""
     tool, decision = asked.tool, asked.decision
     if decision.decision == "deny":
         raise RefusedError(f"{tool.name!r} is denied: {decision.reason}")
     if decision.decision == "allow":
-        return await _ran_or_cached(asked, config)
+        return await _ran_or_cached(asked, config, chunk_callback)
     if in_channel_run():
         return Ran(await _proposed(asked, await _asked_for(asked, config)))
     approved, params = _shown_to_person(asked)
     await confirmed(tool, approved, decision.reason, config)
-    return await _ran(asked, config, params=params)
+    return await _ran(asked, config, chunk_callback, params=params)
 
 
 async def _asked_for(asked: Asked, config: AgentConfig) -> Any:
@@ -101,15 +105,15 @@ def _shown_to_person(asked: Asked) -> tuple[dict[str, Any], Mapping[str, Any]]:
         return asked.args, asked.call.parameters
 
 
-async def _ran_or_cached(asked: Asked, config: AgentConfig) -> Ran:
+async def _ran_or_cached(asked: Asked, config: AgentConfig, chunk_callback: ChunkCallback | None) -> Ran:
     """What an earlier run came to, if it is kept. Whether it ends the run, its own words decide."""
     cache = config.tool.cache
     key = cache_key(asked.tool, asked.args) if cache is not None else ""
     if cache is None or not key:
-        return await _ran(asked, config)
+        return await _ran(asked, config, chunk_callback)
     hit = await recalled(cache, key)
     if hit is None:
-        return await _ran(asked, config, key)
+        return await _ran(asked, config, chunk_callback, key)
     outcome = await _result(asked, hit.raw, config)
     if not hit.compressed or outcome.ends or not config.tool.compress_results:
         return Ran(outcome)
@@ -117,22 +121,29 @@ async def _ran_or_cached(asked: Asked, config: AgentConfig) -> Ran:
     return Ran(said(asked.call, content, hit.raw))
 
 
-async def _ran(asked: Asked, config: AgentConfig, key: str = "", *, params: Mapping[str, Any] | None = None) -> Ran:
+async def _ran(
+    asked: Asked,
+    config: AgentConfig,
+    chunk_callback: ChunkCallback | None,
+    key: str = "",
+    *,
+    params: Mapping[str, Any] | None = None,
+) -> Ran:
     """Run the tool. Only a tool that really ran can end the run with its result."""
     call = asked.call if params is None else replace(asked.call, parameters=dict(params))
-    value = await timed(call, asked.tool, config)
+    value = await timed(call, asked.tool, config, chunk_callback)
     if isinstance(value, PendingConfirmation):
         return Ran(await _proposed(asked, value))
     raw = serialise(value)
     return Ran(await _result(asked, raw, config), raw, key)
 
 
-async def timed(call: ToolCall, tool: Tool, config: AgentConfig) -> Any:
+async def timed(call: ToolCall, tool: Tool, config: AgentConfig, chunk_callback: ChunkCallback | None = None) -> Any:
     """The tool's own value. Of its own time limit and the agent's, the shorter one holds."""
     seconds = config.tool_timeout_seconds
     try:
         async with within(seconds):
-            return await tool.ainvoke(call.parameters)
+            return await tool.ainvoke(call.parameters, chunk_callback)
     except TimeoutError as exc:
         raise RefusedError(f"{tool.name!r} gave no result within {seconds} seconds; it may still be running") from exc
 

@@ -34,6 +34,13 @@ class AgentUsage:
                 known = tool_name in self._tools or len(self._tools) < MOST_TOOLS
                 self._tools[tool_name if known else OTHER_TOOLS] += 1
 
+    def reset(self) -> None:
+        """Begin again at nothing."""
+        with self._lock:
+            self._total, self._questions = UsageStats(), 0
+            self._iterations.clear()
+            self._tools.clear()
+
     @property
     def total_cost_usd(self) -> float:
         """Dollars."""

@@ -9,12 +9,13 @@ import functools
 import inspect
 import logging
 import os
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
 from typing import Any, Generic, ParamSpec, Self, TypeVar
 
 from workers.ferry import ferry
+from workers.own_loop import OwnLoop, own_loop
 from workers.threads import Threads, Work
 
 P = ParamSpec("P")
@@ -32,6 +33,9 @@ class NeverBegan(Exception):
 class Quit(Exception):
     """Raised when somebody else's code tried to end this process, or its own task."""
 
+
+#: The loop of a sync caller who lends its thread.
+_lender: ContextVar[OwnLoop | None] = ContextVar("sayso_lender", default=None)
 
 #: How `reach` and `offload` call a function. None: as they say themselves.
 Crossing = Callable[[Callable[[], Any]], Awaitable[Any]]
@@ -177,6 +181,27 @@ async def in_thread(function: Callable[[], T]) -> T:
     return await _Errand(function)()
 
 
+async def in_lent_thread(function: Callable[[], T]) -> T:
+    """As `in_thread`; under a sync caller who waits (`lending`), in the caller's own thread."""
+    loop = _lender.get()
+    return await (in_thread(function) if loop is None else loop.lend(function))
+
+
+@contextlib.contextmanager
+def lending(lends: bool) -> Iterator[None]:
+    """Inside, `run_sync` lends its caller's thread, or what runs at once with others keeps away from it."""
+    try:
+        asyncio.get_running_loop()
+        loop = None
+    except RuntimeError:
+        loop = own_loop() if lends else None
+    token = _lender.set(loop)
+    try:
+        yield
+    finally:
+        _lender.reset(token)
+
+
 def bound_threads(most: int) -> None:
     """From now on `in_thread` runs so many functions of this process at a time. Call it before the first."""
     _threads[os.getpid()] = Threads("tool", most)
@@ -202,7 +227,7 @@ def run_sync(coroutine: Coroutine[Any, Any, T]) -> T:
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        return asyncio.run(coroutine)
+        return own_loop().run(coroutine)
     context = contextvars.copy_context()
     with ThreadPoolExecutor(max_workers=1) as pool:
         return pool.submit(context.run, asyncio.run, coroutine).result()

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 from agent.chronicle import Chronicle
@@ -15,7 +15,7 @@ from agent.memories.extraction import heard
 from agent.memories.graph import KnowledgeGraphMemory
 from agent.memories.knowledge import KnowledgeMemory
 from agent.memories.lines import one_line
-from agent.memories.scope import in_scope, named
+from agent.memories.scope import in_scope, memory_scope, named
 from agent.memory import ConversationMemory
 from agent.messages import Message, Role, UsageStats
 from agent.providers.base import Provider
@@ -71,7 +71,11 @@ class Remembering:
 
     def in_scope(self) -> AbstractContextManager[None]:
         """Inside, the `remember` tool writes into this run's memory."""
-        return in_scope("" if self.own else self.scope)
+        if not self.own:
+            return in_scope(self.scope)
+        return (
+            in_scope("") if memory_scope.get() is None else nullcontext()
+        )  # an agent inside somebody's tool is theirs
 
     async def sections(self, query: str) -> str:
         """What the model is to know of the past, in a frame that none of it can leave; "" where nothing is known."""
@@ -83,7 +87,7 @@ class Remembering:
 
     async def learn(self, said: Sequence[Message]) -> None:
         """Keep what a run's messages say of people and things. Tools' words teach nothing."""
-        if heard(said):
+        if (self.entity_memory is not None or self.knowledge_graph is not None) and heard(said):
             await asyncio.gather(self._learn_entities(said), self._learn_triples(said))
 
     async def forgotten(self, messages: Sequence[Message]) -> None:

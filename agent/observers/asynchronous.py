@@ -9,7 +9,7 @@ from agent.messages import Message, UsageStats
 from agent.observers.base import AgentObserver
 
 if TYPE_CHECKING:
-    from agent.config import AgentResult  # which names observers in turn
+    from agent.result import AgentResult  # which names observers in turn
 
 
 class AsyncAgentObserver(AgentObserver):

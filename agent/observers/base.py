@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from agent.messages import Message, UsageStats
 
 if TYPE_CHECKING:
-    from agent.config import AgentResult  # which names observers in turn
+    from agent.result import AgentResult  # which names observers in turn
 
 
 class AgentObserver:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from opentelemetry.context import Context
     from opentelemetry.trace import Span, TracerProvider
 
-    from agent.config import AgentResult  # which names observers in turn
+    from agent.result import AgentResult  # which names observers in turn
 
 #: Runs that are watched at a time; of more, the spans of the oldest end.
 MOST_RUNS = 10_000

@@ -46,24 +46,25 @@ class ProviderConfigurationError(ProviderError):
 class ProviderRequest:
     """What a provider is called with, as keyword arguments of these names.
 
-    `tools` are tool schemas as plain data; `timeout` is in seconds. `response_format` is a JSON Schema, and is given
-    only to a provider whose `supports_response_format` is true.
+    `tools` are tool schemas as plain data, None for a provider that has no parameter for them; `timeout` is in seconds.
+    `response_format` is a JSON Schema, and is given only to a provider whose `supports_response_format` is true.
     """
 
     model: str
     system_prompt: str
     messages: Sequence[Message]
-    tools: Sequence[Mapping[str, Any]] = ()
+    tools: Sequence[Mapping[str, Any]] | None = ()
     temperature: float = 0.0
     max_tokens: int = 1000
     timeout: float | None = None
     response_format: Mapping[str, Any] | None = None
 
     def as_kwargs(self) -> dict[str, Any]:
-        """The request in the shape of the call; a `response_format` only where there is one."""
+        """The request in the shape of the call; a `response_format` only where there is one, no tools where None."""
         kwargs = {name: getattr(self, name) for name in self.__slots__}
-        if self.response_format is None:
-            del kwargs["response_format"]
+        for name in ("response_format", "tools"):
+            if kwargs[name] is None:
+                del kwargs[name]
         return kwargs
 
 

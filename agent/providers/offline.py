@@ -35,7 +35,7 @@ class OfflineProvider:
     async def acomplete(self, **request: Any) -> Completion:
         """Answer tool results in words, commands and matching text with a tool call, anything else with an echo."""
         asked = ProviderRequest(**request)
-        answer = self._answer(asked.messages, asked.tools)
+        answer = self._answer(asked.messages, asked.tools or ())
         return answer, _usage(asked, answer)
 
     def _answer(self, messages: Sequence[Message], schemas: Sequence[Schema]) -> Message:

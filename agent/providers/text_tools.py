@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import uuid
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
@@ -15,6 +16,9 @@ from agent.prompt import MARKER, PromptBuilder
 from agent.providers.base import Completion, Provider, ProviderRequest, StreamItem, acall, pieces
 from agent.providers.fallback import name_of
 from agent.tools.fence import fenced
+
+#: What a provider may be asked by.
+_DOORS = ("acomplete", "complete", "astream", "stream")
 
 
 def _new_id() -> str:
@@ -32,19 +36,26 @@ class TextToolProvider:
     supports_response_format = False
 
     def __init__(
-        self, provider: Provider, parser: ToolCallParser | None = None, *, new_id: Callable[[], str] = _new_id
+        self,
+        provider: Provider,
+        parser: ToolCallParser | None = None,
+        prompt_builder: PromptBuilder | None = None,
+        *,
+        new_id: Callable[[], str] = _new_id,
     ) -> None:
         self.provider = provider
         self.name = name_of(provider)
         self.default_model: str | None = getattr(provider, "default_model", None)
         self.keeps_time = bool(getattr(provider, "keeps_time", False))
         self._parser = parser or ToolCallParser()
+        self._prompt_builder = prompt_builder
+        self._no_tools: tuple[()] | None = () if _takes_tools(provider) else None
         self._new_id = new_id
 
     async def acomplete(self, **request: Any) -> Completion:
         """The answer, with what is a call in it taken out of the text. Raises ProviderError."""
         asked = ProviderRequest(**request)
-        answer, usage = await acall(self.provider, in_text(asked))
+        answer, usage = await acall(self.provider, self._in_text(asked))
         if not asked.tools:
             return answer, usage
         parsed = self._parser.parse(answer.content)
@@ -55,7 +66,7 @@ class TextToolProvider:
         """The pieces of the answer; text only as far as it cannot be the beginning of a call. Raises ProviderError."""
         asked = ProviderRequest(**request)
         text, told = "", 0
-        async with aclosing(pieces(self.provider, in_text(asked))) as stream:
+        async with aclosing(pieces(self.provider, self._in_text(asked))) as stream:
             async for item in stream:
                 if not isinstance(item, str) or not asked.tools:
                     yield item
@@ -72,15 +83,40 @@ class TextToolProvider:
         for call in self._named(parsed.tool_calls):
             yield call
 
+    def _in_text(self, asked: ProviderRequest) -> ProviderRequest:
+        return replace(in_text(asked, self._prompt_builder), tools=self._no_tools)
+
     def _named(self, calls: Iterable[ToolCall]) -> tuple[ToolCall, ...]:
         return tuple(replace(call, id=self._new_id()) for call in calls)
 
 
-def in_text(request: ProviderRequest) -> ProviderRequest:
+def speaks_text(provider: Provider) -> bool:
+    """Whether a provider must be told of tools in words: it says so, or its doors have no parameter for them (seed)."""
+    if not getattr(provider, "supports_tools", True):
+        return True
+    return not _takes_tools(provider)
+
+
+def _takes_tools(provider: Provider) -> bool:
+    doors = [door for name in _DOORS if (door := getattr(provider, name, None)) is not None]
+    return not doors or any(map(_has_tools, doors))
+
+
+def _has_tools(door: Callable[..., Any]) -> bool:
+    try:
+        parameters = inspect.signature(door).parameters.values()
+    except (TypeError, ValueError):  # written in C
+        return True
+    return any(each.name == "tools" or each.kind is each.VAR_KEYWORD for each in parameters)
+
+
+def in_text(request: ProviderRequest, builder: PromptBuilder | None = None) -> ProviderRequest:
     """The request for a model that knows no tools."""
+    builder = builder or PromptBuilder("")
+    instructions = "\n\n".join(filter(None, [builder.base_instructions, request.system_prompt]))
     return replace(
         request,
-        system_prompt=PromptBuilder(request.system_prompt).build(request.tools),
+        system_prompt=type(builder)(instructions).build(request.tools or ()),
         messages=tuple(_written(request.messages)),
         tools=(),
         response_format=None,

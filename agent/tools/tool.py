@@ -34,7 +34,7 @@ from agent.tools.values import ChunkCallback, awaited, finished, is_async_value,
 from agent.tools.vendors import ApiFormat, vendor_schema
 from pending.executors import Reconciler
 from pending.results import ToolResult
-from workers.offload import in_thread, run_sync, within
+from workers.offload import in_lent_thread, in_thread, run_sync, within
 
 __all__ = [
     "AlreadyPending",
@@ -289,7 +289,8 @@ class Tool:
             async with limit:
                 with ArtifactsOfACall():
                     if not self.is_async:
-                        value = await in_thread(lambda: finished(function(**kwargs), chunk_callback))
+                        run = in_lent_thread if self.metadata.timeout is None else in_thread
+                        value = await run(lambda: finished(function(**kwargs), chunk_callback))
                     else:
                         value = function(**kwargs)
                     return await awaited(value, chunk_callback) if is_async_value(value) else value

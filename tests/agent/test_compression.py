@@ -249,7 +249,7 @@ def test_the_raw_result_can_be_told_from_others():
     async def outcome(compressor):
         calls = [ToolCall("scrape")]
         (made,) = await run_calls(
-            calls, {"scrape": scrape}, AgentConfig(), NoJournal(), known={}, compressor=compressor
+            calls, {"scrape": scrape}, AgentConfig(), NoJournal(), outcomes={}, compressor=compressor
         )
         return made
 

@@ -14,7 +14,7 @@ from typing import Any, Literal
 from redis import Redis
 
 from agent.channel_agent import ChannelAgent
-from agent.config import AgentResult
+from agent.result import AgentResult
 from agent.messages import Message, Role
 from channels.base import Ambiguous, RateLimited, Refused
 from channels.types import Conversation, Delivery, Receipt, Reply, Tap, Turn

@@ -121,7 +121,7 @@ class Exchange:
         return bool(profile.get("supports_json_schema_output", False)) and (beside or not self.request.tools)
 
     def _tools(self) -> list[ToolDefinition]:
-        return [made for each in self.request.tools if (made := self._tool(each)) is not None]
+        return [made for each in (self.request.tools or ()) if (made := self._tool(each)) is not None]
 
     def _tool(self, schema: Mapping[str, Any]) -> ToolDefinition | None:
         """The tool in the vendor's dialect. One that it would refuse costs nobody the whole request."""

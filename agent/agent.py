@@ -1,0 +1,339 @@
+"""Agent: a model and its tools behind one call, in as many runs at once as are asked for."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import sys
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from time import perf_counter
+from typing import Any
+
+from agent.analytics import AgentAnalytics
+from agent.asking import Asker
+from agent.cancellation import CancellationToken
+from agent.chronicle import Chronicle
+from agent.config import AgentConfig
+from agent.journal import Journal, NoJournal
+from agent.loop import Loop
+from agent.memories import KnowledgeMemory
+from agent.memory import ConversationMemory
+from agent.messages import Message, Role
+from agent.observers.base import AgentObserver
+from agent.observers.hooks import hooks_observer
+from agent.observers.verbose import VerboseObserver
+from agent.parser import ToolCallParser
+from agent.prompt import PromptBuilder
+from agent.providers.base import Provider
+from agent.providers.offline import OfflineProvider
+from agent.providers.text_tools import TextToolProvider, speaks_text
+from agent.result import AgentResult, StreamChunk
+from agent.retry import Sleep
+from agent.run import OnText, RunRequest
+from agent.runner import Runner
+from agent.selectors import ToolSelector
+from agent.structured import ResponseFormat
+from agent.tools.registry import ToolRegistry, Toolset
+from agent.tools.tool import Tool
+from agent.usage import AgentUsage
+from workers.offload import lending, run_sync
+
+#: Hears the text of a reply as it comes.
+StreamHandler = Callable[[str], Any]
+#: Hears how many prompts of how many are done.
+OnProgress = Callable[[int, int], Any]
+
+
+class Agent:
+    """Tools, a provider and settings. Holds nothing of any run, so one agent serves many at once.
+
+    Given a registry, or anything else with `all()`, it asks for the tools at each step. `usage` and `analytics` add up
+    what all runs come to. A provider that knows no tools is spoken to in text, by `prompt_builder` and `parser`.
+
+    `memory` is what its owner chooses to share: given here, all runs have it; given to `arun`, only that run.
+    """
+
+    def __init__(
+        self,
+        tools: Iterable[Tool] | Toolset = (),
+        provider: Provider | None = None,
+        config: AgentConfig | None = None,
+        memory: ConversationMemory | None = None,
+        selector: ToolSelector | None = None,
+        *,
+        prompt_builder: PromptBuilder | None = None,
+        parser: ToolCallParser | None = None,
+        sleep: Sleep = asyncio.sleep,
+    ) -> None:
+        self.config = config or AgentConfig()
+        self.provider: Provider = provider or OfflineProvider()
+        self.prompt_builder = prompt_builder or PromptBuilder()
+        self._prompt_builder = prompt_builder
+        self.parser = parser or ToolCallParser()
+        self.selector = selector
+        self.usage = AgentUsage()
+        self.analytics = AgentAnalytics() if self.config.enable_analytics else None
+        toolset: Toolset = tools if isinstance(tools, Toolset) else ToolRegistry(tools)
+        self._toolset = _Remembered(toolset, self.config.knowledge_memory) if self.config.knowledge_memory else toolset
+        self._observers = _observers_of(self.config)
+        asker = Asker(self._spoken_to(), self.config, self.usage, sleep=sleep)
+        loop = Loop(self._toolset, asker, self.config, selector)
+        self._runner = Runner(self.provider, self.config, loop, asker, self._observers, self.analytics, memory)
+
+    @property
+    def name(self) -> str:
+        """The configured name."""
+        return self.config.name
+
+    @property
+    def tools(self) -> list[Tool]:
+        """The tools there are now: a registry's may change while the agent lives."""
+        return self._toolset.all()
+
+    @property
+    def memory(self) -> ConversationMemory | None:
+        """The agent's own conversation; of a session, what was read last."""
+        return self._runner.memory
+
+    @memory.setter
+    def memory(self, memory: ConversationMemory | None) -> None:
+        self._runner.memory = memory
+
+    @property
+    def total_cost(self) -> float:
+        """What all runs cost so far, in USD."""
+        return self.usage.total_cost_usd
+
+    @property
+    def total_tokens(self) -> int:
+        """The tokens of all runs so far."""
+        return self.usage.total_tokens
+
+    def get_usage_summary(self) -> str:
+        """What all runs used, to read."""
+        return str(self.usage)
+
+    def reset_usage(self) -> None:
+        """Count from zero again."""
+        self.usage.reset()
+
+    def get_analytics(self) -> AgentAnalytics | None:
+        """How the tools were used; None unless `enable_analytics` is set."""
+        return self.analytics
+
+    def reset(self) -> None:
+        """Forget the agent's own conversation, its summary too. What was used and counted stays."""
+        if self.memory is not None:
+            self.memory.clear()
+
+    async def arun(
+        self,
+        messages: str | Sequence[Message],
+        stream_handler: StreamHandler | None = None,
+        response_format: ResponseFormat | None = None,
+        parent_run_id: str | None = None,
+        *,
+        memory: ConversationMemory | None = None,
+        journal: Journal | None = None,
+        scope: str = "",
+        cancellation_token: CancellationToken | None = None,
+    ) -> AgentResult:
+        """Answer the user's words. The memory learns of the run only once it is complete.
+
+        `stream_handler` hears the text as it comes. With a `response_format` the answer has that form, in `parsed`.
+        `scope` names whose knowledge may be read and written. With a `journal` the run goes on where an earlier attempt
+        was interrupted.
+
+        What tools, models, observers and caches do wrong is never raised. Raises ValueError or TypeError for arguments
+        that make no sense, SessionError for a session that cannot be read, LaneError of the journal, CancelledError.
+        """
+        request = RunRequest(
+            _said(messages), response_format, parent_run_id, memory, journal or NoJournal(), scope, cancellation_token,
+            self._heard_by(stream_handler),
+        )  # fmt: skip
+        return await self._runner.answer(request)
+
+    def run(
+        self,
+        messages: str | Sequence[Message],
+        stream_handler: StreamHandler | None = None,
+        response_format: ResponseFormat | None = None,
+        parent_run_id: str | None = None,
+        *,
+        memory: ConversationMemory | None = None,
+        scope: str = "",
+        cancellation_token: CancellationToken | None = None,
+    ) -> AgentResult:
+        """`arun` for sync code, also from inside a running event loop. Only sync observers hear of it (seed).
+
+        A sync tool runs in the caller's own thread, unless others run beside it or something may end it: a time limit,
+        a cancellation token.
+        """
+        request = RunRequest(
+            _said(messages), response_format, parent_run_id, memory, scope=scope, cancellation_token=cancellation_token,
+            on_text=self._heard_by(stream_handler), asynchronous=False,
+        )  # fmt: skip
+        with lending(self.config.tool_timeout_seconds is None and cancellation_token is None):
+            return run_sync(self._runner.answer(request))
+
+    async def astream(
+        self,
+        messages: str | Sequence[Message],
+        response_format: ResponseFormat | None = None,
+        parent_run_id: str | None = None,
+        *,
+        memory: ConversationMemory | None = None,
+        scope: str = "",
+        cancellation_token: CancellationToken | None = None,
+    ) -> AsyncGenerator[StreamChunk | AgentResult, None]:
+        """`arun`, yielding the text as it comes and, last, the result. Whoever stops listening cancels the run."""
+        pieces: asyncio.Queue[StreamChunk | None] = asyncio.Queue()
+
+        async def on_text(text: str) -> None:
+            pieces.put_nowait(StreamChunk(text))
+
+        request = RunRequest(
+            _said(messages), response_format, parent_run_id, memory, scope=scope, cancellation_token=cancellation_token,
+            on_text=on_text,
+        )  # fmt: skip
+        run = asyncio.create_task(self._runner.answer(request))
+        run.add_done_callback(lambda _: pieces.put_nowait(None))
+        try:
+            while (piece := await pieces.get()) is not None:
+                yield piece
+            yield await run
+        finally:
+            if not run.done():
+                run.cancel()
+                await asyncio.wait([run])
+
+    async def aask(self, prompt: str, **options: Any) -> AgentResult:
+        """`arun` for a single sentence."""
+        return await self.arun(prompt, **options)
+
+    def ask(self, prompt: str, **options: Any) -> AgentResult:
+        """`run` for a single sentence."""
+        return self.run(prompt, **options)
+
+    def __call__(self, messages: str | Sequence[Message], **options: Any) -> AgentResult:
+        """`run`."""
+        return self.run(messages, **options)
+
+    async def abatch(
+        self,
+        prompts: Sequence[str | Sequence[Message]],
+        max_concurrency: int = 5,
+        response_format: ResponseFormat | None = None,
+        on_progress: OnProgress | None = None,
+    ) -> list[AgentResult]:
+        """Answer each prompt apart from the others, so many at once; the results come in the prompts' order (seed).
+
+        Each knows the agent's own memory as it is, and changes nothing in it. A run that breaks has its error for its
+        content and the stop reason "error". `on_progress` hears (completed, total). Raises ValueError.
+        """
+        return await self._batch(prompts, max_concurrency, response_format, on_progress)
+
+    def batch(
+        self,
+        prompts: Sequence[str | Sequence[Message]],
+        max_concurrency: int = 5,
+        response_format: ResponseFormat | None = None,
+        on_progress: OnProgress | None = None,
+    ) -> list[AgentResult]:
+        """`abatch` for sync code."""
+        return run_sync(self._batch(prompts, max_concurrency, response_format, on_progress, asynchronous=False))
+
+    async def _batch(
+        self,
+        prompts: Sequence[str | Sequence[Message]],
+        max_concurrency: int,
+        response_format: ResponseFormat | None,
+        on_progress: OnProgress | None,
+        *,
+        asynchronous: bool = True,
+    ) -> list[AgentResult]:
+        if max_concurrency < 1:
+            raise ValueError(f"max_concurrency={max_concurrency!r} runs nothing: use 1 or more")
+        chronicle, began = Chronicle(self._observers, asynchronous=asynchronous), perf_counter()
+        await chronicle.tell("batch_start", len(prompts))
+        room, done = asyncio.Semaphore(max_concurrency), 0
+
+        async def one(prompt: str | Sequence[Message]) -> AgentResult:
+            nonlocal done
+            async with room:
+                result = await self._isolated(prompt, response_format, asynchronous=asynchronous)
+            done += 1
+            if on_progress is not None:
+                on_progress(done, len(prompts))
+            return result
+
+        results = await asyncio.gather(*map(one, prompts))
+        errors = sum(result.stop_reason in ("error", "provider_error") for result in results)
+        took = (perf_counter() - began) * 1000
+        await chronicle.tell("batch_end", len(results), errors, took)
+        return list(results)
+
+    async def _isolated(
+        self, prompt: str | Sequence[Message], response_format: ResponseFormat | None, *, asynchronous: bool
+    ) -> AgentResult:
+        """One prompt of a batch: what breaks breaks it alone."""
+        memory = self.memory.branch() if self.memory is not None else ConversationMemory()
+        try:
+            request = RunRequest(
+                _said(prompt), response_format, memory=memory, asynchronous=asynchronous, is_of_batch=True
+            )
+            return await self._runner.answer(request)
+        except Exception as exc:  # noqa: BLE001  # told in its place
+            return AgentResult(f"Error: {type(exc).__name__}: {exc}", stop_reason="error")
+
+    def _spoken_to(self) -> Provider:
+        if speaks_text(self.provider):
+            return TextToolProvider(self.provider, self.parser, self._prompt_builder)
+        return self.provider
+
+    def _heard_by(self, handler: StreamHandler | None) -> OnText | None:
+        if handler is None and not self.config.stream:
+            return None
+        hear = handler or _printed
+
+        async def on_text(text: str) -> None:
+            told = hear(text)
+            if inspect.isawaitable(told):
+                await told
+
+        return on_text
+
+
+class _Remembered:
+    """A toolset with the tool that saves knowledge (seed: Cross-Session Knowledge Memory), unless it has one."""
+
+    def __init__(self, toolset: Toolset, knowledge: KnowledgeMemory) -> None:
+        self._toolset = toolset
+        self._remember = knowledge.tool()
+
+    def all(self) -> list[Tool]:
+        """The tools there are now."""
+        tools = self._toolset.all()
+        return tools if any(tool.name == self._remember.name for tool in tools) else [*tools, self._remember]
+
+
+def _observers_of(config: AgentConfig) -> tuple[AgentObserver, ...]:
+    """Everybody who is told of the runs. Raises ValueError for a hook that there is not."""
+    hooks = [hooks_observer(config.hooks)] if config.hooks else []
+    return (*config.observers, *hooks, *([VerboseObserver()] if config.verbose else []))
+
+
+def _said(messages: str | Sequence[Message]) -> tuple[Message, ...]:
+    """What is given to a run, checked. Raises TypeError and ValueError."""
+    said = (Message(Role.USER, messages),) if isinstance(messages, str) else tuple(messages)
+    for message in said:
+        if not isinstance(message, Message):
+            raise TypeError(f"{message!r} is no Message: give a text or a list of Message(role=Role.USER, content=...)")
+    if not said:
+        raise ValueError("there is no message to answer: give a text or at least one Message")
+    return said
+
+
+def _printed(text: str) -> None:
+    sys.stdout.write(text)
+    sys.stdout.flush()

@@ -1,0 +1,202 @@
+"""Asker: one question to the model, from the cache or with retries, and its bill."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from itertools import chain, count
+from time import perf_counter
+from typing import Any
+
+from agent.budget import book_in
+from agent.cache import Cache, CacheKeyBuilder
+from agent.cache.asking import forgotten, looked_up, stored
+from agent.config import AgentConfig, model_for
+from agent.messages import Message, UsageStats
+from agent.pricing import cost_usd
+from agent.providers.base import Completion, Provider, ProviderRequest, acall, astream_call
+from agent.providers.fallback import fallback_listener, name_of
+from agent.retry import Sleep, with_retries
+from agent.run import OnText, Run
+from agent.structured import schema_from_response_format
+from agent.usage import AgentUsage
+
+log = logging.getLogger(__name__)
+
+Schema = Mapping[str, Any]
+
+
+class Asker:
+    """Lives as long as its agent. `usage` is what all its questions came to."""
+
+    def __init__(self, provider: Provider, config: AgentConfig, usage: AgentUsage, *, sleep: Sleep) -> None:
+        self._provider = provider
+        self._config = config
+        self._usage = usage
+        self._sleep = sleep
+        self.name = name_of(provider)
+
+    async def ask(self, run: Run, schemas: Sequence[Schema]) -> Completion:
+        """The model's answer to what the run has come to, every call in it with an id of its own, and what it cost.
+
+        Raises ProviderError when there is none.
+        """
+        request, on_text = await self._request(run, schemas), run.on_text
+        cache = self._config.cache
+        if cache is None or on_text is not None:  # a stream cannot be replayed (seed: What Gets Cached)
+            answer, usage = await self._answered(run, request, on_text)
+        else:
+            answer, usage = await self._cached(run, request, cache)
+        return _identified(answer, run), usage
+
+    async def disown(self, run: Run) -> None:
+        """The answer was of no use: the next who asks is not to get it from the cache."""
+        if self._config.cache is not None and run.cache_key:
+            await forgotten(self._config.cache, run.cache_key)
+
+    def spend(self, usage: UsageStats) -> None:
+        """Take what something cost to the agent's account, and warn once when it is over what was thought enough."""
+        threshold, before = self._config.cost_warning_threshold, self._usage.total_cost_usd
+        self._usage.add_usage(usage)
+        if threshold is not None and before <= threshold < self._usage.total_cost_usd:
+            total = round(self._usage.total_cost_usd, 4)
+            log.warning("agent.cost_warning", extra={"agent": self._config.name, "usd": total, "threshold": threshold})
+
+    async def spend_beside(self, run: Run) -> None:
+        """Take what the run's side questions cost to the account, and off its budget."""
+        beside = run.chronicle.side_usage
+        if beside.total_tokens:
+            self.spend(beside)
+            await self._book(run, beside)
+
+    async def _book(self, run: Run, usage: UsageStats) -> None:
+        if self._config.budget is not None:
+            await book_in(self._config.budget, run.request.scope, usage)
+
+    async def _request(self, run: Run, schemas: Sequence[Schema]) -> ProviderRequest:
+        config, native = self._config, getattr(self._provider, "supports_response_format", False)
+        form = run.request.response_format
+        return ProviderRequest(
+            model=await self._model(run),
+            system_prompt=f"{config.system_prompt}\n\n{run.context}" if run.context else config.system_prompt,
+            messages=run.transcript,
+            tools=schemas,
+            temperature=config.temperature,
+            max_tokens=config.max_tokens,
+            timeout=config.request_timeout,
+            response_format=schema_from_response_format(form) if form is not None and native else None,
+        )
+
+    async def _model(self, run: Run) -> str:
+        """The model of this step, as its provider is asked for it."""
+        config = self._config
+        model = model_for(self._provider, config.model)
+        if config.model_selector is not None:
+            model = config.model_selector(run.iterations, tuple(run.tool_calls), self._usage)
+        shown = model or str(getattr(self._provider, "default_model", ""))
+        if run.model and run.model != shown:
+            await run.chronicle.tell("model_switch", run.iterations, run.model, shown)
+        run.model = shown
+        return model
+
+    def _key(self, request: ProviderRequest) -> str:
+        return CacheKeyBuilder.build(
+            model=request.model,
+            system_prompt=request.system_prompt,
+            messages=request.messages,
+            tools=request.tools,
+            temperature=request.temperature,
+            max_tokens=request.max_tokens,
+            response_format=None if request.response_format is None else dict(request.response_format),
+            provider=self.name,
+        )
+
+    async def _cached(self, run: Run, request: ProviderRequest, cache: Cache) -> Completion:
+        key = run.cache_key = self._key(request)
+        kept = await looked_up(cache, key, said=request.messages)
+        if kept is not None:
+            return await self._replayed(run, kept)
+        answer = await self._answered(run, request, None)
+        await stored(cache, key, answer, max_tokens=request.max_tokens)
+        return answer
+
+    async def _replayed(self, run: Run, kept: Completion) -> Completion:
+        """What the cache had. What it cost then is counted again (seed: Integration with Usage Tracking)."""
+        answer, usage = kept
+        run.chronicle.note("cache_hit", model=run.model, prompt_tokens=usage.prompt_tokens)
+        if run.chronicle.is_heard:
+            await run.chronicle.tell("cache_hit", run.model, answer.content)
+            await run.chronicle.tell("llm_end", answer.content, usage)
+        self.spend(usage)
+        return kept
+
+    async def _answered(self, run: Run, request: ProviderRequest, on_text: OnText | None) -> Completion:
+        chronicle, began = run.chronicle, perf_counter()
+        if chronicle.is_heard:
+            await chronicle.tell("llm_start", list(request.messages), run.model, request.system_prompt)
+        try:
+            answer, usage = await self._with_retries(run, request, on_text)
+        except Exception as exc:
+            chronicle.note("error", began=began, model=run.model, error=str(exc))
+            raise
+        usage = self._priced(usage, run.model)
+        chronicle.note(
+            "llm_call",
+            began=began,
+            model=usage.model or run.model,
+            prompt_tokens=usage.prompt_tokens,
+            completion_tokens=usage.completion_tokens,
+            cost_usd=usage.cost_usd,
+        )
+        self.spend(usage)
+        if chronicle.is_heard:
+            await chronicle.tell("llm_end", answer.content, usage)
+            await chronicle.tell("usage", usage)
+        await self._book(run, usage)
+        return answer, usage
+
+    async def _with_retries(self, run: Run, request: ProviderRequest, on_text: OnText | None) -> Completion:
+        """A reply that was heard in part is not asked for again: its beginning would be heard twice."""
+
+        async def attempt() -> Completion:
+            if on_text is None:
+                return await acall(self._provider, request)
+            return await astream_call(self._provider, request, on_text)
+
+        async def on_retry(number: int, error: Exception, seconds: float) -> None:
+            await run.chronicle.tell("llm_retry", number, self._config.max_retries, error, seconds)
+
+        switches: list[tuple[str, str, Exception]] = []
+        token = fallback_listener.set(lambda *switch: switches.append(switch))
+        try:
+            return await with_retries(attempt, self._config, self._sleep, on_retry=on_retry)
+        finally:
+            fallback_listener.reset(token)
+            for switch in switches:
+                await run.chronicle.tell("provider_fallback", *switch)
+
+    def _priced(self, usage: UsageStats, model: str) -> UsageStats:
+        if not usage.provider:
+            usage = replace(usage, provider=self.name)
+        if usage.cost_usd or (usage.model or model) not in self._config.prices:
+            return usage
+        known = cost_usd(usage.model or model, usage, usage.provider, prices=self._config.prices)
+        return replace(usage, cost_usd=known) if known else usage
+
+
+def _identified(answer: Message, run: Run) -> Message:
+    """The answer, in which each call has an id that no other call of its run has: what ties the result to it."""
+    if not answer.tool_calls:
+        return answer
+    taken = {call.id for call in run.tool_calls}
+    calls = []
+    for at, call in enumerate(answer.tool_calls):
+        is_free = call.id and call.id not in taken
+        calls.append(call if is_free else replace(call, id=_free_id(f"call_{run.iterations}_{at}", taken)))
+        taken.add(calls[-1].id)
+    return replace(answer, tool_calls=tuple(calls))
+
+
+def _free_id(wanted: str, taken: Collection[str]) -> str:
+    return next(each for each in chain([wanted], (f"{wanted}_{n}" for n in count(1))) if each not in taken)

@@ -1,0 +1,133 @@
+"""CallWatch: what observers, trace and analytics hear of each tool call, and the last check before it begins."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from time import perf_counter
+from typing import Any
+
+from agent.analytics import AgentAnalytics
+from agent.chronicle import Chronicle
+from agent.config import AgentConfig
+from agent.journal import CallOutcome
+from agent.messages import ToolCall
+from agent.objection import Objector
+from agent.one_call import Asked, Ran, run_call
+from agent.tools.errors import ToolExecutionError
+from agent.tools.screening import collect_suspicions
+from pending.proposals import in_channel_run
+
+
+class CallWatch:
+    """Lives as long as one run."""
+
+    def __init__(
+        self,
+        chronicle: Chronicle | None = None,
+        analytics: AgentAnalytics | None = None,
+        objector: Objector | None = None,
+    ) -> None:
+        self._chronicle = chronicle or Chronicle(())
+        self._analytics = analytics
+        self._objector = objector
+
+    def chosen(self, calls: Sequence[ToolCall], reasoning: str) -> None:
+        """The model's choice of tools."""
+        for call in calls:
+            self._chronicle.note(
+                "tool_selection", tool_name=call.tool_name, tool_args=call.parameters, reasoning=reasoning or None
+            )
+
+    async def refused(self, outcome: CallOutcome) -> None:
+        """A call that cannot be made: of an unknown tool, or with arguments that it does not take."""
+        call = outcome.call
+        self._chronicle.note("error", tool_name=call.tool_name, tool_args=call.parameters, error=outcome.content)
+        if self._chronicle.is_heard:
+            error = ValueError(outcome.content.removeprefix("Error: "))
+            await self._chronicle.tell("tool_error", call.id, call.tool_name, error, call.parameters, 0.0)
+
+    async def decided(self, asked: Asked) -> None:
+        """The policy's word on a call."""
+        if self._chronicle.is_heard:
+            decision = asked.decision
+            await self._chronicle.tell(
+                "policy_decision", asked.tool.name, decision.decision, decision.reason, asked.args
+            )
+
+    async def objection(self, asked: Asked) -> str:
+        """Why a call that may run is not what the person asked for; "" where nothing speaks against it."""
+        if self._objector is None or asked.decision.decision == "deny":
+            return ""
+        return await self._objector.objection(asked.call, asked.tool.description)
+
+    async def watched(self, asked: Asked, config: AgentConfig) -> Ran:
+        """Run the call, and tell of its begin, its chunks and its end. One that is denied, or asked for, begins not."""
+        call, began = asked.call, perf_counter()
+        chunks = _Chunks(self._chronicle, call) if self._chronicle.is_heard and _begins(asked) else None
+        if chunks:
+            await self._chronicle.tell("tool_start", call.id, call.tool_name, call.parameters)
+        with collect_suspicions() as suspicions:
+            ran = await run_call(asked, config, chunks)
+        if chunks:
+            await chunks.told()
+        await self._ended(asked, ran, began, suspicions)
+        if self._analytics is not None and _begins(asked):
+            seconds, count = perf_counter() - began, chunks.count if chunks else 0
+            self._analytics.record_tool_call(call.tool_name, ran.error is None, seconds, chunk_count=count)
+        return ran
+
+    async def _ended(self, asked: Asked, ran: Ran, began: float, suspicions: Sequence[str]) -> None:
+        call, result, error = asked.call, ran.outcome.content, ran.error
+        self._chronicle.note(
+            "tool_execution" if _begins(asked) else "error" if error else "tool_selection",
+            began=began,
+            tool_name=call.tool_name,
+            tool_args=call.parameters,
+            tool_result=result,
+            error=None if error is None else str(error),
+        )
+        if suspicions:
+            kinds = ", ".join(suspicions)
+            self._chronicle.note("output_screening", tool_name=call.tool_name, summary=f"{call.tool_name}: {kinds}")
+            await self._chronicle.tell("guardrail_triggered", "tool_output", "screening", "warn", kinds)
+        if not self._chronicle.is_heard or not _begins(asked):
+            return
+        took = (perf_counter() - began) * 1000
+        if error is None:
+            await self._chronicle.tell("tool_end", call.id, call.tool_name, result, took)
+        else:
+            raised = error.error if isinstance(error, ToolExecutionError) and error.error else error
+            await self._chronicle.tell("tool_error", call.id, call.tool_name, raised, call.parameters, took)
+
+
+def _begins(asked: Asked) -> bool:
+    """Whether the tool itself is run now, as far as the policy is concerned."""
+    word = asked.decision.decision
+    return word == "allow" or (word == "review" and not in_channel_run())
+
+
+class _Chunks:
+    """Hears the pieces of a result, in whatever thread they are made, and tells them in order."""
+
+    def __init__(self, chronicle: Chronicle, call: ToolCall) -> None:
+        self._chronicle = chronicle
+        self._call = call
+        self._loop = asyncio.get_running_loop()
+        self._telling: list[asyncio.Task[None]] = []
+        self.count = 0
+
+    def __call__(self, chunk: Any) -> None:
+        """One more piece."""
+        self.count += 1
+        self._loop.call_soon_threadsafe(self._tell, str(chunk))
+
+    async def told(self) -> None:
+        """Return once everybody has heard of every piece."""
+        while self._telling:
+            await self._telling.pop(0)
+
+    def _tell(self, chunk: str) -> None:
+        call = self._call
+        told = self._chronicle.tell("tool_chunk", call.id, call.tool_name, chunk)
+        self._telling.append(self._loop.create_task(told))

@@ -1,0 +1,74 @@
+"""AgentResult: the reply of a run, and what was made, spent and noticed on the way to it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from agent.messages import Message, Role, ToolCall, UsageStats
+from agent.tools.artifacts import Artifact
+from agent.trace import AgentTrace
+
+#: Why a run ended. The model answered; a proposal waits for a yes; a terminal tool or the stop condition ended it; its
+#: tools were chosen and not run (`routing_only`); a limit, a guardrail, a budget, the person or a loop ended it; the
+#: model could not be asked; its answers never had the form that was asked for; or, in a batch, the run broke.
+StopReason = Literal[
+    "answer", "pending", "terminal", "routing", "max_iterations", "guardrail", "budget", "cancelled", "loop",
+    "provider_error", "invalid_answer", "error",
+]  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class StreamChunk:
+    """A piece of the reply's text, as it comes."""
+
+    content: str
+
+
+@dataclass(frozen=True, slots=True)
+class AgentResult:
+    """The reply, and what was made and spent on the way to it.
+
+    `parsed` is the reply as `response_format` has it; None without one, and where the model never gave one, which
+    `structured_error` then explains. `reasoning_history` is what the model said beside its tool calls, once for each
+    step that had any; `reasoning` is the last of it. `provider_used` names who answered last.
+    `messages` is the transcript of this run alone, the user's words included: what a conversation's history grows by.
+    `unclear` are the calls of which nobody knows how they ended: a killed or stopped attempt at this run had begun
+    them, or who was asked never answered. `beside` is what terminal tools said in the same answer as a proposal.
+    """
+
+    content: str
+    artifacts: tuple[Artifact, ...] = ()
+    parsed: Any = None
+    reasoning: str = ""
+    reasoning_history: tuple[str, ...] = ()
+    iterations: int = 0
+    trace: AgentTrace = field(default_factory=AgentTrace)
+    usage: UsageStats = field(default_factory=UsageStats)
+    provider_used: str = ""
+    tool_calls: tuple[ToolCall, ...] = ()
+    messages: tuple[Message, ...] = ()
+    stop_reason: StopReason = "answer"
+    unclear: tuple[ToolCall, ...] = ()
+    beside: tuple[str, ...] = ()
+    structured_error: str = ""
+
+    @property
+    def message(self) -> Message:
+        """The reply as an entry of a transcript."""
+        return Message(Role.ASSISTANT, self.content)
+
+    @property
+    def role(self) -> Role:
+        """The assistant's."""
+        return Role.ASSISTANT
+
+    @property
+    def tool_name(self) -> str | None:
+        """The tool that was called, or chosen, last."""
+        return self.tool_calls[-1].tool_name if self.tool_calls else None
+
+    @property
+    def tool_args(self) -> dict[str, Any]:
+        """Its arguments."""
+        return dict(self.tool_calls[-1].parameters) if self.tool_calls else {}

@@ -1,0 +1,161 @@
+"""Run: what one run of an agent is asked, and what it has come to so far."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from agent.cancellation import CancellationToken
+from agent.chronicle import Chronicle
+from agent.compression import Compressor
+from agent.journal import UNCLEAR, CallOutcome, Journal, NoJournal
+from agent.loop_detection import LoopWatch
+from agent.memories.remembering import Remembering
+from agent.memory import ConversationMemory
+from agent.messages import Message, Role, ToolCall, UsageStats
+from agent.result import AgentResult, StopReason
+from agent.structured import ResponseFormat
+from agent.tools.artifacts import Artifact
+
+#: Hears the text of a reply as it comes.
+OnText = Callable[[str], Awaitable[None]]
+
+#: What the model is told of a call that was not begun when the run was stopped.
+NOT_RUN = "Not run: the run was stopped before this call began."
+
+
+@dataclass(frozen=True, slots=True)
+class RunRequest:
+    """What one run is asked to do, and with what.
+
+    `scope` names whose memories it may read and write; `asynchronous` is whether async observers hear of it.
+    """
+
+    said: tuple[Message, ...]
+    response_format: ResponseFormat | None = None
+    parent_run_id: str | None = None
+    memory: ConversationMemory | None = None
+    journal: Journal = field(default_factory=NoJournal)
+    scope: str = ""
+    cancellation_token: CancellationToken | None = None
+    on_text: OnText | None = None
+    asynchronous: bool = True
+    #: Whether it is the agent's own, though it has a memory of its own: one of a batch.
+    is_of_batch: bool = False
+
+    @property
+    def is_own(self) -> bool:
+        """Whether the agent's own knowledge is its knowledge, rather than what its scope knows."""
+        return self.is_of_batch or (self.memory is None and not self.scope)
+
+    @property
+    def words(self) -> str:
+        """What the person said, without what a program put around it."""
+        return "\n".join(message.content for message in self.said if message.role is Role.USER)
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How a run ends, and what its person is told."""
+
+    reason: StopReason
+    content: str
+    parsed: Any = None
+    structured_error: str = ""
+
+
+@dataclass(slots=True)
+class OpenRound:
+    """The tool calls of one answer while they run: what is known of each, and which were begun."""
+
+    answer: Message
+    outcomes: dict[int, CallOutcome] = field(default_factory=dict)
+    begun: set[int] = field(default_factory=set)
+
+    def closed(self) -> list[CallOutcome]:
+        """An outcome for every call: nobody knows how one ended that was begun and has none."""
+        return [self.outcomes.get(at) or self._broken_off(at, call) for at, call in enumerate(self.answer.tool_calls)]
+
+    def _broken_off(self, at: int, call: ToolCall) -> CallOutcome:
+        return CallOutcome(call, UNCLEAR, unclear=True) if at in self.begun else CallOutcome(call, NOT_RUN)
+
+
+@dataclass(slots=True)
+class Run:
+    """Lives as long as one run. `messages` grows only by whole rounds: a call and its result come together."""
+
+    request: RunRequest
+    chronicle: Chronicle
+    memory: ConversationMemory | None
+    history: list[Message]
+    remembering: Remembering
+    compressor: Compressor | None = None
+    loop_watch: LoopWatch | None = None
+    #: Hears the reply while it comes; None where nobody does, or only the whole of it, once it is checked.
+    on_text: OnText | None = None
+    messages: list[Message] = field(default_factory=list)
+    #: Answers of a wrong form, and what was wrong with them: for the model alone, until one is right.
+    drafts: list[Message] = field(default_factory=list)
+    #: What the model is told of earlier conversations and of the form of its answer, behind the system prompt.
+    context: str = ""
+    iterations: int = 0
+    model: str = ""
+    #: What the last answer is cached under.
+    cache_key: str = ""
+    usage: UsageStats = field(default_factory=UsageStats)
+    reasoning: list[str] = field(default_factory=list)
+    tool_calls: list[ToolCall] = field(default_factory=list)
+    unclear: list[ToolCall] = field(default_factory=list)
+    #: What terminal tools said.
+    closings: list[str] = field(default_factory=list)
+    artifacts: list[Artifact] = field(default_factory=list)
+    open_round: OpenRound | None = None
+
+    @property
+    def journal(self) -> Journal:
+        """Where the run is kept while it lasts."""
+        return self.request.journal
+
+    @property
+    def transcript(self) -> list[Message]:
+        """All the model is to know: earlier turns and this one."""
+        return [*self.history, *self.messages, *self.drafts]
+
+    def close_round(self, outcomes: Sequence[CallOutcome], *, note: str = "") -> None:
+        """Take the calls of one answer into the transcript, each with its result; the last one's bears the note."""
+        if self.open_round is None:
+            return
+        answer, self.open_round = self.open_round.answer, None
+        results = [outcome.message for outcome in outcomes]
+        if note:
+            last = results[-1]
+            results[-1] = Message(
+                Role.TOOL, f"{last.content}\n\n{note}", tool_call_id=last.tool_call_id, tool_name=last.tool_name
+            )
+        self.messages += [answer, *results]
+        self.artifacts += [artifact for outcome in outcomes for artifact in outcome.artifacts]
+        self.unclear += [outcome.call for outcome in outcomes if outcome.unclear]
+        self.closings += [outcome.closing for outcome in outcomes if outcome.ends == "terminal"]
+        self.usage = sum((outcome.usage for outcome in outcomes), UsageStats()) + self.usage
+        self.tool_calls += answer.tool_calls
+
+    def result(self, ending: Ending) -> AgentResult:
+        """The finished run."""
+        return AgentResult(
+            content=ending.content,
+            artifacts=tuple(self.artifacts),
+            parsed=ending.parsed,
+            reasoning=self.reasoning[-1] if self.reasoning else "",
+            reasoning_history=tuple(self.reasoning),
+            iterations=self.iterations,
+            trace=self.chronicle.trace,
+            usage=self.chronicle.side_usage + self.usage,
+            provider_used=self.usage.provider,
+            tool_calls=tuple(self.tool_calls),
+            messages=tuple(self.messages),
+            stop_reason=ending.reason,
+            unclear=tuple(self.unclear),
+            beside=tuple(self.closings) if ending.reason == "pending" else (),
+            structured_error=ending.structured_error,
+        )

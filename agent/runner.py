@@ -1,0 +1,158 @@
+"""Runner: one run from its begin to its end, with all that surrounds the loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from agent.analytics import AgentAnalytics
+from agent.asking import Asker
+from agent.call_watch import CallWatch
+from agent.cancellation import RunCancelled
+from agent.chronicle import Chronicle
+from agent.compression import compressor_of
+from agent.config import AgentConfig, model_for
+from agent.endings import ending_words
+from agent.loop import Loop
+from agent.memories.remembering import Remembering
+from agent.memory import ConversationMemory
+from agent.messages import Message, Role
+from agent.objection import objector_of
+from agent.observers.base import AgentObserver
+from agent.providers.base import Provider
+from agent.result import AgentResult
+from agent.run import Ending, Run, RunRequest
+from agent.session import load_session, save_session
+from agent.structured import build_schema_instruction, schema_from_response_format
+from agent.tools.artifacts import collect_artifacts
+
+
+class Runner:
+    """Lives as long as its agent. Of all that runs leave behind it holds only the agent's own `memory`."""
+
+    def __init__(
+        self,
+        provider: Provider,
+        config: AgentConfig,
+        loop: Loop,
+        asker: Asker,
+        observers: Sequence[AgentObserver],
+        analytics: AgentAnalytics | None,
+        memory: ConversationMemory | None,
+    ) -> None:
+        self.memory = memory
+        self._provider = provider
+        self._config = config
+        self._loop = loop
+        self._asker = asker
+        self._observers = observers
+        self._analytics = analytics
+
+    async def answer(self, request: RunRequest) -> AgentResult:
+        """Answer one request. Raises what `Agent.arun` says."""
+        run = await self._begun(request)
+        try:
+            ending = await self._ending(run)
+            return await self._finished(run, ending)
+        except BaseException as exc:
+            await self._broken(run, exc)
+            raise
+
+    async def _begun(self, request: RunRequest) -> Run:
+        """Everything that one run has for itself."""
+        config, form = self._config, request.response_format
+        context = build_schema_instruction(schema_from_response_format(form)) if form is not None else ""
+        chronicle = Chronicle(
+            self._observers,
+            parent_run_id=request.parent_run_id or config.parent_run_id or "",
+            metadata=config.trace_metadata,
+            asynchronous=request.asynchronous,
+            tool_result_chars=config.trace_tool_result_chars,
+        )
+        own = request.memory is None
+        if own and config.session_store is not None:
+            self.memory = await load_session(config, self.memory, chronicle)
+        memory = self.memory if own else request.memory
+        run = Run(
+            request=request,
+            chronicle=chronicle,
+            memory=memory,
+            history=[] if memory is None else memory.get_history(),
+            remembering=self._remembering(request, memory, chronicle),
+            compressor=compressor_of(config, self._provider),
+            loop_watch=config.loop_detector.watch() if config.loop_detector else None,
+            on_text=None if form is not None or _holds_back(config) else request.on_text,
+        )
+        if chronicle.is_heard:
+            await chronicle.tell("run_start", list(request.said), config.system_prompt)
+        sections = await run.remembering.sections(request.words)
+        run.context = "\n\n".join(part for part in (context, sections) if part)
+        return run
+
+    def _remembering(self, request: RunRequest, memory: ConversationMemory | None, chronicle: Chronicle) -> Remembering:
+        config = self._config
+        return Remembering(
+            provider=self._provider,
+            model=model_for(self._provider, config.model),
+            timeout=config.request_timeout,
+            memory=memory,
+            own=request.is_own,
+            scope=request.scope,
+            chronicle=chronicle,
+            entity_memory=config.entity_memory,
+            knowledge_graph=config.knowledge_graph,
+            knowledge_memory=config.knowledge_memory,
+            summarize_on_trim=config.summarize_on_trim,
+            summarize_provider=config.summarize_provider,
+            summarize_model=config.summarize_model,
+            summarize_max_tokens=config.summarize_max_tokens,
+        )
+
+    async def _ending(self, run: Run) -> Ending:
+        objector = objector_of(self._provider, self._config, run.chronicle, run.request.words)
+        watch = CallWatch(run.chronicle, self._analytics, objector)
+        token = run.request.cancellation_token
+        with collect_artifacts() as run.artifacts, run.remembering.in_scope():
+            if token is None:
+                return await self._loop.ending(run, watch)
+            try:
+                async with token.scope():
+                    return await self._loop.ending(run, watch)
+            except RunCancelled as exc:
+                return await self._cancelled(run, exc.reason)
+
+    async def _cancelled(self, run: Run, reason: str) -> Ending:
+        """The run was stopped: every call it had begun has an answer all the same."""
+        await run.chronicle.tell("cancelled", run.iterations, reason)
+        run.chronicle.note("cancelled", summary=reason or "stopped from outside")
+        if run.open_round is not None:
+            run.close_round(run.open_round.closed())
+        return Ending("cancelled", ending_words("cancelled"))
+
+    async def _finished(self, run: Run, ending: Ending) -> AgentResult:
+        """The result, once the memory has the run and everybody has heard of it."""
+        run.messages.append(Message(Role.ASSISTANT, ending.content))
+        if run.request.on_text is not None and (ending.reason != "answer" or run.on_text is None):
+            await run.request.on_text(ending.content)
+        if run.memory is not None:
+            await run.remembering.forgotten(run.memory.add_many(run.messages))
+        await run.remembering.learn(run.messages)
+        if run.request.memory is None and self._config.session_store is not None:
+            await save_session(self._config, run.memory, run.chronicle)
+        await self._asker.spend_beside(run)
+        result = run.result(ending)
+        await run.chronicle.tell("run_end", result)
+        return result
+
+    async def _broken(self, run: Run, error: BaseException) -> None:
+        """Told, and raised by whoever called this."""
+        run.chronicle.note("error", error=f"{type(error).__name__}: {error}")
+        if isinstance(error, asyncio.CancelledError):
+            await run.chronicle.tell("cancelled", run.iterations, "task cancelled")
+        elif isinstance(error, Exception):
+            await run.chronicle.tell("error", error, {"iteration": run.iterations})
+
+
+def _holds_back(config: AgentConfig) -> bool:
+    """Whether a reply is heard only when guardrails have passed it."""
+    return config.guardrails is not None and bool(config.guardrails.output)

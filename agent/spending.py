@@ -1,0 +1,23 @@
+"""Spending: whether a run may ask its model once more."""
+
+from __future__ import annotations
+
+from agent.budget import Refusal, refusal_of
+from agent.config import AgentConfig
+from agent.endings import ending_words
+from agent.run import Ending, Run
+
+
+async def refusal(run: Run, config: AgentConfig) -> Ending | None:
+    """How the run ends if it has used up what it, its conversation or the day may use; None while it has not."""
+    refused = config.run_budget.refusal(run.usage + run.chronicle.side_usage)
+    if refused is None and config.budget is not None:
+        refused = await refusal_of(config.budget, run.request.scope)
+    return await _told(run, refused) if refused is not None else None
+
+
+async def _told(run: Run, refused: Refusal) -> Ending:
+    tokens, cost = refused.tokens_used, refused.cost_used
+    run.chronicle.note("budget", summary=f"{refused.reason}: {tokens} tokens, {cost:.4f} USD")
+    await run.chronicle.tell("budget_exceeded", refused.reason, tokens, cost)
+    return Ending("budget", ending_words("budget_spent"))

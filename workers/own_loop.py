@@ -1,0 +1,94 @@
+"""OwnLoop: the event loop on which a thread's sync calls run, kept from call to call.
+
+Making one for each call costs more than most calls, and connections that a call leaves behind would die with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import os
+import threading
+from collections import deque
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+class OwnLoop:
+    """Lives as long as its thread. A process that was forked meanwhile makes its own."""
+
+    def __init__(self) -> None:
+        self._pid = os.getpid()
+        self._loop = asyncio.new_event_loop()
+        self._lent: deque[tuple[contextvars.Context, Callable[[], Any], asyncio.Future[Any]]] = deque()
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether it was made in this process, and can still be used."""
+        return self._pid == os.getpid() and not self._loop.is_closed()
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Wait for the coroutine, in a copy of this context. Tasks that it leaves behind are cancelled."""
+        task = self._loop.create_task(coroutine, context=contextvars.copy_context())
+        task.add_done_callback(lambda _: self._loop.stop())
+        try:
+            while not task.done():
+                self._loop.run_forever()
+                self._run_lent()
+            return task.result()
+        finally:
+            self._cancel_rest()
+
+    async def lend(self, function: Callable[[], T]) -> T:
+        """Run a blocking function in the thread that waits in `run`. The loop stands still meanwhile, and no loop is
+        running to the function, which may start one.
+        """
+        done = self._loop.create_future()
+        self._lent.append((contextvars.copy_context(), function, done))
+        self._loop.stop()
+        result: T = await done
+        return result
+
+    def _run_lent(self) -> None:
+        while self._lent:
+            context, function, done = self._lent.popleft()
+            if done.done():
+                continue
+            try:
+                done.set_result(context.run(function))
+            except StopIteration as exc:  # which no future can hold
+                done.set_exception(RuntimeError(repr(exc)))
+            except Exception as exc:  # noqa: BLE001  # raised where it is waited for
+                done.set_exception(exc)
+
+    def _cancel_rest(self) -> None:
+        self._lent.clear()
+        rest = asyncio.all_tasks(self._loop)
+        if not rest:
+            return
+        for task in rest:
+            task.cancel()
+        self._loop.run_until_complete(asyncio.gather(*rest, return_exceptions=True))
+
+    def __del__(self) -> None:
+        with contextlib.suppress(Exception):  # at the end of a process half of it may be gone
+            if self.is_ours and not self._loop.is_running():
+                self._loop.close()
+
+
+class _Kept(threading.local):
+    loop: OwnLoop | None = None
+
+
+_kept = _Kept()
+
+
+def own_loop() -> OwnLoop:
+    """This thread's."""
+    kept = _kept.loop
+    if kept is None or not kept.is_ours:
+        kept = _kept.loop = OwnLoop()
+    return kept
