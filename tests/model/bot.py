@@ -60,7 +60,7 @@ class Proposer:
     def __init__(self) -> None:
         self._numbers = itertools.count(1)
 
-    async def arun(self, messages: Sequence[Message], *, memory: Any, journal: Any = None) -> AgentResult:
+    async def arun(self, messages: Sequence[Message], *, memory: Any, journal: Any = None, scope: str = "") -> AgentResult:
         """One run, without a model."""
         said = messages[-1].content
         memory.add_many([*messages, Message(Role.ASSISTANT, "I see.")])
