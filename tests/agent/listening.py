@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
-from agent import AgentObserver, AsyncAgentObserver, Message, Role, ToolCall, UsageStats, tool
+import pytest
+
+from agent import Agent, AgentObserver, AgentResult, AsyncAgentObserver, Message, Role, ToolCall, UsageStats, tool
 from agent.observers import EVENTS
 
 
@@ -81,3 +84,27 @@ SEARCH = ToolCall("search", {"query": "Python"}, "c1")
 def user(text: str) -> Message:
     """Somebody's words, as the seed gives them."""
     return Message(role=Role.USER, content=text)
+
+
+async def collected(stream: Any) -> list[Any]:
+    """All that a stream yields."""
+    return [item async for item in stream]
+
+
+def by_run(agent: Agent, prompt: Any) -> AgentResult:
+    """The sync door."""
+    return agent.run(prompt)
+
+
+def by_arun(agent: Agent, prompt: Any) -> AgentResult:
+    """The async door."""
+    return asyncio.run(agent.arun(prompt))
+
+
+def by_astream(agent: Agent, prompt: Any) -> AgentResult:
+    """The last that the stream yields."""
+    return asyncio.run(collected(agent.astream(prompt)))[-1]
+
+
+#: For what holds however a run is begun.
+every_door = pytest.mark.parametrize("door", [by_run, by_arun, by_astream])

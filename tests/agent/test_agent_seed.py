@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import json
 import logging
-import threading
 from dataclasses import fields
-from types import ModuleType
 
 import pytest
 
@@ -28,10 +25,9 @@ from agent import (
     ScriptedProvider,
     StreamChunk,
     ToolCall,
-    ToolPolicy,
     tool,
 )
-from tests.agent.listening import SEARCH, Heard, Streaming, fails, search, user
+from tests.agent.listening import SEARCH, Heard, Streaming, collected, every_door, fails, search, user
 
 #: The fields of the seed's AgentConfig, with its defaults.
 DEFAULTS = {
@@ -85,8 +81,6 @@ PATTERNS = {
     },
 }  # fmt: skip
 
-POLICY = ToolPolicy(allow=["search"], review=["send_*"], deny=["delete_*"])
-
 
 @tool
 def divide(a: float, b: float) -> str:
@@ -94,48 +88,6 @@ def divide(a: float, b: float) -> str:
     if b == 0:
         raise ValueError("Cannot divide by zero")
     return str(a / b)
-
-
-@tool(terminal=True)
-def present_question(question_id: int) -> str:
-    """Present a question card to the student."""
-    return json.dumps({"action": "present_question", "id": question_id})
-
-
-@tool
-def send_mail(to: str) -> str:
-    """Send a mail."""
-    return f"sent to {to}"
-
-
-QUESTION = ToolCall("present_question", {"question_id": 7}, "q1")
-CARD = '{"action": "present_question", "id": 7}'
-
-
-async def collected(stream):
-    """All that a stream yields."""
-    return [item async for item in stream]
-
-
-def by_run(agent, prompt):
-    """The sync door."""
-    return agent.run(prompt)
-
-
-def by_arun(agent, prompt):
-    """The async door."""
-    return asyncio.run(agent.arun(prompt))
-
-
-def by_astream(agent, prompt):
-    """The last that the stream yields."""
-    return asyncio.run(collected(agent.astream(prompt)))[-1]
-
-
-every_door = pytest.mark.parametrize("door", [by_run, by_arun, by_astream])
-
-
-# What goes wrong, first.
 
 
 def test_a_missing_key_is_named_when_the_provider_is_made(monkeypatch):
@@ -176,16 +128,11 @@ def test_a_provider_that_is_down_for_good_is_told_to_observers_and_to_the_caller
     assert heard.names[-1] == "run_end"
 
 
-def test_what_breaks_the_run_itself_is_raised_and_told():
-    """Loop termination 3: only what `arun` documents gets out."""
-    heard = Heard()
-    with pytest.raises(TypeError, match="response_format"):
-        Agent([], LocalProvider(), AgentConfig(observers=[heard])).run("go", response_format=42)
-    with pytest.raises(TypeError, match="Message"):
-        Agent([], LocalProvider()).run([{"role": "user"}])
-
-
-# The agent itself.
+@pytest.mark.parametrize("given", [{"messages": [{"role": "user"}]}, {"messages": "go", "response_format": 42}])
+def test_arguments_that_make_no_sense_are_raised(given):
+    """Loop termination 3: only what `arun` documents gets out of a run."""
+    with pytest.raises(TypeError, match="give a"):
+        Agent([], LocalProvider()).run(**given)
 
 
 def test_everything_of_the_page_is_there():
@@ -196,9 +143,7 @@ def test_everything_of_the_page_is_there():
 
 def test_an_agent_has_a_name_and_can_be_called():
     """Named agents for multi-agent systems; the name is "agent" where none is given."""
-    researcher = Agent(
-        tools=[search], provider=ScriptedProvider(["Found."]), config=AgentConfig(name="researcher")
-    )
+    researcher = Agent(tools=[search], provider=ScriptedProvider(["Found."]), config=AgentConfig(name="researcher"))
     assert (researcher.name, Agent([], LocalProvider()).name) == ("researcher", "agent")
     assert researcher("Find info about Python").content == "Found."
 
@@ -225,18 +170,16 @@ def test_there_are_no_mixins():
     assert Agent.__mro__ == (Agent, object)
 
 
-def test_there_is_one_loop():
-    """The issue's word on "Implementation Differences": `run` is `arun` for sync code, without a code path of its own."""
-    assert not inspect.iscoroutinefunction(Agent.run)
-    assert inspect.iscoroutinefunction(Agent.arun)
-    assert "self._runner.answer(request)" in inspect.getsource(Agent.run)
-    assert "self._runner.answer(request)" in inspect.getsource(Agent.arun)
+@every_door
+def test_there_is_one_loop(door):
+    """The issue's word on "Implementation Differences": each door goes the same way, step by step."""
+    heard = Heard()
+    result = door(Agent([search], ScriptedProvider([SEARCH, "done"]), AgentConfig(observers=[heard])), "go")
+    assert (len(heard.names), result.content, result.iterations) == (15, "done", 2)
 
 
-def test_names_are_those_of_the_page():
-    """Result, chunk, policy and providers are where a user looks for them."""
-    assert not isinstance(room, type)
-    assert isinstance(room, ModuleType)
+def test_a_result_has_the_fields_of_the_issue():
+    """From `content` to `tool_calls`."""
     assert {field.name for field in fields(AgentResult)} >= {
         "content", "artifacts", "parsed", "reasoning", "reasoning_history", "iterations", "trace", "usage",
         "provider_used", "tool_calls",
@@ -282,9 +225,6 @@ def test_a_run_is_linked_to_its_parent():
     agent = Agent([], LocalProvider(), AgentConfig(parent_run_id="outer"))
     assert agent.run("hi").trace.parent_run_id == "outer"
     assert agent.run("hi", parent_run_id="other").trace.parent_run_id == "other"
-
-
-# Settings.
 
 
 @pytest.mark.parametrize("name", [*DEFAULTS, *UNTOLD])
@@ -347,12 +287,10 @@ def test_max_iterations_is_how_often_the_model_is_asked(limit):
 
 def test_routing_only_chooses_and_runs_nothing():
     """`routing_only`: the choice is the result."""
-    result = Agent([fails], ScriptedProvider([ToolCall("fails", {"query": "x"})]), AgentConfig(routing_only=True)).run("go")
+    provider = ScriptedProvider([ToolCall("fails", {"query": "x"})])
+    result = Agent([fails], provider, AgentConfig(routing_only=True)).run("go")
     assert (result.stop_reason, result.tool_name, result.tool_args) == ("routing", "fails", {"query": "x"})
     assert len(result.messages) == 2
-
-
-# The loop.
 
 
 def test_a_run_goes_through_the_states_of_the_page():
@@ -444,24 +382,22 @@ def test_a_streaming_tool_is_heard_piece_by_piece():
         yield from map(str, range(to))
 
     heard = Heard()
-    agent = Agent([count], ScriptedProvider([ToolCall("count", {"to": 3}, "c1"), "done"]), AgentConfig(observers=[heard]))
+    provider = ScriptedProvider([ToolCall("count", {"to": 3}, "c1"), "done"])
+    agent = Agent([count], provider, AgentConfig(observers=[heard]))
     assert agent.run("go").messages[2].content == "012"
     assert heard.of("tool_chunk") == [("c1", "count", "0"), ("c1", "count", "1"), ("c1", "count", "2")]
-
-
-# Streams.
 
 
 def test_a_stream_is_chunks_and_then_the_result():
     """`astream`, as the page reads it."""
 
-    async def read():
-        said = ""
+    async def read(said=""):
         async for item in Agent([], Streaming(["Hel", "lo"])).astream([user("Search for Python")]):
             if isinstance(item, StreamChunk):
                 said += item.content
             elif isinstance(item, AgentResult):
-                return said, item
+                result = item
+        return said, result
 
     said, result = asyncio.run(read())
     assert (said, result.content, result.iterations) == ("Hello", "Hello", 1)
@@ -488,164 +424,10 @@ def test_a_provider_that_cannot_stream_gives_one_chunk(method):
     assert chunk == StreamChunk(result.content)
 
 
-def test_every_provider_of_ours_streams():
+@pytest.mark.parametrize("vendor", ["OpenAI", "Anthropic", "Gemini", "Ollama", "Local", "Fallback"])
+def test_every_provider_of_ours_streams(vendor):
     """Provider Protocol: text as it comes, calls when they are whole."""
-    for name in ("OpenAIProvider", "AnthropicProvider", "GeminiProvider", "OllamaProvider", "LocalProvider", "FallbackProvider"):
-        assert inspect.isasyncgenfunction(getattr(room, name).astream) or callable(getattr(room, name).astream)
-
-
-# Calls at once.
-
-
-def rendezvous(parties: int):
-    """Tools that end only once so many run at the same time."""
-    gate = threading.Barrier(parties, timeout=20)
-
-    def named(name):
-        @tool(name=name)
-        def meet() -> str:
-            """Wait for the others."""
-            gate.wait()
-            return f"{name} was there"
-
-        return meet
-
-    return [named(name) for name in ("weather", "stock", "news")[:parties]]
-
-
-@every_door
-def test_calls_of_one_answer_run_at_once(door):
-    """Three tools that wait for each other: one after the other they never ended."""
-    tools = rendezvous(3)
-    calls = [ToolCall(each.name, {}, each.name) for each in tools]
-    result = door(Agent(tools, ScriptedProvider([calls, "done"])), "go")
-    assert [message.content for message in result.messages[2:5]] == [
-        "weather was there", "stock was there", "news was there",
-    ]  # fmt: skip
-
-
-def test_results_are_in_the_order_of_the_calls():
-    """Guarantee 1: the second is done before the first may end."""
-    second_is_done = asyncio.Event()
-
-    @tool
-    async def slow() -> str:
-        """Wait for the other."""
-        await second_is_done.wait()
-        return "slow"
-
-    @tool
-    async def quick() -> str:
-        """Let the other go on."""
-        second_is_done.set()
-        return "quick"
-
-    provider = ScriptedProvider([[ToolCall("slow", {}, "1"), ToolCall("quick", {}, "2")], "done"])
-    result = Agent([slow, quick], provider).run("go")
-    assert [message.content for message in result.messages[2:4]] == ["slow", "quick"]
-
-
-def test_one_call_that_fails_leaves_the_others_alone():
-    """Guarantee 2, and 3: start, end and error are heard of every tool."""
-    heard = Heard()
-    calls = [ToolCall("fails", {"query": "x"}, "1"), ToolCall("search", {"query": "y"}, "2")]
-    agent = Agent([fails, search], ScriptedProvider([calls, "done"]), AgentConfig(observers=[heard]))
-    assert agent.run("go").messages[3].content == "3 tutorials on y"
-    assert [args[0] for args in heard.of("tool_start")] == ["1", "2"]
-    assert [args[0] for args in heard.of("tool_error")] == ["1"]
-    assert [args[0] for args in heard.of("tool_end")] == ["2"]
-
-
-def test_calls_run_one_after_the_other_where_that_is_configured():
-    """`parallel_tool_execution=False`."""
-    heard = Heard()
-    calls = [ToolCall("search", {"query": "x"}, "1"), ToolCall("search", {"query": "y"}, "2")]
-    config = AgentConfig(parallel_tool_execution=False, observers=[heard])
-    Agent([search], ScriptedProvider([calls, "done"]), config).run("go")
-    assert [name for name in heard.names if name.startswith("tool")] == ["tool_start", "tool_end"] * 2
-
-
-def test_a_single_call_runs_in_the_callers_thread():
-    """Guarantee 4: no overhead."""
-
-    @tool
-    def where() -> str:
-        """Tell the thread."""
-        return threading.current_thread().name
-
-    result = Agent([where], ScriptedProvider([ToolCall("where"), "done"])).run("go")
-    assert result.messages[2].content == threading.current_thread().name
-
-
-# Terminal actions.
-
-
-@every_door
-def test_a_terminal_tool_ends_the_run_with_its_result(door):
-    """Static declaration: nobody asks the model again."""
-    provider = ScriptedProvider([QUESTION])
-    result = door(Agent([present_question], provider), "ask me")
-    assert (result.content, result.stop_reason, len(provider.requests)) == (CARD, "terminal", 1)
-
-
-@every_door
-def test_a_stop_condition_ends_the_run_with_the_result(door):
-    """Dynamic condition, on name and result."""
-    config = AgentConfig(stop_condition=lambda tool_name, result: tool_name == "search" and "Python" in result)
-    result = door(Agent([search], ScriptedProvider([ToolCall("search", {"query": "Go"}), SEARCH]), config), "go")
-    assert (result.content, result.iterations) == ("3 tutorials on Python", 2)
-
-
-@every_door
-def test_a_terminal_tool_ends_the_run_beside_others(door):
-    """In parallel execution the others are done too."""
-    result = door(Agent([search, present_question], ScriptedProvider([[SEARCH, QUESTION]])), "go")
-    assert (result.content, len(result.tool_calls)) == (CARD, 2)
-
-
-# Policy and people.
-
-
-@pytest.mark.parametrize(
-    ("name", "confirm", "told"),
-    [
-        ("search", None, "3 tutorials on a"),
-        ("send_mail", lambda tool_name, tool_args, reason: True, "sent to a"),
-        ("send_mail", lambda tool_name, tool_args, reason: False, "rejected"),
-        ("send_mail", None, "needs an approval"),
-        ("delete_all", lambda tool_name, tool_args, reason: True, "denied"),
-    ],
-)
-def test_the_table_of_policy_decisions(name, confirm, told):
-    """Allow, review with each answer and without anybody, deny."""
-
-    @tool
-    def delete_all(to: str) -> str:
-        """Delete."""
-        return "deleted"
-
-    call = ToolCall(name, {"query" if name == "search" else "to": "a"})
-    config = AgentConfig(tool_policy=POLICY, confirm_action=confirm)
-    provider = ScriptedProvider([call, "done"])
-    assert Agent([search, send_mail, delete_all], provider, config).run("go").content == "done"
-    assert told in provider.requests[1].messages[-1].content
-
-
-def test_a_person_is_asked_with_tool_arguments_and_reason():
-    """`confirm_action` may be a coroutine, as the page has it."""
-    asked = []
-
-    async def confirm(tool_name: str, tool_args: dict, reason: str) -> bool:
-        asked.append((tool_name, tool_args, reason))
-        return True
-
-    config = AgentConfig(tool_policy=POLICY, confirm_action=confirm, approval_timeout=60)
-    Agent([send_mail], ScriptedProvider([ToolCall("send_mail", {"to": "Ana"}), "done"]), config).run("go")
-    ((name, args, reason),) = asked
-    assert (name, args, "send_*" in reason) == ("send_mail", {"to": "Ana"}, True)
-
-
-# Many at once.
+    assert callable(getattr(room, f"{vendor}Provider").astream)
 
 
 def test_a_batch_answers_in_the_order_of_its_prompts():
@@ -708,9 +490,6 @@ def test_many_questions_share_one_agent():
     assert [agent.run([user(query)]).content[-1] for query in "xy"] == ["x", "y"]
 
 
-# What it cost, and how tools were used.
-
-
 def test_usage_is_added_up_and_reset():
     """Usage Tracking Convenience Methods, and best practice 5."""
     agent = Agent([], ScriptedProvider(["a", "b"]), AgentConfig(model="m", prices={"m": (500_000, 500_000)}))
@@ -753,9 +532,6 @@ def test_analytics_count_chunks_and_parameters_without_any_observer():
     assert (figures.total_chunks, figures.calls_with_parameters) == (3, 1)
 
 
-# Several providers.
-
-
 def test_the_next_provider_answers_where_one_fails():
     """Provider Fallback, with the circuit breaker's parameters of the page."""
     skipped = []
@@ -776,9 +552,6 @@ def test_a_fallback_has_the_doors_and_defaults_of_the_page():
     assert list(parameters)[:4] == ["providers", "max_failures", "cooldown_seconds", "on_fallback"]
     assert [parameters[name].default for name in ("max_failures", "cooldown_seconds")] == [3, 60]
     assert all(callable(getattr(FallbackProvider, door)) for door in ("complete", "acomplete", "stream", "astream"))
-
-
-# Testing.
 
 
 def test_a_local_provider_needs_no_vendor():
