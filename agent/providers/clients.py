@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
+import ssl
 from collections.abc import Awaitable, Callable
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 from weakref import WeakKeyDictionary
 
+if TYPE_CHECKING:
+    import httpx2
+
 T = TypeVar("T")
+
+#: Seconds to connect, and between two pieces of an answer where a request has no limit of its own.
+CONNECT_SECONDS, READ_SECONDS = 5.0, 600.0
 
 
 class Clients(Generic[T]):
@@ -42,3 +50,21 @@ class Clients(Generic[T]):
             self._pid, self._by_loop = os.getpid(), WeakKeyDictionary()
         for loop in [each for each in self._by_loop if each.is_closed()]:
             del self._by_loop[loop]
+
+
+def http_client() -> httpx2.AsyncClient:
+    """An HTTP client for a vendor's library. The libraries' own close themselves when they are collected, in whichever
+    loop then runs, and fail aloud because theirs has ended.
+    """
+    import httpx2
+
+    timeout = httpx2.Timeout(READ_SECONDS, connect=CONNECT_SECONDS)
+    return httpx2.AsyncClient(timeout=timeout, verify=_certificates(), follow_redirects=True)
+
+
+@functools.cache
+def _certificates() -> ssl.SSLContext:
+    """Reading them takes 20 ms, so a process does it once."""
+    import httpx2
+
+    return httpx2.create_ssl_context()
