@@ -141,6 +141,12 @@ def test_a_refusal_is_named(server: Server, name: str, step: dict[str, Any], wor
         ask(MAKERS[name](server.url))
 
 
+def test_the_words_of_a_refusal_stay_readable(server: Server) -> None:
+    """Only the key in them is hidden, and the address."""
+    with pytest.raises(ProviderError, match=r"Incorrect API key provided: \[hidden\]\.? See \[hidden\]$"):
+        ask(MAKERS["openai"](server.url, key="sk-wrong-1234567890"))
+
+
 def test_a_quota_that_is_used_up_is_not_worth_waiting_for(server: Server) -> None:
     """It is a 429 like any rate limit."""
     server.script({"status": 429, "code": "insufficient_quota", "message": "pay"})
