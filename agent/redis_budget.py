@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from agent.budget import BudgetLimits, Refusal, day_of, spent
+from agent.memories.scope import digest_of
 from agent.messages import UsageStats
 from workers.connections import Connections
 from workers.offload import reach
@@ -66,7 +66,7 @@ class RedisBudget:
 
     def _keys(self, scope: str) -> tuple[str, str]:
         day = f"{self._prefix}:{day_of(self._clock())}"
-        return f"{day}:{hashlib.sha256(scope.encode(errors='surrogatepass')).hexdigest()[:32]}", day
+        return f"{day}:{digest_of(scope)}", day
 
     def _used(self, keys: tuple[str, str]) -> list[tuple[int, int]]:
         found = self._connections.ask("EVAL", _USED, len(keys), *keys)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -25,3 +26,8 @@ def named(scope: str) -> str:
     if not scope:
         raise ValueError(f"scope={scope!r} is everybody's: name one, such as the id of a user and a conversation")
     return scope
+
+
+def digest_of(scope: str) -> str:
+    """A stable name for keys, logs and spans: 32 hex digits, nothing of the scope in clear."""
+    return hashlib.sha256(scope.encode("utf-8", "surrogatepass")).hexdigest()[:32]
