@@ -17,8 +17,8 @@ def decide(tool: Tool, args: Mapping[str, Any], config: AgentConfig) -> PolicyDe
     """Whether a call with these arguments, validated and as JSON values, runs, is asked for, or never runs.
 
     A tool that requires approval is asked for even where the policy allows it: that is its author's word. One that its
-    source calls destructive is asked for where no rule names it; a rule that allows it lets it run. Where none names it,
-    a memory's own tool runs: whoever turned that on wants it to be used.
+    source calls destructive is asked for where no rule names it; a rule that allows it lets it run. A memory's own tool
+    runs where no rule names it: whoever turned that on wants it to be used.
     """
     policy = config.tool_policy
     decision = policy.evaluate(tool.name, {**_defaults(tool), **args}) if policy else _NO_POLICY

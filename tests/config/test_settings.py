@@ -43,7 +43,7 @@ MISTAKES = {
     "text for list": ("tools: x\n", ":1:1: tools: must be a list, such as [a, b] (it is 'x')"),
     "too large": ("agent: {max_iterations: 1000}\n", ":1:9: agent.max_iterations: must be less than or equal to 100"),
     "name": ("channels:\n  a/b: {platform: console}\n", ":2:3: channels.a/b: a name has 1 to 64 letters"),
-    "model": ("agent: {model: gpt}\n", ":1:9: agent.model: unknown model: write 'offline', which needs no account "),
+    "model": ("agent: {model: gpt}\n", ":1:9: agent.model: unknown model: write vendor:model, such as openai:"),
     "url": ("public_url: bots.example.com\n", ":1:1: public_url: no URL: write it as https://bots.example.com (it is"),
     "unset": ("public_url: ${NOPE}\n", ":1:1: public_url: NOPE is not set: export NOPE=..., or write ${NOPE:-default}"),
     "malformed": ("public_url: ${NOPE\n", ":1:1: public_url: malformed ${...}: write ${NAME}"),
