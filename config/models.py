@@ -33,6 +33,7 @@ _PROVIDERS: dict[str, type[VendorProvider]] = {
 
 #: The way to one model: its vendor, its name, a key and an address, and whether the vendor is to keep what is sent.
 _Way = tuple[str, str, str, str, bool]
+_Given = ModelSettings | SideSettings | AgentSettings
 
 
 class Models:
@@ -94,16 +95,22 @@ class Models:
         own = self._settings.channels[channel].agent.model is not None
         return ("channels", channel, "agent") if own else ("agent",)
 
-    def _asked(self, given: ModelSettings | SideSettings | AgentSettings, agent: AgentSettings, at: Path_) -> Provider:
+    def _asked(self, given: _Given, agent: AgentSettings, at: Path_) -> Provider:
         vendor, model = vendor_of(given.model or ""), name_of(given.model or "")
-        key, base_url = given.api_key, given.base_url
-        if given is not agent and key is None and base_url is None and vendor == vendor_of(agent.model):
-            key, base_url = agent.api_key, agent.base_url  # the same vendor is reached in the same way
+        reached = self._reached(given, agent)
+        key, base_url = reached.api_key, reached.base_url
         secret = key.get_secret_value() if key else self._usual_key(vendor, base_url, at)
         way = (vendor, model, secret, base_url or "", agent.cache_prompt)
         if way not in self._made:
             self._made[way] = self._provider(way, at)
         return self._made[way]
+
+    def _reached(self, given: _Given, agent: AgentSettings) -> _Given:
+        """Who says how a model is reached: itself, or another one of the same vendor."""
+        if given is agent or given.api_key or given.base_url:
+            return given
+        vendor = vendor_of(given.model or "")
+        return next((each for each in (agent, self._settings.agent) if vendor_of(each.model) == vendor), given)
 
     def _usual_key(self, vendor: str, base_url: str | None, at: Path_) -> str:
         """What the vendor's own variable holds. It goes to the vendor, and to no address that stands in a file."""
