@@ -93,7 +93,7 @@ class Models:
     def _path(self, channel: str) -> Path_:
         """Where a channel's model is written."""
         own = self._settings.channels[channel].agent.model is not None
-        return ("channels", channel, "agent") if own else ("agent",)
+        return ("channels", channel, "agent", "model") if own else ("agent", "model")
 
     def _asked(self, given: _Given, agent: AgentSettings, at: Path_) -> Provider:
         vendor, model = vendor_of(given.model or ""), name_of(given.model or "")
