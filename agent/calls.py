@@ -12,7 +12,7 @@ from agent.compression import Compressor
 from agent.config import AgentConfig
 from agent.decision import decide
 from agent.journal import UNCLEAR, CallOutcome, Journal, digest
-from agent.messages import ToolCall
+from agent.messages import NOT_JSON, ToolCall
 from agent.one_call import Asked
 from agent.result_cache import CachedResult, remember
 from agent.tools.artifacts import collect_artifacts
@@ -64,6 +64,8 @@ def _asked(call: ToolCall, tools: Mapping[str, Tool], config: AgentConfig) -> As
     tool = tools.get(call.tool_name)
     if tool is None:
         return CallOutcome(call, f"Error: {unknown_tool(call.tool_name, tools)}")
+    if NOT_JSON in call.parameters:
+        return CallOutcome(call, f"Error: {call.tool_name!r} was called with {NOT_JSON}: {call.parameters[NOT_JSON]!r}")
     try:
         args = tool.validate_json(call.parameters)
         return Asked(call, tool, args, decide(tool, args, config))

@@ -9,6 +9,9 @@ from typing import Any
 
 from channels.types import Media
 
+#: The only argument of a call whose arguments were no JSON object: it is refused, whatever its tool would take.
+NOT_JSON = "arguments that are not a JSON object"
+
 
 class Role(StrEnum):
     """Who speaks in a message."""
