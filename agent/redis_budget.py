@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from agent.budget import BudgetLimits, Refusal, day_of, spent
-from agent.memories.scope import digest_of
 from agent.messages import UsageStats
+from agent.scope import digest_of
 from workers.connections import Connections
 from workers.offload import reach
 

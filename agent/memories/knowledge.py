@@ -14,7 +14,7 @@ from pydantic import Field
 
 from agent.memories.lines import one_line, section
 from agent.memories.notes_file import NOTE_CHARS, Note, NotesFile, locked
-from agent.memories.scope import memory_scope, named
+from agent.scope import memory_scope, named
 from agent.tools.decorator import tool
 from agent.tools.errors import ToolError
 from agent.tools.metadata import MEMORY, ToolMetadata

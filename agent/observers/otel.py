@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from agent import gen_ai
-from agent.memories.scope import digest_of, memory_scope
 from agent.messages import Message, Role, UsageStats
 from agent.observers.base import AgentObserver
+from agent.scope import digest_of, memory_scope
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context

@@ -1,4 +1,4 @@
-"""Scope: whose memory the current run reads and writes."""
+"""Scope: whose the current run is, and so whose memory it reads and writes."""
 
 from __future__ import annotations
 
