@@ -84,7 +84,8 @@ class Runner:
             on_text=None if form is not None or _holds_back(config) else request.on_text,
         )
         if chronicle.is_heard:
-            await chronicle.tell("run_start", list(request.said), config.system_prompt)
+            with run.remembering.in_scope():  # observers may ask whose run it is
+                await chronicle.tell("run_start", list(request.said), config.system_prompt)
         sections = await run.remembering.sections(request.words)
         run.context = "\n\n".join(part for part in (context, sections) if part)
         return run
