@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 from agent import Agent, ChannelAgent, ConversationMemory, ToolPolicy
@@ -17,7 +18,7 @@ from channels.media import LocalMediaStore
 from channels.types import Conversation
 from config.data_folder import open_data
 from config.loader import ConfigError
-from config.outfit import Outfit, lone_outfit
+from config.outfit import Outfit, lone_outfit, own_tools
 from config.providers import is_remote
 from config.schema import AnyChannel, PolicySettings, Settings
 from config.selection import build_selector, misnamed
@@ -46,16 +47,17 @@ def load_tools_of(
 
 def _misnamed(settings: Settings, opened: OpenTools) -> list[str]:
     """What in the channels names no tool, though all are known."""
-    known = ", ".join(tool.name for tool in opened.tools) or "none"
+    own = own_tools(settings)
+    known = ", ".join(tool.name for tool in [*opened.tools, *own]) or "none"
     problems = [
         f"{settings.origin.at('channels', name, 'tools', index)}channels.{name}.tools: {pattern!r} names no tool; "
         f"known: {known}"
         for name, channel in settings.channels.items()
         for index, pattern in enumerate(channel.tools or ())
-        if not opened.select([pattern]).all()
+        if not (opened.select([pattern]).all() or any(fnmatchcase(tool.name, pattern) for tool in own))
     ]
     for name, channel in settings.channels.items():
-        problems += misnamed(settings, name, opened.select(channel.tools).all())
+        problems += misnamed(settings, name, [*opened.select(channel.tools).all(), *own])
     return problems
 
 

@@ -6,11 +6,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from agent import AgentConfig, Tool
 from agent.decision import decide
 from agent.policy import Decision
 from config.agents import load_tools_of, tool_policy
-from config.outfit import lone_outfit
+from config.outfit import lone_outfit, own_tools
 from config.patterns import stray_patterns
 from config.portrait import portrait, unknown_prices
 from config.schema import Settings
@@ -36,15 +35,10 @@ def describe(settings: Settings, *, seconds: float = OPEN_SECONDS) -> str:
         build_selector(settings, name)
         outfit.provider_of(name)
         config = replace(outfit.config_of(name), tool_policy=tool_policy(channel.policy))
-        tools = [*opened.select(channel.tools).all(), *_own_tools(config)]
+        tools = [*opened.select(channel.tools).all(), *own_tools(settings)]
         lines += [f"  {tool.name}: {_WORDS[decide(tool, {}, config).decision]}" for tool in tools]
         if channel.selector:
             lines.append("  (of these its selector shows some)")
     if any(line.endswith("runs at once") for line in lines):
         lines.append("(a tool may also ask by itself)")
     return "\n".join([*lines, *opened.problems, *stray_patterns(settings, opened), *unknown_prices(settings)])
-
-
-def _own_tools(config: AgentConfig) -> list[Tool]:
-    """Those that an agent has besides what its channel names."""
-    return [config.knowledge_memory.tool()] if config.knowledge_memory else []

@@ -24,6 +24,7 @@ from agent import (
     OpenTelemetryObserver,
     RedisBudget,
     RedisCache,
+    Tool,
     ToolConfig,
 )
 from agent.budget import Budget
@@ -123,6 +124,11 @@ def preload_models(settings: Settings) -> None:
         outfit.provider_of(channel)
         outfit.config_of(channel)
     outfit.models.preload()
+
+
+def own_tools(settings: Settings) -> list[Tool]:
+    """What every agent has besides the tools of its channel."""
+    return [KnowledgeMemory().tool()] if settings.agent.memory.knowledge else []
 
 
 def knowledge_in(data: Path) -> KnowledgeMemory:

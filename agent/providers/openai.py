@@ -29,7 +29,11 @@ class OpenAIProvider(VendorProvider):
     api_format = "openai-chat"
     library = "openai"
     extra = "llm"
-    modules = ("agent.providers.wire.deltas", "pydantic_ai.providers.openai_compatible")
+    modules: tuple[str, ...] = (
+        "agent.providers.wire.deltas",
+        "pydantic_ai.providers.openai",
+        "pydantic_ai.providers.openai_compatible",
+    )
 
     def __init__(
         self,
@@ -54,6 +58,10 @@ class OpenAIProvider(VendorProvider):
         """Only its audio models hear; the others answer 400 to sound. Of other servers only pictures are expected."""
         sounds = ("audio/wav", "audio/mpeg") if "audio" in model else ()
         return (*IMAGES, *sounds, "application/pdf") if self._is_openai else (*IMAGES, *sounds)
+
+    def _import(self) -> None:
+        super()._import()
+        from openai.resources.chat import AsyncChat, AsyncCompletions  # noqa: F401  # which it else puts off
 
     def _connect(self) -> Any:
         from openai import AsyncOpenAI

@@ -12,9 +12,10 @@ from redis import Redis
 from agent import AgentConfig, InMemoryCache, LoggingObserver, MemoryBudget, RedisBudget, RedisCache
 from agent.guards import GuardrailAction
 from channels.media import LocalMediaStore
-from config.agents import terminal_agent
+from config.agents import load_tools_of, terminal_agent
 from config.bootstrap import bootstrap
 from config.description import describe
+from config.explanation import explain
 from config.loader import ConfigError, load_settings
 from config.outfit import lone_outfit, worker_outfit
 from config.schema import Settings
@@ -138,6 +139,17 @@ def test_memories_are_in_the_data_folder(tmp_path: Path):
     store: Any = made.knowledge_graph.store
     assert made.knowledge_memory
     assert (store.path, made.knowledge_memory.directory) == (tmp_path / "relationships.db", tmp_path / "knowledge")
+
+
+def test_a_channel_may_name_the_memorys_own_tool(tmp_path: Path):
+    """In its tools, its roles and its policy; where none of them does, it runs at once."""
+    roles = "{roles: {allowed: {a: [remember]}}}"
+    web = f"{{platform: console, tools: [remember], policy: {{allow: [find_*]}}, selector: {roles}}}"
+    settings = configured(tmp_path, "{memory: {knowledge: true}}", f"  own: {web}\n")
+    assert describe(settings).count("remember: runs at once") == 2
+    told = explain(settings, load_tools_of(settings), "own", "ana", "remember", {"content": "x"})
+    assert told.decided_by
+    assert told.decided_by.where == f"{tmp_path}/sayso.yaml:1:18"
 
 
 def test_observers_of_ones_own_hear_of_runs(tmp_path: Path):
