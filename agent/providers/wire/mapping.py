@@ -21,6 +21,7 @@ from pydantic_ai.messages import (
 )
 
 from agent.messages import Message, Role, ToolCall
+from agent.providers.answer import MAX_NOT_JSON_CHARS, NOT_JSON
 from agent.providers.files import Shown
 from agent.tools.fence import fenced
 
@@ -33,11 +34,6 @@ FENCE_RULE = (
 NO_RESULT = "No result of this call is known."
 #: Comes before a transcript that begins with the assistant: some vendors want a person to speak first.
 NO_BEGINNING = "[the beginning of this conversation is not kept]"
-#: The only argument of a call whose arguments were no JSON object. No tool has a parameter of this name, so its refusal
-#: tells the model what was wrong.
-NOT_JSON = "arguments that are not a JSON object"
-#: Characters of such arguments that are kept.
-MAX_NOT_JSON_CHARS = 500
 #: What no vendor takes in the id of a call, and how long one may be.
 _ODD_ID, _MAX_ID_CHARS = re.compile(r"[^A-Za-z0-9_-]"), 40
 
