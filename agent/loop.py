@@ -63,8 +63,7 @@ class Loop:
                 refused = await refusal(run, self._config)
                 if refused is not None:
                     return refused
-            answered = recalled.answered if recalled else await self._ask(run)
-            run.usage += answered.usage
+            answered = _known(run, recalled.answered) if recalled else await self._ask(run)
             ending = await self._step(run, watch, answered, recalled)
             if run.chronicle.is_heard:
                 await run.chronicle.tell("iteration_end", run.iterations, answered.message.content)
@@ -150,6 +149,12 @@ class Loop:
         if watch_for_loops and verdict:
             return await _looped(run, verdict, watch_for_loops.kind)
         return ending
+
+
+def _known(run: Run, answered: Answered) -> Answered:
+    """An answer of an earlier attempt, which was paid for then."""
+    run.usage += answered.usage
+    return answered
 
 
 def _prints(outcomes: Sequence[CallOutcome]) -> list[str]:

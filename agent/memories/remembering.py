@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
+from agent.at_once import at_once
 from agent.chronicle import Chronicle
 from agent.memories.entity import Entity, EntityMemory
 from agent.memories.extraction import heard
@@ -88,7 +88,7 @@ class Remembering:
     async def learn(self, said: Sequence[Message]) -> None:
         """Keep what a run's messages say of people and things. Tools' words teach nothing."""
         if (self.entity_memory is not None or self.knowledge_graph is not None) and heard(said):
-            await asyncio.gather(self._learn_entities(said), self._learn_triples(said))
+            await at_once((self._learn_entities(said), self._learn_triples(said)))
 
     async def forgotten(self, messages: Sequence[Message]) -> None:
         """Say that the conversation's memory let go of these messages and, if configured, sum them up in it."""

@@ -21,6 +21,7 @@ from pydantic_ai.messages import (
 )
 
 from agent.messages import NOT_JSON, Message, Role, ToolCall
+from agent.providers.answer import MAX_NOT_JSON_CHARS
 from agent.providers.files import Shown
 from agent.tools.fence import fenced
 
@@ -33,8 +34,6 @@ FENCE_RULE = (
 NO_RESULT = "No result of this call is known."
 #: Comes before a transcript that begins with the assistant: some vendors want a person to speak first.
 NO_BEGINNING = "[the beginning of this conversation is not kept]"
-#: Characters of such arguments that are kept.
-MAX_NOT_JSON_CHARS = 500
 #: What no vendor takes in the id of a call, and how long one may be.
 _ODD_ID, _MAX_ID_CHARS = re.compile(r"[^A-Za-z0-9_-]"), 40
 
