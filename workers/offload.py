@@ -182,9 +182,11 @@ async def in_thread(function: Callable[[], T]) -> T:
 
 
 async def in_lent_thread(function: Callable[[], T]) -> T:
-    """As `in_thread`; under a sync caller who waits (`lending`), in the caller's own thread."""
+    """As `in_thread`; under a sync caller who waits (`lending`) for this very loop, in the caller's own thread."""
     loop = _lender.get()
-    return await (in_thread(function) if loop is None else loop.lend(function))
+    if loop is None or not loop.is_running:
+        return await in_thread(function)
+    return await loop.lend(lambda: _called(function))
 
 
 @contextlib.contextmanager
@@ -234,9 +236,19 @@ def run_sync(coroutine: Coroutine[Any, Any, T]) -> T:
 
 
 def _performed_here(function: Callable[[], Any]) -> Any:
+    return _called(lambda: _at_its_end(function()))
+
+
+def _at_its_end(result: Any) -> Any:
+    return run_sync(_awaited(result)) if inspect.isawaitable(result) else result
+
+
+def _called(function: Callable[[], T]) -> T:
+    """What somebody else's function returns, in a thread that waits for it. Raises Quit when it wants to end more than
+    itself; only the KeyboardInterrupt of whoever sits at the terminal passes.
+    """
     try:
-        result = function()
-        return run_sync(_awaited(result)) if inspect.isawaitable(result) else result
+        return function()
     except (SystemExit, GeneratorExit, asyncio.CancelledError) as exc:
         raise Quit(f"it raised {type(exc).__name__}") from exc
 

@@ -24,6 +24,26 @@ class OwnLoop:
         self._pid = os.getpid()
         self._loop = asyncio.new_event_loop()
         self._lent: deque[tuple[contextvars.Context, Callable[[], Any], asyncio.Future[Any]]] = deque()
+        self._is_at_work = False
+        self._beside: OwnLoop | None = None
+
+    @property
+    def free(self) -> OwnLoop:
+        """This one, or the one beside it for what a lent thread runs in turn: of two runs on one loop, the inner would
+        end the outer's tasks with its own.
+        """
+        if not self._is_at_work:
+            return self
+        self._beside = self._beside or OwnLoop()
+        return self._beside.free
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the caller's code runs on it."""
+        try:
+            return asyncio.get_running_loop() is self._loop
+        except RuntimeError:
+            return False
 
     @property
     def is_ours(self) -> bool:
@@ -34,6 +54,7 @@ class OwnLoop:
         """Wait for the coroutine, in a copy of this context. Tasks that it leaves behind are cancelled."""
         task = self._loop.create_task(coroutine, context=contextvars.copy_context())
         task.add_done_callback(lambda _: self._loop.stop())
+        self._is_at_work = True
         try:
             while not task.done():
                 self._loop.run_forever()
@@ -41,6 +62,7 @@ class OwnLoop:
             return task.result()
         finally:
             self._cancel_rest()
+            self._is_at_work = False
 
     async def lend(self, function: Callable[[], T]) -> T:
         """Run a blocking function in the thread that waits in `run`. The loop stands still meanwhile, and no loop is
@@ -87,8 +109,8 @@ _kept = _Kept()
 
 
 def own_loop() -> OwnLoop:
-    """This thread's."""
+    """This thread's; where it waits in one already, the next."""
     kept = _kept.loop
     if kept is None or not kept.is_ours:
         kept = _kept.loop = OwnLoop()
-    return kept
+    return kept.free
