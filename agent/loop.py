@@ -41,6 +41,7 @@ class Loop:
         except GuardrailBlocked as exc:
             return Ending("guardrail", exc.words)
         except ProviderError as exc:
+            await run.chronicle.tell("error", exc, {"iteration": run.iterations})
             return Ending("provider_error", f"Provider error: {exc}")
 
     async def _listen(self, run: Run) -> None:
