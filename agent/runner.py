@@ -109,7 +109,7 @@ class Runner:
         )
 
     async def _ending(self, run: Run) -> Ending:
-        objector = objector_of(self._provider, self._config, run.chronicle, run.request.words)
+        objector = objector_of(self._provider, self._config, run.chronicle, lambda: run.words)
         watch = CallWatch(run.chronicle, self._analytics, objector)
         token = run.request.cancellation_token
         with collect_artifacts() as run.artifacts, run.remembering.in_scope():
@@ -131,12 +131,13 @@ class Runner:
 
     async def _finished(self, run: Run, ending: Ending) -> AgentResult:
         """The result, once the memory has the run and everybody has heard of it."""
-        run.messages.append(Message(Role.ASSISTANT, ending.content))
+        run.messages.append(Message(Role.ASSISTANT, _remembered(ending)))
         if run.request.on_text is not None and (ending.reason != "answer" or run.on_text is None):
             await run.request.on_text(ending.content)
         if run.memory is not None:
             await run.remembering.forgotten(run.memory.add_many(run.messages))
-        await run.remembering.learn(run.messages)
+        if ending.reason not in _ASKS_NO_MORE:
+            await run.remembering.learn(run.messages)
         if run.request.memory is None and self._config.session_store is not None:
             await save_session(self._config, run.memory, run.chronicle)
         await self._asker.spend_beside(run)
@@ -151,6 +152,15 @@ class Runner:
             await run.chronicle.tell("cancelled", run.iterations, "task cancelled")
         elif isinstance(error, Exception):
             await run.chronicle.tell("error", error, {"iteration": run.iterations})
+
+
+#: A run that ended so asks no model anything more.
+_ASKS_NO_MORE = frozenset({"budget", "cancelled", "provider_error"})
+
+
+def _remembered(ending: Ending) -> str:
+    """What the transcript has of an ending: a vendor's words for its error are for operators, not to be repeated."""
+    return ending_words("model_away") if ending.reason == "provider_error" else ending.content
 
 
 def _holds_back(config: AgentConfig) -> bool:
