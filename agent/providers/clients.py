@@ -71,8 +71,8 @@ class Clients(Generic[T]):
 
 
 def http_client() -> httpx2.AsyncClient:
-    """An HTTP client for a vendor's library. It follows nobody elsewhere: not every header with a key would stay behind,
-    and neither would what people wrote. The libraries' own close themselves when they are collected, in whichever
+    """An HTTP client for a vendor's library. It follows nobody elsewhere: some headers with a key would come along,
+    and so would what people wrote. The libraries' own close themselves when they are collected, in whichever
     loop then runs, and fail aloud because theirs has ended.
     """
     import httpx2

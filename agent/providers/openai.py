@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 OPENAI_URL = "https://api.openai.com/v1"
 #: What is sent as a key to a server that needs none: the library insists on one.
 NO_KEY = "none"
-#: They end each stream with a reason, so one that just ends was cut by somebody between us. Other servers may give none.
+#: They end each stream with a reason, so one that just ends was cut by somebody between us. Others may give none.
 _GIVE_A_REASON = frozenset({"openai", "ollama"})
 _WHOLE: Any = {"openai_chat_streaming_requires_finish_reason": True}
 

@@ -45,7 +45,7 @@ def translated(provider: str, secrets: Sequence[str]) -> Iterator[None]:
         yield
     except ProviderError:
         raise
-    except Exception as exc:
+    except Exception as exc:  # noqa: BLE001  # raised again, as ours
         translation = _Translation(provider, secrets)
         raise translation.of(exc) from translation.cause(exc)
 
@@ -139,7 +139,7 @@ def _message(body: object) -> str:
 
 
 def _wait(exc: ModelAPIError) -> float | None:
-    """Seconds that the vendor asks us to wait. Some give a fraction, which HTTP does not know, and nor does the library."""
+    """Seconds that the vendor asks us to wait. Some give a fraction, which neither HTTP nor the library knows."""
     given = exc.retry_after
     said = (exc.headers or {}).get("retry-after", "") if isinstance(exc, ModelHTTPError) else ""
     if given is None and _SECONDS.fullmatch(said):
