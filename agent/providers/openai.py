@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 OPENAI_URL = "https://api.openai.com/v1"
 #: What is sent as a key to a server that needs none: the library insists on one.
 NO_KEY = "none"
-#: OpenAI ends each stream with a reason, so one that just ends was cut by somebody between us.
+#: They end each stream with a reason, so one that just ends was cut by somebody between us. Others may give none.
+_GIVE_A_REASON = frozenset({"openai", "ollama"})
 _WHOLE: Any = {"openai_chat_streaming_requires_finish_reason": True}
 
 
@@ -74,7 +75,8 @@ class OpenAIProvider(VendorProvider):
     def _model(self, client: Any, name: str) -> Model[Any]:
         from agent.providers.wire.deltas import ChatModel
 
-        return ChatModel(name, provider=self._speaker(client), profile=_WHOLE if self._is_openai else None)
+        profile = _WHOLE if self.name in _GIVE_A_REASON else None
+        return ChatModel(name, provider=self._speaker(client), profile=profile)
 
     def _speaker(self, client: Any) -> Any:
         """Who knows what the server's models can do."""
