@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import nullcontext
 
 from agent.analytics import AgentAnalytics
 from agent.asking import Asker
@@ -15,6 +16,7 @@ from agent.config import AgentConfig, model_for
 from agent.endings import ending_words
 from agent.loop import Loop
 from agent.memories.remembering import Remembering
+from agent.memories.scope import memory_scope
 from agent.memory import ConversationMemory
 from agent.messages import Message, Role
 from agent.objection import objector_of
@@ -22,9 +24,13 @@ from agent.observers.base import AgentObserver
 from agent.providers.base import Provider
 from agent.result import AgentResult
 from agent.run import Ending, Run, RunRequest
-from agent.session import load_session, save_session
+from agent.session import Session
+from agent.spending import is_spent
 from agent.structured import build_schema_instruction, schema_from_response_format
 from agent.tools.artifacts import collect_artifacts
+
+#: Endings of runs in which no model took in what was said, or nobody wants to wait any longer.
+_TEACH_NOTHING = frozenset(("cancelled", "guardrail", "provider_error"))
 
 
 class Runner:
@@ -39,8 +45,10 @@ class Runner:
         observers: Sequence[AgentObserver],
         analytics: AgentAnalytics | None,
         memory: ConversationMemory | None,
+        session: Session | None = None,
     ) -> None:
         self.memory = memory
+        self._session = session
         self._provider = provider
         self._config = config
         self._loop = loop
@@ -50,6 +58,11 @@ class Runner:
 
     async def answer(self, request: RunRequest) -> AgentResult:
         """Answer one request. Raises what `Agent.arun` says."""
+        request = request.in_scope(memory_scope.get() or "")
+        with self._session.run() if self._session and request.memory is None else nullcontext():
+            return await self._answer(request)
+
+    async def _answer(self, request: RunRequest) -> AgentResult:
         run = await self._begun(request)
         try:
             ending = await self._ending(run)
@@ -70,8 +83,8 @@ class Runner:
             tool_result_chars=config.trace_tool_result_chars,
         )
         own = request.memory is None
-        if own and config.session_store is not None:
-            self.memory = await load_session(config, self.memory, chronicle)
+        if own and self._session is not None:
+            self.memory = await self._session.load(self.memory, chronicle)
         memory = self.memory if own else request.memory
         run = Run(
             request=request,
@@ -131,14 +144,19 @@ class Runner:
 
     async def _finished(self, run: Run, ending: Ending) -> AgentResult:
         """The result, once the memory has the run and everybody has heard of it."""
-        run.messages.append(Message(Role.ASSISTANT, ending.content))
+        if ending.reason != "guardrail" or any(message.role is Role.USER for message in run.messages):
+            run.messages.append(Message(Role.ASSISTANT, ending.content))
+        else:  # an answer to words that nobody is to know of makes no sense to any model
+            run.messages.clear()
         if run.request.on_text is not None and (ending.reason != "answer" or run.on_text is None):
             await run.request.on_text(ending.content)
-        if run.memory is not None:
-            await run.remembering.forgotten(run.memory.add_many(run.messages))
-        await run.remembering.learn(run.messages)
-        if run.request.memory is None and self._config.session_store is not None:
-            await save_session(self._config, run.memory, run.chronicle)
+        forgotten = run.memory.add_many(run.messages) if run.memory is not None else []
+        may_ask = ending.reason != "budget" and not (run.remembering.asks and await is_spent(run, self._config))
+        await run.remembering.forgotten(forgotten, sum_up=may_ask)
+        if may_ask and ending.reason not in _TEACH_NOTHING:
+            await run.remembering.learn(run.messages)
+        if run.request.memory is None and self._session is not None and run.memory is not None:
+            await self._session.save(run.memory, run.chronicle)
         await self._asker.spend_beside(run)
         result = run.result(ending)
         await run.chronicle.tell("run_end", result)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import logging
 import re
 from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta
@@ -19,6 +20,8 @@ from agent.tools.decorator import tool
 from agent.tools.errors import ToolError
 from agent.tools.tool import Tool
 from workers.offload import offload
+
+log = logging.getLogger(__name__)
 
 #: The file of facts, and the folder in which each scope has a folder of its own.
 FACTS, SCOPES = "MEMORY.md", "scopes"
@@ -136,7 +139,11 @@ class KnowledgeMemory:
             ] = True,
         ) -> str:
             """Save a fact."""
-            return await offload(self._of_the_run().remember, content, category, persistent)
+            try:
+                return await offload(self._of_the_run().remember, content, category, persistent)
+            except OSError as exc:  # its text names a folder of ours
+                log.warning("memory.failed", extra={"kind": "knowledge", "reason": type(exc).__name__})
+                raise ToolError("nothing was kept: the notes cannot be written just now") from exc
 
         return remember
 
