@@ -20,7 +20,7 @@ from agent.providers.fallback import fallback_listener, name_of
 from agent.retry import Sleep, with_retries
 from agent.run import OnText, Run
 from agent.structured import schema_from_response_format
-from agent.usage import AgentUsage
+from agent.usage import AgentUsage, countable
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +43,7 @@ class Asker:
         Raises ProviderError when there is none.
         """
         request, on_text = await self._request(run, schemas), run.on_text
-        cache = self._config.cache
+        cache, run.cache_key = self._config.cache, ""
         if cache is None or on_text is not None:  # a stream cannot be replayed (seed: What Gets Cached)
             answer, usage = await self._answered(run, request, on_text)
         else:
@@ -100,9 +100,10 @@ class Asker:
         run.model = shown
         return model
 
-    def _key(self, request: ProviderRequest) -> str:
+    def _key(self, request: ProviderRequest, model: str) -> str:
+        """`model` is what the request comes to: in it, that of the provider's own choice is ""."""
         return CacheKeyBuilder.build(
-            model=request.model,
+            model=model,
             system_prompt=request.system_prompt,
             messages=request.messages,
             tools=request.tools,
@@ -113,7 +114,10 @@ class Asker:
         )
 
     async def _cached(self, run: Run, request: ProviderRequest, cache: Cache) -> Completion:
-        key = run.cache_key = self._key(request)
+        try:
+            key = run.cache_key = self._key(request, run.model)
+        except (TypeError, ValueError, RecursionError):  # what JSON cannot hold has no key
+            return await self._answered(run, request, None)
         kept = await looked_up(cache, key, said=request.messages)
         if kept is not None:
             return await self._replayed(run, kept)
@@ -177,6 +181,7 @@ class Asker:
                 await run.chronicle.tell("provider_fallback", *switch)
 
     def _priced(self, usage: UsageStats, model: str) -> UsageStats:
+        usage = countable(usage)
         if not usage.provider:
             usage = replace(usage, provider=self.name)
         if usage.cost_usd or (usage.model or model) not in self._config.prices:

@@ -207,3 +207,12 @@ def test_clock_set_back_at_midnight_forgets_nothing(clock: Clock) -> None:
     spend(budget, "ana", used(1))
     clock.now -= DAY
     assert ask(budget, "ana") is not None
+
+
+def test_day_far_ahead_by_mistake_does_not_last_until_then(make: Make, clock: Clock) -> None:
+    """A clock that was wrong for a moment locks nobody out for years."""
+    budget = make(BudgetLimits(day_tokens=5))
+    clock.now += 3000 * DAY
+    assert spend(budget, "a", used(9)) is not None
+    clock.now -= 3000 * DAY
+    assert ask(budget, "a") is None
