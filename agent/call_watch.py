@@ -64,7 +64,8 @@ class CallWatch:
     async def watched(self, asked: Asked, config: AgentConfig) -> Ran:
         """Run the call, and tell of its begin, its chunks and its end. One that is denied, or asked for, begins not."""
         call, began = asked.call, perf_counter()
-        chunks = _Chunks(self._chronicle, call) if self._chronicle.is_heard and _begins(asked) else None
+        counted = self._chronicle.is_heard or self._analytics is not None
+        chunks = _Chunks(self._chronicle, call) if counted and _begins(asked) else None
         if chunks:
             await self._chronicle.tell("tool_start", call.id, call.tool_name, call.parameters)
         with collect_suspicions() as suspicions:
@@ -74,7 +75,7 @@ class CallWatch:
         await self._ended(asked, ran, began, suspicions)
         if self._analytics is not None and _begins(asked):
             seconds, count = perf_counter() - began, chunks.count if chunks else 0
-            self._analytics.record_tool_call(call.tool_name, ran.error is None, seconds, chunk_count=count)
+            self._analytics.record_tool_call(call.tool_name, ran.error is None, seconds, call.parameters, count)
         return ran
 
     async def _ended(self, asked: Asked, ran: Ran, began: float, suspicions: Sequence[str]) -> None:
@@ -120,7 +121,8 @@ class _Chunks:
     def __call__(self, chunk: Any) -> None:
         """One more piece."""
         self.count += 1
-        self._loop.call_soon_threadsafe(self._tell, str(chunk))
+        if self._chronicle.is_heard:
+            self._loop.call_soon_threadsafe(self._tell, str(chunk))
 
     async def told(self) -> None:
         """Return once everybody has heard of every piece."""

@@ -131,6 +131,10 @@ class UsageStats:
         return {name: getattr(self, name) for name in self.__slots__}
 
     def __add__(self, other: UsageStats) -> UsageStats:
+        if self is NO_USAGE:
+            return other
+        if other is NO_USAGE:
+            return self
         return UsageStats(
             self.prompt_tokens + other.prompt_tokens,
             self.completion_tokens + other.completion_tokens,
@@ -141,6 +145,10 @@ class UsageStats:
             self.cache_read_tokens + other.cache_read_tokens,
             self.cache_write_tokens + other.cache_write_tokens,
         )
+
+
+#: Where nothing was consumed, which most sums begin with.
+NO_USAGE = UsageStats()
 
 
 def _demand_texts(*values: object) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from contextlib import nullcontext
 
 from agent.analytics import AgentAnalytics
 from agent.asking import Asker
@@ -59,7 +58,9 @@ class Runner:
     async def answer(self, request: RunRequest) -> AgentResult:
         """Answer one request. Raises what `Agent.arun` says."""
         request = request.in_scope(memory_scope.get() or "")
-        with self._session.run() if self._session and request.memory is None else nullcontext():
+        if self._session is None or request.memory is not None:
+            return await self._answer(request)
+        with self._session.run():
             return await self._answer(request)
 
     async def _answer(self, request: RunRequest) -> AgentResult:

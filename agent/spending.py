@@ -20,7 +20,8 @@ async def is_spent(run: Run, config: AgentConfig) -> bool:
 
 
 async def _refused(run: Run, config: AgentConfig) -> Refusal | None:
-    refused = config.run_budget.refusal(run.usage + run.chronicle.side_usage)
+    limits = config.run_budget
+    refused = limits.refusal(run.usage + run.chronicle.side_usage) if limits else None
     if refused is None and config.budget is not None:
         refused = await refusal_of(config.budget, run.request.scope)
     return refused
