@@ -64,25 +64,27 @@ class Runner:
             return await self._answer(request)
 
     async def _answer(self, request: RunRequest) -> AgentResult:
-        run = await self._begun(request)
+        chronicle, run = self._chronicle(request), None
         try:
-            ending = await self._ending(run)
-            return await self._finished(run, ending)
+            run = await self._begun(request, chronicle)
+            return await self._finished(run, await self._ending(run))
         except BaseException as exc:
-            await self._broken(run, exc)
+            await _broken(chronicle, run.iterations if run else 0, exc)
             raise
 
-    async def _begun(self, request: RunRequest) -> Run:
+    def _chronicle(self, request: RunRequest) -> Chronicle:
+        return Chronicle(
+            self._observers,
+            parent_run_id=request.parent_run_id or self._config.parent_run_id or "",
+            metadata=self._config.trace_metadata,
+            asynchronous=request.asynchronous,
+            tool_result_chars=self._config.trace_tool_result_chars,
+        )
+
+    async def _begun(self, request: RunRequest, chronicle: Chronicle) -> Run:
         """Everything that one run has for itself."""
         config, form = self._config, request.response_format
         context = build_schema_instruction(schema_from_response_format(form)) if form is not None else ""
-        chronicle = Chronicle(
-            self._observers,
-            parent_run_id=request.parent_run_id or config.parent_run_id or "",
-            metadata=config.trace_metadata,
-            asynchronous=request.asynchronous,
-            tool_result_chars=config.trace_tool_result_chars,
-        )
         own = request.memory is None
         if own and self._session is not None:
             self.memory = await self._session.load(self.memory, chronicle)
@@ -163,13 +165,14 @@ class Runner:
         await run.chronicle.tell("run_end", result)
         return result
 
-    async def _broken(self, run: Run, error: BaseException) -> None:
-        """Told, and raised by whoever called this."""
-        run.chronicle.note("error", error=f"{type(error).__name__}: {error}")
-        if isinstance(error, asyncio.CancelledError):
-            await run.chronicle.tell("cancelled", run.iterations, "task cancelled")
-        elif isinstance(error, Exception):
-            await run.chronicle.tell("error", error, {"iteration": run.iterations})
+
+async def _broken(chronicle: Chronicle, iterations: int, error: BaseException) -> None:
+    """Told, and raised by whoever called this."""
+    chronicle.note("error", error=f"{type(error).__name__}: {error}")
+    if isinstance(error, asyncio.CancelledError):
+        await chronicle.tell("cancelled", iterations, "task cancelled")
+    elif isinstance(error, Exception):
+        await chronicle.tell("error", error, {"iteration": iterations})
 
 
 def _holds_back(config: AgentConfig) -> bool:
