@@ -33,6 +33,7 @@ from agent.retry import Sleep
 from agent.run import OnText, RunRequest
 from agent.runner import Runner
 from agent.selectors import ToolSelector
+from agent.session import Session
 from agent.structured import ResponseFormat
 from agent.tools.registry import ToolRegistry, Toolset
 from agent.tools.tool import Tool
@@ -76,6 +77,8 @@ class Agent:
         self._prompt_builder = prompt_builder
         self._observers = _observers_of(self.config)
         self._sleep = sleep
+        store, session_id = self.config.session_store, self.config.session_id
+        self._session = Session(store, session_id) if store is not None and session_id is not None else None
         self._runner = self._wired(provider or OfflineProvider(), selector, memory)
 
     def _wired(self, provider: Provider, selector: ToolSelector | None, memory: ConversationMemory | None) -> Runner:
@@ -83,7 +86,7 @@ class Agent:
         asker = Asker(spoken_to, self.config, self.usage, sleep=self._sleep)
         loop = Loop(self._toolset, asker, self.config, selector)
         self._provider, self._selector = provider, selector
-        return Runner(provider, self.config, loop, asker, self._observers, self.analytics, memory)
+        return Runner(provider, self.config, loop, asker, self._observers, self.analytics, memory, self._session)
 
     @property
     def name(self) -> str:
@@ -145,9 +148,14 @@ class Agent:
         return self.analytics
 
     def reset(self) -> None:
-        """Forget the agent's own conversation, its summary too. What was used and counted stays."""
+        """Forget the agent's own conversation, its summary and its session too. What was used and counted stays.
+
+        Raises SessionError.
+        """
         if self.memory is not None:
             self.memory.clear()
+        if self._session is not None:
+            self._session.forget()
 
     async def arun(
         self,
@@ -164,8 +172,8 @@ class Agent:
         """Answer the user's words. The memory learns of the run only once it is complete.
 
         `stream_handler` hears the text as it comes. With a `response_format` the answer has that form, in `parsed`.
-        `scope` names whose knowledge may be read and written. With a `journal` the run goes on where an earlier attempt
-        was interrupted.
+        `scope` names whose knowledge may be read and written; inside a tool it is that of the run that calls the tool.
+        With a `journal` the run goes on where an earlier attempt was interrupted.
 
         What tools, models, observers and caches do wrong is never raised. Raises ValueError or TypeError for arguments
         that make no sense, SessionError for a session that cannot be read or saved, what `stream_handler` raises,

@@ -21,7 +21,7 @@ from agent.providers.fallback import fallback_listener, name_of
 from agent.retry import Sleep, with_retries
 from agent.run import OnText, Run
 from agent.structured import schema_from_response_format
-from agent.usage import AgentUsage
+from agent.usage import AgentUsage, countable
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +46,7 @@ class Asker:
         Raises ProviderError when there is none.
         """
         request, on_text = await self._request(run, schemas), run.on_text
-        cache = self._config.cache
+        cache, run.cache_key = self._config.cache, ""
         if cache is None or on_text is not None:  # a stream cannot be replayed (seed: What Gets Cached)
             answer, usage = await self._answered(run, request, on_text)
         else:
@@ -114,9 +114,10 @@ class Asker:
             log.warning("agent.model_selector_failed", extra={"agent": self._config.name, "reason": type(exc).__name__})
             return ""
 
-    def _key(self, request: ProviderRequest) -> str:
+    def _key(self, request: ProviderRequest, model: str) -> str:
+        """`model` is what the request comes to: in it, that of the provider's own choice is ""."""
         return CacheKeyBuilder.build(
-            model=request.model,
+            model=model,
             system_prompt=request.system_prompt,
             messages=request.messages,
             tools=request.tools,
@@ -127,7 +128,10 @@ class Asker:
         )
 
     async def _cached(self, run: Run, request: ProviderRequest, cache: Cache) -> Completion:
-        key = run.cache_key = self._key(request)
+        try:
+            key = run.cache_key = self._key(request, run.model)
+        except (TypeError, ValueError, RecursionError):  # what JSON cannot hold has no key
+            return await self._answered(run, request, None)
         kept = await looked_up(cache, key, said=request.messages)
         if kept is not None:
             return await self._replayed(run, kept)
@@ -193,6 +197,7 @@ class Asker:
                 await run.chronicle.tell("provider_fallback", *switch)
 
     def _priced(self, usage: UsageStats, model: str) -> UsageStats:
+        usage = countable(usage)
         if not usage.provider:
             usage = self._unnamed + usage
         if usage.cost_usd or (usage.model or model) not in self._config.prices:

@@ -17,6 +17,7 @@ from agent.messages import NO_USAGE, UsageStats
 from agent.observers.asynchronous import AsyncAgentObserver
 from agent.observers.base import EVENTS, AgentObserver
 from agent.trace import AgentTrace, StepType, TraceStep, new_run_id
+from agent.usage import countable
 from workers.offload import contained
 
 log = logging.getLogger(__name__)
@@ -77,7 +78,7 @@ class Chronicle:
 
     def spent(self, usage: UsageStats) -> None:
         """Add what a side question to a model cost."""
-        self.side_usage += usage
+        self.side_usage += countable(usage)
 
     async def tell(self, event: str, *args: Any) -> None:
         """Call `on_<event>(run_id, *args)` of each observer that has it, then `a_on_<event>`.

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from agent.budget import BudgetLimits, Refusal, day_of, spent
 from agent.messages import UsageStats
 from agent.scope import digest_of
+from workers.breather import Breather
 from workers.connections import Connections
 from workers.offload import reach
 
@@ -31,6 +32,8 @@ end
 
 #: Seconds a day's counters are kept in Redis after the last booking: the day, and one more for clocks that differ.
 KEPT_SECONDS = 172_800
+#: After a failure that took so long nobody asks for a while, but one: people are answered without the budget meanwhile.
+SLOW_SECONDS, PAUSE_SECONDS = 0.25, 5.0
 
 
 class RedisBudget:
@@ -49,6 +52,7 @@ class RedisBudget:
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._connections = Connections.of(client)
+        self._breather = Breather(slow_seconds=SLOW_SECONDS, pause_seconds=PAUSE_SECONDS)
         self._limits = limits
         self._prefix = prefix
         self._clock = clock
@@ -69,8 +73,13 @@ class RedisBudget:
         return f"{day}:{digest_of(scope)}", day
 
     def _used(self, keys: tuple[str, str]) -> list[tuple[int, int]]:
-        found = self._connections.ask("EVAL", _USED, len(keys), *keys)
-        return [(int(tokens or 0), int(micros or 0)) for tokens, micros in found]
+        answer = self._ask("EVAL", _USED, 2, *keys)
+        return [(int(tokens or 0), int(micros or 0)) for tokens, micros in answer]
 
     def _add(self, keys: tuple[str, str], tokens: int, micros: int) -> None:
-        self._connections.ask("EVAL", _ADD, len(keys), *keys, tokens, micros, KEPT_SECONDS)
+        """All or nothing: a conversation never has used more than its day."""
+        self._ask("EVAL", _ADD, 2, *keys, tokens, micros, KEPT_SECONDS)
+
+    def _ask(self, *command: str | int) -> Any:
+        """As stores ask: an event loop goes on meanwhile. A Redis that is silent is not waited for by every run."""
+        return self._breather.ask(lambda: self._connections.ask(*command))

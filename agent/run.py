@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from agent.cancellation import CancellationToken
@@ -31,7 +31,8 @@ NOT_RUN = "Not run: the run was stopped before this call began."
 class RunRequest:
     """What one run is asked to do, and with what.
 
-    `scope` names whose memories it may read and write; `asynchronous` is whether async observers hear of it.
+    `scope` names whose memories it may read and write: "" for those of the run in whose tool it is, else the agent's
+    own. `asynchronous` is whether async observers hear of it.
     """
 
     said: tuple[Message, ...]
@@ -46,10 +47,14 @@ class RunRequest:
     #: Whether it is the agent's own, though it has a memory of its own: one of a batch.
     is_of_batch: bool = False
 
+    def in_scope(self, scope: str) -> RunRequest:
+        """The request of whoever has this scope, unless it names one itself."""
+        return self if self.scope or not scope else replace(self, scope=scope)
+
     @property
     def is_own(self) -> bool:
         """Whether the agent's own knowledge is its knowledge, rather than what its scope knows."""
-        return self.is_of_batch or (self.memory is None and not self.scope)
+        return not self.scope and (self.is_of_batch or self.memory is None)
 
     @property
     def words(self) -> str:

@@ -22,9 +22,14 @@ from agent.observers.base import AgentObserver
 from agent.providers.base import Provider
 from agent.result import AgentResult
 from agent.run import Ending, Run, RunRequest
-from agent.session import load_session, save_session
+from agent.scope import memory_scope
+from agent.session import Session
+from agent.spending import is_spent
 from agent.structured import build_schema_instruction, schema_from_response_format
 from agent.tools.artifacts import collect_artifacts
+
+#: Endings of runs in which no model took in what was said, or nobody wants to wait any longer.
+_TEACH_NOTHING = frozenset(("cancelled", "guardrail", "provider_error"))
 
 
 class Runner:
@@ -39,8 +44,10 @@ class Runner:
         observers: Sequence[AgentObserver],
         analytics: AgentAnalytics | None,
         memory: ConversationMemory | None,
+        session: Session | None = None,
     ) -> None:
         self.memory = memory
+        self._session = session
         self._provider = provider
         self._config = config
         self._loop = loop
@@ -50,6 +57,13 @@ class Runner:
 
     async def answer(self, request: RunRequest) -> AgentResult:
         """Answer one request. Raises what `Agent.arun` says."""
+        request = request.in_scope(memory_scope.get() or "")
+        if self._session is None or request.memory is not None:
+            return await self._answer(request)
+        with self._session.run():
+            return await self._answer(request)
+
+    async def _answer(self, request: RunRequest) -> AgentResult:
         run = self._begun(request)
         try:
             await self._prepared(run)
@@ -86,14 +100,11 @@ class Runner:
         if run.chronicle.is_heard:
             with run.remembering.in_scope():  # observers may ask whose run it is
                 await run.chronicle.tell("run_start", list(request.said), config.system_prompt)
-        if self._has_session(run):
-            self.memory = await load_session(config, self.memory, run.chronicle)
+        if self._session is not None and request.memory is None:
+            self.memory = await self._session.load(self.memory, run.chronicle)
         run.recall(self.memory if request.memory is None else request.memory)
         sections = await run.remembering.sections(request.words)
         run.context = "\n\n".join(part for part in (run.context, sections) if part)
-
-    def _has_session(self, run: Run) -> bool:
-        return run.request.memory is None and self._config.session_store is not None
 
     def _remembering(self, request: RunRequest, chronicle: Chronicle) -> Remembering:
         config = self._config
@@ -141,33 +152,32 @@ class Runner:
         run.close(_last_words(ending))
         if run.request.on_text is not None and (ending.reason != "answer" or run.on_text is None):
             await run.request.on_text(ending.content)
-        await self._remembered(run, ending)
+        await self._remember(run, ending)
         run.is_told, result = True, run.result(ending)
         await run.chronicle.tell("run_end", result)
         return result
 
-    async def _remembered(self, run: Run, ending: Ending) -> None:
-        """Take the run into the memory, as the last of all that is to be done. Raises SessionError."""
+    async def _remember(self, run: Run, ending: Ending) -> None:
+        """Take the run into the memory, whole, once everything that it teaches is known."""
         memory = run.memory
         draft = MemoryDraft(memory, run.messages) if memory is not None and self._takes_time(run) else None
+        may_ask = ending.reason != "budget" and not (run.remembering.asks and await is_spent(run, self._config))
         if draft is not None:
             run.remembering.memory = draft.after
-            await run.remembering.forgotten(draft.forgotten)
-        if ending.reason not in _ASKS_NO_MORE:
+            await run.remembering.forgotten(draft.forgotten, sum_up=may_ask)
+        if may_ask and ending.reason not in _TEACH_NOTHING:
             await run.remembering.learn(run.messages)
-        if draft is not None and self._has_session(run):
-            await save_session(self._config, draft.after, run.chronicle)
         await self._asker.spend_beside(run)
         if draft is not None:
             draft.commit()
         elif memory is not None:
             memory.add_many(run.messages)
+        if memory is not None and run.request.memory is None and self._session is not None:
+            await self._session.save(memory, run.chronicle)
 
     def _takes_time(self, run: Run) -> bool:
         """Whether anything that needs the memory comes between the run's last word and its being remembered."""
-        config = self._config
-        learns = config.summarize_on_trim or config.entity_memory is not None
-        return learns or run.chronicle.is_heard or self._has_session(run)
+        return self._config.summarize_on_trim or self._config.entity_memory is not None or run.chronicle.is_heard
 
     async def _broken(self, run: Run, error: BaseException) -> None:
         """Told once, and raised by whoever called this."""
@@ -178,10 +188,6 @@ class Runner:
             await run.chronicle.tell("cancelled", run.iterations, "task cancelled")
         elif isinstance(error, Exception):
             await run.chronicle.tell("error", error, {"iteration": run.iterations})
-
-
-#: A run that ended so asks no model anything more.
-_ASKS_NO_MORE = frozenset({"budget", "cancelled", "provider_error"})
 
 
 def _last_words(ending: Ending) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import logging
 import re
 from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta
@@ -21,6 +22,8 @@ from agent.tools.metadata import MEMORY, ToolMetadata
 from agent.tools.tool import Tool
 from channels.disk import write_atomically
 from workers.offload import offload
+
+log = logging.getLogger(__name__)
 
 #: What the tool that saves facts is called.
 REMEMBER = "remember"
@@ -152,7 +155,11 @@ class KnowledgeMemory:
             ] = True,
         ) -> str:
             """Save a fact."""
-            return await offload(self._of_the_run().remember, content, category, persistent)
+            try:
+                return await offload(self._of_the_run().remember, content, category, persistent)
+            except OSError as exc:  # its text names a folder of ours
+                log.warning("memory.failed", extra={"kind": "knowledge", "reason": type(exc).__name__})
+                raise ToolError("nothing was kept: the notes cannot be written just now") from exc
 
         return remember
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -14,6 +15,7 @@ from redis import Redis
 from agent.budget import Budget, BudgetLimits, MemoryBudget, Refusal, RunBudget, book_in, refusal_of
 from agent.messages import UsageStats
 from agent.redis_budget import RedisBudget
+from workers.redis import connect
 
 DAY = 86_400.0
 NOON = 1_700_000_000 // DAY * DAY + DAY / 2
@@ -206,6 +208,39 @@ def test_budget_that_cannot_be_asked_refuses_nobody(caplog) -> None:
     assert "secret" not in caplog.text
 
 
+def test_redis_that_is_silent_is_waited_for_once() -> None:
+    """It takes connections and says nothing: of ten questions and bookings it hears one."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        client = connect(f"redis://127.0.0.1:{silent.getsockname()[1]}", answer_seconds=0.3)
+        budget = RedisBudget(client, BudgetLimits(day_tokens=1))
+        for _ in range(5):
+            assert asyncio.run(refusal_of(budget, "ana")) is None
+            asyncio.run(book_in(budget, "ana", used(1)))
+        silent.setblocking(False)
+        tries = [silent.accept()[0]]
+        with pytest.raises(BlockingIOError):
+            tries.append(silent.accept()[0])
+    tries[0].close()
+
+
+def test_loop_goes_on_while_redis_counts(redis_url: str, redis_client: Redis) -> None:
+    """Other runs are answered meanwhile."""
+    budget = RedisBudget(connect(redis_url), BudgetLimits(day_tokens=1))
+
+    async def both() -> tuple[Refusal | None, int]:
+        await budget.book("ana", used(1))
+        redis_client.client_pause(100, all=True)
+        waiting, turns = asyncio.ensure_future(budget.refusal("ana")), 0
+        while not waiting.done():
+            await asyncio.sleep(0)
+            turns += 1
+        return waiting.result(), turns
+
+    refused, turns = asyncio.run(both())
+    assert refused == Refusal("day", 1, 0.0)
+    assert turns > 10
+
+
 def test_run_that_reached_its_limit_is_refused() -> None:
     """Either limit is enough; without one nothing is."""
     assert RunBudget(100, 1.0).refusal(used(99, 0.99)) is None
@@ -229,3 +264,12 @@ def test_clock_set_back_at_midnight_forgets_nothing(clock: Clock) -> None:
     spend(budget, "ana", used(1))
     clock.now -= DAY
     assert ask(budget, "ana") is not None
+
+
+def test_day_far_ahead_by_mistake_does_not_last_until_then(make: Make, clock: Clock) -> None:
+    """A clock that was wrong for a moment locks nobody out for years."""
+    budget = make(BudgetLimits(day_tokens=5))
+    clock.now += 3000 * DAY
+    assert spend(budget, "a", used(9)) is not None
+    clock.now -= 3000 * DAY
+    assert ask(budget, "a") is None
