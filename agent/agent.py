@@ -67,24 +67,46 @@ class Agent:
         sleep: Sleep = asyncio.sleep,
     ) -> None:
         self.config = config or AgentConfig()
-        self.provider: Provider = provider or OfflineProvider()
         self.prompt_builder = prompt_builder or PromptBuilder()
-        self._prompt_builder = prompt_builder
         self.parser = parser or ToolCallParser()
-        self.selector = selector
         self.usage = AgentUsage()
         self.analytics = AgentAnalytics() if self.config.enable_analytics else None
         toolset: Toolset = tools if isinstance(tools, Toolset) else ToolRegistry(tools)
         self._toolset = _Remembered(toolset, self.config.knowledge_memory) if self.config.knowledge_memory else toolset
+        self._prompt_builder = prompt_builder
         self._observers = _observers_of(self.config)
-        asker = Asker(self._spoken_to(), self.config, self.usage, sleep=sleep)
+        self._sleep = sleep
+        self._runner = self._wired(provider or OfflineProvider(), selector, memory)
+
+    def _wired(self, provider: Provider, selector: ToolSelector | None, memory: ConversationMemory | None) -> Runner:
+        spoken_to = TextToolProvider(provider, self.parser, self._prompt_builder) if speaks_text(provider) else provider
+        asker = Asker(spoken_to, self.config, self.usage, sleep=self._sleep)
         loop = Loop(self._toolset, asker, self.config, selector)
-        self._runner = Runner(self.provider, self.config, loop, asker, self._observers, self.analytics, memory)
+        self._provider, self._selector = provider, selector
+        return Runner(provider, self.config, loop, asker, self._observers, self.analytics, memory)
 
     @property
     def name(self) -> str:
         """The configured name."""
         return self.config.name
+
+    @property
+    def provider(self) -> Provider:
+        """Who is asked. Another one answers the runs that begin from then on."""
+        return self._provider
+
+    @provider.setter
+    def provider(self, provider: Provider) -> None:
+        self._runner = self._wired(provider, self._selector, self.memory)
+
+    @property
+    def selector(self) -> ToolSelector | None:
+        """What chooses the tools that the model is shown; None shows all."""
+        return self._selector
+
+    @selector.setter
+    def selector(self, selector: ToolSelector | None) -> None:
+        self._runner = self._wired(self._provider, selector, self.memory)
 
     @property
     def tools(self) -> list[Tool]:
@@ -289,11 +311,6 @@ class Agent:
             return await self._runner.answer(request)
         except Exception as exc:  # noqa: BLE001  # told in its place
             return AgentResult(f"Error: {type(exc).__name__}: {exc}", stop_reason="error")
-
-    def _spoken_to(self) -> Provider:
-        if speaks_text(self.provider):
-            return TextToolProvider(self.provider, self.parser, self._prompt_builder)
-        return self.provider
 
     def _heard_by(self, handler: StreamHandler | None) -> OnText | None:
         if handler is None and not self.config.stream:

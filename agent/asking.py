@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import chain, count
 from time import perf_counter
 from typing import Any
@@ -36,6 +37,7 @@ class Asker:
         self._usage = usage
         self._sleep = sleep
         self.name = name_of(provider)
+        self._unnamed = UsageStats(provider=self.name)
 
     async def ask(self, run: Run, schemas: Sequence[Schema]) -> Completion:
         """The model's answer to what the run has come to, every call in it with an id of its own, and what it cost,
@@ -169,11 +171,11 @@ class Asker:
 
     async def _with_retries(self, run: Run, request: ProviderRequest, on_text: OnText | None) -> Completion:
         """A reply that was heard in part is not asked for again: its beginning would be heard twice."""
-
-        async def attempt() -> Completion:
-            if on_text is None:
-                return await acall(self._provider, request)
-            return await astream_call(self._provider, request, on_text)
+        attempt = (
+            partial(acall, self._provider, request)
+            if on_text is None
+            else partial(astream_call, self._provider, request, on_text)
+        )
 
         async def on_retry(number: int, error: Exception, seconds: float) -> None:
             await run.chronicle.tell("llm_retry", number, self._config.max_retries, error, seconds)
@@ -189,7 +191,7 @@ class Asker:
 
     def _priced(self, usage: UsageStats, model: str) -> UsageStats:
         if not usage.provider:
-            usage = replace(usage, provider=self.name)
+            usage = self._unnamed + usage
         if usage.cost_usd or (usage.model or model) not in self._config.prices:
             return usage
         known = cost_usd(usage.model or model, usage, usage.provider, prices=self._config.prices)
@@ -206,7 +208,7 @@ def _identified(answer: Message, run: Run) -> Message:
         is_free = call.id and call.id not in taken
         calls.append(call if is_free else replace(call, id=_free_id(f"call_{run.iterations}_{at}", taken)))
         taken.add(calls[-1].id)
-    return replace(answer, tool_calls=tuple(calls))
+    return replace(answer, tool_calls=tuple(calls)) if calls != list(answer.tool_calls) else answer
 
 
 def _free_id(wanted: str, taken: Collection[str]) -> str:

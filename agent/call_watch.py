@@ -65,7 +65,8 @@ class CallWatch:
     async def watched(self, asked: Asked, config: AgentConfig) -> Ran:
         """Run the call, and tell of its begin, its chunks and its end. One that is denied, or asked for, begins not."""
         call, began = asked.call, perf_counter()
-        chunks = _Chunks(self._chronicle, call) if self._chronicle.is_heard and _begins(asked) else None
+        counted = self._chronicle.is_heard or self._analytics is not None
+        chunks = _Chunks(self._chronicle, call) if counted and _begins(asked) else None
         if chunks:
             await self._chronicle.tell("tool_start", call.id, call.tool_name, call.parameters)
         try:
@@ -79,7 +80,7 @@ class CallWatch:
         await self._ended(asked, ran, began, suspicions)
         if self._analytics is not None and _begins(asked):
             seconds, count = perf_counter() - began, chunks.count if chunks else 0
-            self._analytics.record_tool_call(call.tool_name, ran.error is None, seconds, chunk_count=count)
+            self._analytics.record_tool_call(call.tool_name, ran.error is None, seconds, call.parameters, count)
         return ran
 
     async def _ended(self, asked: Asked, ran: Ran, began: float, suspicions: Sequence[str]) -> None:
@@ -127,6 +128,8 @@ class _Chunks:
     def __call__(self, chunk: Any) -> None:
         """One more piece. One from the loop's own thread needs no crossing, and would come too late by it."""
         self.count += 1
+        if not self._chronicle.is_heard:
+            return
         if threading.get_ident() == self._thread:
             self._tell(str(chunk))
         else:

@@ -12,7 +12,7 @@ from agent.compression import Compressor
 from agent.config import AgentConfig
 from agent.decision import decide
 from agent.journal import UNCLEAR, CallOutcome, Journal, digest
-from agent.messages import ToolCall
+from agent.messages import NOT_JSON, ToolCall
 from agent.one_call import Asked
 from agent.result_cache import CachedResult, remember
 from agent.tools.artifacts import collect_artifacts
@@ -64,6 +64,8 @@ def _asked(call: ToolCall, tools: Mapping[str, Tool], config: AgentConfig) -> As
     tool = tools.get(call.tool_name)
     if tool is None:
         return CallOutcome(call, f"Error: {unknown_tool(call.tool_name, tools)}")
+    if NOT_JSON in call.parameters:
+        return CallOutcome(call, f"Error: {call.tool_name!r} was called with {NOT_JSON}: {call.parameters[NOT_JSON]!r}")
     try:
         args = tool.validate_json(call.parameters)
         return Asked(call, tool, args, decide(tool, args, config))
@@ -100,7 +102,8 @@ class _Calls:
         """What runs at once. Reviewed calls run one after the other: of two proposals the first must win, not the
         faster.
         """
-        if not self.config.parallel_tool_execution or any(map(_is_reviewed, self.asked)):
+        is_alone = len(left) == 1 or not self.config.parallel_tool_execution
+        if is_alone or any(map(_is_reviewed, self.asked)):
             return [[at] for at in left]
         groups = batches([self.calls[at] for at in left], self._may_run_beside_others)
         return [[left[number] for number in group] for group in groups]

@@ -13,7 +13,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from agent.messages import UsageStats
+from agent.messages import NO_USAGE, UsageStats
 from agent.observers.asynchronous import AsyncAgentObserver
 from agent.observers.base import EVENTS, AgentObserver
 from agent.trace import AgentTrace, StepType, TraceStep, new_run_id
@@ -51,7 +51,7 @@ class Chronicle:
         self._began = time.perf_counter()
         self._complained: set[tuple[int, str]] | None = None
         self.trace = AgentTrace(run_id or new_run_id(), parent_run_id or "", dict(metadata or {}))
-        self.side_usage = UsageStats()
+        self.side_usage = NO_USAGE
 
     @property
     def run_id(self) -> str:

@@ -41,6 +41,7 @@ class Loop:
         except GuardrailBlocked as exc:
             return Ending("guardrail", exc.words)
         except ProviderError as exc:
+            await run.chronicle.tell("error", exc, {"iteration": run.iterations})
             return Ending("provider_error", f"Provider error: {exc}")
 
     async def _listen(self, run: Run) -> None:
@@ -82,7 +83,8 @@ class Loop:
         return tuple(tool.name for tool in await narrow(self._selector, run.transcript, self._toolset.all()))
 
     def _shown(self, names: Collection[str] | None) -> list[Tool]:
-        return [tool for tool in self._toolset.all() if names is None or tool.name in names]
+        tools = self._toolset.all()
+        return tools if names is None else [tool for tool in tools if tool.name in names]
 
     async def _step(self, run: Run, watch: CallWatch, answered: Answered, recalled: Recalled | None) -> Ending | None:
         """What an answer leads to: the end of the run, or None for another step."""

@@ -9,6 +9,9 @@ from typing import Any
 
 from channels.types import Media
 
+#: The only argument of a call whose arguments were no JSON object: it is refused, whatever its tool would take.
+NOT_JSON = "arguments that are not a JSON object"
+
 
 class Role(StrEnum):
     """Who speaks in a message."""
@@ -117,6 +120,10 @@ class UsageStats:
         return {name: getattr(self, name) for name in self.__slots__}
 
     def __add__(self, other: UsageStats) -> UsageStats:
+        if self is NO_USAGE:
+            return other
+        if other is NO_USAGE:
+            return self
         return UsageStats(
             self.prompt_tokens + other.prompt_tokens,
             self.completion_tokens + other.completion_tokens,
@@ -127,3 +134,7 @@ class UsageStats:
             self.cache_read_tokens + other.cache_read_tokens,
             self.cache_write_tokens + other.cache_write_tokens,
         )
+
+
+#: Where nothing was consumed, which most sums begin with.
+NO_USAGE = UsageStats()

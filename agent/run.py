@@ -13,7 +13,7 @@ from agent.journal import UNCLEAR, CallOutcome, Journal, NoJournal
 from agent.loop_detection import LoopWatch
 from agent.memories.remembering import Remembering
 from agent.memory import ConversationMemory
-from agent.messages import Message, Role, ToolCall, UsageStats
+from agent.messages import NO_USAGE, Message, Role, ToolCall, UsageStats
 from agent.result import AgentResult, StopReason
 from agent.structured import ResponseFormat
 from agent.tools.artifacts import Artifact
@@ -105,7 +105,7 @@ class Run:
     model: str = ""
     #: What the last answer is cached under.
     cache_key: str = ""
-    usage: UsageStats = field(default_factory=UsageStats)
+    usage: UsageStats = NO_USAGE
     reasoning: list[str] = field(default_factory=list)
     tool_calls: list[ToolCall] = field(default_factory=list)
     unclear: list[ToolCall] = field(default_factory=list)
@@ -153,7 +153,7 @@ class Run:
         self.artifacts += [artifact for outcome in outcomes for artifact in outcome.artifacts]
         self.unclear += [outcome.call for outcome in outcomes if outcome.unclear]
         self.closings += [outcome.closing for outcome in outcomes if outcome.ends == "terminal"]
-        self.usage = sum((outcome.usage for outcome in outcomes), UsageStats()) + self.usage
+        self.usage = sum((outcome.usage for outcome in outcomes), NO_USAGE) + self.usage
         self.tool_calls += answer.tool_calls
 
     def result(self, ending: Ending) -> AgentResult:

@@ -10,7 +10,8 @@ from agent.run import Ending, Run
 
 async def refusal(run: Run, config: AgentConfig) -> Ending | None:
     """How the run ends if it has used up what it, its conversation or the day may use; None while it has not."""
-    refused = config.run_budget.refusal(run.usage + run.chronicle.side_usage)
+    limits = config.run_budget
+    refused = limits.refusal(run.usage + run.chronicle.side_usage) if limits else None
     if refused is None and config.budget is not None:
         refused = await refusal_of(config.budget, run.request.scope)
     return await _told(run, refused) if refused is not None else None

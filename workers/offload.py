@@ -9,12 +9,13 @@ import functools
 import inspect
 import logging
 import os
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
 from typing import Any, Generic, ParamSpec, Self, TypeVar
 
 from workers.ferry import ferry
+from workers.installed import installed
 from workers.own_loop import OwnLoop, own_loop
 from workers.threads import Threads, Work
 
@@ -144,19 +145,21 @@ class within:  # noqa: N801  # used like asyncio.timeout
         self._seconds = seconds
 
     async def __aenter__(self) -> Self:
-        self._limit = asyncio.timeout(self._seconds)
-        await self._limit.__aenter__()
-        self._token = _limits.set((*_limits.get(), self._limit))
+        if self._seconds is not None:
+            self._limit = asyncio.timeout(self._seconds)
+            await self._limit.__aenter__()
+            self._token = _limits.set((*_limits.get(), self._limit))
         return self
 
     async def __aexit__(self, *exc_info: Any) -> None:
-        _limits.reset(self._token)
-        await self._limit.__aexit__(*exc_info)
+        if self._seconds is not None:
+            _limits.reset(self._token)
+            await self._limit.__aexit__(*exc_info)
 
     @property
     def expired(self) -> bool:
         """Whether its time was up."""
-        return self._limit.expired()
+        return self._seconds is not None and self._limit.expired()
 
 
 async def contained(awaitable: Awaitable[T]) -> T:
@@ -202,15 +205,9 @@ def _stay(function: Callable[[], T]) -> T:
         raise Quit(f"it raised {type(exc).__name__}") from exc
 
 
-@contextlib.contextmanager
-def lending(lends: bool) -> Iterator[None]:
+def lending(lends: bool) -> contextlib.AbstractContextManager[OwnLoop | None]:
     """Inside, `run_sync` lends its caller's thread, or what runs at once with others keeps away from it."""
-    loop = own_loop() if lends and not _is_in_loop() else None
-    token = _lender.set(loop)
-    try:
-        yield
-    finally:
-        _lender.reset(token)
+    return installed(_lender, own_loop() if lends and not _is_in_loop() else None)
 
 
 def bound_threads(most: int) -> None:

@@ -69,7 +69,7 @@ class Remembering:
         if self.knowledge_memory is not None:
             self.knowledge_memory = self.knowledge_memory.bound_to(named(self.scope))
 
-    def in_scope(self) -> AbstractContextManager[None]:
+    def in_scope(self) -> AbstractContextManager[object]:
         """Inside, the `remember` tool writes into this run's memory."""
         if not self.own:
             return in_scope(self.scope)

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
+
+from workers.installed import installed
 
 #: What `in_scope` was given. "" is a memory that is nobody's in particular; None: nobody has said whose run this is.
 memory_scope: ContextVar[str | None] = ContextVar("sayso_memory_scope", default=None)
 
 
-@contextmanager
-def in_scope(scope: str) -> Iterator[None]:
+def in_scope(scope: str) -> AbstractContextManager[str]:
     """What is remembered inside, also in tasks and threads started there, belongs to this scope."""
-    token = memory_scope.set(scope)
-    try:
-        yield
-    finally:
-        memory_scope.reset(token)
+    return installed(memory_scope, scope)
 
 
 def named(scope: str) -> str:

@@ -25,7 +25,7 @@ class AgentObserver:
         """A run came to its result, whatever that is."""
 
     def on_error(self, run_id: str, error: BaseException, context: Mapping[str, Any]) -> None:
-        """A run ends with an error; `context` says where."""
+        """A run ends with an error; `context` says where. If no model could be asked, its result follows."""
 
     def on_llm_start(self, run_id: str, messages: Sequence[Message], model: str, system_prompt: str) -> None:
         """A model is about to be asked."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from agent import gen_ai
 from agent.messages import Message, Role, UsageStats
 from agent.observers.base import AgentObserver
+from agent.providers.base import ProviderError
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
@@ -83,8 +84,9 @@ class OpenTelemetryObserver(AgentObserver):
             self._end_run(run_id, "provider_error" if result.stop_reason == "provider_error" else "")
 
     def on_error(self, run_id: str, error: BaseException, context: Mapping[str, Any]) -> None:
-        """It ends with an error."""
-        self._end_run(run_id, _kind(error), error)
+        """It ends with an error; one whose model could not be asked has a result, which tells more."""
+        if not isinstance(error, ProviderError):
+            self._end_run(run_id, _kind(error), error)
 
     def on_cancelled(self, run_id: str, iteration: int, reason: str) -> None:
         """It ends, cancelled."""

@@ -7,12 +7,9 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from agent.messages import Message, Role, ToolCall, UsageStats
+from agent.messages import NOT_JSON, Message, Role, ToolCall, UsageStats
 from agent.tools.typed_arguments import quoted
 
-#: The only argument of a call whose arguments were no JSON object. No tool has a parameter of this name, so its refusal
-#: tells the model what was wrong.
-NOT_JSON = "arguments that are not a JSON object"
 #: Characters of such arguments that are kept.
 MAX_NOT_JSON_CHARS = 500
 

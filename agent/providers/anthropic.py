@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
+from agent.providers.clients import http_client
 from agent.providers.files import LoadMedia
 from agent.providers.vendor import IMAGES, VendorProvider, key_of
 
@@ -48,7 +49,7 @@ class AnthropicProvider(VendorProvider):
     def _connect(self) -> Any:
         from anthropic import AsyncAnthropic
 
-        return AsyncAnthropic(api_key=self._api_key, base_url=self._base_url, max_retries=0)
+        return AsyncAnthropic(api_key=self._api_key, base_url=self._base_url, max_retries=0, http_client=http_client())
 
     async def _disconnect(self, client: Any) -> None:
         await client.close()

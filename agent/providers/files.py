@@ -105,7 +105,8 @@ class Files:
 
 def as_mp3(data: bytes) -> bytes | None:
     """A sound as MP3; None where ffmpeg does not know it."""
-    command = ["ffmpeg", "-v", "quiet", "-i", "pipe:0", "-f", "mp3", "pipe:1"]
+    # Without its list of protocols, a playlist that calls itself a voice message would have ffmpeg open files and URLs.
+    command = ["ffmpeg", "-v", "quiet", "-protocol_whitelist", "pipe", "-i", "pipe:0", "-f", "mp3", "pipe:1"]
     try:
         done = subprocess.run(command, input=data, capture_output=True, timeout=CONVERT_SECONDS, check=True)  # noqa: S603
     except (OSError, subprocess.SubprocessError) as exc:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
+from agent.providers.clients import http_client
 from agent.providers.files import LoadMedia
 from agent.providers.vendor import VendorProvider, key_of
 
@@ -48,13 +49,16 @@ class GeminiProvider(VendorProvider):
         from google.genai.types import HttpRetryOptions
         from pydantic_ai.providers.google import GoogleProvider
 
-        once = HttpRetryOptions(attempts=1)
-        return GoogleProvider(api_key=self._api_key, base_url=self._base_url, retry_options=once)
+        http, once = http_client(), HttpRetryOptions(attempts=1)
+        speaker = GoogleProvider(api_key=self._api_key, base_url=self._base_url, http_client=http, retry_options=once)
+        return http, speaker
 
     async def _disconnect(self, client: Any) -> None:
-        await client.client.aio.aclose()
+        http, _ = client  # the library closes none that it was given
+        await http.aclose()
 
     def _model(self, client: Any, name: str) -> Model[Any]:
         from pydantic_ai.models.google import GoogleModel
 
-        return GoogleModel(name, provider=client)
+        _, speaker = client
+        return GoogleModel(name, provider=speaker)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
+from agent.providers.clients import http_client
 from agent.providers.files import LoadMedia
 from agent.providers.vendor import IMAGES, VendorProvider, key_of
 
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
 OPENAI_URL = "https://api.openai.com/v1"
 #: What is sent as a key to a server that needs none: the library insists on one.
 NO_KEY = "none"
+#: OpenAI ends each stream with a reason, so one that just ends was cut by somebody between us.
+_WHOLE: Any = {"openai_chat_streaming_requires_finish_reason": True}
 
 
 class OpenAIProvider(VendorProvider):
@@ -55,7 +58,7 @@ class OpenAIProvider(VendorProvider):
     def _connect(self) -> Any:
         from openai import AsyncOpenAI
 
-        return AsyncOpenAI(api_key=self._api_key, base_url=self._base_url, max_retries=0)
+        return AsyncOpenAI(api_key=self._api_key, base_url=self._base_url, max_retries=0, http_client=http_client())
 
     async def _disconnect(self, client: Any) -> None:
         await client.close()
@@ -63,7 +66,7 @@ class OpenAIProvider(VendorProvider):
     def _model(self, client: Any, name: str) -> Model[Any]:
         from agent.providers.wire.deltas import ChatModel
 
-        return ChatModel(name, provider=self._speaker(client))
+        return ChatModel(name, provider=self._speaker(client), profile=_WHOLE if self._is_openai else None)
 
     def _speaker(self, client: Any) -> Any:
         """Who knows what the server's models can do."""

@@ -10,6 +10,7 @@ import pytest
 
 from agent import UsageStats, analytics, usage
 from agent.analytics import AgentAnalytics, ToolMetrics
+from agent.messages import NO_USAGE
 from agent.usage import AgentUsage
 
 QUESTION = UsageStats(100, 20, 120, 0.01, "m", "p")
@@ -67,6 +68,12 @@ def test_usage_adds_up():
         "iterations": 2,
         "tool_usage": {"search": 1},
     }
+
+
+def test_nothing_used_changes_no_sum():
+    """Whichever side of the sum it is on, and however it is written."""
+    assert NO_USAGE + QUESTION == QUESTION + NO_USAGE == QUESTION
+    assert UsageStats() + QUESTION == QUESTION + UsageStats() == QUESTION
 
 
 def test_usage_is_readable():

@@ -23,7 +23,7 @@ def test_the_examples_of_the_page_print_what_it_says(
     """One after the other, to the letter."""
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {}
-    assert len(SHOWN) == PAGE.count("```python") == 4
+    assert len(SHOWN) == PAGE.count("```python") == 5
     for code, printed in SHOWN:
         exec(compile(code, "docs/memory.md", "exec"), names)
         assert capsys.readouterr().out.splitlines() == [line[4:] for line in printed.splitlines()]

@@ -1,40 +1,86 @@
-"""The four seeds about tools: what each documents (seeds.toml), and the test that proves it here."""
+"""The seeds: what each documents (seeds.toml, and seed_agent.toml for the agent), and the test that proves it here."""
 
 from __future__ import annotations
 
 import ast
 import tomllib
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 import agent
 import pending
+from agent.observers import EVENTS, HOOKS
+from agent.trace import StepType
+from tests.agent.test_agent_seed import DEFAULTS, UNTOLD
 
 ROOT = Path(__file__).parents[2]
 
-SEEDS = tomllib.loads((Path(__file__).parent / "seeds.toml").read_text())
+FILES = ("seeds.toml", "seed_agent.toml")
+SEEDS = {
+    seed: items for file in FILES for seed, items in tomllib.loads((Path(__file__).parent / file).read_text()).items()
+}
 
 #: The public names the seeds give, all of them in `agent`.
 NAMES = (
     "Agent",
+    "AgentAnalytics",
+    "AgentConfig",
+    "AgentObserver",
+    "AgentResult",
+    "AgentTrace",
+    "AgentUsage",
     "Ambiguous",
+    "AnthropicProvider",
     "Artifact",
+    "AsyncAgentObserver",
+    "Cache",
+    "CacheKeyBuilder",
+    "CacheStats",
     "ChannelAgent",
-    "MockToolProvider",
+    "ConfirmAction",
+    "ConversationMemory",
     "EmbeddingSelector",
+    "EntityMemory",
+    "FallbackProvider",
+    "GeminiProvider",
+    "InMemoryCache",
+    "JsonFileSessionStore",
     "KeywordSelector",
+    "KnowledgeGraphMemory",
+    "KnowledgeMemory",
+    "LocalProvider",
+    "LoggingObserver",
+    "Message",
+    "MockToolProvider",
     "NotFound",
+    "OllamaProvider",
+    "OpenAIProvider",
     "PendingConfirmation",
+    "PolicyDecision",
+    "PromptBuilder",
+    "Provider",
+    "ProviderConfigurationError",
+    "ProviderError",
+    "RedisCache",
+    "RedisSessionStore",
+    "ResponseFormat",
+    "Role",
     "RoleBasedSelector",
+    "SQLiteSessionStore",
+    "SessionStore",
+    "StreamChunk",
     "Tool",
+    "ToolCall",
+    "ToolCallParser",
     "ToolError",
     "ToolExecutionError",
     "ToolLoader",
     "ToolMetadata",
     "ToolNotFoundError",
-    "ToolParameter",
     "ToolOutcome",
+    "ToolParameter",
     "ToolParameterError",
     "ToolPolicy",
     "ToolProviderProtocol",
@@ -43,6 +89,8 @@ NAMES = (
     "ToolSelector",
     "ToolTag",
     "ToolValidationError",
+    "TraceStep",
+    "UsageStats",
     "discover_selectors",
     "emit_artifact",
     "tool",
@@ -91,3 +139,15 @@ def test_every_name_of_the_seeds_is_exported():
     """From `agent`, and from `pending` what the seed has in its room of that name."""
     assert [name for name in NAMES if not hasattr(agent, name)] == []
     assert [name for name in PENDING if name not in pending.__all__] == []
+
+
+def test_no_event_hook_step_or_setting_of_the_agents_seed_is_left_out():
+    """Each has an item, with its parameters or its default."""
+    items = "\n".join(SEEDS["selectools_agent"])
+    documented = [
+        *(f"on_{event}(" for event in EVENTS),
+        *(f"hook {name}({', '.join(parameters)})" for name, parameters in HOOKS.items()),
+        *(f"TraceStep {kind}\n" for kind in get_args(StepType)[:14]),
+        *(f"AgentConfig.{name}" for name in (*DEFAULTS, *UNTOLD)),
+    ]
+    assert [each for each in documented if each not in items] == []

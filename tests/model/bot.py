@@ -14,8 +14,8 @@ from typing import Any, Literal
 from redis import Redis
 
 from agent.channel_agent import ChannelAgent
-from agent.result import AgentResult
 from agent.messages import Message, Role
+from agent.result import AgentResult
 from channels.base import Ambiguous, RateLimited, Refused
 from channels.types import Conversation, Delivery, Receipt, Reply, Tap, Turn
 from pending import RedisPendingStore, stash_pending
@@ -60,7 +60,9 @@ class Proposer:
     def __init__(self) -> None:
         self._numbers = itertools.count(1)
 
-    async def arun(self, messages: Sequence[Message], *, memory: Any, journal: Any = None) -> AgentResult:
+    async def arun(
+        self, messages: Sequence[Message], *, memory: Any, journal: Any = None, scope: str = ""
+    ) -> AgentResult:
         """One run, without a model."""
         said = messages[-1].content
         memory.add_many([*messages, Message(Role.ASSISTANT, "I see.")])

@@ -80,6 +80,8 @@ class OpenAIApi:
         for at, call in enumerate(step.get("calls", [])):
             for delta in self._call_deltas(0 if step.get("deltas") == "ollama" else at, call, step.get("deltas", "")):
                 yield event({**frame, "choices": [self._delta({"tool_calls": [delta]})]})
+        if step.get("finish") == "none":
+            return
         yield event({**frame, "choices": [{**self._delta({}), "finish_reason": self._finish(step)}]})
         yield event({**frame, "choices": [], "usage": self._usage(step)})
         yield event("[DONE]")

@@ -17,14 +17,13 @@ from pending.results import PendingConfirmation
 from tests.contracts.rigs import ENGLISH
 
 
-class Breaking(ScriptedProvider):
-    """A model whose second answer is a bug."""
+def break_down(bot) -> None:
+    """From now on the bot's agent is a bug."""
 
-    async def acomplete(self, **request):
-        """The next line, or the bug."""
-        if self.requests:
-            raise RuntimeError("a bug")
-        return await super().acomplete(**request)
+    async def arun(*args, **options):
+        raise RuntimeError("a bug")
+
+    bot.agent.agent.arun = arun
 
 
 def with_tool(bot, new_tool, *calls) -> None:
@@ -37,8 +36,8 @@ def with_tool(bot, new_tool, *calls) -> None:
 def test_unrelated_message_whose_turn_breaks_disarms_all_the_same(make_bot):
     """The seed's rule does not depend on what the model makes of the message."""
     bot = make_bot("A")
-    bot.agent.agent.provider = Breaking([ToolCall("delete", {"name": "A"}, "c1")])
     bot.say("delete it")
+    break_down(bot)
     told = bot.say("what do I owe?")
     assert told.startswith("Not confirmed, so I dropped this: Delete A.")
     assert told.endswith(ENGLISH.broken())
@@ -49,8 +48,8 @@ def test_unrelated_message_whose_turn_breaks_disarms_all_the_same(make_bot):
 def test_unrelated_message_that_breaks_ask_channel_disarms_all_the_same(make_bot):
     """The error is the caller's to see; the action is gone."""
     bot = make_bot("A")
-    bot.agent.agent.provider = Breaking([ToolCall("delete", {"name": "A"}, "c1")])
     bot.agent.ask_channel("ana", "delete it")
+    break_down(bot)
     with pytest.raises(RuntimeError):
         bot.agent.ask_channel("ana", "what do I owe?")
     assert bot.agent.store.get("ana") is None

@@ -27,7 +27,7 @@ from agent.providers.base import ProviderError, RateLimitedError
 #: Characters of a vendor's own words.
 MAX_REASON_CHARS = 200
 #: What a key looks like, also with its middle starred out, and an address that may have one in it.
-_SECRETS = re.compile(r"\b(?:sk|pk|rk|key|Bearer|AIza|xai|gsk)[-_ ]?[\w*.-]{6,}|\bhttps?://\S+")
+_SECRETS = re.compile(r"\b(?:sk|pk|rk|gsk|xai)-[\w*.-]{4,}|\bAIza[\w*-]{6,}|\bBearer \S+|\bhttps?://\S+")
 #: Statuses below 500 that mean "later", not "never".
 _LATER = frozenset({408, 409, 425})
 #: How vendors say that they will not talk about something.

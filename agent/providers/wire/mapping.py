@@ -20,8 +20,8 @@ from pydantic_ai.messages import (
     UserPromptPart,
 )
 
-from agent.messages import Message, Role, ToolCall
-from agent.providers.answer import MAX_NOT_JSON_CHARS, NOT_JSON
+from agent.messages import NOT_JSON, Message, Role, ToolCall
+from agent.providers.answer import MAX_NOT_JSON_CHARS
 from agent.providers.files import Shown
 from agent.tools.fence import fenced
 

@@ -1,0 +1,54 @@
+"""docs/models.md: what it shows is run, and what it says is so."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from agent.providers import AnthropicProvider, GeminiProvider, OpenAIProvider
+from agent.providers.files import MAX_TEXT_CHARS
+from agent.providers.wire.errors import MAX_REASON_CHARS
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "models.md").read_text()
+BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+
+
+def run(code: str, folder: Path) -> list[str]:
+    """What a script of these lines prints."""
+    environ = {"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"}
+    command = [sys.executable, "-c", code]
+    ended = subprocess.run(command, capture_output=True, text=True, cwd=folder, env=environ, check=True)
+    return ended.stdout.splitlines()
+
+
+def test_the_providers_of_the_page_can_be_made(tmp_path: Path) -> None:
+    """Without a network."""
+    assert run(BLOCKS[0], tmp_path) == [
+        "openai gpt-5-mini",
+        "anthropic claude-haiku-4-5",
+        "gemini gemini-2.5-flash",
+        "ollama llama3.2",
+        "openai-compatible Qwen/Qwen3-8B",
+    ]
+    assert run(BLOCKS[1], tmp_path) == ["True"]
+
+
+def test_the_table_has_the_defaults_of_the_code() -> None:
+    """Keys, extras and models."""
+    for kind in (OpenAIProvider, AnthropicProvider, GeminiProvider):
+        default = inspect.signature(kind).parameters["default_model"].default
+        row = next(line for line in PAGE.splitlines() if line.startswith(f"| `{kind.__name__}` "))
+        assert f"`{default}`" in row
+        assert f"'sayso[{kind.extra}]'" in row
+
+
+def test_the_numbers_of_the_page_are_those_of_the_code() -> None:
+    """A limit nobody documents is a surprise."""
+    assert f"first {MAX_TEXT_CHARS:,} characters" in PAGE
+    assert f"{MAX_REASON_CHARS} characters of them" in PAGE
+    sizes = [kind.max_file_bytes / 1e6 for kind in (OpenAIProvider, AnthropicProvider, GeminiProvider)]
+    assert f"{sizes[0]:g} MB at most, {sizes[1]:g} MB for Anthropic, {sizes[2]:g} MB for Gemini" in PAGE

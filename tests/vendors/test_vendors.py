@@ -1,0 +1,207 @@
+"""What holds for one vendor alone: keys, libraries, caching, dialects, voice."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent.messages import Message, Role
+from agent.providers import AnthropicProvider, GeminiProvider, OllamaProvider, OpenAIProvider, vendor
+from agent.providers.base import ProviderConfigurationError, ProviderError, RateLimitedError
+from agent.providers.clients import Clients
+from channels.types import Media
+from tests.vendors.api import KEY
+from tests.vendors.conftest import MAKERS, ROOT, Server
+from tests.vendors.test_contract import STOCK_SCHEMA, ask, pieces, stock
+
+KEYS = {OpenAIProvider: "OPENAI_API_KEY", AnthropicProvider: "ANTHROPIC_API_KEY", GeminiProvider: "GEMINI_API_KEY"}
+
+
+@pytest.mark.parametrize(("kind", "variable"), KEYS.items())
+def test_a_missing_key_is_named_at_once(kind: Any, variable: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When it is made, not when it is first asked."""
+    monkeypatch.delenv(variable, raising=False)
+    with pytest.raises(ProviderConfigurationError, match=f"set {variable}, or pass api_key"):
+        kind()
+
+
+@pytest.mark.parametrize(
+    ("kind", "extra"), [(OpenAIProvider, "llm"), (AnthropicProvider, "anthropic"), (GeminiProvider, "google")]
+)
+def test_a_missing_library_is_named_with_its_cure(kind: Any, extra: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without importing one that is there."""
+    monkeypatch.setattr(vendor, "find_spec", lambda name: None if name == kind.library else object())
+    with pytest.raises(ProviderConfigurationError, match=rf"pip install 'sayso\[{extra}\]'"):
+        kind(KEY)
+
+
+def test_the_key_of_openai_goes_to_no_other_server(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A local one is asked without."""
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    server.script({"text": "Hi"})
+    ask(OpenAIProvider(default_model="m", base_url=f"{server.url}/local/v1"))
+    assert KEY not in json.dumps(server.calls)
+
+
+def test_the_environment_sends_no_key_elsewhere(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The libraries would follow these."""
+    monkeypatch.setenv("OPENAI_BASE_URL", server.url)
+    monkeypatch.setenv("ANTHROPIC_BASE_URL", server.url)
+    for provider in (OpenAIProvider(KEY), AnthropicProvider(KEY)):
+        assert server.url not in str(provider._connect().base_url)
+
+
+def test_importing_the_providers_imports_no_library() -> None:
+    """They take a second."""
+    lines = (
+        "import sys, agent.providers; print([n for n in ('pydantic_ai', 'openai', 'google.genai') if n in sys.modules])"
+    )
+    ended = subprocess.run([sys.executable, "-c", lines], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert ended.stdout.strip() == "[]"
+
+
+def test_anthropic_caches_the_system_prompt_and_the_tools(server: Server) -> None:
+    """And nothing that changes with every turn; not at all if it is told so."""
+    server.script({"text": "Hi"}, {"text": "Hi"})
+    words = (Message(Role.SYSTEM, "Earlier: much."), Message(Role.USER, "Hello"))
+    ask(MAKERS["anthropic"](server.url), *words, tools=[stock.schema()])
+    ask(MAKERS["anthropic"](server.url, cache_prompt=False), *words, tools=[stock.schema()])
+    cached, plain = server.bodies
+    assert [("cache_control" in block) for block in cached["system"]] == [True, False]
+    assert "cache_control" in cached["tools"][-1]
+    assert "cache_control" not in json.dumps(plain)
+
+
+def test_a_model_that_thinks_is_sent_no_temperature(server: Server) -> None:
+    """OpenAI would answer 400, and the library warn at each request."""
+    server.script({"text": "Hi"}, {"text": "Hi"})
+    provider = MAKERS["openai"](server.url)
+    ask(provider, model="gpt-5-mini", temperature=0.5)
+    ask(provider, model="gpt-4.1-mini", temperature=0.5)
+    assert [body.get("temperature") for body in server.bodies] == [None, 0.5]
+
+
+def test_a_tool_that_the_vendor_refuses_costs_only_itself(server: Server) -> None:
+    """The others are still there."""
+    bad = {"name": "bad name!", "description": "x", "parameters": STOCK_SCHEMA}
+    for name in ("openai", "anthropic", "gemini"):
+        server.script({"text": "Hi"})
+        ask(MAKERS[name](server.url), tools=[bad, stock.schema()])
+        sent = json.dumps(server.bodies[0])
+        assert "bad name!" not in sent
+        assert '"stock"' in sent
+
+
+def test_optional_parameters_stay_optional(server: Server) -> None:
+    """A strict schema would require them all."""
+    properties = {"item": {"type": "string"}, "shop": {"type": "string"}}
+    schema = {"type": "object", "properties": properties, "required": ["item"]}
+    server.script({"text": "Hi"})
+    ask(MAKERS["openai"](server.url), tools=[{"name": "stock", "description": "x", "parameters": schema}])
+    assert server.bodies[0]["tools"][0]["function"]["parameters"]["required"] == ["item"]
+
+
+def test_a_schema_is_native_where_the_vendor_has_it(server: Server) -> None:
+    """OpenAI and Anthropic take it beside tools."""
+    schema = {"title": "Sum", **STOCK_SCHEMA, "additionalProperties": False}
+    server.script({"text": "{}"}, {"text": "{}"})
+    for name in ("openai", "anthropic"):
+        ask(MAKERS[name](server.url), response_format=schema, tools=[stock.schema()])
+    openai, anthropic = server.bodies
+    assert openai["response_format"]["json_schema"]["name"] == "Sum"
+    assert "json_schema" in json.dumps(anthropic.get("output_config") or anthropic.get("output_format"))
+
+
+@pytest.mark.parametrize(
+    ("name", "step", "words"),
+    [
+        (
+            "openai",
+            {"status": 400, "code": "context_length_exceeded", "message": "too many"},
+            "too long for 'gpt-5-mini'",
+        ),
+        ("anthropic", {"status": 400, "message": "prompt is too long: 9 tokens > 8"}, "too long for 'claude"),
+        ("openai", {"status": 400, "code": "content_filter", "message": "no"}, "content filter refused"),
+        ("openai", {"status": 400, "raw": "<html>secret</html>"}, "it answered 400$"),
+        ("anthropic", {"status": 529, "message": "Overloaded"}, "it answered 529: Overloaded"),
+    ],
+)
+def test_a_refusal_is_named(server: Server, name: str, step: dict[str, Any], words: str) -> None:
+    """So that its reader knows what to change."""
+    server.script(step)
+    with pytest.raises(ProviderError, match=words):
+        ask(MAKERS[name](server.url))
+
+
+def test_the_words_of_a_refusal_stay_readable(server: Server) -> None:
+    """Only the key in them is hidden, and the address."""
+    with pytest.raises(ProviderError, match=r"Incorrect API key provided: \[hidden\]\.? See \[hidden\]$"):
+        ask(MAKERS["openai"](server.url, key="sk-wrong-1234567890"))
+
+
+def test_a_quota_that_is_used_up_is_not_worth_waiting_for(server: Server) -> None:
+    """It is a 429 like any rate limit."""
+    server.script({"status": 429, "code": "insufficient_quota", "message": "pay"})
+    with pytest.raises(RateLimitedError, match="quota is used up") as raised:
+        ask(MAKERS["openai"](server.url))
+    assert not raised.value.retryable
+
+
+def test_a_stream_of_openai_that_just_ends_was_cut(server: Server) -> None:
+    """A proxy that gives up ends it without an error."""
+    server.script({"text": "one two", "finish": "none"})
+    with pytest.raises(ProviderError) as raised:
+        pieces(MAKERS["openai"](server.url))
+    assert raised.value.retryable
+
+
+def test_nobody_listens(server: Server) -> None:
+    """A server that is not running is worth another try."""
+    del server
+    with pytest.raises(ProviderError, match="connection was lost") as raised:
+        ask(OllamaProvider("m", "http://127.0.0.1:9/v1"))
+    assert raised.value.retryable
+
+
+def test_no_model_is_a_mistake_of_who_set_it_up() -> None:
+    """Ollama runs what its owner chose."""
+    with pytest.raises(ProviderConfigurationError, match="give it a default_model"):
+        ask(OllamaProvider())
+
+
+def test_voice_is_converted_where_that_is_heard(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By ffmpeg, to what OpenAI's audio models take."""
+    ffmpeg = tmp_path / "ffmpeg"
+    ffmpeg.write_text("#!/bin/sh\n/bin/cat > /dev/null\nprintf 'ID3 made'\n")
+    ffmpeg.chmod(ffmpeg.stat().st_mode | stat.S_IXUSR)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    server.script({"text": "I hear."})
+    voice = Message(Role.USER, "", media=(Media("1", "audio/ogg", "v.ogg"),))
+    ask(MAKERS["openai"](server.url, load_media=lambda media: b"OggS"), voice, model="gpt-audio")
+    part = server.bodies[0]["messages"][-1]["content"][0]
+    assert part["input_audio"] == {"data": "SUQzIG1hZGU=", "format": "mp3"}
+
+
+def test_a_forked_process_has_clients_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It must not write to its parent's sockets."""
+
+    async def close(client: object) -> None:
+        del client
+
+    async def two() -> bool:
+        clients = Clients(object, close)
+        before = clients.get()
+        monkeypatch.setattr(os, "getpid", lambda: -1)
+        return clients.get() is before
+
+    assert not asyncio.run(two())
