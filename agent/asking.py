@@ -68,10 +68,13 @@ class Asker:
 
     async def spend_beside(self, run: Run) -> None:
         """Take what the run's side questions cost to the account, and off its budget."""
-        beside = run.chronicle.side_usage
-        if beside.total_tokens:
-            self.spend(beside)
-            await self._book(run, beside)
+        await self.spend_on(run, run.chronicle.side_usage)
+
+    async def spend_on(self, run: Run, usage: UsageStats) -> None:
+        """Take what a run used to the account, and off its budget."""
+        if usage.total_tokens:
+            self.spend(usage)
+            await self._book(run, usage)
 
     async def _book(self, run: Run, usage: UsageStats) -> None:
         if self._config.budget is not None:

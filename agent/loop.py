@@ -12,7 +12,7 @@ from agent.endings import ending_words
 from agent.guards import GuardrailBlocked, guarded
 from agent.journal import Answered, CallOutcome, Recalled
 from agent.loop_detection import NUDGE
-from agent.messages import Message, Role
+from agent.messages import Message, Role, UsageStats
 from agent.providers.base import ProviderError
 from agent.run import Ending, OpenRound, Run
 from agent.schemas import Schemas
@@ -142,6 +142,8 @@ class Loop:
             compressor=run.compressor,
             watch=watch,
         )
+        new = [outcome.usage for at, outcome in enumerate(outcomes) if at not in recalled.outcomes]
+        await self._asker.spend_on(run, sum(new, UsageStats()))
         ending = _ending(outcomes)
         watch_for_loops = run.loop_watch if ending is None else None
         verdict = watch_for_loops.see(answer.tool_calls, _prints(outcomes)) if watch_for_loops else ""

@@ -2,17 +2,32 @@
 
 from __future__ import annotations
 
-import hashlib
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from agent.budget import BudgetLimits, Refusal, day_of, spent
 from agent.messages import UsageStats
+from agent.scope import digest_of
+from workers.connections import Connections
 from workers.offload import reach
 
 if TYPE_CHECKING:
     from redis import Redis
+
+#: What the conversation and the day have used.
+_USED = """
+local function used(key) return redis.call('HMGET', key, 'tokens', 'micros') end
+return {used(KEYS[1]), used(KEYS[2])}
+"""
+#: Count in both or in neither: a conversation never has used more than its day.
+_ADD = """
+for _, key in ipairs(KEYS) do
+  redis.call('HINCRBY', key, 'tokens', ARGV[1])
+  redis.call('HINCRBY', key, 'micros', ARGV[2])
+  redis.call('EXPIRE', key, ARGV[3])
+end
+"""
 
 #: Seconds a day's counters are kept in Redis after the last booking: the day, and one more for clocks that differ.
 KEPT_SECONDS = 172_800
@@ -21,7 +36,8 @@ KEPT_SECONDS = 172_800
 class RedisBudget:
     """The day's counters of all processes: one round trip for each question and each booking. Raises RedisError.
 
-    Conversations are kept by their digest: their names are phone numbers. `clock` tells seconds since 1970.
+    Conversations are kept by their digest: their names are phone numbers. A booking whose answer was lost may count
+    twice. `clock` tells seconds since 1970.
     """
 
     def __init__(
@@ -32,7 +48,7 @@ class RedisBudget:
         prefix: str = "sayso:budget",
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self._client = client
+        self._connections = Connections.of(client)
         self._limits = limits
         self._prefix = prefix
         self._clock = clock
@@ -46,23 +62,15 @@ class RedisBudget:
         """See Budget."""
         tokens, micros = spent(usage)
         if tokens or micros:
-            await reach(self._add, self._keys(scope), {"tokens": tokens, "micros": micros})
+            await reach(self._add, self._keys(scope), tokens, micros)
 
     def _keys(self, scope: str) -> tuple[str, str]:
         day = f"{self._prefix}:{day_of(self._clock())}"
-        return f"{day}:{hashlib.sha256(scope.encode(errors='surrogatepass')).hexdigest()[:32]}", day
+        return f"{day}:{digest_of(scope)}", day
 
     def _used(self, keys: tuple[str, str]) -> list[tuple[int, int]]:
-        with self._client.pipeline(transaction=False) as pipe:
-            for key in keys:
-                pipe.hmget(key, "tokens", "micros")
-            return [(int(tokens or 0), int(micros or 0)) for tokens, micros in pipe.execute()]
+        found = self._connections.ask("EVAL", _USED, len(keys), *keys)
+        return [(int(tokens or 0), int(micros or 0)) for tokens, micros in found]
 
-    def _add(self, keys: tuple[str, str], spent: Mapping[str, int]) -> None:
-        """All or nothing: a conversation never has used more than its day."""
-        with self._client.pipeline(transaction=True) as pipe:
-            for key in keys:
-                for name, amount in spent.items():
-                    pipe.hincrby(key, name, amount)
-                pipe.expire(key, KEPT_SECONDS)
-            pipe.execute()
+    def _add(self, keys: tuple[str, str], tokens: int, micros: int) -> None:
+        self._connections.ask("EVAL", _ADD, len(keys), *keys, tokens, micros, KEPT_SECONDS)

@@ -122,6 +122,11 @@ class Run:
         return self.request.journal
 
     @property
+    def words(self) -> str:
+        """What the person said, as the guardrails let it pass."""
+        return "\n".join(message.content for message in self.messages if message.role is Role.USER)
+
+    @property
     def transcript(self) -> list[Message]:
         """All the model is to know: earlier turns and this one."""
         return [*self.history, *self.messages, *self.drafts]

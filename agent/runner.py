@@ -84,7 +84,8 @@ class Runner:
         """What the run knows when it begins. Raises SessionError."""
         request, config = run.request, self._config
         if run.chronicle.is_heard:
-            await run.chronicle.tell("run_start", list(request.said), config.system_prompt)
+            with run.remembering.in_scope():  # observers may ask whose run it is
+                await run.chronicle.tell("run_start", list(request.said), config.system_prompt)
         if self._has_session(run):
             self.memory = await load_session(config, self.memory, run.chronicle)
         run.recall(self.memory if request.memory is None else request.memory)
@@ -114,7 +115,7 @@ class Runner:
         )
 
     async def _ending(self, run: Run) -> Ending:
-        objector = objector_of(self._provider, self._config, run.chronicle, run.request.words)
+        objector = objector_of(self._provider, self._config, run.chronicle, lambda: run.words)
         watch = CallWatch(run.chronicle, self._analytics, objector)
         token = run.request.cancellation_token
         with collect_artifacts() as run.artifacts, run.remembering.in_scope():
@@ -137,22 +138,23 @@ class Runner:
 
     async def _finished(self, run: Run, ending: Ending) -> AgentResult:
         """The result, once the memory has the run and everybody has heard of it."""
-        run.close(ending.content)
+        run.close(_last_words(ending))
         if run.request.on_text is not None and (ending.reason != "answer" or run.on_text is None):
             await run.request.on_text(ending.content)
-        await self._remembered(run)
+        await self._remembered(run, ending)
         run.is_told, result = True, run.result(ending)
         await run.chronicle.tell("run_end", result)
         return result
 
-    async def _remembered(self, run: Run) -> None:
+    async def _remembered(self, run: Run, ending: Ending) -> None:
         """Take the run into the memory, as the last of all that is to be done. Raises SessionError."""
         memory = run.memory
         draft = MemoryDraft(memory, run.messages) if memory is not None and self._takes_time(run) else None
         if draft is not None:
             run.remembering.memory = draft.after
             await run.remembering.forgotten(draft.forgotten)
-        await run.remembering.learn(run.messages)
+        if ending.reason not in _ASKS_NO_MORE:
+            await run.remembering.learn(run.messages)
         if draft is not None and self._has_session(run):
             await save_session(self._config, draft.after, run.chronicle)
         await self._asker.spend_beside(run)
@@ -176,6 +178,15 @@ class Runner:
             await run.chronicle.tell("cancelled", run.iterations, "task cancelled")
         elif isinstance(error, Exception):
             await run.chronicle.tell("error", error, {"iteration": run.iterations})
+
+
+#: A run that ended so asks no model anything more.
+_ASKS_NO_MORE = frozenset({"budget", "cancelled", "provider_error"})
+
+
+def _last_words(ending: Ending) -> str:
+    """What the transcript has of an ending: a vendor's words for its error are for operators, not to be repeated."""
+    return ending_words("model_away") if ending.reason == "provider_error" else ending.content
 
 
 def _holds_back(config: AgentConfig) -> bool:

@@ -187,7 +187,7 @@ async def in_thread(function: Callable[[], T]) -> T:
 
 
 async def in_lent_thread(function: Callable[[], T]) -> T:
-    """As `in_thread`; under a sync caller who waits (`lending`), in the caller's own thread."""
+    """As `in_thread`; under a sync caller who waits (`lending`) for this very loop, in the caller's own thread."""
     loop = _lender.get()
     return await (in_thread(function) if loop is None else loop.lend(functools.partial(_stay, function)))
 
@@ -197,12 +197,7 @@ def _stay(function: Callable[[], T]) -> T:
     waits for in turn has loops of its own, which the lent one cannot serve.
     """
     _lender.set(None)
-    try:
-        return function()
-    except (Exception, KeyboardInterrupt):
-        raise
-    except BaseException as exc:
-        raise Quit(f"it raised {type(exc).__name__}") from exc
+    return _called(function)
 
 
 def lending(lends: bool) -> contextlib.AbstractContextManager[OwnLoop | None]:
@@ -248,9 +243,19 @@ def _is_in_loop() -> bool:
 
 
 def _performed_here(function: Callable[[], Any]) -> Any:
+    return _called(lambda: _at_its_end(function()))
+
+
+def _at_its_end(result: Any) -> Any:
+    return run_sync(_awaited(result)) if inspect.isawaitable(result) else result
+
+
+def _called(function: Callable[[], T]) -> T:
+    """What somebody else's function returns, in a thread that waits for it. Raises Quit when it wants to end more than
+    itself; only the KeyboardInterrupt of whoever sits at the terminal passes.
+    """
     try:
-        result = function()
-        return run_sync(_awaited(result)) if inspect.isawaitable(result) else result
+        return function()
     except (SystemExit, GeneratorExit, asyncio.CancelledError) as exc:
         raise Quit(f"it raised {type(exc).__name__}") from exc
 

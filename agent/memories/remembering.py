@@ -15,10 +15,10 @@ from agent.memories.extraction import heard
 from agent.memories.graph import KnowledgeGraphMemory
 from agent.memories.knowledge import KnowledgeMemory
 from agent.memories.lines import one_line
-from agent.memories.scope import in_scope, memory_scope, named
 from agent.memory import ConversationMemory
 from agent.messages import Message, Role, UsageStats
 from agent.providers.base import Provider
+from agent.scope import in_scope, memory_scope, named
 from agent.summary import summarised
 from agent.tools.fence import fenced
 from agent.trace import StepType

@@ -2,6 +2,7 @@
 
 ProviderError
 ├── RateLimitedError              asked too often: `retry_after` says for how long to wait
+├── RequestRefusedError           the vendor takes not this request; it may well take another
 └── ProviderConfigurationError    a key or a library is missing; asking again will not help
 """
 
@@ -34,6 +35,13 @@ class ProviderError(Exception):
 
 class RateLimitedError(ProviderError):
     """Raised when the vendor refuses because it was asked too often (HTTP 429)."""
+
+
+class RequestRefusedError(ProviderError):
+    """Raised when the vendor refuses a request for what is in it, such as too many words or a file that is broken."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, retryable=False)
 
 
 class ProviderConfigurationError(ProviderError):
