@@ -176,7 +176,7 @@ class Agent:
         With a `journal` the run goes on where an earlier attempt was interrupted.
 
         What tools, models, observers and caches do wrong is never raised. Raises ValueError or TypeError for arguments
-        that make no sense, SessionError for a session that cannot be read or saved, what `stream_handler` raises,
+        that make no sense, SessionError for a session that cannot be read, what `stream_handler` raises,
         LaneError of the journal, CancelledError. The memory knows nothing of a run that raised.
         """
         request = RunRequest(

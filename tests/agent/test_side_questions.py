@@ -13,6 +13,7 @@ from agent.guards import Guardrail, GuardrailsPipeline
 from agent.memories import EntityMemory, KnowledgeGraphMemory
 from agent.memories.remembering import Remembering
 from agent.memory import ConversationMemory
+from agent.run import WITHHELD
 
 
 class Counting:
@@ -126,12 +127,12 @@ def test_summaries_at_the_same_time_keep_what_both_forgot():
 
 
 def test_words_that_a_guardrail_refused_leave_nothing_behind():
-    """Neither they nor the answer to them, which would seem to answer what was said before."""
+    """In their place the history says that something was withheld: the refusal answers that."""
     model = Counting("hi")
     agent = Agent(provider=model, memory=ConversationMemory())
     agent.run("hello")
     blocked = Agent(
         provider=model, config=AgentConfig(guardrails=GuardrailsPipeline(input=[No()])), memory=agent.memory
     ).run("my card number")  # fmt: skip
-    assert (blocked.stop_reason, blocked.messages) == ("guardrail", ())
-    assert [message.content for message in agent.memory.get_history()] == ["hello", "hi"]
+    assert blocked.stop_reason == "guardrail"
+    assert [message.content for message in agent.memory.get_history()] == ["hello", "hi", WITHHELD, blocked.content]

@@ -18,10 +18,6 @@ BEFORE = ConversationMemory(max_messages=2)
 BEFORE.add_many([Message(Role.USER, "Hello, I am Ana"), Message(Role.ASSISTANT, "Hello Ana.")])
 
 
-class Killed(BaseException):
-    """Ends the process."""
-
-
 class Shelf:
     """Journals that survive the process."""
 
@@ -43,7 +39,8 @@ class Model:
         """By what it is asked for."""
         self.left -= 1
         if not self.left:
-            raise Killed
+            self.process.cancel()
+            await asyncio.Event().wait()
         words, last = request["system_prompt"], request["messages"][-1]
         if "about to be forgotten" in last.content:
             return self._says("summary", "She is Ana.")
@@ -79,10 +76,15 @@ def test_whoever_goes_on_remembers_everything_once(tmp_path, killed_at):
         given = turn("I live in Rome", event="e1")
         before = json.dumps(BEFORE.to_dict())
         queued = QueuedTurn(1, 0.0, "ana", given, {}, {}, before, journal=tuple(shelf.entries))
-        return asyncio.run(channel.answer(queued, LEASE)), given
+
+        async def process():
+            model.process = asyncio.current_task()
+            return await channel.answer(queued, LEASE)
+
+        return asyncio.run(process()), given
 
     if killed_at < 6:
-        with pytest.raises(Killed):
+        with pytest.raises(asyncio.CancelledError):
             attempt()
     change, given = attempt()
     scope = f"{given.conversation.id}:{given.scope.id}"
