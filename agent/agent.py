@@ -6,20 +6,18 @@ import asyncio
 import inspect
 import sys
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
-from time import perf_counter
 from typing import Any
 
 from agent.analytics import AgentAnalytics
 from agent.asking import Asker
-from agent.at_once import at_once
+from agent.batch import Batch, OnProgress
 from agent.cancellation import CancellationToken
-from agent.chronicle import Chronicle
 from agent.config import AgentConfig
 from agent.journal import Journal, NoJournal
 from agent.loop import Loop
 from agent.memories import KnowledgeMemory
 from agent.memory import ConversationMemory
-from agent.messages import Message, Role
+from agent.messages import Message
 from agent.observers.base import AgentObserver
 from agent.observers.hooks import hooks_observer
 from agent.observers.verbose import VerboseObserver
@@ -30,7 +28,7 @@ from agent.providers.offline import OfflineProvider
 from agent.providers.text_tools import TextToolProvider, speaks_text
 from agent.result import AgentResult, StreamChunk
 from agent.retry import Sleep
-from agent.run import OnText, RunRequest
+from agent.run import OnText, RunRequest, said_in
 from agent.runner import Runner
 from agent.selectors import ToolSelector
 from agent.session import Session
@@ -42,8 +40,6 @@ from workers.offload import lending, run_sync
 
 #: Hears the text of a reply as it comes.
 StreamHandler = Callable[[str], Any]
-#: Hears how many prompts of how many are done.
-OnProgress = Callable[[int, int], Any]
 
 
 class Agent:
@@ -180,9 +176,15 @@ class Agent:
         LaneError of the journal, CancelledError. The memory knows nothing of a run that raised.
         """
         request = RunRequest(
-            _said(messages), response_format, parent_run_id, memory, journal or NoJournal(), scope, cancellation_token,
+            said_in(messages),
+            response_format,
+            parent_run_id,
+            memory,
+            journal or NoJournal(),
+            scope,
+            cancellation_token,
             self._heard_by(stream_handler),
-        )  # fmt: skip
+        )
         return await self._runner.answer(request)
 
     def run(
@@ -202,9 +204,15 @@ class Agent:
         a cancellation token.
         """
         request = RunRequest(
-            _said(messages), response_format, parent_run_id, memory, scope=scope, cancellation_token=cancellation_token,
-            on_text=self._heard_by(stream_handler), asynchronous=False,
-        )  # fmt: skip
+            said_in(messages),
+            response_format,
+            parent_run_id,
+            memory,
+            scope=scope,
+            cancellation_token=cancellation_token,
+            on_text=self._heard_by(stream_handler),
+            asynchronous=False,
+        )
         with lending(self.config.tool_timeout_seconds is None and cancellation_token is None):
             return run_sync(self._runner.answer(request))
 
@@ -225,9 +233,14 @@ class Agent:
             pieces.put_nowait(StreamChunk(text))
 
         request = RunRequest(
-            _said(messages), response_format, parent_run_id, memory, scope=scope, cancellation_token=cancellation_token,
+            said_in(messages),
+            response_format,
+            parent_run_id,
+            memory,
+            scope=scope,
+            cancellation_token=cancellation_token,
             on_text=on_text,
-        )  # fmt: skip
+        )
         run = asyncio.create_task(self._runner.answer(request))
         run.add_done_callback(lambda _: pieces.put_nowait(None))
         try:
@@ -265,7 +278,8 @@ class Agent:
         Each knows the agent's own memory as it is, and changes nothing in it. A run that breaks has its error for its
         content and the stop reason "error". `on_progress` hears (completed, total). Raises ValueError.
         """
-        return await self._batch(prompts, max_concurrency, response_format, on_progress)
+        batch = Batch(self._runner, self._observers, max_concurrency, response_format, on_progress)
+        return await batch.answers(prompts)
 
     def batch(
         self,
@@ -275,50 +289,8 @@ class Agent:
         on_progress: OnProgress | None = None,
     ) -> list[AgentResult]:
         """`abatch` for sync code."""
-        return run_sync(self._batch(prompts, max_concurrency, response_format, on_progress, asynchronous=False))
-
-    async def _batch(
-        self,
-        prompts: Sequence[str | Sequence[Message]],
-        max_concurrency: int,
-        response_format: ResponseFormat | None,
-        on_progress: OnProgress | None,
-        *,
-        asynchronous: bool = True,
-    ) -> list[AgentResult]:
-        if max_concurrency < 1:
-            raise ValueError(f"max_concurrency={max_concurrency!r} runs nothing: use 1 or more")
-        chronicle, began = Chronicle(self._observers, asynchronous=asynchronous), perf_counter()
-        await chronicle.tell("batch_start", len(prompts))
-        room, done = asyncio.Semaphore(max_concurrency), 0
-
-        async def one(prompt: str | Sequence[Message]) -> AgentResult:
-            nonlocal done
-            async with room:
-                result = await self._isolated(prompt, response_format, asynchronous=asynchronous)
-            done += 1
-            if on_progress is not None:
-                on_progress(done, len(prompts))
-            return result
-
-        results = await at_once(map(one, prompts))
-        errors = sum(result.stop_reason in ("error", "provider_error") for result in results)
-        took = (perf_counter() - began) * 1000
-        await chronicle.tell("batch_end", len(results), errors, took)
-        return results
-
-    async def _isolated(
-        self, prompt: str | Sequence[Message], response_format: ResponseFormat | None, *, asynchronous: bool
-    ) -> AgentResult:
-        """One prompt of a batch: what breaks breaks it alone."""
-        memory = self.memory.branch() if self.memory is not None else ConversationMemory()
-        try:
-            request = RunRequest(
-                _said(prompt), response_format, memory=memory, asynchronous=asynchronous, is_of_batch=True
-            )
-            return await self._runner.answer(request)
-        except Exception as exc:  # noqa: BLE001  # told in its place
-            return AgentResult(f"Error: {type(exc).__name__}: {exc}", stop_reason="error")
+        batch = Batch(self._runner, self._observers, max_concurrency, response_format, on_progress, asynchronous=False)
+        return run_sync(batch.answers(prompts))
 
     def _heard_by(self, handler: StreamHandler | None) -> OnText | None:
         if handler is None and not self.config.stream:
@@ -350,17 +322,6 @@ def _observers_of(config: AgentConfig) -> tuple[AgentObserver, ...]:
     """Everybody who is told of the runs. Raises ValueError for a hook that there is not."""
     hooks = [hooks_observer(config.hooks)] if config.hooks else []
     return (*config.observers, *hooks, *([VerboseObserver()] if config.verbose else []))
-
-
-def _said(messages: str | Sequence[Message]) -> tuple[Message, ...]:
-    """What is given to a run, checked. Raises TypeError and ValueError."""
-    said = (Message(Role.USER, messages),) if isinstance(messages, str) else tuple(messages)
-    for message in said:
-        if not isinstance(message, Message):
-            raise TypeError(f"{message!r} is no Message: give a text or a list of Message(role=Role.USER, content=...)")
-    if not said:
-        raise ValueError("there is no message to answer: give a text or at least one Message")
-    return said
 
 
 def _printed(text: str) -> None:

@@ -185,3 +185,14 @@ class Run:
             beside=tuple(self.closings) if ending.reason == "pending" else (),
             structured_error=ending.structured_error,
         )
+
+
+def said_in(messages: str | Sequence[Message]) -> tuple[Message, ...]:
+    """What is given to a run, checked. Raises TypeError and ValueError."""
+    said = (Message(Role.USER, messages),) if isinstance(messages, str) else tuple(messages)
+    for message in said:
+        if not isinstance(message, Message):
+            raise TypeError(f"{message!r} is no Message: give a text or a list of Message(role=Role.USER, content=...)")
+    if not said:
+        raise ValueError("there is no message to answer: give a text or at least one Message")
+    return said
