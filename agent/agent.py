@@ -11,6 +11,7 @@ from typing import Any
 
 from agent.analytics import AgentAnalytics
 from agent.asking import Asker
+from agent.at_once import at_once
 from agent.cancellation import CancellationToken
 from agent.chronicle import Chronicle
 from agent.config import AgentConfig
@@ -175,7 +176,8 @@ class Agent:
         With a `journal` the run goes on where an earlier attempt was interrupted.
 
         What tools, models, observers and caches do wrong is never raised. Raises ValueError or TypeError for arguments
-        that make no sense, SessionError for a session that cannot be read, LaneError of the journal, CancelledError.
+        that make no sense, SessionError for a session that cannot be read, what `stream_handler` raises,
+        LaneError of the journal, CancelledError. The memory knows nothing of a run that raised.
         """
         request = RunRequest(
             _said(messages), response_format, parent_run_id, memory, journal or NoJournal(), scope, cancellation_token,
@@ -236,6 +238,8 @@ class Agent:
             if not run.done():
                 run.cancel()
                 await asyncio.wait([run])
+            if not run.cancelled():
+                run.exception()  # seen, also when nobody listens any more
 
     async def aask(self, prompt: str, **options: Any) -> AgentResult:
         """`arun` for a single sentence."""
@@ -297,11 +301,11 @@ class Agent:
                 on_progress(done, len(prompts))
             return result
 
-        results = await asyncio.gather(*map(one, prompts))
+        results = await at_once(map(one, prompts))
         errors = sum(result.stop_reason in ("error", "provider_error") for result in results)
         took = (perf_counter() - began) * 1000
         await chronicle.tell("batch_end", len(results), errors, took)
-        return list(results)
+        return results
 
     async def _isolated(
         self, prompt: str | Sequence[Message], response_format: ResponseFormat | None, *, asynchronous: bool

@@ -13,7 +13,7 @@ from typing import Any
 from agent.budget import book_in
 from agent.cache import Cache, CacheKeyBuilder
 from agent.cache.asking import forgotten, looked_up, stored
-from agent.config import AgentConfig, model_for
+from agent.config import AgentConfig, ModelSelector, model_for
 from agent.messages import Message, UsageStats
 from agent.pricing import cost_usd
 from agent.providers.base import Completion, Provider, ProviderRequest, acall, astream_call
@@ -40,7 +40,8 @@ class Asker:
         self._unnamed = UsageStats(provider=self.name)
 
     async def ask(self, run: Run, schemas: Sequence[Schema]) -> Completion:
-        """The model's answer to what the run has come to, every call in it with an id of its own, and what it cost.
+        """The model's answer to what the run has come to, every call in it with an id of its own, and what it cost,
+        which the run has from the moment it is known.
 
         Raises ProviderError when there is none.
         """
@@ -67,10 +68,13 @@ class Asker:
 
     async def spend_beside(self, run: Run) -> None:
         """Take what the run's side questions cost to the account, and off its budget."""
-        beside = run.chronicle.side_usage
-        if beside.total_tokens:
-            self.spend(beside)
-            await self._book(run, beside)
+        await self.spend_on(run, run.chronicle.side_usage)
+
+    async def spend_on(self, run: Run, usage: UsageStats) -> None:
+        """Take what a run used to the account, and off its budget."""
+        if usage.total_tokens:
+            self.spend(usage)
+            await self._book(run, usage)
 
     async def _book(self, run: Run, usage: UsageStats) -> None:
         if self._config.budget is not None:
@@ -95,12 +99,20 @@ class Asker:
         config = self._config
         model = model_for(self._provider, config.model)
         if config.model_selector is not None:
-            model = config.model_selector(run.iterations, tuple(run.tool_calls), self._usage)
+            model = self._chosen(config.model_selector, run) or model
         shown = model or str(getattr(self._provider, "default_model", ""))
         if run.model and run.model != shown:
             await run.chronicle.tell("model_switch", run.iterations, run.model, shown)
         run.model = shown
         return model
+
+    def _chosen(self, select: ModelSelector, run: Run) -> str:
+        """The selector's choice; "" where it fails, and the run goes on with the model that is configured."""
+        try:
+            return select(run.iterations, tuple(run.tool_calls), self._usage)
+        except Exception as exc:  # noqa: BLE001  # it is anybody's code, and the user must be answered
+            log.warning("agent.model_selector_failed", extra={"agent": self._config.name, "reason": type(exc).__name__})
+            return ""
 
     def _key(self, request: ProviderRequest, model: str) -> str:
         """`model` is what the request comes to: in it, that of the provider's own choice is ""."""
@@ -130,11 +142,12 @@ class Asker:
     async def _replayed(self, run: Run, kept: Completion) -> Completion:
         """What the cache had. What it cost then is counted again (seed: Integration with Usage Tracking)."""
         answer, usage = kept
+        run.usage += usage
+        self.spend(usage)
         run.chronicle.note("cache_hit", model=run.model, prompt_tokens=usage.prompt_tokens)
         if run.chronicle.is_heard:
             await run.chronicle.tell("cache_hit", run.model, answer.content)
             await run.chronicle.tell("llm_end", answer.content, usage)
-        self.spend(usage)
         return kept
 
     async def _answered(self, run: Run, request: ProviderRequest, on_text: OnText | None) -> Completion:
@@ -155,6 +168,7 @@ class Asker:
             completion_tokens=usage.completion_tokens,
             cost_usd=usage.cost_usd,
         )
+        run.usage += usage
         self.spend(usage)
         if chronicle.is_heard:
             await chronicle.tell("llm_end", answer.content, usage)

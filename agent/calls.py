@@ -91,12 +91,36 @@ class _Calls:
     async def run(self, left: Sequence[int]) -> None:
         """Run these. A result is written together with the begin of what comes next."""
         for group in self._groups(left):
-            await self.journal.save(*filter(self._only_once, group))
+            passed = await self._passed(group)
+            await self.journal.save(*filter(self._only_once, passed))
             if len(group) == 1:
-                await self._run(group[0])
+                await self._one_by_one(passed)
             else:
-                await self._at_once(group)
+                await self._at_once(passed)
         await self.journal.save()
+
+    async def _passed(self, group: Sequence[int]) -> dict[int, Asked]:
+        """Those that are to begin; the others have an outcome. What is still looked at has not begun, whoever is killed
+        meanwhile.
+        """
+        at_once = len(group) > 1  # one alone needs no task
+        looked_at = await asyncio.gather(*map(self._looked_at, group)) if at_once else [await self._looked_at(group[0])]
+        for at, each in zip(group, looked_at, strict=True):
+            if isinstance(each, CallOutcome):
+                self.outcomes[at] = await self.journal.keep(at, each)
+        return {at: each for at, each in zip(group, looked_at, strict=True) if isinstance(each, Asked)}
+
+    async def _looked_at(self, at: int) -> Asked | CallOutcome:
+        """The call if it is to begin, else what the model is told instead."""
+        asked = self.asked[at]
+        if self._repeats_unclear(at):
+            return CallOutcome(self.calls[at], UNCLEAR)
+        if isinstance(asked, CallOutcome):
+            await self.watch.refused(asked)
+            return asked
+        await self.watch.decided(asked)
+        objection = await self.watch.objection(asked)
+        return CallOutcome(asked.call, f"Error: {objection}") if objection else asked
 
     def _groups(self, left: Sequence[int]) -> list[list[int]]:
         """What runs at once. Reviewed calls run one after the other: of two proposals the first must win, not the
@@ -112,35 +136,28 @@ class _Calls:
         tool = self.tools.get(call.tool_name)
         return tool is None or tool.metadata.is_concurrency_safe
 
-    async def _at_once(self, group: Sequence[int]) -> None:
-        tasks = [asyncio.create_task(self._run_and_save(at)) for at in group]
+    async def _one_by_one(self, group: Mapping[int, Asked]) -> None:
+        for at, asked in group.items():
+            await self._run(at, asked)
+
+    async def _at_once(self, group: Mapping[int, Asked]) -> None:
+        tasks = [asyncio.create_task(self._run_and_save(at, asked)) for at, asked in group.items()]
         try:
             await asyncio.gather(*tasks)
         finally:  # where one of them lost the lane, the others have lost it too
             await _stopped([task for task in tasks if not task.done()])
 
-    async def _run_and_save(self, at: int) -> None:
+    async def _run_and_save(self, at: int, asked: Asked) -> None:
         with lending(False):  # what runs at once has threads of its own
-            await self._run(at)
+            await self._run(at, asked)
         await self.journal.save()
 
-    async def _run(self, at: int) -> None:
-        """Run one call, or say why not. Its outcome counts once it is kept."""
-        asked = self.asked[at]
-        if self._repeats_unclear(at):
-            self.outcomes[at] = await self.journal.keep(at, CallOutcome(self.calls[at], UNCLEAR))
-        elif isinstance(asked, CallOutcome):
-            await self.watch.refused(asked)
-            self.outcomes[at] = await self.journal.keep(at, asked)
-        else:
-            self.outcomes[at] = await self._made(at, asked)
+    async def _run(self, at: int, asked: Asked) -> None:
+        """Run one call. Its outcome counts once it is kept."""
+        self.outcomes[at] = await self._made(at, asked)
 
     async def _made(self, at: int, asked: Asked) -> CallOutcome:
         place.set(at)  # for as long as this call runs, in its task or before the next one
-        await self.watch.decided(asked)
-        objection = await self.watch.objection(asked)
-        if objection:
-            return await self.journal.keep(at, CallOutcome(asked.call, f"Error: {objection}"))
         self.begun.add(at)
         with (
             collect_artifacts() as files,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import threading
 import time
 from collections import OrderedDict
 from collections.abc import Collection, Iterable, Sequence
@@ -16,10 +17,10 @@ from agent.agent import Agent
 from agent.confirmed import ToolKinds
 from agent.escalation import Escalation
 from agent.long_texts import LongTexts, TextStore
-from agent.memories.scope import in_scope
 from agent.memory import ConversationMemory
 from agent.messages import Message, Role
 from agent.result import AgentResult
+from agent.scope import in_scope
 from agent.tools.artifacts import Artifact, collect_artifacts
 from agent.tools.timers import TimerBook, timer_book
 from agent.turn_journal import TurnJournal, unclear_calls
@@ -121,6 +122,7 @@ class ChannelAgent:
         self._escalation = escalation
         self._languages = frozenset(languages or getattr(self.parser, "languages", ()))
         self._memories: OrderedDict[str, ConversationMemory] = OrderedDict()
+        self._memories_lock = threading.Lock()
         ToolKinds(lambda: agent.tools, self.store, lambda: agent.config)
 
     def ask_channel(
@@ -396,13 +398,19 @@ class ChannelAgent:
             self.store.executors.keep(pid, executor)
         files = await self._files(result.artifacts)
         proposal = propose([replace(action, requested_at=case.received_at) for action in run.proposals])
-        content = _content(result, words)
+        content = _content(result, words, has_acted=self._has_acted(result))
         # Whatever the model makes of it, the person hears of what may have been done.
-        told = _joined([preface, *(words.unknown(call.tool_name) for call in result.unclear), *result.beside])
+        beside = [content] if proposal and result.stop_reason == "terminal" else result.beside
+        told = _joined([preface, *(words.unknown(call.tool_name) for call in result.unclear), *beside])
         change = self._change(case, proposal, _Parts(told, content, files))
-        if book and result.stop_reason != "provider_error":  # which is told as "nothing was done"
+        if book:
             change = replace(change, timers=tuple(book.added), silenced=tuple(book.silenced))
         return _Answer(change, result)
+
+    def _has_acted(self, result: AgentResult) -> bool:
+        """Whether tools were called that may have changed something."""
+        acting = {tool.name for tool in self.agent.tools if not tool.read_only}
+        return any(call.tool_name in acting for call in result.tool_calls)
 
     def _change(self, case: _Case, proposal: Proposal | None, parts: _Parts) -> Change:
         files = tuple((Reply(media=media), "") for media in parts.files)
@@ -472,10 +480,11 @@ class ChannelAgent:
         return speak(action.language).unsafe(action.preview)
 
     def _memory_of(self, scope: str) -> ConversationMemory:
-        memory = self._memories.pop(scope, None) or _load("", self.agent.memory)
-        self._memories[scope] = memory
-        while len(self._memories) > MAX_MEMORIES:
-            self._memories.popitem(last=False)
+        with self._memories_lock:
+            memory = self._memories.pop(scope, None) or _load("", self.agent.memory)
+            self._memories[scope] = memory
+            while len(self._memories) > MAX_MEMORIES:
+                self._memories.popitem(last=False)
         return memory
 
 
@@ -504,11 +513,17 @@ def _memory_scope(turn: Turn) -> str:
     return f"{turn.conversation.id}:{turn.scope.id}"
 
 
-def _content(result: AgentResult, words: Texts) -> str:
-    """What the person reads of a run: an ending that is ours in their own language."""
+def _content(result: AgentResult, words: Texts, *, has_acted: bool) -> str:
+    """What the person reads of a run: an ending that is ours in their own language. A model that answers with nothing
+    does not answer, and what tools have done is never said not to be done.
+    """
     match result.stop_reason:
         case "provider_error":
-            return words.model_away()
+            return words.model_lost() if has_acted else words.model_away()
+        case "answer" if not (result.content.strip() or result.artifacts):
+            return words.model_lost() if has_acted else words.model_away()
+        case "max_iterations":
+            return words.too_many_steps()
         case "budget":
             return words.budget_spent()
         case "guardrail":

@@ -126,7 +126,7 @@ class Chronicle:
             return
         self._complained.add(which)
         names = {"observer": type(observer).__name__, "event": event, "reason": type(error).__name__}
-        log.warning("observer.failed", extra={**names, "at": _place(error)})
+        log.warning("observer.failed", extra={**names, "at": place_of(error)})
 
 
 class Overburdened(Exception):
@@ -179,7 +179,7 @@ def _beginning(result: str, chars: int) -> str:
     return result if len(result) <= chars else f"{result[:chars]}…"
 
 
-def _place(error: BaseException) -> str:
+def place_of(error: BaseException) -> str:
     """File and line of an error: its words may be somebody's."""
     frames = [(Path(frame.f_code.co_filename).name, line) for frame, line in traceback.walk_tb(error.__traceback__)]
     return "{}:{}".format(*frames[-1]) if frames else "?"

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Literal, get_args
 
-#: Why a run was ended politely: its budget is spent, a guardrail blocked, somebody cancelled it, it went in circles.
-Ending = Literal["budget_spent", "refused", "cancelled", "loop_detected"]
+#: Why a run was ended politely: its budget is spent, a guardrail blocked, somebody cancelled it, it went in circles,
+#: its model was not to be had.
+Ending = Literal["budget_spent", "refused", "cancelled", "loop_detected", "model_away"]
 
 #: In English, for callers without a channel; channels say it in the person's language (`pending.texts`).
 _WORDS: dict[Ending, str] = {
@@ -13,6 +14,7 @@ _WORDS: dict[Ending, str] = {
     "refused": "I may not answer that. Please ask for something else.",
     "cancelled": "This was stopped. What had already begun may have finished.",
     "loop_detected": "I kept repeating the same steps, so I stopped. Please ask in another way.",
+    "model_away": "The language model did not answer. Please try again shortly.",
 }
 
 

@@ -12,7 +12,7 @@ from agent.endings import ending_words
 from agent.guards import GuardrailBlocked, guarded
 from agent.journal import Answered, CallOutcome, Recalled
 from agent.loop_detection import NUDGE
-from agent.messages import Message, Role
+from agent.messages import Message, Role, UsageStats
 from agent.providers.base import ProviderError
 from agent.run import Ending, OpenRound, Run
 from agent.schemas import Schemas
@@ -63,8 +63,7 @@ class Loop:
                 refused = await refusal(run, self._config)
                 if refused is not None:
                     return refused
-            answered = recalled.answered if recalled else await self._ask(run)
-            run.usage += answered.usage
+            answered = _known(run, recalled.answered) if recalled else await self._ask(run)
             ending = await self._step(run, watch, answered, recalled)
             if run.chronicle.is_heard:
                 await run.chronicle.tell("iteration_end", run.iterations, answered.message.content)
@@ -143,6 +142,8 @@ class Loop:
             compressor=run.compressor,
             watch=watch,
         )
+        new = [outcome.usage for at, outcome in enumerate(outcomes) if at not in recalled.outcomes]
+        await self._asker.spend_on(run, sum(new, UsageStats()))
         ending = _ending(outcomes)
         watch_for_loops = run.loop_watch if ending is None else None
         verdict = watch_for_loops.see(answer.tool_calls, _prints(outcomes)) if watch_for_loops else ""
@@ -150,6 +151,12 @@ class Loop:
         if watch_for_loops and verdict:
             return await _looped(run, verdict, watch_for_loops.kind)
         return ending
+
+
+def _known(run: Run, answered: Answered) -> Answered:
+    """An answer of an earlier attempt, which was paid for then."""
+    run.usage += answered.usage
+    return answered
 
 
 def _prints(outcomes: Sequence[CallOutcome]) -> list[str]:

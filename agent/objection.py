@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from time import perf_counter
 
 from agent.chronicle import Chronicle
@@ -12,9 +13,9 @@ from agent.providers.base import Provider
 
 
 class Objector:
-    """Lives as long as one run. `words` is what the user said."""
+    """Lives as long as one run. `words` tells what the user said, once the guardrails have seen it."""
 
-    def __init__(self, provider: Provider, config: AgentConfig, chronicle: Chronicle, words: str) -> None:
+    def __init__(self, provider: Provider, config: AgentConfig, chronicle: Chronicle, words: Callable[[], str]) -> None:
         self._provider = config.coherence_provider or provider
         self._model = config.coherence_model or model_for(provider, config.model)
         self._config = config
@@ -27,7 +28,7 @@ class Objector:
         result = await check_coherence(
             call,
             description,
-            user_words=self._words,
+            user_words=self._words(),
             provider=self._provider,
             model=self._model,
             timeout=self._config.request_timeout,
@@ -41,6 +42,8 @@ class Objector:
         return f"{call.tool_name!r} was not run: it does not fit what the user asked for. {result.explanation}"
 
 
-def objector_of(provider: Provider, config: AgentConfig, chronicle: Chronicle, words: str) -> Objector | None:
+def objector_of(
+    provider: Provider, config: AgentConfig, chronicle: Chronicle, words: Callable[[], str]
+) -> Objector | None:
     """The objector of a run; None where nothing is checked."""
     return Objector(provider, config, chronicle, words) if config.coherence_check else None

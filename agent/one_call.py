@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from agent.approval import RefusedError, confirmed
+from agent.chronicle import place_of
 from agent.config import AgentConfig
 from agent.journal import UNCLEAR, CallOutcome, digest
 from agent.messages import ToolCall
@@ -159,8 +160,10 @@ def _stops(config: AgentConfig, name: str, raw: str) -> bool:
     """One that fails stops nothing: the tool has acted, and its result must not be lost."""
     try:
         return config.stop_condition is not None and bool(config.stop_condition(name, raw))
-    except Exception:
-        log.exception("agent.stop_condition_failed", extra={"tool": name})
+    except Exception as exc:  # noqa: BLE001  # its words may quote the result: only its kind and its place are told
+        log.warning(
+            "agent.stop_condition_failed", extra={"tool": name, "reason": type(exc).__name__, "at": place_of(exc)}
+        )
         return False
 
 

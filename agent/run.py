@@ -21,6 +21,8 @@ from agent.tools.artifacts import Artifact
 #: Hears the text of a reply as it comes.
 OnText = Callable[[str], Awaitable[None]]
 
+#: Stands for what a person said that no guardrail has let pass.
+WITHHELD = "(withheld)"
 #: What the model is told of a call that was not begun when the run was stopped.
 NOT_RUN = "Not run: the run was stopped before this call began."
 
@@ -92,9 +94,9 @@ class Run:
 
     request: RunRequest
     chronicle: Chronicle
-    memory: ConversationMemory | None
-    history: list[Message]
     remembering: Remembering
+    memory: ConversationMemory | None = None
+    history: list[Message] = field(default_factory=list)
     compressor: Compressor | None = None
     loop_watch: LoopWatch | None = None
     #: Hears the reply while it comes; None where nobody does, or only the whole of it, once it is checked.
@@ -116,6 +118,8 @@ class Run:
     closings: list[str] = field(default_factory=list)
     artifacts: list[Artifact] = field(default_factory=list)
     open_round: OpenRound | None = None
+    #: Whether its observers know how it ends.
+    is_told: bool = False
 
     @property
     def journal(self) -> Journal:
@@ -123,9 +127,26 @@ class Run:
         return self.request.journal
 
     @property
+    def words(self) -> str:
+        """What the person said, as the guardrails let it pass."""
+        return "\n".join(message.content for message in self.messages if message.role is Role.USER)
+
+    @property
     def transcript(self) -> list[Message]:
         """All the model is to know: earlier turns and this one."""
         return [*self.history, *self.messages, *self.drafts]
+
+    def recall(self, memory: ConversationMemory | None) -> None:
+        """This is the conversation that the run belongs to."""
+        self.memory = self.remembering.memory = memory
+        self.history = [] if memory is None else memory.get_history()
+
+    def close(self, content: str) -> None:
+        """The reply ends the transcript, which has a place for each of the person's messages, let through or not."""
+        for message in self.request.said[len(self.messages) :]:
+            is_held_back = message.role is Role.USER
+            self.messages.append(Message(Role.USER, WITHHELD) if is_held_back else message)
+        self.messages.append(Message(Role.ASSISTANT, content))
 
     def close_round(self, outcomes: Sequence[CallOutcome], *, note: str = "") -> None:
         """Take the calls of one answer into the transcript, each with its result; the last one's bears the note."""

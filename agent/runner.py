@@ -15,21 +15,18 @@ from agent.config import AgentConfig, model_for
 from agent.endings import ending_words
 from agent.loop import Loop
 from agent.memories.remembering import Remembering
-from agent.memories.scope import memory_scope
 from agent.memory import ConversationMemory
-from agent.messages import Message, Role
+from agent.memory_draft import MemoryDraft
 from agent.objection import objector_of
 from agent.observers.base import AgentObserver
 from agent.providers.base import Provider
 from agent.result import AgentResult
 from agent.run import Ending, Run, RunRequest
+from agent.scope import memory_scope
 from agent.session import Session
 from agent.spending import is_spent
 from agent.structured import build_schema_instruction, schema_from_response_format
 from agent.tools.artifacts import collect_artifacts
-
-#: Endings of runs in which no model took in what was said, or nobody wants to wait any longer.
-_TEACH_NOTHING = frozenset(("cancelled", "guardrail", "provider_error"))
 
 
 class Runner:
@@ -59,59 +56,60 @@ class Runner:
         """Answer one request. Raises what `Agent.arun` says."""
         request = request.in_scope(memory_scope.get() or "")
         if self._session is None or request.memory is not None:
-            return await self._answer(request)
+            return await self._answer(request, None)
         with self._session.run():
-            return await self._answer(request)
+            return await self._answer(request, self._session)
 
-    async def _answer(self, request: RunRequest) -> AgentResult:
-        chronicle, run = self._chronicle(request), None
+    async def _answer(self, request: RunRequest, session: Session | None) -> AgentResult:
+        run = self._begun(request)
         try:
-            run = await self._begun(request, chronicle)
-            return await self._finished(run, await self._ending(run))
+            await self._prepared(run, session)
+            ending = await self._ending(run)
+            return await self._finished(run, ending, session)
         except BaseException as exc:
-            await _broken(chronicle, run.iterations if run else 0, exc)
+            await self._broken(run, exc)
             raise
 
-    def _chronicle(self, request: RunRequest) -> Chronicle:
-        return Chronicle(
-            self._observers,
-            parent_run_id=request.parent_run_id or self._config.parent_run_id or "",
-            metadata=self._config.trace_metadata,
-            asynchronous=request.asynchronous,
-            tool_result_chars=self._config.trace_tool_result_chars,
-        )
-
-    async def _begun(self, request: RunRequest, chronicle: Chronicle) -> Run:
-        """Everything that one run has for itself."""
+    def _begun(self, request: RunRequest) -> Run:
+        """Everything that one run has for itself. Raises ValueError and TypeError for what no run can be asked."""
         config, form = self._config, request.response_format
         context = build_schema_instruction(schema_from_response_format(form)) if form is not None else ""
-        own = request.memory is None
-        if own and self._session is not None:
-            self.memory = await self._session.load(self.memory, chronicle)
-        memory = self.memory if own else request.memory
-        run = Run(
+        chronicle = Chronicle(
+            self._observers,
+            parent_run_id=request.parent_run_id or config.parent_run_id or "",
+            metadata=config.trace_metadata,
+            asynchronous=request.asynchronous,
+            tool_result_chars=config.trace_tool_result_chars,
+        )
+        return Run(
             request=request,
             chronicle=chronicle,
-            memory=memory,
-            history=[] if memory is None else memory.get_history(),
-            remembering=self._remembering(request, memory, chronicle),
+            remembering=self._remembering(request, chronicle),
+            context=context,
             compressor=compressor_of(config, self._provider),
             loop_watch=config.loop_detector.watch() if config.loop_detector else None,
             on_text=None if form is not None or _holds_back(config) else request.on_text,
         )
-        if chronicle.is_heard:
-            await chronicle.tell("run_start", list(request.said), config.system_prompt)
-        sections = await run.remembering.sections(request.words)
-        run.context = "\n\n".join(part for part in (context, sections) if part)
-        return run
 
-    def _remembering(self, request: RunRequest, memory: ConversationMemory | None, chronicle: Chronicle) -> Remembering:
+    async def _prepared(self, run: Run, session: Session | None) -> None:
+        """What the run knows when it begins. Raises SessionError."""
+        request, config = run.request, self._config
+        if run.chronicle.is_heard:
+            with run.remembering.in_scope():  # observers may ask whose run it is
+                await run.chronicle.tell("run_start", list(request.said), config.system_prompt)
+        if session is not None:
+            self.memory = await session.load(self.memory, run.chronicle)
+        run.recall(self.memory if request.memory is None else request.memory)
+        sections = await run.remembering.sections(request.words)
+        run.context = "\n\n".join(part for part in (run.context, sections) if part)
+
+    def _remembering(self, request: RunRequest, chronicle: Chronicle) -> Remembering:
         config = self._config
         return Remembering(
             provider=self._provider,
             model=model_for(self._provider, config.model),
             timeout=config.request_timeout,
-            memory=memory,
+            memory=None,
             own=request.is_own,
             scope=request.scope,
             chronicle=chronicle,
@@ -125,7 +123,7 @@ class Runner:
         )
 
     async def _ending(self, run: Run) -> Ending:
-        objector = objector_of(self._provider, self._config, run.chronicle, run.request.words)
+        objector = objector_of(self._provider, self._config, run.chronicle, lambda: run.words)
         watch = CallWatch(run.chronicle, self._analytics, objector)
         token = run.request.cancellation_token
         with collect_artifacts() as run.artifacts, run.remembering.in_scope():
@@ -139,40 +137,70 @@ class Runner:
 
     async def _cancelled(self, run: Run, reason: str) -> Ending:
         """The run was stopped: every call it had begun has an answer all the same."""
+        run.is_told = True
         await run.chronicle.tell("cancelled", run.iterations, reason)
         run.chronicle.note("cancelled", summary=reason or "stopped from outside")
         if run.open_round is not None:
             run.close_round(run.open_round.closed())
         return Ending("cancelled", ending_words("cancelled"))
 
-    async def _finished(self, run: Run, ending: Ending) -> AgentResult:
+    async def _finished(self, run: Run, ending: Ending, session: Session | None) -> AgentResult:
         """The result, once the memory has the run and everybody has heard of it."""
-        if ending.reason != "guardrail" or any(message.role is Role.USER for message in run.messages):
-            run.messages.append(Message(Role.ASSISTANT, ending.content))
-        else:  # an answer to words that nobody is to know of makes no sense to any model
-            run.messages.clear()
+        run.close(_last_words(ending))
         if run.request.on_text is not None and (ending.reason != "answer" or run.on_text is None):
             await run.request.on_text(ending.content)
-        forgotten = run.memory.add_many(run.messages) if run.memory is not None else []
-        may_ask = ending.reason != "budget" and not (run.remembering.asks and await is_spent(run, self._config))
-        await run.remembering.forgotten(forgotten, sum_up=may_ask)
-        if may_ask and ending.reason not in _TEACH_NOTHING:
-            await run.remembering.learn(run.messages)
-        if run.request.memory is None and self._session is not None and run.memory is not None:
-            await self._session.save(run.memory, run.chronicle)
-        await self._asker.spend_beside(run)
-        result = run.result(ending)
+        await self._remembered(run, ending)
+        if session is not None and run.memory is not None:
+            await session.save(run.memory, run.chronicle)
+        run.is_told, result = True, run.result(ending)
         await run.chronicle.tell("run_end", result)
         return result
 
+    async def _remembered(self, run: Run, ending: Ending) -> None:
+        """Take the run into the memory, as the last of all that is to be done but to save it."""
+        memory = run.memory
+        draft = MemoryDraft(memory, run.messages) if memory is not None and self._takes_time(run) else None
+        if draft is not None:
+            run.remembering.memory = draft.after
+        if ending.reason not in _TEACHES_NOTHING and not await self._is_spent(run, ending):
+            await run.remembering.learn(run.messages)
+        if draft is not None:
+            sums_up = bool(draft.forgotten) and not await self._is_spent(run, ending)
+            await run.remembering.forgotten(draft.forgotten, sum_up=sums_up, latest=draft.summary_now)
+        await self._asker.spend_beside(run)
+        if draft is not None:
+            draft.commit()
+        elif memory is not None:
+            memory.add_many(run.messages)
 
-async def _broken(chronicle: Chronicle, iterations: int, error: BaseException) -> None:
-    """Told, and raised by whoever called this."""
-    chronicle.note("error", error=f"{type(error).__name__}: {error}")
-    if isinstance(error, asyncio.CancelledError):
-        await chronicle.tell("cancelled", iterations, "task cancelled")
-    elif isinstance(error, Exception):
-        await chronicle.tell("error", error, {"iteration": iterations})
+    def _takes_time(self, run: Run) -> bool:
+        """Whether anything that needs the memory comes between the run's last word and its being remembered."""
+        config = self._config
+        learns = config.summarize_on_trim or config.entity_memory is not None
+        return learns or run.chronicle.is_heard
+
+    async def _is_spent(self, run: Run, ending: Ending) -> bool:
+        """Whether no model may be asked beside the run either."""
+        return ending.reason == "budget" or (run.remembering.asks and await is_spent(run, self._config))
+
+    async def _broken(self, run: Run, error: BaseException) -> None:
+        """Told once, and raised by whoever called this."""
+        run.chronicle.note("error", error=f"{type(error).__name__}: {error}")
+        if run.is_told:
+            return
+        if isinstance(error, asyncio.CancelledError):
+            await run.chronicle.tell("cancelled", run.iterations, "task cancelled")
+        elif isinstance(error, Exception):
+            await run.chronicle.tell("error", error, {"iteration": run.iterations})
+
+
+#: Endings of runs in which no model took in what was said, or nobody wants to wait any longer.
+_TEACHES_NOTHING = frozenset({"budget", "cancelled", "guardrail", "provider_error"})
+
+
+def _last_words(ending: Ending) -> str:
+    """What the transcript has of an ending: a vendor's words for its error are for operators, not to be repeated."""
+    return ending_words("model_away") if ending.reason == "provider_error" else ending.content
 
 
 def _holds_back(config: AgentConfig) -> bool:

@@ -145,6 +145,10 @@ class Texts:
         """The model could not be asked. Its own words are for the operator."""
         return self._say("model_away")
 
+    def model_lost(self) -> str:
+        """The model could not be asked any more, once tools had run."""
+        return self._say("model_lost")
+
     def plan(self, previews: Sequence[str]) -> str:
         """The preview of several steps under one yes."""
         lines = [_on_one_line(preview) for preview in previews]
@@ -207,6 +211,10 @@ class Texts:
     def in_circles(self) -> str:
         """The run made the same calls again and again."""
         return self._say("in_circles")
+
+    def too_many_steps(self) -> str:
+        """The run took all the steps it may and has no answer."""
+        return self._say("too_many_steps")
 
     def stopped(self) -> str:
         """The running work and the messages waiting behind it were let go."""

@@ -166,13 +166,15 @@ async def contained(awaitable: Awaitable[T]) -> T:
     """Wait for somebody else's coroutine. Raises Quit when it wants to end more than itself."""
     try:
         return await awaitable
-    except (SystemExit, KeyboardInterrupt) as exc:
-        raise Quit(f"it raised {type(exc).__name__}") from exc
     except asyncio.CancelledError as exc:
         task = asyncio.current_task()
         if task is None or task.cancelling():  # we are being stopped ourselves
             raise
         raise Quit("it cancelled itself") from exc
+    except (Exception, GeneratorExit):  # the latter closes the coroutine that waits
+        raise
+    except BaseException as exc:  # also what libraries stop their own code with
+        raise Quit(f"it raised {type(exc).__name__}") from exc
 
 
 async def in_thread(function: Callable[[], T]) -> T:
@@ -185,19 +187,22 @@ async def in_thread(function: Callable[[], T]) -> T:
 
 
 async def in_lent_thread(function: Callable[[], T]) -> T:
-    """As `in_thread`; under a sync caller who waits (`lending`), in the caller's own thread."""
+    """As `in_thread`; under a sync caller who waits (`lending`) for this very loop, in the caller's own thread."""
     loop = _lender.get()
-    return await (in_thread(function) if loop is None else loop.lend(function))
+    return await (in_thread(function) if loop is None else loop.lend(functools.partial(_stay, function)))
+
+
+def _stay(function: Callable[[], T]) -> T:
+    """Call a function that may end nothing but itself; the KeyboardInterrupt is that of whoever waits here. What it
+    waits for in turn has loops of its own, which the lent one cannot serve.
+    """
+    _lender.set(None)
+    return _called(function)
 
 
 def lending(lends: bool) -> contextlib.AbstractContextManager[OwnLoop | None]:
     """Inside, `run_sync` lends its caller's thread, or what runs at once with others keeps away from it."""
-    try:
-        asyncio.get_running_loop()
-        loop = None
-    except RuntimeError:
-        loop = own_loop() if lends else None
-    return installed(_lender, loop)
+    return installed(_lender, own_loop() if lends and not _is_in_loop() else None)
 
 
 def bound_threads(most: int) -> None:
@@ -222,19 +227,35 @@ def run_here(coroutine: Coroutine[Any, Any, T]) -> T:
 
 def run_sync(coroutine: Coroutine[Any, Any, T]) -> T:
     """Wait for a coroutine from sync code, also inside a running loop (which then waits too)."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
+    if not _is_in_loop():
         return own_loop().run(coroutine)
     context = contextvars.copy_context()
     with ThreadPoolExecutor(max_workers=1) as pool:
         return pool.submit(context.run, asyncio.run, coroutine).result()
 
 
-def _performed_here(function: Callable[[], Any]) -> Any:
+def _is_in_loop() -> bool:
     try:
-        result = function()
-        return run_sync(_awaited(result)) if inspect.isawaitable(result) else result
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
+def _performed_here(function: Callable[[], Any]) -> Any:
+    return _called(lambda: _at_its_end(function()))
+
+
+def _at_its_end(result: Any) -> Any:
+    return run_sync(_awaited(result)) if inspect.isawaitable(result) else result
+
+
+def _called(function: Callable[[], T]) -> T:
+    """What somebody else's function returns, in a thread that waits for it. Raises Quit when it wants to end more than
+    itself; only the KeyboardInterrupt of whoever sits at the terminal passes.
+    """
+    try:
+        return function()
     except (SystemExit, GeneratorExit, asyncio.CancelledError) as exc:
         raise Quit(f"it raised {type(exc).__name__}") from exc
 

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 
+from agent.at_once import at_once
 from agent.chronicle import Chronicle
 from agent.memories.entity import Entity, EntityMemory
 from agent.memories.extraction import heard
 from agent.memories.graph import KnowledgeGraphMemory
 from agent.memories.knowledge import KnowledgeMemory
 from agent.memories.lines import one_line
-from agent.memories.scope import in_scope, named
 from agent.memory import ConversationMemory
 from agent.messages import Message, Role, UsageStats
 from agent.providers.base import Provider
+from agent.scope import in_scope, named
 from agent.summary import summarised
 from agent.tools.fence import fenced
 from agent.trace import StepType
@@ -93,16 +94,20 @@ class Remembering:
     async def learn(self, said: Sequence[Message]) -> None:
         """Keep what a run's messages say of people and things. Tools' words teach nothing."""
         if (self.entity_memory is not None or self.knowledge_graph is not None) and heard(said):
-            await asyncio.gather(self._learn_entities(said), self._learn_triples(said))
+            await at_once((self._learn_entities(said), self._learn_triples(said)))
 
-    async def forgotten(self, messages: Sequence[Message], *, sum_up: bool = True) -> None:
-        """Say that the conversation's memory let go of these messages and, if configured, sum them up in it."""
+    async def forgotten(
+        self, messages: Sequence[Message], *, sum_up: bool = True, latest: Callable[[], str] | None = None
+    ) -> None:
+        """Say that the conversation's memory let go of these messages and, if configured, sum them up in it. `latest`
+        tells its summary where `memory` is a draft.
+        """
         if self.memory is None or not messages:
             return
         remaining = len(self.memory.get_history())
         await self.chronicle.tell("memory_trim", len(messages), remaining, self._reason(remaining + len(messages)))
         if self.summarize_on_trim and sum_up:
-            await self._summarise(self.memory, messages)
+            await self._summarise(self.memory, messages, latest or partial(getattr, self.memory, "summary"))
 
     def _summary(self) -> str:
         text = one_line(self.memory.summary, SUMMARY_CHARS) if self.memory is not None else ""
@@ -155,12 +160,15 @@ class Remembering:
         self._note("kg_extraction", began, usage, f"{len(found)} relationships")
         await self.chronicle.tell("kg_extraction", found)
 
-    async def _summarise(self, memory: ConversationMemory, messages: Sequence[Message]) -> None:
+    async def _summarise(
+        self, memory: ConversationMemory, messages: Sequence[Message], latest: Callable[[], str]
+    ) -> None:
         before, summary = memory.summary, await self._summarised(memory.summary, messages)
         for _ in range(MAX_REPEATS):
-            if memory.summary == before:
+            now = latest()
+            if now == before:
                 break  # else another run of this conversation has summed up what it forgot: it is not to be lost
-            before, summary = memory.summary, await self._summarised(memory.summary, messages)
+            before, summary = now, await self._summarised(now, messages)
         if summary != before:
             memory.summary = summary
             await self.chronicle.tell("memory_summarize", summary, len(messages))

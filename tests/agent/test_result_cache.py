@@ -263,8 +263,8 @@ def test_kept_summary_is_shown_as_this_tool_and_this_agent_show_it(compresses, s
     assert ("<<<data" in shown[0], LONG in shown[0]) == (screens, not compresses)
 
 
-def test_stop_condition_that_fails_stops_nothing():
-    """The tool has acted: its result reaches the model, and it is not run again for that."""
+def test_stop_condition_that_fails_stops_nothing(caplog):
+    """The tool has acted: its result reaches the model, and it is not run again for that. The log has no word of it."""
     runs = []
 
     @tool
@@ -273,10 +273,12 @@ def test_stop_condition_that_fails_stops_nothing():
         return runs.append(1) or "paid"
 
     def broken(name, text):
-        raise ValueError("no JSON")
+        raise ValueError(f"no JSON: {text}")
 
     result, shown = run_agent([pay], [ToolCall("pay", {}), "done"], stop_condition=broken)
     assert (result.content, shown, runs) == ("done", ["paid"], [1])
+    (record,) = caplog.records
+    assert (record.reason, "paid" in caplog.text) == ("ValueError", False)
 
 
 def test_result_that_was_kept_before_compression_is_shown_as_it_is(price):

@@ -123,15 +123,3 @@ def test_summaries_at_the_same_time_keep_what_both_forgot():
         return memory.summary
 
     assert asyncio.run(forget_at_once()) == "There were Ana and Ben."
-
-
-def test_words_that_a_guardrail_refused_leave_nothing_behind():
-    """Neither they nor the answer to them, which would seem to answer what was said before."""
-    model = Counting("hi")
-    agent = Agent(provider=model, memory=ConversationMemory())
-    agent.run("hello")
-    blocked = Agent(
-        provider=model, config=AgentConfig(guardrails=GuardrailsPipeline(input=[No()])), memory=agent.memory
-    ).run("my card number")  # fmt: skip
-    assert (blocked.stop_reason, blocked.messages) == ("guardrail", ())
-    assert [message.content for message in agent.memory.get_history()] == ["hello", "hi"]

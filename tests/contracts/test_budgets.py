@@ -7,6 +7,7 @@ import logging
 import socket
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 from redis import Redis
@@ -170,6 +171,27 @@ def test_each_question_is_one_round_trip(redis_client: Redis, clock: Clock, monk
     sent.clear()
     spend(budget, "ana", used(1))
     assert len(sent) == 2
+
+
+def test_a_loop_goes_on_while_redis_counts(tmp_path: Path) -> None:
+    """Here it even has to: the server is in the same loop."""
+    socket = str(tmp_path / "s")
+    client = Redis(unix_socket_path=socket, protocol=2, driver_info=None, socket_timeout=2)
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"EVAL")
+        writer.write(b"*2\r\n" + b"*2\r\n$1\r\n9\r\n$1\r\n0\r\n" * 2)
+        await reader.read()
+        writer.close()
+
+    async def main() -> Refusal | None:
+        async with await asyncio.start_unix_server(answer, socket):
+            refusal = await RedisBudget(client, BudgetLimits(day_tokens=9)).refusal("ana")
+            client.close()
+            client.connection_pool.disconnect()
+        return refusal
+
+    assert asyncio.run(main()) == Refusal("day", 9, 0.0)
 
 
 def test_budget_that_cannot_be_asked_refuses_nobody(caplog) -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from agent import Agent, AgentConfig, ScriptedProvider, ToolCall, tool
+from agent import Agent, AgentConfig, ScriptedProvider, ToolCall, channel_agent, tool
 from agent.channel_agent import ChannelAgent
 from pending import InMemoryPendingStore, RedisPendingStore
 from pending.records import Claim, StoredAction
@@ -163,3 +163,17 @@ def test_action_whose_process_was_killed_is_owned_up_to(make_agent):
     assert "cannot tell" in told
     assert told.endswith("sunny")
     assert agent.deleted == []
+
+
+def test_two_messages_at_once_have_one_history(monkeypatch):
+    """While one thread makes a scope's history no other can: the later one's would take the place of the first."""
+    agent = ChannelAgent(Agent([], ScriptedProvider(["hi"])))
+    held, load = [], channel_agent._load
+
+    def loaded(*args):
+        held.append(agent._memories_lock.locked())
+        return load(*args)
+
+    monkeypatch.setattr(channel_agent, "_load", loaded)
+    agent.ask_channel("ana", "hello", **HERE)
+    assert held == [True]

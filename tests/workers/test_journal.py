@@ -318,7 +318,7 @@ def test_journal_that_is_full_ends_the_run_politely(make_story, monkeypatch):
     monkeypatch.setattr("agent.turn_journal.MAX_JOURNAL_CHARS", 500)
     story = make_story()
     story.hear()
-    assert story.work_on() == "I stopped after 2 steps without reaching an answer."
+    assert story.work_on() == ENGLISH.too_many_steps()
     assert set(story.begun) == {"a", "b"}
 
 

@@ -12,7 +12,7 @@ from agent.long_texts import MAX_CUT_CHARS, cut
 from agent.text_files import FOLDER, TextFiles
 from config.bootstrap import bootstrap
 from config.loader import load_settings
-from tests.contracts.rigs import MemoryRig, RedisRig
+from tests.contracts.rigs import ENGLISH, MemoryRig, RedisRig
 from tests.workers.story import Story, call
 
 LONG = "0123456789" * 6_000
@@ -142,7 +142,7 @@ def test_full_journal_counts_what_is_elsewhere(rig, tmp_path, monkeypatch):
     """Files are no way around the bound on what one run may show its model, also after a crash."""
     monkeypatch.setattr("agent.turn_journal.MAX_JOURNAL_CHARS", 62_000)
     story = told(rig, tmp_path, (call("fetch"),), (call("look", what="z" * 2000),), "never said")
-    assert story.killed_at("after model 1") == "I stopped after 2 steps without reaching an answer."
+    assert story.killed_at("after model 1") == ENGLISH.too_many_steps()
 
 
 def test_wired_worker_keeps_long_texts_where_no_link_leads(redis_url, redis_client, tmp_path):

@@ -193,8 +193,8 @@ def test_notice_of_a_long_question_fits_in_one_message():
     assert "expired" in told
 
 
-def test_broken_turn_sets_nothing():
-    """The model went away after the tool had run, and the person hears that nothing was done."""
+def test_reminder_stays_though_the_model_goes_away():
+    """The tool had run: nobody says that nothing was done, and it rings."""
     room = Room(ScriptedProvider([CALLS]))
-    assert "Nothing was done" in room.say("remind me")
-    assert room.later(3600) == []
+    assert room.say("remind me") == speak("en").model_lost()
+    assert [speak("en").reminder("x")] == room.later(3600)

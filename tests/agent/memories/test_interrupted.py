@@ -18,10 +18,6 @@ BEFORE = ConversationMemory(max_messages=2)
 BEFORE.add_many([Message(Role.USER, "Hello, I am Ana"), Message(Role.ASSISTANT, "Hello Ana.")])
 
 
-class Killed(BaseException):
-    """Ends the process."""
-
-
 class Shelf:
     """Journals that survive the process."""
 
@@ -37,13 +33,14 @@ class Model:
     """Saves a fact, answers, sums up, and finds one thing; the process is killed at one of its questions."""
 
     def __init__(self, killed_at):
-        self.left, self.asked = killed_at, []
+        self.left, self.asked, self.hangs = killed_at, [], asyncio.Event()
 
     async def acomplete(self, **request):
         """By what it is asked for."""
         self.left -= 1
         if not self.left:
-            raise Killed
+            self.hangs.set()
+            await asyncio.Event().wait()
         words, last = request["system_prompt"], request["messages"][-1]
         if "about to be forgotten" in last.content:
             return self._says("summary", "She is Ana.")
@@ -79,12 +76,19 @@ def test_whoever_goes_on_remembers_everything_once(tmp_path, killed_at):
         given = turn("I live in Rome", event="e1")
         before = json.dumps(BEFORE.to_dict())
         queued = QueuedTurn(1, 0.0, "ana", given, {}, {}, before, journal=tuple(shelf.entries))
-        return asyncio.run(channel.answer(queued, LEASE)), given
+        return channel.answer(queued, LEASE), given
+
+    async def killed():
+        turn = asyncio.create_task(attempt()[0])
+        await asyncio.wait({turn, asyncio.create_task(model.hangs.wait())}, return_when="FIRST_COMPLETED")
+        assert not turn.done()
+        turn.cancel()
+        await asyncio.wait({turn})
 
     if killed_at < 6:
-        with pytest.raises(Killed):
-            attempt()
-    change, given = attempt()
+        asyncio.run(killed())
+    coroutine, given = attempt()
+    change = asyncio.run(coroutine)
     scope = f"{given.conversation.id}:{given.scope.id}"
     history = json.loads(change.history)
     entities = [(each["name"], each["mention_count"]) for each in history["notes"]["entities"]["entities"]]

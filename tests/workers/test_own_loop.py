@@ -1,0 +1,158 @@
+"""OwnLoop: one event loop a thread, kept from call to call, which nothing that is run on it can break."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from workers.offload import Quit, in_lent_thread, lending, run_sync
+from workers.own_loop import OwnLoop, own_loop
+
+
+async def loop_now() -> asyncio.AbstractEventLoop:
+    """Where this runs."""
+    return asyncio.get_running_loop()
+
+
+def lent(function):
+    """What a sync caller gets that lends its thread to the function."""
+    with lending(True):
+        return run_sync(in_lent_thread(function))
+
+
+def test_interrupted_function_leaves_the_loop_usable():
+    """Whoever presses Ctrl+C gets the KeyboardInterrupt, and may ask again."""
+
+    def interrupted():
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        lent(interrupted)
+    assert lent(lambda: "again") == "again"
+
+
+def test_interrupted_wait_stops_what_was_under_way():
+    """A run that was left by its caller goes on nowhere, and its clean-up is waited for."""
+    steps = []
+
+    async def run():
+        try:
+            await in_lent_thread(interrupted)
+        finally:
+            await asyncio.sleep(0)
+            steps.append("cleaned up")
+
+    def interrupted():
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt), lending(True):
+        run_sync(run())
+    assert (steps, run_sync(loop_now())) == (["cleaned up"], own_loop()._loop)
+
+
+@pytest.mark.parametrize("leaving", [SystemExit, GeneratorExit, asyncio.CancelledError])
+def test_lent_function_ends_nothing_but_itself(leaving):
+    """A tool in the caller's thread cannot end the caller's program."""
+
+    def leave():
+        raise leaving
+
+    with pytest.raises(Quit, match=leaving.__name__):
+        lent(leave)
+    assert lent(lambda: "again") == "again"
+
+
+def test_leftover_tasks_are_cancelled():
+    """What a call leaves running is stopped before the call returns."""
+    stopped = []
+
+    async def background():
+        try:
+            await asyncio.Event().wait()
+        finally:
+            stopped.append(True)
+
+    async def call():
+        call.task = asyncio.ensure_future(background())
+        await asyncio.sleep(0)
+
+    run_sync(call())
+    assert stopped == [True]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_forked_process_has_a_loop_of_its_own():
+    """A child shares no sockets with its parent's loop."""
+    ours = run_sync(loop_now())
+    reader, writer = os.pipe()
+    if os.fork() == 0:
+        os.write(writer, b"own" if run_sync(loop_now()) is not ours else b"shared")
+        os._exit(0)
+    os.wait()
+    assert os.read(reader, 10) == b"own"
+
+
+def test_each_thread_has_its_own():
+    """Two sync callers never meet."""
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(run_sync, loop_now()).result() is not run_sync(loop_now())
+
+
+def test_loop_is_kept_from_call_to_call():
+    """Connections that a call leaves behind live on."""
+    assert run_sync(loop_now()) is run_sync(loop_now())
+
+
+def test_closed_loop_is_replaced():
+    """Somebody may close whatever loop he finds."""
+    own_loop()._loop.close()
+    assert run_sync(asyncio.sleep(0, "again")) == "again"
+
+
+def test_lent_function_runs_in_the_callers_thread_and_may_start_a_loop():
+    """No loop is running to it."""
+
+    async def inner():
+        return threading.current_thread()
+
+    assert lent(lambda: asyncio.run(inner())) is threading.current_thread()
+
+
+def test_stop_iteration_of_a_lent_function_is_told():
+    """No future can hold it."""
+    with pytest.raises(RuntimeError, match="StopIteration"):
+        lent(lambda: next(iter(())))
+
+
+def test_errors_come_without_our_own():
+    """Who asked has to read nothing of how it was run."""
+
+    async def fail():
+        raise ValueError("theirs")
+
+    with pytest.raises(ValueError, match="theirs") as caught:
+        run_sync(fail())
+    assert caught.value.__context__ is None
+
+
+def test_loop_is_closed_with_its_thread():
+    """A thread that ends leaves no loop behind."""
+    kept = OwnLoop()
+    loop = kept._loop
+    del kept
+    assert loop.is_closed()
+
+
+def test_lent_function_may_wait_for_coroutines_of_its_own():
+    """They have another loop: the one that lends goes on where it was."""
+
+    def nested():
+        with lending(True):
+            return run_sync(in_lent_thread(lambda: run_sync(asyncio.sleep(0, "inner"))))
+
+    assert lent(nested) == lent(lambda: run_sync(in_lent_thread(lambda: "inner"))) == "inner"
