@@ -73,12 +73,13 @@ class RedisBudget:
         return f"{day}:{digest_of(scope)}", day
 
     def _used(self, keys: tuple[str, str]) -> list[tuple[int, int]]:
-        found = self._ask("EVAL", _USED, len(keys), *keys)
-        return [(int(tokens or 0), int(micros or 0)) for tokens, micros in found]
+        answer = self._ask("EVAL", _USED, 2, *keys)
+        return [(int(tokens or 0), int(micros or 0)) for tokens, micros in answer]
 
     def _add(self, keys: tuple[str, str], tokens: int, micros: int) -> None:
-        self._ask("EVAL", _ADD, len(keys), *keys, tokens, micros, KEPT_SECONDS)
+        """All or nothing: a conversation never has used more than its day."""
+        self._ask("EVAL", _ADD, 2, *keys, tokens, micros, KEPT_SECONDS)
 
     def _ask(self, *command: str | int) -> Any:
-        """A Redis that is silent is not waited for by every run."""
+        """As stores ask: an event loop goes on meanwhile. A Redis that is silent is not waited for by every run."""
         return self._breather.ask(lambda: self._connections.ask(*command))

@@ -28,6 +28,9 @@ from agent.spending import is_spent
 from agent.structured import build_schema_instruction, schema_from_response_format
 from agent.tools.artifacts import collect_artifacts
 
+#: Endings of runs in which no model took in what was said, or nobody wants to wait any longer.
+_TEACH_NOTHING = frozenset(("cancelled", "guardrail", "provider_error"))
+
 
 class Runner:
     """Lives as long as its agent. Of all that runs leave behind it holds only the agent's own `memory`."""
@@ -56,16 +59,16 @@ class Runner:
         """Answer one request. Raises what `Agent.arun` says."""
         request = request.in_scope(memory_scope.get() or "")
         if self._session is None or request.memory is not None:
-            return await self._answer(request, None)
+            return await self._answer(request)
         with self._session.run():
-            return await self._answer(request, self._session)
+            return await self._answer(request)
 
-    async def _answer(self, request: RunRequest, session: Session | None) -> AgentResult:
+    async def _answer(self, request: RunRequest) -> AgentResult:
         run = self._begun(request)
         try:
-            await self._prepared(run, session)
+            await self._prepared(run)
             ending = await self._ending(run)
-            return await self._finished(run, ending, session)
+            return await self._finished(run, ending)
         except BaseException as exc:
             await self._broken(run, exc)
             raise
@@ -91,14 +94,14 @@ class Runner:
             on_text=None if form is not None or _holds_back(config) else request.on_text,
         )
 
-    async def _prepared(self, run: Run, session: Session | None) -> None:
+    async def _prepared(self, run: Run) -> None:
         """What the run knows when it begins. Raises SessionError."""
         request, config = run.request, self._config
         if run.chronicle.is_heard:
             with run.remembering.in_scope():  # observers may ask whose run it is
                 await run.chronicle.tell("run_start", list(request.said), config.system_prompt)
-        if session is not None:
-            self.memory = await session.load(self.memory, run.chronicle)
+        if self._session is not None and request.memory is None:
+            self.memory = await self._session.load(self.memory, run.chronicle)
         run.recall(self.memory if request.memory is None else request.memory)
         sections = await run.remembering.sections(request.words)
         run.context = "\n\n".join(part for part in (run.context, sections) if part)
@@ -144,44 +147,38 @@ class Runner:
             run.close_round(run.open_round.closed())
         return Ending("cancelled", ending_words("cancelled"))
 
-    async def _finished(self, run: Run, ending: Ending, session: Session | None) -> AgentResult:
+    async def _finished(self, run: Run, ending: Ending) -> AgentResult:
         """The result, once the memory has the run and everybody has heard of it."""
         run.close(_last_words(ending))
         if run.request.on_text is not None and (ending.reason != "answer" or run.on_text is None):
             await run.request.on_text(ending.content)
-        await self._remembered(run, ending)
-        if session is not None and run.memory is not None:
-            await session.save(run.memory, run.chronicle)
+        await self._remember(run, ending)
         run.is_told, result = True, run.result(ending)
         await run.chronicle.tell("run_end", result)
         return result
 
-    async def _remembered(self, run: Run, ending: Ending) -> None:
-        """Take the run into the memory, as the last of all that is to be done but to save it."""
+    async def _remember(self, run: Run, ending: Ending) -> None:
+        """Take the run into the memory, whole, once everything that it teaches is known."""
         memory = run.memory
         draft = MemoryDraft(memory, run.messages) if memory is not None and self._takes_time(run) else None
+        may_ask = ending.reason != "budget" and not (run.remembering.asks and await is_spent(run, self._config))
         if draft is not None:
             run.remembering.memory = draft.after
-        if ending.reason not in _TEACHES_NOTHING and not await self._is_spent(run, ending):
+        if may_ask and ending.reason not in _TEACH_NOTHING:
             await run.remembering.learn(run.messages)
-        if draft is not None:
-            sums_up = bool(draft.forgotten) and not await self._is_spent(run, ending)
-            await run.remembering.forgotten(draft.forgotten, sum_up=sums_up, latest=draft.summary_now)
+        if draft is not None:  # last, so that hardly any other run sums up between this and the commit
+            await run.remembering.forgotten(draft.forgotten, sum_up=may_ask, latest=draft.summary_now)
         await self._asker.spend_beside(run)
         if draft is not None:
             draft.commit()
         elif memory is not None:
             memory.add_many(run.messages)
+        if memory is not None and run.request.memory is None and self._session is not None:
+            await self._session.save(memory, run.chronicle)
 
     def _takes_time(self, run: Run) -> bool:
         """Whether anything that needs the memory comes between the run's last word and its being remembered."""
-        config = self._config
-        learns = config.summarize_on_trim or config.entity_memory is not None
-        return learns or run.chronicle.is_heard
-
-    async def _is_spent(self, run: Run, ending: Ending) -> bool:
-        """Whether no model may be asked beside the run either."""
-        return ending.reason == "budget" or (run.remembering.asks and await is_spent(run, self._config))
+        return self._config.summarize_on_trim or self._config.entity_memory is not None or run.chronicle.is_heard
 
     async def _broken(self, run: Run, error: BaseException) -> None:
         """Told once, and raised by whoever called this."""
@@ -192,10 +189,6 @@ class Runner:
             await run.chronicle.tell("cancelled", run.iterations, "task cancelled")
         elif isinstance(error, Exception):
             await run.chronicle.tell("error", error, {"iteration": run.iterations})
-
-
-#: Endings of runs in which no model took in what was said, or nobody wants to wait any longer.
-_TEACHES_NOTHING = frozenset({"budget", "cancelled", "guardrail", "provider_error"})
 
 
 def _last_words(ending: Ending) -> str:

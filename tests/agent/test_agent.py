@@ -262,7 +262,7 @@ def test_arguments_that_are_no_json_are_told_to_the_model(given):
     agent = agent_with(ToolCall("echo", given), "sorry")
     result = agent.run("go")
     assert (result.content, shape(result)) == ("sorry", "user assistant tool assistant")
-    assert "not a JSON object' is not a parameter" in result.messages[2].content
+    assert "called with arguments that are not a JSON object" in result.messages[2].content
 
 
 def test_answer_of_another_role_is_the_assistants():
