@@ -13,6 +13,7 @@ from agent.guards import Guardrail, GuardrailsPipeline
 from agent.memories import EntityMemory, KnowledgeGraphMemory
 from agent.memories.remembering import Remembering
 from agent.memory import ConversationMemory
+from agent.run import WITHHELD
 
 
 class Counting:
@@ -126,7 +127,7 @@ def test_summaries_at_the_same_time_keep_what_both_forgot():
 
 
 def test_a_summary_is_written_on_top_of_one_that_came_meanwhile():
-    """Each run works on a draft of the conversation: the one that is remembered later forgot less, and loses nothing."""
+    """Each run works on a draft of the conversation: the later one forgot less, and loses nothing all the same."""
 
     class Summing:
         """Sums up by names; for the run that forgets less, once the other one is remembered."""
@@ -154,3 +155,15 @@ def test_a_summary_is_written_on_top_of_one_that_came_meanwhile():
         memory.add_many([Message(Role.USER, f"I am {name}"), Message(Role.ASSISTANT, "hello")])
     asyncio.run(both(Agent(provider=Summing(), config=AgentConfig(summarize_on_trim=True), memory=memory)))
     assert memory.summary == "There were Ana, Dora."
+
+
+def test_words_that_a_guardrail_refused_leave_nothing_behind():
+    """In their place the history says that something was withheld: the refusal answers that."""
+    model = Counting("hi")
+    agent = Agent(provider=model, memory=ConversationMemory())
+    agent.run("hello")
+    blocked = Agent(
+        provider=model, config=AgentConfig(guardrails=GuardrailsPipeline(input=[No()])), memory=agent.memory
+    ).run("my card number")  # fmt: skip
+    assert blocked.stop_reason == "guardrail"
+    assert [message.content for message in agent.memory.get_history()] == ["hello", "hi", WITHHELD, blocked.content]
