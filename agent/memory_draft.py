@@ -21,6 +21,10 @@ class MemoryDraft:
         self._summary, self._notes = self.after.summary, deepcopy(self.after.notes)
         self.forgotten = self.after.add_many(said)
 
+    def summary_now(self) -> str:
+        """What the conversation's summary is by now: another run may have written one."""
+        return self._memory.summary
+
     def commit(self) -> None:
         """From now on it is remembered. What another run has learnt meanwhile stays."""
         memory, after = self._memory, self.after

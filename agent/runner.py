@@ -164,9 +164,10 @@ class Runner:
         may_ask = ending.reason != "budget" and not (run.remembering.asks and await is_spent(run, self._config))
         if draft is not None:
             run.remembering.memory = draft.after
-            await run.remembering.forgotten(draft.forgotten, sum_up=may_ask)
         if may_ask and ending.reason not in _TEACH_NOTHING:
             await run.remembering.learn(run.messages)
+        if draft is not None:  # last, so that hardly any other run sums up between this and the commit
+            await run.remembering.forgotten(draft.forgotten, sum_up=may_ask, latest=draft.summary_now)
         await self._asker.spend_beside(run)
         if draft is not None:
             draft.commit()

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 
 from agent.at_once import at_once
 from agent.chronicle import Chronicle
@@ -95,14 +96,18 @@ class Remembering:
         if (self.entity_memory is not None or self.knowledge_graph is not None) and heard(said):
             await at_once((self._learn_entities(said), self._learn_triples(said)))
 
-    async def forgotten(self, messages: Sequence[Message], *, sum_up: bool = True) -> None:
-        """Say that the conversation's memory let go of these messages and, if configured, sum them up in it."""
+    async def forgotten(
+        self, messages: Sequence[Message], *, sum_up: bool = True, latest: Callable[[], str] | None = None
+    ) -> None:
+        """Say that the conversation's memory let go of these messages and, if configured, sum them up in it. `latest`
+        tells its summary where `memory` is a draft.
+        """
         if self.memory is None or not messages:
             return
         remaining = len(self.memory.get_history())
         await self.chronicle.tell("memory_trim", len(messages), remaining, self._reason(remaining + len(messages)))
         if self.summarize_on_trim and sum_up:
-            await self._summarise(self.memory, messages)
+            await self._summarise(self.memory, messages, latest or partial(getattr, self.memory, "summary"))
 
     def _summary(self) -> str:
         text = one_line(self.memory.summary, SUMMARY_CHARS) if self.memory is not None else ""
@@ -155,12 +160,15 @@ class Remembering:
         self._note("kg_extraction", began, usage, f"{len(found)} relationships")
         await self.chronicle.tell("kg_extraction", found)
 
-    async def _summarise(self, memory: ConversationMemory, messages: Sequence[Message]) -> None:
+    async def _summarise(
+        self, memory: ConversationMemory, messages: Sequence[Message], latest: Callable[[], str]
+    ) -> None:
         before, summary = memory.summary, await self._summarised(memory.summary, messages)
         for _ in range(MAX_REPEATS):
-            if memory.summary == before:
+            now = latest()
+            if now == before:
                 break  # else another run of this conversation has summed up what it forgot: it is not to be lost
-            before, summary = memory.summary, await self._summarised(memory.summary, messages)
+            before, summary = now, await self._summarised(now, messages)
         if summary != before:
             memory.summary = summary
             await self.chronicle.tell("memory_summarize", summary, len(messages))

@@ -126,6 +126,37 @@ def test_summaries_at_the_same_time_keep_what_both_forgot():
     assert asyncio.run(forget_at_once()) == "There were Ana and Ben."
 
 
+def test_a_summary_is_written_on_top_of_one_that_came_meanwhile():
+    """Each run works on a draft of the conversation: the later one forgot less, and loses nothing all the same."""
+
+    class Summing:
+        """Sums up by names; for the run that forgets less, once the other one is remembered."""
+
+        def __init__(self):
+            self.is_remembered = asyncio.Event()
+
+        async def acomplete(self, **request):
+            text = request["messages"][-1].content
+            if "about to be forgotten" not in text:
+                return Message(Role.ASSISTANT, "ok"), UsageStats(1, 1, 2)
+            if "Dora" not in text:
+                await self.is_remembered.wait()
+            names = [name for name in ("Ana", "Dora") if name in text]
+            return Message(Role.ASSISTANT, f"There were {', '.join(names)}."), UsageStats(1, 1, 2)
+
+    async def both(agent):
+        shorter = asyncio.create_task(agent.arun("one"))
+        await agent.arun([Message(Role.USER, "one"), Message(Role.USER, "two")])
+        agent.provider.is_remembered.set()
+        await shorter
+
+    memory = ConversationMemory(max_messages=4)
+    for name in ("Ana", "Dora"):
+        memory.add_many([Message(Role.USER, f"I am {name}"), Message(Role.ASSISTANT, "hello")])
+    asyncio.run(both(Agent(provider=Summing(), config=AgentConfig(summarize_on_trim=True), memory=memory)))
+    assert memory.summary == "There were Ana, Dora."
+
+
 def test_words_that_a_guardrail_refused_leave_nothing_behind():
     """In their place the history says that something was withheld: the refusal answers that."""
     model = Counting("hi")
