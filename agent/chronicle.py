@@ -32,7 +32,7 @@ class Chronicle:
     to `tool_result_chars` characters; None keeps them whole.
     """
 
-    __slots__ = ("_asynchronous", "_began", "_complained", "_keep", "_listeners", "side_usage", "trace")
+    __slots__ = ("_asynchronous", "_began", "_complained", "_keep", "_listeners", "_unpaid", "side_usage", "trace")
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class Chronicle:
         self._began = time.perf_counter()
         self._complained: set[tuple[int, str]] | None = None
         self.trace = AgentTrace(run_id or new_run_id(), parent_run_id or "", dict(metadata or {}))
-        self.side_usage = UsageStats()
+        self.side_usage = self._unpaid = UsageStats()
 
     @property
     def run_id(self) -> str:
@@ -78,6 +78,12 @@ class Chronicle:
     def spent(self, usage: UsageStats) -> None:
         """Add what a side question to a model cost."""
         self.side_usage += usage
+        self._unpaid += usage
+
+    def unpaid(self) -> UsageStats:
+        """What was added since this was last asked."""
+        unpaid, self._unpaid = self._unpaid, UsageStats()
+        return unpaid
 
     async def tell(self, event: str, *args: Any) -> None:
         """Call `on_<event>(run_id, *args)` of each observer that has it, then `a_on_<event>`.
