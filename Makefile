@@ -3,7 +3,7 @@ PYTHON ?= python3.11
 BIN := .venv/bin
 SOURCES := agent channels config examples pending workers tests benchmarks
 
-.PHONY: demo test check format bench model duel e2e kills failures mutants screenshot clean
+.PHONY: demo test check format bench model duel faults e2e kills failures mutants screenshot clean
 
 demo: .venv/ready  ## the bot in your browser, with nothing else installed
 	$(BIN)/sayso up --config config/demo.yaml
@@ -41,12 +41,16 @@ bench: .venv-bench/ready  ## speed, as ratios inside one run
 	.venv-bench/bin/python -m benchmarks.scale
 	.venv-bench/bin/python -m benchmarks.start
 	.venv-bench/bin/python -m benchmarks.tools
+	.venv-bench/bin/python -m benchmarks.agent
 
 model: .venv/ready-dev  ## 50,000 random schedules of people, workers and faults, new ones each time
 	SAYSO_MODEL_EXAMPLES=50000 $(BIN)/python -m pytest tests/model -k no_schedule
 
 duel: .venv/ready-dev  ## two workers at one confirmation: every place where one stops and the other is met; minutes
 	SAYSO_DUEL=all $(BIN)/python -m pytest tests/model/test_duel.py -k no_schedule
+
+faults: .venv/ready-dev  ## 100,000 random stories of what goes wrong in an agent's run, new ones each time; four minutes
+	SAYSO_FAULTS=100000 $(BIN)/python -m pytest tests/agent/test_faults.py -k no_story
 
 e2e: .venv/ready-dev  ## web, two workers and Redis as processes; every webhook twice
 	$(BIN)/python -m pytest tests/flows -v

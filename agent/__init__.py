@@ -37,6 +37,7 @@ from agent.providers import (
     ProviderConfigurationError,
     ProviderError,
     RateLimitedError,
+    RequestRefusedError,
     ScriptedProvider,
 )
 from agent.redis_budget import RedisBudget
@@ -166,6 +167,7 @@ __all__ = [
     "RedisBudget",
     "RedisCache",
     "RedisSessionStore",
+    "RequestRefusedError",
     "ResponseFormat",
     "ResultCache",
     "Role",

@@ -11,6 +11,7 @@ from typing import Any
 
 from agent.analytics import AgentAnalytics
 from agent.asking import Asker
+from agent.at_once import at_once
 from agent.cancellation import CancellationToken
 from agent.chronicle import Chronicle
 from agent.config import AgentConfig
@@ -32,6 +33,7 @@ from agent.retry import Sleep
 from agent.run import OnText, RunRequest
 from agent.runner import Runner
 from agent.selectors import ToolSelector
+from agent.session import Session
 from agent.structured import ResponseFormat
 from agent.tools.registry import ToolRegistry, Toolset
 from agent.tools.tool import Tool
@@ -75,6 +77,8 @@ class Agent:
         self._prompt_builder = prompt_builder
         self._observers = _observers_of(self.config)
         self._sleep = sleep
+        store, session_id = self.config.session_store, self.config.session_id
+        self._session = Session(store, session_id) if store is not None and session_id is not None else None
         self._runner = self._wired(provider or OfflineProvider(), selector, memory)
 
     def _wired(self, provider: Provider, selector: ToolSelector | None, memory: ConversationMemory | None) -> Runner:
@@ -82,7 +86,7 @@ class Agent:
         asker = Asker(spoken_to, self.config, self.usage, sleep=self._sleep)
         loop = Loop(self._toolset, asker, self.config, selector)
         self._provider, self._selector = provider, selector
-        return Runner(provider, self.config, loop, asker, self._observers, self.analytics, memory)
+        return Runner(provider, self.config, loop, asker, self._observers, self.analytics, memory, self._session)
 
     @property
     def name(self) -> str:
@@ -144,9 +148,14 @@ class Agent:
         return self.analytics
 
     def reset(self) -> None:
-        """Forget the agent's own conversation, its summary too. What was used and counted stays."""
+        """Forget the agent's own conversation, its summary and its session too. What was used and counted stays.
+
+        Raises SessionError.
+        """
         if self.memory is not None:
             self.memory.clear()
+        if self._session is not None:
+            self._session.forget()
 
     async def arun(
         self,
@@ -163,11 +172,12 @@ class Agent:
         """Answer the user's words. The memory learns of the run only once it is complete.
 
         `stream_handler` hears the text as it comes. With a `response_format` the answer has that form, in `parsed`.
-        `scope` names whose knowledge may be read and written. With a `journal` the run goes on where an earlier attempt
-        was interrupted.
+        `scope` names whose knowledge may be read and written; inside a tool it is that of the run that calls the tool.
+        With a `journal` the run goes on where an earlier attempt was interrupted.
 
         What tools, models, observers and caches do wrong is never raised. Raises ValueError or TypeError for arguments
-        that make no sense, SessionError for a session that cannot be read, LaneError of the journal, CancelledError.
+        that make no sense, SessionError for a session that cannot be read, what `stream_handler` raises,
+        LaneError of the journal, CancelledError. The memory knows nothing of a run that raised.
         """
         request = RunRequest(
             _said(messages), response_format, parent_run_id, memory, journal or NoJournal(), scope, cancellation_token,
@@ -228,6 +238,8 @@ class Agent:
             if not run.done():
                 run.cancel()
                 await asyncio.wait([run])
+            if not run.cancelled():
+                run.exception()  # seen, also when nobody listens any more
 
     async def aask(self, prompt: str, **options: Any) -> AgentResult:
         """`arun` for a single sentence."""
@@ -289,11 +301,11 @@ class Agent:
                 on_progress(done, len(prompts))
             return result
 
-        results = await asyncio.gather(*map(one, prompts))
+        results = await at_once(map(one, prompts))
         errors = sum(result.stop_reason in ("error", "provider_error") for result in results)
         took = (perf_counter() - began) * 1000
         await chronicle.tell("batch_end", len(results), errors, took)
-        return list(results)
+        return results
 
     async def _isolated(
         self, prompt: str | Sequence[Message], response_format: ResponseFormat | None, *, asynchronous: bool

@@ -8,7 +8,7 @@ from typing import Any
 
 from agent.config import AgentConfig, ConfirmAction
 from agent.tools.tool import Tool
-from workers.offload import in_thread
+from workers.offload import contained, in_thread
 
 
 class RefusedError(Exception):
@@ -32,6 +32,6 @@ async def confirmed(tool: Tool, args: dict[str, Any], reason: str, config: Agent
 
 async def _ask_person(confirm: ConfirmAction, name: str, args: dict[str, Any], reason: str) -> Any:
     if inspect.iscoroutinefunction(confirm):
-        return await confirm(name, args, reason)
+        return await contained(confirm(name, args, reason))
     answer = await in_thread(lambda: confirm(name, args, reason))
-    return await answer if inspect.isawaitable(answer) else answer
+    return await contained(answer) if inspect.isawaitable(answer) else answer

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import chain, count
 from time import perf_counter
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 from agent.budget import book_in
 from agent.cache import Cache, CacheKeyBuilder
 from agent.cache.asking import forgotten, looked_up, stored
-from agent.config import AgentConfig, model_for
+from agent.config import AgentConfig, ModelSelector, model_for
 from agent.messages import Message, UsageStats
 from agent.pricing import cost_usd
 from agent.providers.base import Completion, Provider, ProviderRequest, acall, astream_call
@@ -20,7 +21,7 @@ from agent.providers.fallback import fallback_listener, name_of
 from agent.retry import Sleep, with_retries
 from agent.run import OnText, Run
 from agent.structured import schema_from_response_format
-from agent.usage import AgentUsage
+from agent.usage import AgentUsage, countable
 
 log = logging.getLogger(__name__)
 
@@ -36,14 +37,16 @@ class Asker:
         self._usage = usage
         self._sleep = sleep
         self.name = name_of(provider)
+        self._unnamed = UsageStats(provider=self.name)
 
     async def ask(self, run: Run, schemas: Sequence[Schema]) -> Completion:
-        """The model's answer to what the run has come to, every call in it with an id of its own, and what it cost.
+        """The model's answer to what the run has come to, every call in it with an id of its own, and what it cost,
+        which the run has from the moment it is known.
 
         Raises ProviderError when there is none.
         """
         request, on_text = await self._request(run, schemas), run.on_text
-        cache = self._config.cache
+        cache, run.cache_key = self._config.cache, ""
         if cache is None or on_text is not None:  # a stream cannot be replayed (seed: What Gets Cached)
             answer, usage = await self._answered(run, request, on_text)
         else:
@@ -96,16 +99,25 @@ class Asker:
         config = self._config
         model = model_for(self._provider, config.model)
         if config.model_selector is not None:
-            model = config.model_selector(run.iterations, tuple(run.tool_calls), self._usage)
+            model = self._chosen(config.model_selector, run) or model
         shown = model or str(getattr(self._provider, "default_model", ""))
         if run.model and run.model != shown:
             await run.chronicle.tell("model_switch", run.iterations, run.model, shown)
         run.model = shown
         return model
 
-    def _key(self, request: ProviderRequest) -> str:
+    def _chosen(self, select: ModelSelector, run: Run) -> str:
+        """The selector's choice; "" where it fails, and the run goes on with the model that is configured."""
+        try:
+            return select(run.iterations, tuple(run.tool_calls), self._usage)
+        except Exception as exc:  # noqa: BLE001  # it is anybody's code, and the user must be answered
+            log.warning("agent.model_selector_failed", extra={"agent": self._config.name, "reason": type(exc).__name__})
+            return ""
+
+    def _key(self, request: ProviderRequest, model: str) -> str:
+        """`model` is what the request comes to: in it, that of the provider's own choice is ""."""
         return CacheKeyBuilder.build(
-            model=request.model,
+            model=model,
             system_prompt=request.system_prompt,
             messages=request.messages,
             tools=request.tools,
@@ -116,7 +128,10 @@ class Asker:
         )
 
     async def _cached(self, run: Run, request: ProviderRequest, cache: Cache) -> Completion:
-        key = run.cache_key = self._key(request)
+        try:
+            key = run.cache_key = self._key(request, run.model)
+        except (TypeError, ValueError, RecursionError):  # what JSON cannot hold has no key
+            return await self._answered(run, request, None)
         kept = await looked_up(cache, key, said=request.messages)
         if kept is not None:
             return await self._replayed(run, kept)
@@ -127,11 +142,12 @@ class Asker:
     async def _replayed(self, run: Run, kept: Completion) -> Completion:
         """What the cache had. What it cost then is counted again (seed: Integration with Usage Tracking)."""
         answer, usage = kept
+        run.usage += usage
+        self.spend(usage)
         run.chronicle.note("cache_hit", model=run.model, prompt_tokens=usage.prompt_tokens)
         if run.chronicle.is_heard:
             await run.chronicle.tell("cache_hit", run.model, answer.content)
             await run.chronicle.tell("llm_end", answer.content, usage)
-        self.spend(usage)
         return kept
 
     async def _answered(self, run: Run, request: ProviderRequest, on_text: OnText | None) -> Completion:
@@ -152,6 +168,7 @@ class Asker:
             completion_tokens=usage.completion_tokens,
             cost_usd=usage.cost_usd,
         )
+        run.usage += usage
         self.spend(usage)
         if chronicle.is_heard:
             await chronicle.tell("llm_end", answer.content, usage)
@@ -161,11 +178,11 @@ class Asker:
 
     async def _with_retries(self, run: Run, request: ProviderRequest, on_text: OnText | None) -> Completion:
         """A reply that was heard in part is not asked for again: its beginning would be heard twice."""
-
-        async def attempt() -> Completion:
-            if on_text is None:
-                return await acall(self._provider, request)
-            return await astream_call(self._provider, request, on_text)
+        attempt = (
+            partial(acall, self._provider, request)
+            if on_text is None
+            else partial(astream_call, self._provider, request, on_text)
+        )
 
         async def on_retry(number: int, error: Exception, seconds: float) -> None:
             await run.chronicle.tell("llm_retry", number, self._config.max_retries, error, seconds)
@@ -180,8 +197,9 @@ class Asker:
                 await run.chronicle.tell("provider_fallback", *switch)
 
     def _priced(self, usage: UsageStats, model: str) -> UsageStats:
+        usage = countable(usage)
         if not usage.provider:
-            usage = replace(usage, provider=self.name)
+            usage = self._unnamed + usage
         if usage.cost_usd or (usage.model or model) not in self._config.prices:
             return usage
         known = cost_usd(usage.model or model, usage, usage.provider, prices=self._config.prices)
@@ -198,7 +216,7 @@ def _identified(answer: Message, run: Run) -> Message:
         is_free = call.id and call.id not in taken
         calls.append(call if is_free else replace(call, id=_free_id(f"call_{run.iterations}_{at}", taken)))
         taken.add(calls[-1].id)
-    return replace(answer, tool_calls=tuple(calls))
+    return replace(answer, tool_calls=tuple(calls)) if calls != list(answer.tool_calls) else answer
 
 
 def _free_id(wanted: str, taken: Collection[str]) -> str:

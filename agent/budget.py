@@ -18,6 +18,7 @@ log = logging.getLogger(__name__)
 
 #: Costs are counted in millionths of a dollar.
 _MICRO = 1_000_000
+_DAY_SECONDS = 86_400
 
 #: Which limit is reached: of one run, of one conversation's day, or of everybody's day.
 Limit = Literal["run", "conversation", "day"]
@@ -135,9 +136,12 @@ class MemoryBudget:
         return self._tokens[name], self._micros[name]
 
     def _turn_the_page(self) -> None:
-        """Earlier days are forgotten. A clock that is set back a little at midnight begins no new one."""
-        today = day_of(self._clock())
-        if today > self._day:
+        """Other days are forgotten. A clock that is set back a little at midnight begins no new one; a day that it
+        showed by mistake, far ahead, does not last until then.
+        """
+        now = self._clock()
+        today = day_of(now)
+        if today > self._day or day_of(now + _DAY_SECONDS) < self._day:
             self._day = today
             self._tokens.clear()
             self._micros.clear()

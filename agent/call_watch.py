@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Sequence
 from time import perf_counter
 from typing import Any
@@ -68,10 +69,14 @@ class CallWatch:
         chunks = _Chunks(self._chronicle, call) if counted and _begins(asked) else None
         if chunks:
             await self._chronicle.tell("tool_start", call.id, call.tool_name, call.parameters)
-        with collect_suspicions() as suspicions:
-            ran = await run_call(asked, config, chunks)
-        if chunks:
-            await chunks.told()
+        try:
+            with collect_suspicions() as suspicions:
+                ran = await run_call(asked, config, chunks)
+            if chunks:
+                await chunks.told()
+        finally:
+            if chunks:
+                chunks.close()
         await self._ended(asked, ran, began, suspicions)
         if self._analytics is not None and _begins(asked):
             seconds, count = perf_counter() - began, chunks.count if chunks else 0
@@ -115,21 +120,36 @@ class _Chunks:
         self._chronicle = chronicle
         self._call = call
         self._loop = asyncio.get_running_loop()
+        self._thread = threading.get_ident()
         self._telling: list[asyncio.Task[None]] = []
+        self._is_closed = False
         self.count = 0
 
     def __call__(self, chunk: Any) -> None:
-        """One more piece."""
+        """One more piece. One from the loop's own thread needs no crossing, and would come too late by it."""
         self.count += 1
-        if self._chronicle.is_heard:
+        if not self._chronicle.is_heard:
+            return
+        if threading.get_ident() == self._thread:
+            self._tell(str(chunk))
+        else:
             self._loop.call_soon_threadsafe(self._tell, str(chunk))
 
     async def told(self) -> None:
         """Return once everybody has heard of every piece."""
         while self._telling:
-            await self._telling.pop(0)
+            await self._telling[0]
+            del self._telling[0]
+
+    def close(self) -> None:
+        """The call has ended: what a tool that was left running goes on to say is nobody's business."""
+        self._is_closed = True
+        for task in self._telling:
+            task.cancel()
 
     def _tell(self, chunk: str) -> None:
+        if self._is_closed:
+            return
         call = self._call
         told = self._chronicle.tell("tool_chunk", call.id, call.tool_name, chunk)
         self._telling.append(self._loop.create_task(told))

@@ -126,7 +126,8 @@ class _Calls:
         """What runs at once. Reviewed calls run one after the other: of two proposals the first must win, not the
         faster.
         """
-        if not self.config.parallel_tool_execution or any(map(_is_reviewed, self.asked)):
+        is_alone = len(left) == 1 or not self.config.parallel_tool_execution
+        if is_alone or any(map(_is_reviewed, self.asked)):
             return [[at] for at in left]
         groups = batches([self.calls[at] for at in left], self._may_run_beside_others)
         return [[left[number] for number in group] for group in groups]

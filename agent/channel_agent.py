@@ -17,10 +17,10 @@ from agent.agent import Agent
 from agent.confirmed import ToolKinds
 from agent.escalation import Escalation
 from agent.long_texts import LongTexts, TextStore
-from agent.memories.scope import in_scope
 from agent.memory import ConversationMemory
 from agent.messages import Message, Role
 from agent.result import AgentResult
+from agent.scope import in_scope
 from agent.tools.artifacts import Artifact, collect_artifacts
 from agent.tools.timers import TimerBook, timer_book
 from agent.turn_journal import TurnJournal, unclear_calls

@@ -13,10 +13,11 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from agent.messages import UsageStats
+from agent.messages import NO_USAGE, UsageStats
 from agent.observers.asynchronous import AsyncAgentObserver
 from agent.observers.base import EVENTS, AgentObserver
 from agent.trace import AgentTrace, StepType, TraceStep, new_run_id
+from agent.usage import countable
 from workers.offload import contained
 
 log = logging.getLogger(__name__)
@@ -51,7 +52,7 @@ class Chronicle:
         self._began = time.perf_counter()
         self._complained: set[tuple[int, str]] | None = None
         self.trace = AgentTrace(run_id or new_run_id(), parent_run_id or "", dict(metadata or {}))
-        self.side_usage = self._unpaid = UsageStats()
+        self.side_usage = self._unpaid = NO_USAGE
 
     @property
     def run_id(self) -> str:
@@ -77,12 +78,12 @@ class Chronicle:
 
     def spent(self, usage: UsageStats) -> None:
         """Add what a side question to a model cost."""
-        self.side_usage += usage
-        self._unpaid += usage
+        self.side_usage += countable(usage)
+        self._unpaid += countable(usage)
 
     def unpaid(self) -> UsageStats:
         """What was added since this was last asked."""
-        unpaid, self._unpaid = self._unpaid, UsageStats()
+        unpaid, self._unpaid = self._unpaid, NO_USAGE
         return unpaid
 
     async def tell(self, event: str, *args: Any) -> None:

@@ -146,9 +146,10 @@ class AgentConfig:
             warn_of_hooks(stacklevel=4)
 
     @property
-    def run_budget(self) -> RunBudget:
-        """What one run may spend."""
-        return RunBudget(self.max_total_tokens, self.max_cost_usd)
+    def run_budget(self) -> RunBudget | None:
+        """What one run may spend; None where nothing bounds it."""
+        is_bounded = self.max_total_tokens is not None or self.max_cost_usd is not None
+        return RunBudget(self.max_total_tokens, self.max_cost_usd) if is_bounded else None
 
 
 #: The least that each setting can be.

@@ -7,7 +7,7 @@ from typing import Any
 
 from agent.config import AgentConfig
 from agent.policy import PolicyDecision
-from agent.tools.metadata import ToolTag
+from agent.tools.metadata import MEMORY, ToolTag
 from agent.tools.tool import Tool
 
 _NO_POLICY = PolicyDecision("allow", "there is no policy", decided_by="no_policy")
@@ -17,7 +17,8 @@ def decide(tool: Tool, args: Mapping[str, Any], config: AgentConfig) -> PolicyDe
     """Whether a call with these arguments, validated and as JSON values, runs, is asked for, or never runs.
 
     A tool that requires approval is asked for even where the policy allows it: that is its author's word. One that its
-    source calls destructive is asked for where no rule names it; a rule that allows it lets it run.
+    source calls destructive is asked for where no rule names it; a rule that allows it lets it run. A memory's own tool
+    runs where no rule names it: whoever turned that on wants it to be used.
     """
     policy = config.tool_policy
     decision = policy.evaluate(tool.name, {**_defaults(tool), **args}) if policy else _NO_POLICY
@@ -25,6 +26,8 @@ def decide(tool: Tool, args: Mapping[str, Any], config: AgentConfig) -> PolicyDe
         return PolicyDecision("review", f"{tool.name!r} requires approval", decided_by="requires_approval")
     if decision.rule is None and ToolTag.DESTRUCTIVE in tool.metadata.tags:
         return PolicyDecision("review", f"{tool.name!r} is destructive, and no rule names it", decided_by="destructive")
+    if decision.decided_by == "unknown" and tool.metadata.source == MEMORY:
+        return PolicyDecision("allow", f"{tool.name!r} is the memory's own, and no rule names it", decided_by="memory")
     return decision
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
-from agent.messages import Message, Role, ToolCall, UsageStats
+from agent.messages import NO_USAGE, Message, Role, ToolCall, UsageStats
 from agent.tools.artifacts import Artifact
 from agent.tools.timers import TimerChange
 from pending.proposals import Proposed
@@ -34,7 +34,7 @@ class CallOutcome:
     proposals: tuple[Proposed, ...] = ()
     timers: tuple[TimerChange, ...] = ()
     #: What it cost to make the text for the model, where another model shortened it.
-    usage: UsageStats = field(default_factory=UsageStats)
+    usage: UsageStats = NO_USAGE
     #: The digest of the tool's own words, where the text for the model is not those.
     raw_digest: str = ""
 

@@ -63,8 +63,7 @@ class Loop:
                 refused = await refusal(run, self._config)
                 if refused is not None:
                     return refused
-            answered = recalled.answered if recalled else await self._ask(run)
-            run.usage += answered.usage
+            answered = _known(run, recalled.answered) if recalled else await self._ask(run)
             ending = await self._step(run, watch, answered, recalled)
             if run.chronicle.is_heard:
                 await run.chronicle.tell("iteration_end", run.iterations, answered.message.content)
@@ -84,7 +83,8 @@ class Loop:
         return tuple(tool.name for tool in await narrow(self._selector, run.transcript, self._toolset.all()))
 
     def _shown(self, names: Collection[str] | None) -> list[Tool]:
-        return [tool for tool in self._toolset.all() if names is None or tool.name in names]
+        tools = self._toolset.all()
+        return tools if names is None else [tool for tool in tools if tool.name in names]
 
     async def _step(self, run: Run, watch: CallWatch, answered: Answered, recalled: Recalled | None) -> Ending | None:
         """What an answer leads to: the end of the run, or None for another step."""
@@ -152,6 +152,12 @@ class Loop:
         if watch_for_loops and verdict:
             return await _looped(run, verdict, watch_for_loops.kind)
         return ending
+
+
+def _known(run: Run, answered: Answered) -> Answered:
+    """An answer of an earlier attempt, which was paid for then."""
+    run.usage += answered.usage
+    return answered
 
 
 def _prints(outcomes: Sequence[CallOutcome]) -> list[str]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
 from agent.messages import ToolCall
@@ -47,11 +48,11 @@ class LoopDetector:
 
 
 class LoopWatch:
-    """Lives as long as one run, and remembers digests of its last rounds."""
+    """Lives as long as one run, and remembers its last rounds."""
 
     def __init__(self, max_repeats: int) -> None:
         self._max_repeats = max_repeats
-        self._rounds: deque[str] = deque(maxlen=max_repeats * max(_PERIODS))
+        self._rounds: deque[_Round] = deque(maxlen=max_repeats * max(_PERIODS))
         self._nudged: set[frozenset[str]] = set()
 
     def see(self, calls: Sequence[ToolCall], results: Sequence[str]) -> LoopVerdict:
@@ -61,7 +62,7 @@ class LoopWatch:
         is a nudge; whoever goes on, or comes back to the same loop, is stopped. Raises ValueError unless there is a
         result for each call.
         """
-        self._rounds.append(_digest(calls, results))
+        self._rounds.append(_Round(zip(calls, results, strict=True)))
         loop = self._loop()
         if not loop:
             return ""
@@ -77,7 +78,9 @@ class LoopWatch:
 
     def _loop(self) -> frozenset[str]:
         """The rounds that have repeated themselves up to now; none where there is no loop."""
-        rounds = list(self._rounds)
+        if len(self._rounds) < self._max_repeats:
+            return frozenset()
+        rounds = [each.digest for each in self._rounds]
         for period in _PERIODS:
             size = period * self._max_repeats
             if len(rounds) >= size and rounds[-size:] == rounds[-period:] * self._max_repeats:
@@ -85,7 +88,14 @@ class LoopWatch:
         return frozenset()
 
 
-def _digest(calls: Sequence[ToolCall], results: Sequence[str]) -> str:
-    """A long result is not kept for being compared."""
-    pairs = sorted([_spell([call.tool_name, call.parameters]), said] for call, said in zip(calls, results, strict=True))
-    return hashlib.sha256(_spell(pairs).encode()).hexdigest()
+class _Round:
+    """Calls and their results, told from others by a digest; most runs end before any is needed."""
+
+    def __init__(self, pairs: Iterable[tuple[ToolCall, str]]) -> None:
+        self._pairs = list(pairs)
+
+    @cached_property
+    def digest(self) -> str:
+        """The same for the same calls and results, in whatever order."""
+        spelt = sorted((call.tool_name, _spell(call.parameters), result) for call, result in self._pairs)
+        return hashlib.sha256(repr(spelt).encode()).hexdigest()

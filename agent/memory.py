@@ -104,7 +104,10 @@ class ConversationMemory:
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> ConversationMemory:
         """The memory that `to_dict` wrote. Raises KeyError, ValueError or TypeError on anything else."""
-        memory = cls(data["max_messages"], data["max_tokens"], data.get("summary", ""), dict(data.get("notes", {})))
+        summary, notes = data.get("summary", ""), data.get("notes", {})
+        if not isinstance(summary, str) or not isinstance(notes, dict):
+            raise TypeError("its summary is no text, or its notes are no object")
+        memory = cls(data["max_messages"], data["max_tokens"], summary, dict(notes))
         memory.add_many(Message.from_dict(message) for message in data["messages"])
         return memory
 

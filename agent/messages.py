@@ -34,6 +34,15 @@ class ToolCall:
         """The call as JSON-ready data."""
         return {"tool_name": self.tool_name, "parameters": dict(self.parameters), "id": self.id}
 
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> ToolCall:
+        """The call that `to_dict` wrote. Raises TypeError on anything else."""
+        call = cls(**data)
+        _demand_texts(call.tool_name, call.id)
+        if not isinstance(call.parameters, dict):
+            raise TypeError(f"a call of {call.tool_name!r} has {type(call.parameters).__name__!r} for its parameters")
+        return call
+
 
 @dataclass(frozen=True, slots=True)
 class KeptText:
@@ -91,11 +100,13 @@ class Message:
         fields = {
             **data,
             "role": Role(data["role"]),
-            "tool_calls": tuple(ToolCall(**call) for call in data.get("tool_calls", ())),
+            "tool_calls": tuple(ToolCall.from_dict(call) for call in data.get("tool_calls", ())),
             "media": tuple(Media(**media) for media in data.get("media", ())),
             "kept": KeptText.from_dict(data["kept"]) if "kept" in data else None,
         }
-        return cls(**fields)
+        message = cls(**fields)
+        _demand_texts(message.content, message.tool_call_id, message.tool_name)
+        return message
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +131,10 @@ class UsageStats:
         return {name: getattr(self, name) for name in self.__slots__}
 
     def __add__(self, other: UsageStats) -> UsageStats:
+        if self is NO_USAGE:
+            return other
+        if other is NO_USAGE:
+            return self
         return UsageStats(
             self.prompt_tokens + other.prompt_tokens,
             self.completion_tokens + other.completion_tokens,
@@ -130,3 +145,13 @@ class UsageStats:
             self.cache_read_tokens + other.cache_read_tokens,
             self.cache_write_tokens + other.cache_write_tokens,
         )
+
+
+#: Where nothing was consumed, which most sums begin with.
+NO_USAGE = UsageStats()
+
+
+def _demand_texts(*values: object) -> None:
+    for value in values:
+        if not isinstance(value, str):
+            raise TypeError(f"a message has {type(value).__name__!r} where a text belongs")

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from agent.lenient_json import decode_value
-from agent.messages import ToolCall
+from agent.messages import NOT_JSON, ToolCall
 from agent.prompt import MARKER
 
 #: Broken payloads of one text that are repaired: as each may be long, many would take long.
@@ -19,6 +19,12 @@ MAX_LEAD_CHARS = 40
 #: What models call the name of a tool and its parameters.
 _NAMES = ("tool_name", "name", "tool", "function")
 _PARAMETERS = ("parameters", "arguments", "args", "params", "input")
+#: What else they write beside these, which is no parameter.
+_BESIDE = frozenset({"id", "type"})
+#: What stands before a marker that is only quoted: as part of a word it is none.
+_QUOTED = "quoted_"
+#: Characters of parameters that are none that are kept.
+_MAX_NOT_JSON_CHARS = 500
 
 _FENCE = r"<<<data (?P<boundary>[0-9a-f]{1,64})>>>"
 _LEAD = r"\s{0,8}(?:```\w{0,12}\s{0,8})?[*#<`]{0,4}"
@@ -49,6 +55,7 @@ class ToolCallParser:
         self._held_chars = MAX_LEAD_CHARS + len(marker)
         word = r"[\s_-]?".join(parts)
         self._scan = re.compile(f"{_FENCE}|{_LEAD}(?<!\\w)(?P<marker>{word}){_TRAIL}", re.IGNORECASE)
+        self._called = re.compile(f"(?<!\\w)(?={word}{_TRAIL})", re.IGNORECASE)
         self._begun = re.compile(f"{_LEAD}(?<!\\w){word}", re.IGNORECASE)
         self._beginning = re.compile(f"{_LEAD}(?:(?<!\\w){_prefixes(marker)})?\\Z", re.IGNORECASE)
 
@@ -58,6 +65,10 @@ class ToolCallParser:
         calls = tuple(call for _, call in found)
         said = text[: found[0][0]] if found else text
         return ParseResult(calls[0] if calls else None, text, calls, said)
+
+    def quoted(self, text: str) -> str:
+        """The text, in which nothing is a call: what people and tools wrote, that a model may repeat word for word."""
+        return self._called.sub(_QUOTED, text)
 
     def certain(self, text: str, start: int = 0) -> int:
         """How many characters of a text that still grows can be no part of a call; before `start` all are."""
@@ -107,18 +118,31 @@ def _as_calls(value: Any) -> list[ToolCall]:
 
 
 def _as_call(value: Any) -> ToolCall | None:
+    """The call that an object spells. Parameters that are no object are refused when it is made: without them it would
+    do something else.
+    """
     if not isinstance(value, dict):
         return None
-    name = _first(value, _NAMES)
-    if isinstance(name, dict):
-        return _as_call(name)
-    parameters = _first(value, _PARAMETERS)
-    if isinstance(parameters, str):
-        parameters = decode_value(parameters.strip(), repair=False)[0]
-    if not isinstance(name, str) or not name.strip() or not isinstance(parameters, dict | None):
+    name, rest = _name_and_rest(value)
+    while isinstance(name, dict):  # {"function": {"name": ..., "arguments": ...}}
+        name, inner = _name_and_rest(name)
+        rest = {**rest, **inner}
+    if not isinstance(name, str) or not name.strip():
         return None
-    return ToolCall(name.strip(), parameters or {})
+    return ToolCall(name.strip(), _parameters(rest))
 
 
-def _first(value: Mapping[str, Any], keys: tuple[str, ...]) -> Any:
-    return next((value[key] for key in keys if key in value), None)
+def _name_and_rest(value: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
+    key = next((each for each in _NAMES if each in value), "")
+    return value.get(key), {other: each for other, each in value.items() if other != key and other not in _BESIDE}
+
+
+def _parameters(rest: dict[str, Any]) -> dict[str, Any]:
+    """Those of a call; where none are called so, all that stands beside its name."""
+    key = next((each for each in _PARAMETERS if each in rest), None)
+    given = rest if key is None else rest[key]
+    if isinstance(given, str):
+        given = decode_value(given.strip(), repair=False)[0] or given.strip()
+    if given is None or given in ("", []):
+        return {}
+    return given if isinstance(given, dict) else {NOT_JSON: str(given)[:_MAX_NOT_JSON_CHARS]}

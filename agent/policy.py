@@ -16,8 +16,9 @@ from pending.unseen import UNSEEN
 Decision = Literal["allow", "review", "deny"]
 #: The lists of a policy, in the order in which they are read.
 RuleKind = Literal["deny", "deny_when", "review", "allow"]
-#: Who decided: a rule; nobody, as no rule names the tool; the tool's author; its source's hint; or no policy at all.
-DecidedBy = Literal["rule", "unknown", "requires_approval", "destructive", "no_policy"]
+#: Who decided: a rule; nobody, as no rule names the tool; the tool's author; its source's hint; no policy at all; or
+#: whoever turned on the memory that the tool belongs to.
+DecidedBy = Literal["rule", "unknown", "requires_approval", "destructive", "no_policy", "memory"]
 
 #: What a boolean may be called, so that a pattern finds it however a model, Python or JSON wrote it.
 _WORDS = {True: ("true", "yes", "on", "y", "t", "1"), False: ("false", "no", "off", "n", "f", "0")}

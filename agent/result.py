@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from agent.messages import Message, Role, ToolCall, UsageStats
+from agent.messages import NO_USAGE, Message, Role, ToolCall, UsageStats
 from agent.tools.artifacts import Artifact
 from agent.trace import AgentTrace
 
@@ -44,7 +44,7 @@ class AgentResult:
     reasoning_history: tuple[str, ...] = ()
     iterations: int = 0
     trace: AgentTrace = field(default_factory=AgentTrace)
-    usage: UsageStats = field(default_factory=UsageStats)
+    usage: UsageStats = NO_USAGE
     provider_used: str = ""
     tool_calls: tuple[ToolCall, ...] = ()
     messages: tuple[Message, ...] = ()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from agent.cancellation import CancellationToken
@@ -13,7 +13,7 @@ from agent.journal import UNCLEAR, CallOutcome, Journal, NoJournal
 from agent.loop_detection import LoopWatch
 from agent.memories.remembering import Remembering
 from agent.memory import ConversationMemory
-from agent.messages import Message, Role, ToolCall, UsageStats
+from agent.messages import NO_USAGE, Message, Role, ToolCall, UsageStats
 from agent.result import AgentResult, StopReason
 from agent.structured import ResponseFormat
 from agent.tools.artifacts import Artifact
@@ -21,6 +21,8 @@ from agent.tools.artifacts import Artifact
 #: Hears the text of a reply as it comes.
 OnText = Callable[[str], Awaitable[None]]
 
+#: Stands for what a person said that no guardrail has let pass.
+WITHHELD = "(withheld)"
 #: What the model is told of a call that was not begun when the run was stopped.
 NOT_RUN = "Not run: the run was stopped before this call began."
 
@@ -29,7 +31,8 @@ NOT_RUN = "Not run: the run was stopped before this call began."
 class RunRequest:
     """What one run is asked to do, and with what.
 
-    `scope` names whose memories it may read and write; `asynchronous` is whether async observers hear of it.
+    `scope` names whose memories it may read and write: "" for those of the run in whose tool it is, else the agent's
+    own. `asynchronous` is whether async observers hear of it.
     """
 
     said: tuple[Message, ...]
@@ -44,10 +47,14 @@ class RunRequest:
     #: Whether it is the agent's own, though it has a memory of its own: one of a batch.
     is_of_batch: bool = False
 
+    def in_scope(self, scope: str) -> RunRequest:
+        """The request of whoever has this scope, unless it names one itself."""
+        return self if self.scope or not scope else replace(self, scope=scope)
+
     @property
     def is_own(self) -> bool:
         """Whether the agent's own knowledge is its knowledge, rather than what its scope knows."""
-        return self.is_of_batch or (self.memory is None and not self.scope)
+        return not self.scope and (self.is_of_batch or self.memory is None)
 
     @property
     def words(self) -> str:
@@ -87,9 +94,9 @@ class Run:
 
     request: RunRequest
     chronicle: Chronicle
-    memory: ConversationMemory | None
-    history: list[Message]
     remembering: Remembering
+    memory: ConversationMemory | None = None
+    history: list[Message] = field(default_factory=list)
     compressor: Compressor | None = None
     loop_watch: LoopWatch | None = None
     #: Hears the reply while it comes; None where nobody does, or only the whole of it, once it is checked.
@@ -103,7 +110,7 @@ class Run:
     model: str = ""
     #: What the last answer is cached under.
     cache_key: str = ""
-    usage: UsageStats = field(default_factory=UsageStats)
+    usage: UsageStats = NO_USAGE
     reasoning: list[str] = field(default_factory=list)
     tool_calls: list[ToolCall] = field(default_factory=list)
     unclear: list[ToolCall] = field(default_factory=list)
@@ -111,6 +118,8 @@ class Run:
     closings: list[str] = field(default_factory=list)
     artifacts: list[Artifact] = field(default_factory=list)
     open_round: OpenRound | None = None
+    #: Whether its observers know how it ends.
+    is_told: bool = False
 
     @property
     def journal(self) -> Journal:
@@ -127,6 +136,18 @@ class Run:
         """All the model is to know: earlier turns and this one."""
         return [*self.history, *self.messages, *self.drafts]
 
+    def recall(self, memory: ConversationMemory | None) -> None:
+        """This is the conversation that the run belongs to."""
+        self.memory = self.remembering.memory = memory
+        self.history = [] if memory is None else memory.get_history()
+
+    def close(self, content: str) -> None:
+        """The reply ends the transcript, which has a place for each of the person's messages, let through or not."""
+        for message in self.request.said[len(self.messages) :]:
+            is_held_back = message.role is Role.USER
+            self.messages.append(Message(Role.USER, WITHHELD) if is_held_back else message)
+        self.messages.append(Message(Role.ASSISTANT, content))
+
     def close_round(self, outcomes: Sequence[CallOutcome], *, note: str = "") -> None:
         """Take the calls of one answer into the transcript, each with its result; the last one's bears the note."""
         if self.open_round is None:
@@ -142,7 +163,7 @@ class Run:
         self.artifacts += [artifact for outcome in outcomes for artifact in outcome.artifacts]
         self.unclear += [outcome.call for outcome in outcomes if outcome.unclear]
         self.closings += [outcome.closing for outcome in outcomes if outcome.ends == "terminal"]
-        self.usage = sum((outcome.usage for outcome in outcomes), UsageStats()) + self.usage
+        self.usage = sum((outcome.usage for outcome in outcomes), NO_USAGE) + self.usage
         self.tool_calls += answer.tool_calls
 
     def result(self, ending: Ending) -> AgentResult:

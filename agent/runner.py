@@ -16,15 +16,20 @@ from agent.endings import ending_words
 from agent.loop import Loop
 from agent.memories.remembering import Remembering
 from agent.memory import ConversationMemory
-from agent.messages import Message, Role
+from agent.memory_draft import MemoryDraft
 from agent.objection import objector_of
 from agent.observers.base import AgentObserver
 from agent.providers.base import Provider
 from agent.result import AgentResult
 from agent.run import Ending, Run, RunRequest
-from agent.session import load_session, save_session
+from agent.scope import memory_scope
+from agent.session import Session
+from agent.spending import is_spent
 from agent.structured import build_schema_instruction, schema_from_response_format
 from agent.tools.artifacts import collect_artifacts
+
+#: Endings of runs in which no model took in what was said, or nobody wants to wait any longer.
+_TEACH_NOTHING = frozenset(("cancelled", "guardrail", "provider_error"))
 
 
 class Runner:
@@ -39,8 +44,10 @@ class Runner:
         observers: Sequence[AgentObserver],
         analytics: AgentAnalytics | None,
         memory: ConversationMemory | None,
+        session: Session | None = None,
     ) -> None:
         self.memory = memory
+        self._session = session
         self._provider = provider
         self._config = config
         self._loop = loop
@@ -50,16 +57,24 @@ class Runner:
 
     async def answer(self, request: RunRequest) -> AgentResult:
         """Answer one request. Raises what `Agent.arun` says."""
-        run = await self._begun(request)
+        request = request.in_scope(memory_scope.get() or "")
+        if self._session is None or request.memory is not None:
+            return await self._answer(request)
+        with self._session.run():
+            return await self._answer(request)
+
+    async def _answer(self, request: RunRequest) -> AgentResult:
+        run = self._begun(request)
         try:
+            await self._prepared(run)
             ending = await self._ending(run)
             return await self._finished(run, ending)
         except BaseException as exc:
             await self._broken(run, exc)
             raise
 
-    async def _begun(self, request: RunRequest) -> Run:
-        """Everything that one run has for itself."""
+    def _begun(self, request: RunRequest) -> Run:
+        """Everything that one run has for itself. Raises ValueError and TypeError for what no run can be asked."""
         config, form = self._config, request.response_format
         context = build_schema_instruction(schema_from_response_format(form)) if form is not None else ""
         chronicle = Chronicle(
@@ -69,33 +84,35 @@ class Runner:
             asynchronous=request.asynchronous,
             tool_result_chars=config.trace_tool_result_chars,
         )
-        own = request.memory is None
-        if own and config.session_store is not None:
-            self.memory = await load_session(config, self.memory, chronicle)
-        memory = self.memory if own else request.memory
-        run = Run(
+        return Run(
             request=request,
             chronicle=chronicle,
-            memory=memory,
-            history=[] if memory is None else memory.get_history(),
-            remembering=self._remembering(request, memory, chronicle),
+            remembering=self._remembering(request, chronicle),
+            context=context,
             compressor=compressor_of(config, self._provider),
             loop_watch=config.loop_detector.watch() if config.loop_detector else None,
             on_text=None if form is not None or _holds_back(config) else request.on_text,
         )
-        if chronicle.is_heard:
-            await chronicle.tell("run_start", list(request.said), config.system_prompt)
-        sections = await run.remembering.sections(request.words)
-        run.context = "\n\n".join(part for part in (context, sections) if part)
-        return run
 
-    def _remembering(self, request: RunRequest, memory: ConversationMemory | None, chronicle: Chronicle) -> Remembering:
+    async def _prepared(self, run: Run) -> None:
+        """What the run knows when it begins. Raises SessionError."""
+        request, config = run.request, self._config
+        if run.chronicle.is_heard:
+            with run.remembering.in_scope():  # observers may ask whose run it is
+                await run.chronicle.tell("run_start", list(request.said), config.system_prompt)
+        if self._session is not None and request.memory is None:
+            self.memory = await self._session.load(self.memory, run.chronicle)
+        run.recall(self.memory if request.memory is None else request.memory)
+        sections = await run.remembering.sections(request.words)
+        run.context = "\n\n".join(part for part in (run.context, sections) if part)
+
+    def _remembering(self, request: RunRequest, chronicle: Chronicle) -> Remembering:
         config = self._config
         return Remembering(
             provider=self._provider,
             model=model_for(self._provider, config.model),
             timeout=config.request_timeout,
-            memory=memory,
+            memory=None,
             own=request.is_own,
             scope=request.scope,
             chronicle=chronicle,
@@ -123,6 +140,7 @@ class Runner:
 
     async def _cancelled(self, run: Run, reason: str) -> Ending:
         """The run was stopped: every call it had begun has an answer all the same."""
+        run.is_told = True
         await run.chronicle.tell("cancelled", run.iterations, reason)
         run.chronicle.note("cancelled", summary=reason or "stopped from outside")
         if run.open_round is not None:
@@ -131,34 +149,48 @@ class Runner:
 
     async def _finished(self, run: Run, ending: Ending) -> AgentResult:
         """The result, once the memory has the run and everybody has heard of it."""
-        run.messages.append(Message(Role.ASSISTANT, _remembered(ending)))
+        run.close(_last_words(ending))
         if run.request.on_text is not None and (ending.reason != "answer" or run.on_text is None):
             await run.request.on_text(ending.content)
-        if run.memory is not None:
-            await run.remembering.forgotten(run.memory.add_many(run.messages))
-        if ending.reason not in _ASKS_NO_MORE:
-            await run.remembering.learn(run.messages)
-        if run.request.memory is None and self._config.session_store is not None:
-            await save_session(self._config, run.memory, run.chronicle)
-        await self._asker.spend_beside(run)
-        result = run.result(ending)
+        await self._remember(run, ending)
+        run.is_told, result = True, run.result(ending)
         await run.chronicle.tell("run_end", result)
         return result
 
+    async def _remember(self, run: Run, ending: Ending) -> None:
+        """Take the run into the memory, whole, once everything that it teaches is known."""
+        memory = run.memory
+        draft = MemoryDraft(memory, run.messages) if memory is not None and self._takes_time(run) else None
+        may_ask = ending.reason != "budget" and not (run.remembering.asks and await is_spent(run, self._config))
+        if draft is not None:
+            run.remembering.memory = draft.after
+            await run.remembering.forgotten(draft.forgotten, sum_up=may_ask)
+        if may_ask and ending.reason not in _TEACH_NOTHING:
+            await run.remembering.learn(run.messages)
+        await self._asker.spend_beside(run)
+        if draft is not None:
+            draft.commit()
+        elif memory is not None:
+            memory.add_many(run.messages)
+        if memory is not None and run.request.memory is None and self._session is not None:
+            await self._session.save(memory, run.chronicle)
+
+    def _takes_time(self, run: Run) -> bool:
+        """Whether anything that needs the memory comes between the run's last word and its being remembered."""
+        return self._config.summarize_on_trim or self._config.entity_memory is not None or run.chronicle.is_heard
+
     async def _broken(self, run: Run, error: BaseException) -> None:
-        """Told, and raised by whoever called this."""
+        """Told once, and raised by whoever called this."""
         run.chronicle.note("error", error=f"{type(error).__name__}: {error}")
+        if run.is_told:
+            return
         if isinstance(error, asyncio.CancelledError):
             await run.chronicle.tell("cancelled", run.iterations, "task cancelled")
         elif isinstance(error, Exception):
             await run.chronicle.tell("error", error, {"iteration": run.iterations})
 
 
-#: A run that ended so asks no model anything more.
-_ASKS_NO_MORE = frozenset({"budget", "cancelled", "provider_error"})
-
-
-def _remembered(ending: Ending) -> str:
+def _last_words(ending: Ending) -> str:
     """What the transcript has of an ending: a vendor's words for its error are for operators, not to be repeated."""
     return ending_words("model_away") if ending.reason == "provider_error" else ending.content
 

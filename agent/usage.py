@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections import Counter, deque
+from dataclasses import replace
 from typing import Any
 
 from agent.messages import UsageStats
@@ -12,6 +14,25 @@ from agent.messages import UsageStats
 MOST_ITERATIONS, MOST_TOOLS = 1000, 1000
 #: What tools beyond those are counted as.
 OTHER_TOOLS = "(other)"
+
+
+def countable(usage: UsageStats) -> UsageStats:
+    """The usage that can be added up: what is below nothing or no number is nothing, and a total is never less than
+    its parts. One strange number would else spoil every sum that it is in.
+    """
+    parts = usage.prompt_tokens, usage.completion_tokens, usage.cache_read_tokens, usage.cache_write_tokens
+    if usage.total_tokens >= parts[0] + parts[1] and min(parts) >= 0 and 0 <= usage.cost_usd < math.inf:
+        return usage
+    prompt, completion, read, written = (max(0, part) for part in parts)
+    return replace(
+        usage,
+        prompt_tokens=prompt,
+        completion_tokens=completion,
+        total_tokens=max(usage.total_tokens, prompt + completion),
+        cost_usd=usage.cost_usd if 0 <= usage.cost_usd < math.inf else 0.0,
+        cache_read_tokens=read,
+        cache_write_tokens=written,
+    )
 
 
 class AgentUsage:

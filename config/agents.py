@@ -5,18 +5,20 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
+from fnmatch import fnmatchcase
 from pathlib import Path
 
-from agent import Agent, AgentConfig, ChannelAgent, ConversationMemory, OfflineProvider, ToolPolicy
+from agent import Agent, ChannelAgent, ConversationMemory, ToolPolicy
 from agent.escalation import Escalation
 from agent.long_texts import TextStore
-from agent.providers import Provider
 from agent.tools.loader import LoadedTools
 from agent.tools.reload import Reload
 from channels.media import LocalMediaStore
 from channels.types import Conversation
 from config.data_folder import open_data
 from config.loader import ConfigError
+from config.outfit import Outfit, lone_outfit, own_tools
 from config.providers import is_remote
 from config.schema import AnyChannel, PolicySettings, Settings
 from config.selection import build_selector, misnamed
@@ -24,6 +26,7 @@ from config.sources import OPEN_SECONDS, OpenTools, open_tools
 from pending import InMemoryPendingStore, RedisPendingStore, RegexConfirmParser
 from pending.store import BasePendingStore
 from workers.journals import Journals
+from workers.offload import run_sync
 from workers.redis import Scripts
 
 
@@ -44,33 +47,33 @@ def load_tools_of(
 
 def _misnamed(settings: Settings, opened: OpenTools) -> list[str]:
     """What in the channels names no tool, though all are known."""
-    known = ", ".join(tool.name for tool in opened.tools) or "none"
+    own = own_tools(settings)
+    known = ", ".join(tool.name for tool in [*opened.tools, *own]) or "none"
     problems = [
         f"{settings.origin.at('channels', name, 'tools', index)}channels.{name}.tools: {pattern!r} names no tool; "
         f"known: {known}"
         for name, channel in settings.channels.items()
         for index, pattern in enumerate(channel.tools or ())
-        if not opened.select([pattern]).all()
+        if not (opened.select([pattern]).all() or any(fnmatchcase(tool.name, pattern) for tool in own))
     ]
     for name, channel in settings.channels.items():
-        problems += misnamed(settings, name, opened.select(channel.tools).all())
+        problems += misnamed(settings, name, [*opened.select(channel.tools).all(), *own])
     return problems
 
 
 def agents_of(
-    settings: Settings,
+    outfit: Outfit,
     opened: OpenTools,
     scripts: Scripts,
     media: LocalMediaStore,
     keys: list[str],
     journals: Journals,
     texts: TextStore,
-    provider: Provider | None,
 ) -> dict[str, ChannelAgent]:
-    """Each channel's agent, with its store in Redis. Raises ConfigError for a selector that cannot be made."""
+    """Each channel's agent, with its store in Redis. Raises ConfigError for a selector or a model that cannot be."""
     return {
-        name: _agent(settings, name, opened, _redis_store(channel, scripts, keys), media, journals, texts, provider)
-        for name, channel in settings.channels.items()
+        name: _agent(outfit, name, opened, _redis_store(channel, scripts, keys), media, journals, texts)
+        for name, channel in outfit.settings.channels.items()
     }
 
 
@@ -92,20 +95,22 @@ def terminal_agent(
 ) -> Iterator[ChannelAgent]:
     """One channel's agent with everything in memory, for `sayso chat`; `tell` hears of tools that are missing.
 
-    Its remote sources are left at the end. Raises ConfigError.
+    Its remote sources and its model are left at the end. Raises ConfigError.
     """
     os.environ.setdefault("SAYSO_DATA", str(data))
     open_data(data)
     name = channel or next(iter(settings.channels))
     if name not in settings.channels:
         raise ConfigError([f"no channel {name!r}; known: {', '.join(settings.channels)}"])
+    outfit = lone_outfit(settings, data)
     opened = load_tools_of(settings, remote=True)
     try:
         for problem in opened.problems:
             tell(problem)
-        yield _agent(settings, name, opened, InMemoryPendingStore(parser_of(settings.channels[name])), None)
+        yield _agent(outfit, name, opened, InMemoryPendingStore(parser_of(settings.channels[name])), None)
     finally:
         opened.close()
+        run_sync(outfit.aclose())
 
 
 def _redis_store(channel: AnyChannel, scripts: Scripts, keys: list[str]) -> RedisPendingStore:
@@ -118,29 +123,23 @@ def parser_of(channel: AnyChannel) -> RegexConfirmParser:
 
 
 def _agent(
-    settings: Settings,
+    outfit: Outfit,
     name: str,
     opened: OpenTools,
     store: BasePendingStore,
     media: LocalMediaStore | None,
     journals: Journals | None = None,
     texts: TextStore | None = None,
-    provider: Provider | None = None,
 ) -> ChannelAgent:
     for kind, factory in opened.executor_factories.items():
         store.register_executor_factory(kind, factory)
-    channel = settings.channels[name]
-    config = AgentConfig(
-        model=settings.agent.model,
-        system_prompt=settings.agent.system_prompt,
-        max_iterations=settings.agent.max_iterations,
-        tool_policy=tool_policy(channel.policy),
-    )
+    settings = outfit.settings
+    channel, memory = settings.channels[name], settings.agent.memory
     agent = Agent(
         opened.select(channel.tools),
-        provider or OfflineProvider(),
-        config,
-        ConversationMemory(),
+        outfit.provider_of(name),
+        replace(outfit.config_of(name), tool_policy=tool_policy(channel.policy)),
+        ConversationMemory(memory.max_messages, memory.max_tokens),
         build_selector(settings, name),
     )
     return ChannelAgent(

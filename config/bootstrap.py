@@ -24,6 +24,7 @@ from config.agents import agents_of, follow, load_tools_of, parser_of
 from config.data_folder import open_data
 from config.embedded import running_url
 from config.loader import ConfigError
+from config.outfit import Outfit, idle_outfit, preload_models, worker_outfit
 from config.platforms import Shelf, open_channel, paces_of
 from config.schema import Settings
 from config.sources import OpenTools
@@ -90,6 +91,7 @@ class Services:
     spool: Spool | None = None
     tides: tuple[Tide, ...] = ()
     tools: OpenTools = field(default_factory=OpenTools)
+    outfit: Outfit | None = None
 
 
 def bootstrap(
@@ -129,7 +131,12 @@ def bootstrap(
     channels = {name: open_channel(name, settings, shelf) for name in settings.channels}
     texts = TextFiles(data / TEXTS)
     opened = _open_tools(settings, patient=patient)
-    agents = agents_of(settings, opened, pending_scripts, media, keys, RedisJournals(scripts), texts, provider)
+    outfit = (
+        worker_outfit(settings, data, media=media, redis=client, redis_url=redis_url, provider=provider)
+        if patient
+        else idle_outfit(settings, data, provider)
+    )
+    agents = agents_of(outfit, opened, pending_scripts, media, keys, RedisJournals(scripts), texts)
     if reload:
         follow(opened, settings, agents)
     voice = _voice(agents)
@@ -158,6 +165,7 @@ def bootstrap(
         spool=Spool(SpoolFile(data / SPOOL), mailbox) if settings.spool else None,
         tides=open_tides(primaries, data),
         tools=opened,
+        outfit=outfit,
     )
 
 
@@ -170,7 +178,11 @@ def _open_tools(settings: Settings, *, patient: bool) -> OpenTools:
 
 
 def preload(settings: Settings) -> None:
-    """What a worker needs and every one has alike: the vendors' libraries, and what a yes is in its languages."""
+    """What a worker needs and every one has alike: the vendors' libraries, and what a yes is in its languages.
+
+    Raises ConfigError for a model that cannot be asked.
+    """
+    preload_models(settings)
     load_sdks(channel.platform for channel in settings.channels.values())
     for channel in settings.channels.values():
         parser_of(channel)

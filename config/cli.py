@@ -121,7 +121,8 @@ def worker(
 
     set_up_logs()
     settings = load(config)
-    preload(settings)
+    with clear_errors():
+        preload(settings)
     if processes:
         prefork(processes)
     with clear_errors():

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
 
-from agent import AgentConfig
 from agent.decision import decide
 from agent.policy import Decision
 from config.agents import load_tools_of, tool_policy
+from config.outfit import lone_outfit, own_tools
 from config.patterns import stray_patterns
+from config.portrait import portrait, unknown_prices
 from config.schema import Settings
 from config.selection import build_selector
 from config.sources import OPEN_SECONDS
@@ -18,21 +21,24 @@ _WORDS: Mapping[Decision, str] = {"allow": "runs at once", "review": "asks first
 
 
 def describe(settings: Settings, *, seconds: float = OPEN_SECONDS) -> str:
-    """What each channel may do, a line a tool, and what is missing or names nothing. Raises ConfigError.
+    """What each channel answers with and may do, a line a tool, and what is missing or names nothing.
 
-    Remote sources have so many seconds to answer.
+    Remote sources have so many seconds to answer; no model is asked. Raises ConfigError.
     """
+    outfit = lone_outfit(settings, Path())
     opened = load_tools_of(settings, remote=True, strict=True, seconds=seconds)
     opened.close()
     lines = []
     for name, channel in settings.channels.items():
         lines.append(f"{name} ({channel.platform}), a yes is good for {channel.confirm_ttl:g} s")
+        lines += [f"  {line}" for line in portrait(settings, name)]
         build_selector(settings, name)
-        config = AgentConfig(tool_policy=tool_policy(channel.policy))
-        tools = opened.select(channel.tools).all()
+        outfit.provider_of(name)
+        config = replace(outfit.config_of(name), tool_policy=tool_policy(channel.policy))
+        tools = [*opened.select(channel.tools).all(), *own_tools(settings)]
         lines += [f"  {tool.name}: {_WORDS[decide(tool, {}, config).decision]}" for tool in tools]
         if channel.selector:
             lines.append("  (of these its selector shows some)")
     if any(line.endswith("runs at once") for line in lines):
         lines.append("(a tool may also ask by itself)")
-    return "\n".join([*lines, *opened.problems, *stray_patterns(settings, opened)])
+    return "\n".join([*lines, *opened.problems, *stray_patterns(settings, opened), *unknown_prices(settings)])

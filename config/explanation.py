@@ -13,9 +13,11 @@ from agent.decision import decide
 from agent.policy import PolicyDecision
 from agent.selectors import Foreseen, foresee, roles_in
 from agent.tools.errors import ToolError
+from agent.tools.metadata import MEMORY
 from agent.tools.nearest import did_you_mean
 from agent.tools.registry import unknown_tool
 from config.agents import tool_policy
+from config.outfit import own_tools
 from config.schema import AnyChannel, Settings
 from config.selection import build_selector
 from config.sources import OpenTools
@@ -81,11 +83,12 @@ def explain(
     """
     if channel not in settings.channels:
         raise BadQuestionError(_unknown_channel(channel, settings))
-    found = {each.name: each for each in opened.tools}
+    own = {each.name: each for each in own_tools(settings)}
+    found = own | {each.name: each for each in opened.tools}
     if tool not in found:
         raise BadQuestionError(unknown_tool(tool, found))
     case = _Case(settings, channel, user, found[tool])
-    if found[tool] not in opened.select(case.settings_of.tools).all():
+    if found[tool] is not own.get(tool) and found[tool] not in opened.select(case.settings_of.tools).all():
         return case.without_tool()
     run = ChannelRun(user, channel, "", case.settings_of.confirm_ttl, "", case.settings_of.speaks)
     with channel_run(run):
@@ -113,6 +116,11 @@ class _Case:
     def where(self, *path: str | int) -> str:
         return self.settings.origin.at("channels", self.channel, *path).removesuffix(": ")
 
+    @property
+    def of_memory(self) -> str:
+        """Where knowledge is turned on."""
+        return self.settings.origin.at("agent", "memory", "knowledge").removesuffix(": ")
+
     def without_tool(self) -> Explanation:
         reason = Reason("none of its tools patterns names it", self.where("tools"))
         return Explanation(self.channel, self.user, self.tool.name, "never", reason)
@@ -135,6 +143,8 @@ class _Case:
 
     def _named(self) -> Reason:
         """Which pattern gives the channel this tool."""
+        if self.tool.metadata.source == MEMORY:
+            return Reason("agent.memory.knowledge gives it to all", self.of_memory)
         for index, pattern in enumerate(self.settings_of.tools or ()):
             if fnmatchcase(self.tool.name, pattern):
                 return Reason(f"tools: {pattern}", self.where("tools", index))
@@ -188,6 +198,8 @@ class _Judged:
                 return Reason("the tool's author: requires_approval, which no allow rule overrules")
             case "destructive":
                 return Reason("hint: destructive, and no rule names it; an allow rule would let it run")
+            case "memory":
+                return Reason("it is the memory's own, and no rule names it", self.case.of_memory)
             case "no_policy":
                 return Reason("the channel has no policy", self.case.where())
         return Reason("no rule names it, so it is asked for", self.case.where("policy"))

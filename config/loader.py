@@ -13,9 +13,21 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
+from config.agent_schema import (
+    AgentSettings,
+    BudgetSettings,
+    CacheSettings,
+    CoherenceSettings,
+    GuardrailSettings,
+    GuardSettings,
+    LengthSettings,
+    MemorySettings,
+    ModelSettings,
+    ObserveSettings,
+    ResultSettings,
+)
 from config.schema import (
     AddressSettings,
-    AgentSettings,
     AuthSettings,
     BasicSettings,
     ConsoleSettings,
@@ -49,6 +61,8 @@ _KNOWN_KEYS = sorted(
             Settings, AgentSettings, PolicySettings, WhatsAppSettings, TelegramSettings, SlackSettings, ConsoleSettings,
             EscalateSettings, AddressSettings, DenyWhenSettings, SelectorSettings, RolesSettings, EmbeddingSettings,
             McpSource, McpSettings, OpenApiSource, AuthSettings, BasicSettings, ToolboxSource, ModuleSource,
+            ModelSettings, MemorySettings, CacheSettings, ResultSettings, BudgetSettings, GuardSettings,
+            GuardrailSettings, LengthSettings, CoherenceSettings, ObserveSettings,
         )
         for name, info in model.model_fields.items()
     }
@@ -60,6 +74,7 @@ _WORDS = {
     "model_type": "must be a section: indented `key: value` lines",
     "model_attributes_type": "must be a section: indented `key: value` lines",
     "list_type": "must be a list, such as [a, b]",
+    "tuple_type": "must be a list, such as [a, b]",
     "string_type": "must be text: put it in quotes",
     "int_type": "must be a whole number",
     "int_parsing": "must be a whole number",
@@ -68,6 +83,8 @@ _WORDS = {
     "float_parsing": "must be a number",
     "too_short": "is empty: add one",
     "string_too_short": "is empty: give it a value",
+    "bool_type": "must be true or false",
+    "bool_parsing": "must be true or false",
     "string_pattern_mismatch": "a name has 1 to 64 letters, digits and . _ -",
     "missing": "missing: add it",
     "union_tag_not_found": "platform is missing: one of whatsapp, telegram, slack, console",
@@ -321,7 +338,7 @@ class _Reader:
 
 def _is_redis(path: Path_) -> bool:
     """Whether a value is the URL of a Redis, which may hold a password."""
-    return path[:1] in (("redis_url",), ("shards",))
+    return path[:1] == ("shards",) or _last(path) == "redis_url"
 
 
 def _last(path: Path_) -> str:

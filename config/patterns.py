@@ -8,6 +8,7 @@ from fnmatch import fnmatchcase
 
 from agent.tools.errors import ToolError
 from agent.tools.nearest import nearest
+from config.outfit import own_tools
 from config.schema import Path_, Settings, SourceSettings
 from config.sources import OpenTools, own_names
 
@@ -42,7 +43,7 @@ def _patterns(source: SourceSettings, path: Path_) -> Iterator[tuple[Path_, str]
 
 def _of_policies(settings: Settings, opened: OpenTools) -> Iterator[str]:
     """Over all tools: a rule may be about one that its channel does not have. `allow` alone minds the case."""
-    names = [tool.name for tool in opened.tools]
+    names = [tool.name for tool in [*opened.tools, *own_tools(settings)]]
     for channel, settings_of in settings.channels.items():
         path: Path_ = ("channels", channel, "policy")
         if settings_of.policy is None:

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from agent.sources import McpToolProvider, OpenApiToolProvider, mcp, openapi
 from agent.sources.openapi_auth import Auth
-from config.schema import AnySource, AuthSettings, McpSource, OpenApiSource, Secret
+from config.schema import AnySource, AuthSettings, McpSource, OpenApiSource
+from config.section import Secret
 
 
 def is_remote(source: AnySource) -> bool:

@@ -12,7 +12,6 @@ from pydantic import (
     AfterValidator,
     BaseModel,
     BeforeValidator,
-    ConfigDict,
     Discriminator,
     Field,
     PrivateAttr,
@@ -24,6 +23,19 @@ from pydantic import (
 )
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
+from config.agent_schema import AgentSettings, ChannelAgentSettings, ModelSettings
+from config.section import (
+    NotBoolean,
+    OptionalServerUrl,
+    OptionalUrl,
+    RedisUrl,
+    Secret,
+    Section,
+    ServerUrl,
+    nothing_if_empty,
+    redis_address,
+    web_address,
+)
 from pending.phrasebook import SHIPPED_LANGUAGES
 
 #: Channel names are parts of URLs, Redis keys and job arguments.
@@ -52,78 +64,13 @@ class Origin:
         return f"{self.places[path]}: " if path in self.places else ""
 
 
-def _not_blank(secret: SecretStr) -> SecretStr:
-    if not secret.get_secret_value().strip():
-        raise ValueError("is empty: give it a value")
-    return secret
-
-
-def _no_boolean(value: object) -> object:
-    """To Python, and so to pydantic, true is the number 1."""
-    if isinstance(value, bool):
-        raise ValueError("must be a number")
-    return value
-
-
-def _nothing_if_empty(value: object) -> object:
-    """`${NAME:-}` may come to nothing: the key is then as good as left out."""
-    return None if value == "" else value
-
-
-def _web_address(url: str) -> str:
-    if not re.fullmatch(r"https?://[^\s/?#]+(/[^\s?#]*)?", url):
-        raise ValueError("no URL: write it as https://bots.example.com")
-    return url.rstrip("/")
-
-
-def _redis_address(url: str) -> str:
-    if not url.startswith(("redis://", "rediss://", "unix://")):
-        raise ValueError("no URL of a Redis: write it as redis://host:6379/0, rediss://... or unix:///path")
-    return url
-
-
-def _without_user(url: str) -> str:
-    if "@" in url.partition("://")[2].partition("/")[0]:
-        raise ValueError("holds a user: leave it out, and sign in with headers or auth")
-    return url
-
-
 def _shipped(language: str) -> str:
     if language not in SHIPPED_LANGUAGES:
         raise ValueError(f"no table of yes and no for this language: choose from {', '.join(SHIPPED_LANGUAGES)}")
     return language
 
 
-Secret = Annotated[SecretStr, AfterValidator(_not_blank)]
-Url = Annotated[str, AfterValidator(_web_address)]
-#: The URL of a server whose secrets, if any, stand beside it.
-ServerUrl = Annotated[Url, AfterValidator(_without_user)]
-OptionalServerUrl = Annotated[ServerUrl | None, BeforeValidator(_nothing_if_empty)]
-RedisUrl = Annotated[str, AfterValidator(_redis_address)]
-OptionalUrl = Annotated[Url | None, BeforeValidator(_nothing_if_empty)]
-NotBoolean = BeforeValidator(_no_boolean)
 Language = Annotated[str, AfterValidator(_shipped)]
-
-
-class Section(BaseModel):
-    """A part of the YAML: unknown keys are errors, nothing changes after start."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
-
-
-class AgentSettings(Section):
-    """The model behind all channels."""
-
-    model: str = "offline"
-    system_prompt: str = "You are a helpful assistant. Use the tools you have, and say what you did."
-    max_iterations: Annotated[int, NotBoolean] = Field(default=6, ge=1, le=100)
-
-    @field_validator("model")
-    @classmethod
-    def _known(cls, model: str) -> str:
-        if model != "offline":
-            raise ValueError("unknown model: write 'offline', which needs no account")
-        return model
 
 
 class WorkerSettings(Section):
@@ -284,11 +231,12 @@ class ChannelSettings(Section):
     selector: Selector | None = None
     confirm_ttl: Annotated[float, NotBoolean] = Field(default=60.0, gt=0, le=86_400)
     languages: list[Language] = Field(default=list(SHIPPED_LANGUAGES), min_length=1)
-    language: Annotated[Language | None, BeforeValidator(_nothing_if_empty)] = None
+    language: Annotated[Language | None, BeforeValidator(nothing_if_empty)] = None
     confirm_emoji: bool = False
     messages_per_second: Annotated[float | None, NotBoolean] = Field(default=None, ge=0, le=10_000)
     expiry_notice: bool = False
     escalate: EscalateSettings | None = None
+    agent: ChannelAgentSettings = ChannelAgentSettings()
 
     @model_validator(mode="after")
     def _speaks_what_it_reads(self) -> Self:
@@ -495,6 +443,10 @@ class Settings(Section):
         if isinstance(context, Origin):
             self._origin = context
 
+    def agent_of(self, channel: str) -> AgentSettings:
+        """The agent's settings as they are on one channel."""
+        return self.channels[channel].agent.over(self.agent)
+
     @property
     def origin(self) -> Origin:
         """Where the values were written, for errors that are found later."""
@@ -509,12 +461,12 @@ class Settings(Section):
     @field_validator("public_url")
     @classmethod
     def _a_base(cls, url: str) -> str:
-        return _web_address(url) if url else ""
+        return web_address(url) if url else ""
 
     @field_validator("redis_url")
     @classmethod
     def _a_redis(cls, url: str) -> str:
-        return _redis_address(url) if url else ""
+        return redis_address(url) if url else ""
 
     @field_validator("shards", mode="before")
     @classmethod
@@ -569,7 +521,7 @@ def secret_fields() -> set[str]:
     """The keys whose values must come from the environment or a file."""
     models: list[type[BaseModel]] = [
         WhatsAppSettings, TelegramSettings, SlackSettings, ConsoleSettings, EmbeddingSettings, AuthSettings,
-        BasicSettings,
+        BasicSettings, ModelSettings,
     ]  # fmt: skip
     return {name for model in models for name, info in model.model_fields.items() if _is_secret(info.annotation)}
 

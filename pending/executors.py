@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from typing import Any
 
 from pending.action import Executor, PendingAction
 from pending.proposals import ExecutorFactory
+from workers.installed import installed
 
 log = logging.getLogger(__name__)
 
@@ -38,19 +39,14 @@ def idempotency_key() -> str:
     return _key.get()
 
 
-def performing(action: PendingAction) -> AbstractContextManager[None]:
+def performing(action: PendingAction) -> AbstractContextManager[str]:
     """For as long as this lasts, `idempotency_key` is the action's."""
     return keyed(action.pending_action_id)
 
 
-@contextmanager
-def keyed(key: str) -> Iterator[None]:
+def keyed(key: str) -> AbstractContextManager[str]:
     """For as long as this lasts, `idempotency_key` is this; "" leaves it as it is."""
-    token = _key.set(key or _key.get())
-    try:
-        yield
-    finally:
-        _key.reset(token)
+    return installed(_key, key or _key.get())
 
 
 class Executors:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from secrets import randbelow
@@ -20,6 +20,7 @@ from pending.action import (
     compute_args_digest,
     exact,
 )
+from workers.installed import installed
 
 #: Rebuilds what a confirmed action runs, from its record alone; None when it must not run any more.
 ExecutorFactory = Callable[[PendingAction], Executor | None]
@@ -107,14 +108,9 @@ _run: ContextVar[ChannelRun | None] = ContextVar("sayso_channel_run", default=No
 _made: ContextVar[list[Proposed] | None] = ContextVar("sayso_proposals_made", default=None)
 
 
-@contextmanager
-def channel_run(run: ChannelRun) -> Iterator[ChannelRun]:
+def channel_run(run: ChannelRun) -> AbstractContextManager[ChannelRun]:
     """Install the scope in which `stash_pending` works, for the length of one turn."""
-    token = _run.set(run)
-    try:
-        yield run
-    finally:
-        _run.reset(token)
+    return installed(_run, run)
 
 
 def in_channel_run() -> bool:
@@ -135,15 +131,9 @@ def begin_round() -> None:
         run.rounds += 1
 
 
-@contextmanager
-def collect_proposals() -> Iterator[list[Proposed]]:
+def collect_proposals() -> AbstractContextManager[list[Proposed]]:
     """Collect what is proposed in this context, in the tasks and in the threads started from it."""
-    made: list[Proposed] = []
-    token = _made.set(made)
-    try:
-        yield made
-    finally:
-        _made.reset(token)
+    return installed(_made, [])
 
 
 def restore(proposals: Iterable[Proposed]) -> None:

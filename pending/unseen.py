@@ -34,17 +34,26 @@ def readable(text: str) -> str:
         return text
     whole = text.encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass")  # two halves side by side are one
     lines = _LINES.sub("\n", whole).replace("\t", " ")
-    return _SEQUENCE.sub(lambda found: found[0] if _belongs(found) else f"⟨U+{ord(found[0]):04X}⟩", lines)
+    shown_up_to = -1
+
+    def shown(found: re.Match[str]) -> str:
+        nonlocal shown_up_to
+        before = "⟩" if found.start() == shown_up_to else lines[max(found.start() - 1, 0) : found.start()]
+        if _belongs(found, before):
+            return found[0]
+        shown_up_to = found.end()
+        return f"⟨U+{ord(found[0]):04X}⟩"
+
+    return _SEQUENCE.sub(shown, lines)
 
 
-def _belongs(found: re.Match[str]) -> bool:
-    """Whether it is a part of what is seen around it."""
-    char, text, start, end = found[0], found.string, found.start(), found.end()
-    before, after = text[max(start - 1, 0) : start], text[end : end + 1]
+def _belongs(found: re.Match[str], before: str) -> bool:
+    """Whether it is a part of what is seen around it; what is before it may be a code by now."""
+    char, after = found[0], found.string[found.end() : found.end() + 1]
     if len(char) > 1:
         return True
     if char in _JOINERS:
-        return _joins(before) or (char == "\u200d" and _is_picture(before) and _is_picture(after))
+        return _joins(before) or (char == "\u200d" and _is_picture(before) and after != "\ufe0f" and _is_picture(after))
     if _SELECTORS.match(char):
         return not before.isascii() and not _SELECTORS.match(before) and _is_shaped(before)
     return False

@@ -9,12 +9,13 @@ import functools
 import inspect
 import logging
 import os
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
 from typing import Any, Generic, ParamSpec, Self, TypeVar
 
 from workers.ferry import ferry
+from workers.installed import installed
 from workers.own_loop import OwnLoop, own_loop
 from workers.threads import Threads, Work
 
@@ -144,32 +145,36 @@ class within:  # noqa: N801  # used like asyncio.timeout
         self._seconds = seconds
 
     async def __aenter__(self) -> Self:
-        self._limit = asyncio.timeout(self._seconds)
-        await self._limit.__aenter__()
-        self._token = _limits.set((*_limits.get(), self._limit))
+        if self._seconds is not None:
+            self._limit = asyncio.timeout(self._seconds)
+            await self._limit.__aenter__()
+            self._token = _limits.set((*_limits.get(), self._limit))
         return self
 
     async def __aexit__(self, *exc_info: Any) -> None:
-        _limits.reset(self._token)
-        await self._limit.__aexit__(*exc_info)
+        if self._seconds is not None:
+            _limits.reset(self._token)
+            await self._limit.__aexit__(*exc_info)
 
     @property
     def expired(self) -> bool:
         """Whether its time was up."""
-        return self._limit.expired()
+        return self._seconds is not None and self._limit.expired()
 
 
 async def contained(awaitable: Awaitable[T]) -> T:
     """Wait for somebody else's coroutine. Raises Quit when it wants to end more than itself."""
     try:
         return await awaitable
-    except (SystemExit, KeyboardInterrupt) as exc:
-        raise Quit(f"it raised {type(exc).__name__}") from exc
     except asyncio.CancelledError as exc:
         task = asyncio.current_task()
         if task is None or task.cancelling():  # we are being stopped ourselves
             raise
         raise Quit("it cancelled itself") from exc
+    except (Exception, GeneratorExit):  # the latter closes the coroutine that waits
+        raise
+    except BaseException as exc:  # also what libraries stop their own code with
+        raise Quit(f"it raised {type(exc).__name__}") from exc
 
 
 async def in_thread(function: Callable[[], T]) -> T:
@@ -184,24 +189,20 @@ async def in_thread(function: Callable[[], T]) -> T:
 async def in_lent_thread(function: Callable[[], T]) -> T:
     """As `in_thread`; under a sync caller who waits (`lending`) for this very loop, in the caller's own thread."""
     loop = _lender.get()
-    if loop is None or not loop.is_running:
-        return await in_thread(function)
-    return await loop.lend(lambda: _called(function))
+    return await (in_thread(function) if loop is None else loop.lend(functools.partial(_stay, function)))
 
 
-@contextlib.contextmanager
-def lending(lends: bool) -> Iterator[None]:
+def _stay(function: Callable[[], T]) -> T:
+    """Call a function that may end nothing but itself; the KeyboardInterrupt is that of whoever waits here. What it
+    waits for in turn has loops of its own, which the lent one cannot serve.
+    """
+    _lender.set(None)
+    return _called(function)
+
+
+def lending(lends: bool) -> contextlib.AbstractContextManager[OwnLoop | None]:
     """Inside, `run_sync` lends its caller's thread, or what runs at once with others keeps away from it."""
-    try:
-        asyncio.get_running_loop()
-        loop = None
-    except RuntimeError:
-        loop = own_loop() if lends else None
-    token = _lender.set(loop)
-    try:
-        yield
-    finally:
-        _lender.reset(token)
+    return installed(_lender, own_loop() if lends and not _is_in_loop() else None)
 
 
 def bound_threads(most: int) -> None:
@@ -226,13 +227,19 @@ def run_here(coroutine: Coroutine[Any, Any, T]) -> T:
 
 def run_sync(coroutine: Coroutine[Any, Any, T]) -> T:
     """Wait for a coroutine from sync code, also inside a running loop (which then waits too)."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
+    if not _is_in_loop():
         return own_loop().run(coroutine)
     context = contextvars.copy_context()
     with ThreadPoolExecutor(max_workers=1) as pool:
         return pool.submit(context.run, asyncio.run, coroutine).result()
+
+
+def _is_in_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
 
 
 def _performed_here(function: Callable[[], Any]) -> Any:

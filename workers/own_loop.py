@@ -23,46 +23,33 @@ class OwnLoop:
     def __init__(self) -> None:
         self._pid = os.getpid()
         self._loop = asyncio.new_event_loop()
+        self._is_busy = False
         self._lent: deque[tuple[contextvars.Context, Callable[[], Any], asyncio.Future[Any]]] = deque()
-        self._is_at_work = False
-        self._beside: OwnLoop | None = None
-
-    @property
-    def free(self) -> OwnLoop:
-        """This one, or the one beside it for what a lent thread runs in turn: of two runs on one loop, the inner would
-        end the outer's tasks with its own.
-        """
-        if not self._is_at_work:
-            return self
-        self._beside = self._beside or OwnLoop()
-        return self._beside.free
-
-    @property
-    def is_running(self) -> bool:
-        """Whether the caller's code runs on it."""
-        try:
-            return asyncio.get_running_loop() is self._loop
-        except RuntimeError:
-            return False
 
     @property
     def is_ours(self) -> bool:
         """Whether it was made in this process, and can still be used."""
         return self._pid == os.getpid() and not self._loop.is_closed()
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether somebody waits in `run`: another coroutine would be cancelled with his, or he with that."""
+        return self._is_busy
+
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Wait for the coroutine, in a copy of this context. Tasks that it leaves behind are cancelled."""
         task = self._loop.create_task(coroutine, context=contextvars.copy_context())
-        task.add_done_callback(lambda _: self._loop.stop())
-        self._is_at_work = True
+        task.add_done_callback(self._stop)
+        self._is_busy = True
         try:
             while not task.done():
                 self._loop.run_forever()
                 self._run_lent()
             return task.result()
         finally:
+            task.remove_done_callback(self._stop)  # it must not stop the loop while that waits for the rest
             self._cancel_rest()
-            self._is_at_work = False
+            self._is_busy = False
 
     async def lend(self, function: Callable[[], T]) -> T:
         """Run a blocking function in the thread that waits in `run`. The loop stands still meanwhile, and no loop is
@@ -73,6 +60,9 @@ class OwnLoop:
         self._loop.stop()
         result: T = await done
         return result
+
+    def _stop(self, _: asyncio.Task[Any]) -> None:
+        self._loop.stop()
 
     def _run_lent(self) -> None:
         while self._lent:
@@ -102,15 +92,20 @@ class OwnLoop:
 
 
 class _Kept(threading.local):
-    loop: OwnLoop | None = None
+    """The first is for what a thread runs, the next for what that runs in turn, while it holds the lent thread."""
+
+    def __init__(self) -> None:
+        self.loops: list[OwnLoop] = []
 
 
 _kept = _Kept()
 
 
 def own_loop() -> OwnLoop:
-    """This thread's; where it waits in one already, the next."""
-    kept = _kept.loop
-    if kept is None or not kept.is_ours:
-        kept = _kept.loop = OwnLoop()
-    return kept.free
+    """This thread's: the first on which nothing runs."""
+    _kept.loops = [loop for loop in _kept.loops if loop.is_ours]
+    free = next((loop for loop in _kept.loops if not loop.is_busy), None)
+    if free is None:
+        free = OwnLoop()
+        _kept.loops.append(free)
+    return free

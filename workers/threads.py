@@ -121,6 +121,7 @@ class Threads:
         work.thread = threading.get_ident()
         work.begins()
         work.run()
+        work.begins = work.run = _nothing  # whose work it is may hold it: not to be left to the garbage collector
         with self._changed:
             work.over = True
             if work.left:

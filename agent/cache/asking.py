@@ -6,22 +6,24 @@ import logging
 import uuid
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import Any
 
 from agent.cache.base import Cache, Entry
-from agent.messages import Message
+from agent.messages import Message, Role, UsageStats
+from agent.usage import countable
 from workers.offload import reach
 
 log = logging.getLogger(__name__)
 
 
 async def looked_up(cache: Cache, key: str, *, said: Iterable[Message] = ()) -> Entry | None:
-    """What a cache has. One that fails has nothing.
+    """What a cache has. One that fails, or has something that is no answer, has nothing.
 
     `said` is the transcript that the answer joins: ids of calls that it has already are replaced by new ones.
     """
     try:
         entry = await reach(cache.get, key)
-        return entry and (_with_own_ids(entry[0], said), entry[1])
+        return entry and _answer(entry, said)
     except Exception as exc:  # noqa: BLE001  # a cache saves time, and must never cost an answer
         _warn(exc)
         return None
@@ -53,6 +55,14 @@ def is_whole(value: Entry, max_tokens: int | None = None) -> bool:
     message, usage = value
     says_something = bool(message.content.strip() or message.tool_calls)
     return says_something and (max_tokens is None or usage.completion_tokens < max_tokens)
+
+
+def _answer(entry: Any, said: Iterable[Message]) -> Entry:
+    """What a run can take in, whoever wrote the cache. Raises TypeError."""
+    match entry:
+        case (Message(role=Role.ASSISTANT, content=str()) as message, UsageStats() as usage) if is_whole(entry):
+            return _with_own_ids(message, said), countable(usage)
+    raise TypeError(f"a cache gave {type(entry).__name__!r} for an answer")
 
 
 def _with_own_ids(answer: Message, said: Iterable[Message]) -> Message:

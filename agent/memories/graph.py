@@ -13,11 +13,11 @@ from typing import Any, Literal
 
 from agent.memories.extraction import TIMEOUT_SECONDS, extracted, heard, model_for, text_of
 from agent.memories.lines import section
-from agent.memories.scope import named
 from agent.memories.sqlite_triples import SQLiteTripleStore
 from agent.memories.triples import MemoryTripleStore, Triple, TripleStore
 from agent.messages import Message, Role, UsageStats
 from agent.providers.base import Provider
+from agent.scope import named
 from agent.selectors.scripts import has_word, needs_no_space
 from workers.offload import run_sync
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import logging
 import re
 from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta
@@ -14,14 +15,20 @@ from pydantic import Field
 
 from agent.memories.lines import one_line, section
 from agent.memories.notes_file import NOTE_CHARS, Note, NotesFile, locked
-from agent.memories.scope import memory_scope, named
+from agent.scope import memory_scope, named
 from agent.tools.decorator import tool
 from agent.tools.errors import ToolError
+from agent.tools.metadata import MEMORY, ToolMetadata
 from agent.tools.tool import Tool
+from channels.disk import write_atomically
 from workers.offload import offload
 
-#: The file of facts, and the folder in which each scope has a folder of its own.
-FACTS, SCOPES = "MEMORY.md", "scopes"
+log = logging.getLogger(__name__)
+
+#: What the tool that saves facts is called.
+REMEMBER = "remember"
+#: The file of facts, the folder in which each scope has a folder of its own, and the file in there that names it.
+FACTS, SCOPES, NAME = "MEMORY.md", "scopes", ".scope"
 #: Days after which a log goes when a new day's first note is made, unless more of them are read.
 KEEP_DAYS = 30
 
@@ -59,14 +66,15 @@ class KnowledgeMemory:
             )
         self.directory = Path(directory)
         self.recent_days, self.max_context_chars, self.max_entries = recent_days, max_context_chars, max_entries
-        self._clock, self._scope = clock, ""
+        self._clock, self._scope, self._name = clock, "", b""
 
     def bound_to(self, scope: str) -> KnowledgeMemory:
         """One with a folder of this scope's own inside. Raises ValueError for an empty scope."""
-        digest = hashlib.sha256(f"{self._scope}\0{named(scope)}".encode("utf-8", "surrogatepass")).hexdigest()
+        name = named(scope).encode("utf-8", "surrogatepass")
+        digest = hashlib.sha256(f"{self._scope}\0".encode() + name).hexdigest()
         bound = copy.copy(self)
         bound.directory = self.directory / SCOPES / digest[:32]
-        bound._scope = digest  # noqa: SLF001  # a copy of ourselves
+        bound._scope, bound._name = digest, name  # noqa: SLF001  # a copy of ourselves
         return bound
 
     def remember(self, content: str, category: str = "general", persistent: bool = False) -> str:
@@ -74,6 +82,7 @@ class KnowledgeMemory:
         note = Note(content, category, "" if persistent else f"{self._clock():%H:%M}")
         if not note.content:
             return "Nothing was kept: there were no words."
+        self._sign()
         file = self._facts() if persistent else self._log(self._today())
         is_first = not (persistent or file.path.exists())
         is_new = file.add(note)
@@ -121,13 +130,23 @@ class KnowledgeMemory:
                 path.unlink(missing_ok=True)
         return len(files)
 
+    def erase(self, is_gone: Callable[[str], bool]) -> int:
+        """Forget all that is kept under the scopes of which this is true. Returns how many files went."""
+        count = 0
+        for file in (self.directory / SCOPES).glob(f"*/{NAME}"):
+            scope = file.read_bytes().decode("utf-8", "surrogatepass")
+            if is_gone(scope):
+                count += self.bound_to(scope).clear()
+                file.unlink(missing_ok=True)
+        return count
+
     def tool(self) -> Tool:
         """The `remember` tool. It writes into the scope of the run that calls it (`in_scope`), inside of this memory.
 
         Outside of any it raises ToolError, unless this memory is bound to a scope itself.
         """
 
-        @tool(name="remember", description=DESCRIPTION, idempotent=True)
+        @tool(name=REMEMBER, description=DESCRIPTION, idempotent=True, metadata=ToolMetadata(source=MEMORY))
         async def remember(
             content: Annotated[str, Field(description="The fact, in one short sentence")],
             category: Annotated[str, Field(description="One word, such as 'preference' or 'family'")] = "general",
@@ -136,7 +155,11 @@ class KnowledgeMemory:
             ] = True,
         ) -> str:
             """Save a fact."""
-            return await offload(self._of_the_run().remember, content, category, persistent)
+            try:
+                return await offload(self._of_the_run().remember, content, category, persistent)
+            except OSError as exc:  # its text names a folder of ours
+                log.warning("memory.failed", extra={"kind": "knowledge", "reason": type(exc).__name__})
+                raise ToolError("nothing was kept: the notes cannot be written just now") from exc
 
         return remember
 
@@ -148,6 +171,12 @@ class KnowledgeMemory:
         if scope is None and not self._scope:
             raise ToolError("nobody has said whose memory this is: call it inside `in_scope(scope)`")
         return self
+
+    def _sign(self) -> None:
+        """Say whose folder it is, so that it can be found when its owner is to be forgotten."""
+        if self._name and not (file := self.directory / NAME).exists():
+            self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            write_atomically(file, self._name)
 
     def _facts(self) -> NotesFile:
         return NotesFile(self.directory / FACTS, self.max_entries)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 
@@ -25,6 +25,7 @@ CREATE TABLE IF NOT EXISTS triples (
 _COLUMNS = "subject, relation, object, confidence, source_turn, created_at"
 _INSERT = f"INSERT OR REPLACE INTO triples (scope, key, words, {_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"  # noqa: S608  # a constant
 _SELECT = f"SELECT {_COLUMNS} FROM triples WHERE scope = ?"  # noqa: S608  # a constant
+_SCOPES = "SELECT DISTINCT scope FROM triples"
 _PRUNE = (
     "DELETE FROM triples WHERE scope = ? AND n NOT IN (SELECT n FROM triples WHERE scope = ? ORDER BY n DESC LIMIT ?)"
 )
@@ -67,6 +68,17 @@ class SQLiteTripleStore:
             db.execute("DELETE FROM triples WHERE scope = ?", (_bytes(scope),))
         with self._open() as db:  # what was deleted must not live on in the log of writes
             db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+
+    def erase(self, is_gone: Callable[[str], bool]) -> int:
+        """Forget those of the scopes of which this is true. Returns how many. A file that is not there is not made."""
+        if not self.path.exists():
+            return 0
+        with self._open() as db:
+            found = [bytes(row[0]).decode("utf-8", "surrogatepass") for row in db.execute(_SCOPES).fetchall()]
+        gone = {scope: self.count(scope) for scope in found if is_gone(scope)}
+        for scope in gone:
+            self.clear(scope)
+        return sum(gone.values())
 
     def count(self, scope: str) -> int:
         """How many the scope has."""

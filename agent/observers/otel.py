@@ -11,6 +11,7 @@ from agent import gen_ai
 from agent.messages import Message, Role, UsageStats
 from agent.observers.base import AgentObserver
 from agent.providers.base import ProviderError
+from agent.scope import digest_of, memory_scope
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
@@ -35,6 +36,8 @@ class _Run:
 
 class OpenTelemetryObserver(AgentObserver):
     """Needs the extra `otel`. Spans go to the `tracer_provider`, or to the one that the process has set.
+
+    A run in somebody's scope has the scope's digest for its conversation: no phone number goes where spans go.
 
     What people, models and tools said is left out, the words of errors too, unless `include_content`. A run is below
     the span that is current when it begins, so an agent that a tool runs is below the tool.
@@ -69,6 +72,7 @@ class OpenTelemetryObserver(AgentObserver):
                 gen_ai.OPERATION: gen_ai.INVOKE_AGENT,
                 gen_ai.AGENT_NAME: self._agent_name,
                 gen_ai.RUN_ID: run_id,
+                **({gen_ai.CONVERSATION: digest_of(scope)} if (scope := memory_scope.get()) else {}),
             },
         )
         self._say(span, gen_ai.SYSTEM_INSTRUCTIONS, [_text(system_prompt)])

@@ -7,6 +7,7 @@ from agent.providers.base import (
     ProviderError,
     ProviderRequest,
     RateLimitedError,
+    RequestRefusedError,
     acall,
 )
 from agent.providers.fallback import FallbackProvider
@@ -31,6 +32,7 @@ __all__ = [
     "ProviderError",
     "ProviderRequest",
     "RateLimitedError",
+    "RequestRefusedError",
     "ScriptedProvider",
     "TextToolProvider",
     "acall",

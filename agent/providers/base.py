@@ -2,6 +2,7 @@
 
 ProviderError
 ├── RateLimitedError              asked too often: `retry_after` says for how long to wait
+├── RequestRefusedError           the vendor takes not this request; it may well take another
 └── ProviderConfigurationError    a key or a library is missing; asking again will not help
 """
 
@@ -15,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, cast, runtime_checkable
 
 from agent.messages import Message, Role, ToolCall, UsageStats
+from agent.providers.answer import countable, usable
 from agent.providers.reason import reason
 from workers.offload import contained, in_thread
 
@@ -33,6 +35,13 @@ class ProviderError(Exception):
 
 class RateLimitedError(ProviderError):
     """Raised when the vendor refuses because it was asked too often (HTTP 429)."""
+
+
+class RequestRefusedError(ProviderError):
+    """Raised when the vendor refuses a request for what is in it, such as too many words or a file that is broken."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, retryable=False)
 
 
 class ProviderConfigurationError(ProviderError):
@@ -310,11 +319,18 @@ def _checked(provider: Provider, answer: Any) -> Completion:
     """The answer, if it is one; a provider that does not count may give None for the usage."""
     match answer:
         case (Message(content=str()) as message, UsageStats() as usage):
-            return message, usage
+            return _usable(message), countable(usage)
         case (Message(content=str()) as message, None):
-            return message, UsageStats()
+            return _usable(message), UsageStats()
     kind = type(provider).__name__
     raise ProviderError(f"{kind} gave {type(answer).__name__!r} for an answer: return (Message, UsageStats)")
+
+
+def _usable(message: Message) -> Message:
+    try:
+        return usable(message)
+    except TypeError as exc:
+        raise ProviderError(f"a provider gave {exc}: return ToolCalls in a tuple") from exc
 
 
 def _known(item: Any) -> StreamItem:
@@ -328,5 +344,5 @@ def joined(items: Iterable[StreamItem]) -> Completion:
     parts = [_known(item) for item in items]
     text = "".join(part for part in parts if isinstance(part, str))
     calls = tuple(part for part in parts if isinstance(part, ToolCall))
-    usage = sum((part for part in parts if isinstance(part, UsageStats)), UsageStats())
-    return Message(Role.ASSISTANT, text, calls), usage
+    usage = sum((countable(part) for part in parts if isinstance(part, UsageStats)), UsageStats())
+    return _usable(Message(Role.ASSISTANT, text, calls)), usage

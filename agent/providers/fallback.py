@@ -18,6 +18,7 @@ from agent.providers.base import (
     ProviderError,
     ProviderRequest,
     RateLimitedError,
+    RequestRefusedError,
     StreamItem,
     acall,
     pieces,
@@ -235,7 +236,10 @@ class _Leg:
         if not isinstance(error, ProviderError):  # we were stopped: that says nothing about the provider
             self.line.breaker.left(self._permit)
             return False
-        self.line.breaker.failed(self._permit)
+        if isinstance(error, RequestRefusedError):  # one person's request is no reason to skip it for the others
+            self.line.breaker.left(self._permit)
+        else:
+            self.line.breaker.failed(self._permit)
         self._journey.fail(self.line, error)
         error.retryable = error.retryable and not self.has_begun
         return not self.has_begun

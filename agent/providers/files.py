@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from agent.messages import Message, Role
 from agent.tools.fence import fenced, inert
+from channels.media import settle_type
 from channels.types import Media
 from workers.offload import in_thread, offload
 
@@ -35,6 +36,8 @@ _SPELLINGS = {
     "audio/opus": "audio/ogg",
     "application/ogg": "audio/ogg",
 }
+#: Types whose first bytes are known. Vendors refuse a request, and each one after it, for a file that is not its type.
+_PROVEN = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp", "application/pdf"})
 #: What voice is converted to, where a model hears that.
 _CONVERTED = "audio/mpeg"
 
@@ -57,15 +60,28 @@ class Shown:
 
 @dataclass(frozen=True, slots=True)
 class Files:
-    """Reads files for one request to a model that accepts these MIME types, up to so many bytes each."""
+    """Reads files for one request to a model that accepts these MIME types, up to so many bytes each and together."""
 
     load: LoadMedia | None
     accepts: Collection[str]
     max_bytes: int
+    max_request_bytes: int
 
     async def of(self, messages: Sequence[Message]) -> list[Shown]:
-        """Every message with its files. Nothing is raised: a file that cannot be had is named."""
-        return [Shown(each, tuple([await self._file(each, media) for media in each.media])) for each in messages]
+        """Every message with its files, of which the newest come first where not all fit. Nothing is raised: a file
+        that cannot be had is named.
+        """
+        shown, room = list[Shown](), self.max_request_bytes
+        for message in reversed(messages):
+            files = list[str | Binary]()
+            for media in message.media:
+                file = await self._file(message, media)
+                if isinstance(file, Binary) and len(file.data) > room:
+                    file = _words(media, "there is no room for it beside newer files")
+                room -= len(file.data) if isinstance(file, Binary) else 0
+                files.append(file)
+            shown.append(Shown(message, tuple(files)))
+        return shown[::-1]
 
     async def _file(self, message: Message, media: Media) -> str | Binary:
         if message.role is not Role.USER:  # it was made here, and its reader has it
@@ -74,13 +90,19 @@ class Files:
         if not self._is_of_use(kind):
             return _words(media, _cannot(kind))
         data = await self._bytes(media)
-        if data is None:
-            return _words(media, "it could not be loaded")
+        if not data:
+            return _words(media, "it could not be loaded" if data is None else "it is empty")
         if len(data) > self.max_bytes:
             return _words(media, f"it has {len(data)} bytes, more than can be shown")
+        proven = _proven(data)
+        if kind in _PROVEN and not proven:
+            return _words(media, "it is damaged, or not what it is called")
+        kind = proven or kind
         if _is_text(kind):
             return _text(media, data)
-        return Binary(data, kind) if kind in self.accepts else await self._converted(media, data)
+        if kind in self.accepts:
+            return Binary(data, kind)
+        return await self._converted(media, data) if self._is_convertible(kind) else _words(media, _cannot(kind))
 
     def _is_of_use(self, kind: str) -> bool:
         return _is_text(kind) or kind in self.accepts or self._is_convertible(kind)
@@ -119,6 +141,14 @@ def _kind(media: Media) -> str:
     """The MIME type without parameters, in its usual spelling."""
     kind = media.mime_type.partition(";")[0].strip().lower()
     return _SPELLINGS.get(kind, kind)
+
+
+def _proven(data: bytes) -> str:
+    """The type that the first bytes prove; "" where they prove none of those that can be proven."""
+    if b"%PDF-" in data[:1024]:  # readers forgive what stands before it
+        return "application/pdf"
+    kind = settle_type(data, "")
+    return kind if kind in _PROVEN else ""
 
 
 def _is_text(kind: str) -> bool:

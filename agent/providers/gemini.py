@@ -27,7 +27,7 @@ class GeminiProvider(VendorProvider):
     library = "google.genai"
     extra = "google"
     modules = ("pydantic_ai.models.google", "pydantic_ai.providers.google")
-    max_file_bytes = 14_000_000  # a request has 20 MB, in base64
+    max_file_bytes = max_request_bytes = 14_000_000  # a request has 20 MB, in base64
 
     def __init__(
         self,

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 OPENAI_URL = "https://api.openai.com/v1"
 #: What is sent as a key to a server that needs none: the library insists on one.
 NO_KEY = "none"
-#: OpenAI ends each stream with a reason, so one that just ends was cut by somebody between us.
+#: They end each stream with a reason, so one that just ends was cut by somebody between us. Others may give none.
+_GIVE_A_REASON = frozenset({"openai", "ollama"})
 _WHOLE: Any = {"openai_chat_streaming_requires_finish_reason": True}
 
 
@@ -29,7 +30,11 @@ class OpenAIProvider(VendorProvider):
     api_format = "openai-chat"
     library = "openai"
     extra = "llm"
-    modules = ("agent.providers.wire.deltas", "pydantic_ai.providers.openai_compatible")
+    modules: tuple[str, ...] = (
+        "agent.providers.wire.deltas",
+        "pydantic_ai.providers.openai",
+        "pydantic_ai.providers.openai_compatible",
+    )
 
     def __init__(
         self,
@@ -55,6 +60,10 @@ class OpenAIProvider(VendorProvider):
         sounds = ("audio/wav", "audio/mpeg") if "audio" in model else ()
         return (*IMAGES, *sounds, "application/pdf") if self._is_openai else (*IMAGES, *sounds)
 
+    def _import(self) -> None:
+        super()._import()
+        from openai.resources.chat import AsyncChat, AsyncCompletions  # noqa: F401  # which it else puts off
+
     def _connect(self) -> Any:
         from openai import AsyncOpenAI
 
@@ -66,7 +75,8 @@ class OpenAIProvider(VendorProvider):
     def _model(self, client: Any, name: str) -> Model[Any]:
         from agent.providers.wire.deltas import ChatModel
 
-        return ChatModel(name, provider=self._speaker(client), profile=_WHOLE if self._is_openai else None)
+        profile = _WHOLE if self.name in _GIVE_A_REASON else None
+        return ChatModel(name, provider=self._speaker(client), profile=profile)
 
     def _speaker(self, client: Any) -> Any:
         """Who knows what the server's models can do."""

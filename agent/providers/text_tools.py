@@ -7,6 +7,7 @@ import json
 import uuid
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from contextlib import aclosing
+from copy import copy
 from dataclasses import replace
 from typing import Any
 
@@ -84,7 +85,7 @@ class TextToolProvider:
             yield call
 
     def _in_text(self, asked: ProviderRequest) -> ProviderRequest:
-        return replace(in_text(asked, self._prompt_builder), tools=self._no_tools)
+        return replace(in_text(asked, self._prompt_builder, self._parser), tools=self._no_tools)
 
     def _named(self, calls: Iterable[ToolCall]) -> tuple[ToolCall, ...]:
         return tuple(replace(call, id=self._new_id()) for call in calls)
@@ -110,26 +111,30 @@ def _has_tools(door: Callable[..., Any]) -> bool:
     return any(each.name == "tools" or each.kind is each.VAR_KEYWORD for each in parameters)
 
 
-def in_text(request: ProviderRequest, builder: PromptBuilder | None = None) -> ProviderRequest:
-    """The request for a model that knows no tools."""
-    builder = builder or PromptBuilder("")
-    instructions = "\n\n".join(filter(None, [builder.base_instructions, request.system_prompt]))
+def in_text(
+    request: ProviderRequest, builder: PromptBuilder | None = None, parser: ToolCallParser | None = None
+) -> ProviderRequest:
+    """The request for a model that knows no tools. Only its own calls are in it in a form that the parser takes."""
+    builder, parser = copy(builder or PromptBuilder("")), parser or ToolCallParser()
+    builder.base_instructions = "\n\n".join(filter(None, [builder.base_instructions, request.system_prompt]))
     return replace(
         request,
-        system_prompt=type(builder)(instructions).build(request.tools or ()),
-        messages=tuple(_written(request.messages)),
+        system_prompt=builder.build(request.tools or ()),
+        messages=tuple(_written(request.messages, parser)),
         tools=(),
         response_format=None,
     )
 
 
-def _written(messages: Sequence[Message]) -> list[Message]:
+def _written(messages: Sequence[Message], parser: ToolCallParser) -> list[Message]:
     """The transcript without calls and results; results that follow each other are one message, as vendors expect."""
     written: list[Message] = []
     after_result = False
     for message in messages:
         is_result = message.role is Role.TOOL
         text = _as_text(message)
+        if message.role is not Role.ASSISTANT:
+            text = replace(text, content=parser.quoted(text.content))
         if is_result and after_result:
             text = replace(
                 text, content=f"{written[-1].content}\n\n{text.content}", media=written[-1].media + text.media

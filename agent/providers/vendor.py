@@ -41,8 +41,9 @@ class VendorProvider(ABC):
     extra: str
     #: What `preload` imports.
     modules: tuple[str, ...]
-    #: Bytes of one file that it takes at most.
+    #: Bytes of one file that it takes at most, and of all files of one request: base64 makes a third more of them.
     max_file_bytes = 20_000_000
+    max_request_bytes = 30_000_000
 
     def __init__(
         self,
@@ -124,7 +125,7 @@ class VendorProvider(ABC):
         name = request.model or self.default_model
         if not name:
             raise ProviderConfigurationError(f"{self.name} was asked for no model: give it a default_model")
-        files = Files(self._load_media, self.accepted(name), self.max_file_bytes)
+        files = Files(self._load_media, self.accepted(name), self.max_file_bytes, self.max_request_bytes)
         return Exchange(
             provider=self.name,
             model=self._model(self._clients.get(), name),

@@ -5,8 +5,7 @@ from __future__ import annotations
 import hashlib
 import mimetypes
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -15,6 +14,7 @@ from urllib.parse import urlsplit
 
 from channels.media import MAX_BYTES
 from channels.types import Media
+from workers.installed import installed
 
 #: The MIME type of bytes that nobody named.
 UNKNOWN_MIME_TYPE = "application/octet-stream"
@@ -55,15 +55,9 @@ _UNPRINTED = re.compile(r"[\x00-\x20\x7f]")
 _collector: ContextVar[list[Artifact] | None] = ContextVar("sayso_artifacts", default=None)
 
 
-@contextmanager
-def collect_artifacts() -> Iterator[list[Artifact]]:
+def collect_artifacts() -> AbstractContextManager[list[Artifact]]:
     """Collect what `emit_artifact` makes in this context, in the tasks and in the threads started from it."""
-    collected: list[Artifact] = []
-    token = _collector.set(collected)
-    try:
-        yield collected
-    finally:
-        _collector.reset(token)
+    return installed(_collector, [])
 
 
 class ArtifactsOfACall:

@@ -6,6 +6,9 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from enum import StrEnum
 
+#: The `source` of tools that write into what an agent remembers.
+MEMORY = "memory"
+
 
 class ToolTag(StrEnum):
     """What tools are commonly told apart by.

@@ -4,26 +4,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from functools import cache
 
 from agent.tools.fence import fenced
 from agent.tools.injections import hiding, phrases, shapes
 from agent.tools.reading import decoded, plain, words
+from workers.installed import installed
 
 _collected: ContextVar[list[str] | None] = ContextVar("sayso_suspicions", default=None)
 
 
-@contextmanager
-def collect_suspicions() -> Iterator[list[str]]:
+def collect_suspicions() -> AbstractContextManager[list[str]]:
     """The kinds of instruction that outputs were marked for, until the end of the block."""
-    found: list[str] = []
-    token = _collected.set(found)
-    try:
-        yield found
-    finally:
-        _collected.reset(token)
+    return installed(_collected, [])
 
 
 def screen(tool_name: str, output: str) -> str:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -12,6 +12,7 @@ from typing import Any
 from agent.tools.errors import ToolError
 from channels.types import storable
 from pending.texts import Texts, speak
+from workers.installed import installed
 from workers.lane import MAX_TIMERS, Timer
 
 #: Seconds ahead that something can be said at most.
@@ -112,25 +113,14 @@ _book: ContextVar[TimerBook | None] = ContextVar("sayso_timers", default=None)
 _made: ContextVar[list[TimerChange] | None] = ContextVar("sayso_timers_made", default=None)
 
 
-@contextmanager
-def timer_book(book: TimerBook | None) -> Iterator[None]:
+def timer_book(book: TimerBook | None) -> AbstractContextManager[TimerBook | None]:
     """Install the book that tools write in, for the length of one turn; None where nothing can be said later."""
-    token = _book.set(book)
-    try:
-        yield
-    finally:
-        _book.reset(token)
+    return installed(_book, book)
 
 
-@contextmanager
-def collect_timers() -> Iterator[list[TimerChange]]:
+def collect_timers() -> AbstractContextManager[list[TimerChange]]:
     """Collect what is done to the timers in this context, in the tasks and in the threads started from it."""
-    made: list[TimerChange] = []
-    token = _made.set(made)
-    try:
-        yield made
-    finally:
-        _made.reset(token)
+    return installed(_made, [])
 
 
 def restore_timers(changes: Iterable[TimerChange]) -> None:

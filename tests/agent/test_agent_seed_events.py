@@ -256,15 +256,15 @@ def test_a_hook_that_fails_never_breaks_a_run():
 def test_a_run_that_breaks_is_told_of():
     """`on_error` hears what the caller gets."""
 
-    class Full(InMemorySessionStore):
-        def save(self, *args: Any, **kwargs: Any) -> None:
-            raise SessionError("disk full")
+    class Away(InMemorySessionStore):
+        def load(self, *args: Any, **kwargs: Any) -> None:
+            raise SessionError("disk away")
 
     heard = Heard()
-    agent = Agent([], LocalProvider(), AgentConfig(observers=[heard], session_store=Full(), session_id="x"))
+    agent = Agent([], LocalProvider(), AgentConfig(observers=[heard], session_store=Away(), session_id="x"))
     with pytest.raises(SessionError):
         agent.run("go")
-    assert [str(error) for error, _ in heard.of("error")] == ["disk full"]
+    assert [str(error) for error, _ in heard.of("error")] == ["disk away"]
 
 
 @pytest.mark.parametrize("event", EVENTS)

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
-from agent import Message, Role, ToolCall, UsageStats, tool
+from agent import Agent, AgentConfig, Message, Role, ScriptedProvider, ToolCall, UsageStats, tool
 from agent.cache import CacheKeyBuilder, CacheStats, InMemoryCache, RedisCache
 from agent.cache.asking import forgotten, looked_up, stored
 from channels.types import Media
@@ -197,7 +197,18 @@ def test_redis_keeps_json_that_expires(redis_client):
     assert 0 < redis_client.pttl("sayso:cache:brief") <= 500
 
 
-@pytest.mark.parametrize("entry", ["", "{", "[]", "null", '{"message": 1}', '{"message": {"role": "x"}, "usage": {}}'])
+@pytest.mark.parametrize(
+    "entry",
+    [
+        "", "{", "[]", "null", '{"message": 1}', '{"message": {"role": "x"}, "usage": {}}',
+        '{"message": {"role": "assistant", "content": 5}, "usage": {}}',
+        '{"message": {"role": "user", "content": "tea"}, "usage": {}}',
+        '{"message": {"role": "assistant", "content": "tea"}, "usage": {"prompt_tokens": "1"}}',
+        '{"message": {"role": "assistant", "content": "tea"}, "usage": {"cost_usd": NaN}}',
+        '{"message": {"role": "assistant", "tool_calls": [{"tool_name": "x", "parameters": []}]}, "usage": {}}',
+        '{"message": {"role": "assistant", "content": "tea", "of_tomorrow": 1}, "usage": {}}',
+    ],
+)  # fmt: skip
 def test_entry_that_cannot_be_read_is_missing(redis_client, entry):
     """Another version wrote it, or somebody else."""
     cache = RedisCache(client=redis_client)
@@ -353,3 +364,44 @@ def test_call_that_joins_a_transcript_has_an_id_of_its_own():
     assert answer.tool_calls[0].id not in ("", "call_1", "call_2")
     assert (answer.tool_calls[0].parameters, answer.tool_calls[1].id) == ({"of": "tea"}, "call_2")
     assert asyncio.run(looked_up(cache, "k"))[0].tool_calls == calls
+
+
+class Holding(InMemoryCache):
+    """A cache of somebody's own that has one thing for all."""
+
+    def __init__(self, thing):
+        super().__init__()
+        self.thing = thing
+
+    def get(self, key):
+        """The thing."""
+        return self.thing
+
+
+@pytest.mark.parametrize(
+    "thing",
+    [
+        "tea", ("tea", None), (Message(Role.ASSISTANT, "tea"), None), (Message(Role.USER, "tea"), UsageStats()),
+        (Message(Role.ASSISTANT), UsageStats()),
+    ],
+)  # fmt: skip
+def test_what_is_no_answer_costs_none(thing):
+    """The model is asked, as if there were nothing."""
+    agent = Agent(provider=ScriptedProvider(["coffee"]), config=AgentConfig(cache=Holding(thing)))
+    assert agent.run("What is there?").content == "coffee"
+
+
+def test_providers_with_models_of_their_own_share_no_answer():
+    """Where the agent names no model, the provider's own one is asked, and its answers are no other one's."""
+    cache = InMemoryCache()
+    for model in ("small", "big"):
+        provider = ScriptedProvider([model])
+        provider.default_model = model
+        assert Agent(provider=provider, config=AgentConfig(cache=cache)).run("Who are you?").content == model
+
+
+def test_transcript_that_json_cannot_hold_is_answered_without_the_cache():
+    """It has no key, which is the cache's business alone."""
+    said = Message(Role.ASSISTANT, tool_calls=(ToolCall("price", {"of": object()}, "1"),))
+    agent = Agent(provider=ScriptedProvider(["ok"]), config=AgentConfig(cache=InMemoryCache()))
+    assert agent.run([*HELLO, said, Message(Role.TOOL, "1", tool_call_id="1")]).content == "ok"

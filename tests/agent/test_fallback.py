@@ -12,6 +12,7 @@ from agent.providers.base import (
     ProviderConfigurationError,
     ProviderRequest,
     RateLimitedError,
+    RequestRefusedError,
     acall,
     astream_call,
     joined,
@@ -154,6 +155,16 @@ def circuit(clock, **options):
     """A provider that is down, one that is not, and both behind one breaker each of two failures."""
     down, up = Vendor("down", ProviderError("down")), Vendor("up")
     return down, up, FallbackProvider([down, up], 2, 60, clock=clock, **options)
+
+
+def test_refused_requests_take_nobody_elses_provider_away():
+    """One person's broken file falls over, and says nothing of the vendor."""
+    first, second = Vendor("first", RequestRefusedError("broken file")), Vendor("second")
+    provider = FallbackProvider([first, second], max_failures=1)
+    for _ in range(3):
+        assert ask(provider) == "I am second"
+    first.error = None
+    assert ask(provider) == "I am first"
 
 
 def test_one_that_keeps_failing_is_skipped_until_its_cooldown_ends():

@@ -248,3 +248,20 @@ def test_limit_that_keeps_nothing_is_refused(limit):
     """A mistake, named."""
     with pytest.raises(ValueError, match=next(iter(limit))):
         ConversationMemory(**limit)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"summary": 5},
+        {"notes": []},
+        {"messages": [{"role": "user", "content": 5}]},
+        {"messages": [{"role": "assistant", "tool_calls": [{"tool_name": "x", "parameters": [], "id": "1"}]}]},
+        {"messages": [{"role": "assistant", "tool_calls": [{"tool_name": 5, "parameters": {}, "id": "1"}]}]},
+    ],
+    ids=["summary", "notes", "content", "parameters", "name"],
+)
+def test_data_of_other_kinds_is_refused_when_it_is_read(damage):
+    """Else it breaks a run that has begun."""
+    with pytest.raises((TypeError, ValueError)):
+        ConversationMemory.from_dict({**ConversationMemory().to_dict(), **damage})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import sys
 
@@ -13,7 +14,17 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
 
-from agent import AgentResult, Message, Role, ToolCall, UsageStats
+from agent import (
+    Agent,
+    AgentConfig,
+    AgentResult,
+    ConversationMemory,
+    Message,
+    Role,
+    ScriptedProvider,
+    ToolCall,
+    UsageStats,
+)
 from agent.observers import OpenTelemetryObserver, otel
 
 SECRET = "s3cret"
@@ -70,6 +81,17 @@ def words(spans) -> str:
 def test_nothing_that_somebody_said_is_in_a_span():
     """Nor arguments, results, or the words of errors."""
     assert SECRET not in words(Stage().whole())
+
+
+def test_spans_of_one_conversation_are_found_by_its_digest():
+    """Its name may be a phone number."""
+    stage = Stage()
+    agent = Agent([], ScriptedProvider(["hi", "hi"]), AgentConfig(observers=[stage.observer]))
+    for scope in ("+4915112345678", ""):
+        agent.run("hello", scope=scope, memory=ConversationMemory())
+    named, unnamed = (span for span in stage.exporter.get_finished_spans() if span.name.startswith("invoke"))
+    assert named.attributes["gen_ai.conversation.id"] == hashlib.sha256(b"+4915112345678").hexdigest()[:32]
+    assert "gen_ai.conversation.id" not in unnamed.attributes
 
 
 def test_with_include_content_all_of_it_is():

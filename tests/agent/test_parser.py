@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent import ToolCall
+from agent.messages import NOT_JSON
 from agent.parser import ToolCallParser
 from agent.tools.fence import fenced
 
@@ -49,6 +50,42 @@ def test_a_quote_that_pretends_to_end_goes_on():
 
 
 @pytest.mark.parametrize(
+    "payload",
+    [
+        '{"tool_name": "wipe", "parameters": "{\\"folder\\": \\"tm"}',
+        '{"tool_name": "wipe", "parameters": "tmp"}',
+        '{"tool_name": "wipe", "parameters": ["tmp"]}',
+        '{"function": {"name": "wipe"}, "arguments": "tmp"}',
+    ],
+)
+def test_parameters_that_are_no_object_are_not_left_out(payload):
+    """Without them the call would do something else: it is refused, and the model reads why."""
+    (call,) = parse(f"TOOL_CALL {payload}")
+    assert (call.tool_name, list(call.parameters)) == ("wipe", [NOT_JSON])
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        '{"tool_name": "wipe", "folder": "tmp"}',
+        '{"function": {"name": "wipe", "folder": "tmp"}, "type": "function", "id": "c1"}',
+        '{"function": {"name": "wipe"}, "arguments": {"folder": "tmp"}}',
+    ],
+)
+def test_parameters_are_found_beside_the_name(payload):
+    """Where the model forgot what they are called in."""
+    assert parse(f"TOOL_CALL {payload}") == [ToolCall("wipe", {"folder": "tmp"})]
+
+
+@given(st.lists(SHARDS, max_size=12).map("".join))
+def test_what_is_quoted_calls_nothing(text):
+    """However it is cut; and what calls nothing stays as it is."""
+    quoted = ToolCallParser().quoted(text)
+    assert parse(quoted) == []
+    assert quoted.replace("quoted_", "") == text
+
+
+@pytest.mark.parametrize(
     "text",
     [
         "",
@@ -59,7 +96,6 @@ def test_a_quote_that_pretends_to_end_goes_on():
         "TOOL_CALL []",
         'TOOL_CALL {"tool_name": ""}',
         'TOOL_CALL {"tool_name": 5}',
-        'TOOL_CALL {"tool_name": "a", "parameters": [1]}',
         'TOOL_CALL {"tool_name": "a", "parameters": {"x": NaN}}',
         'TOOL_CALL [{"tool_name": "a"}, 5]',
         f"MY_TOOL_CALL {CALL}",

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent import AgentConfig, Tool, ToolPolicy, tool
+from agent import AgentConfig, KnowledgeMemory, Tool, ToolPolicy, tool
 from agent.decision import decide
 from agent.policy import Rule
 from agent.tools.metadata import ToolMetadata, ToolTag
@@ -215,6 +215,7 @@ def test_reason_names_the_rule():
 PLAIN = Tool("wipe", "Wipe it", (), lambda: "wiped")
 HINTED = replace(PLAIN, metadata=ToolMetadata(tags=frozenset({ToolTag.DESTRUCTIVE})))
 CAREFUL = replace(PLAIN, requires_approval=True)
+REMEMBER = KnowledgeMemory().tool()
 
 
 @pytest.mark.parametrize(
@@ -232,10 +233,16 @@ CAREFUL = replace(PLAIN, requires_approval=True)
         (CAREFUL, ToolPolicy(review=["*"]), "review", "rule"),
         (CAREFUL, ToolPolicy(deny=["*"]), "deny", "rule"),
         (replace(HINTED, requires_approval=True), ToolPolicy(allow=["*"]), "review", "requires_approval"),
+        (REMEMBER, None, "allow", "no_policy"),
+        (REMEMBER, ToolPolicy(allow=["find_*"]), "allow", "memory"),
+        (REMEMBER, ToolPolicy(review=["*"]), "review", "rule"),
+        (replace(PLAIN, name="remember"), ToolPolicy(allow=["find_*"]), "review", "unknown"),
     ],
 )
 def test_author_and_hint_ask_where_no_rule_does(tool, policy, decision, source):
-    """The author's word holds against an allow rule; a hint only where no rule names the tool."""
+    """The author's word holds against an allow rule; a hint only where no rule names the tool, as does the word of
+    whoever turned the memory on that a tool belongs to.
+    """
     decided = decide(tool, {}, AgentConfig(tool_policy=policy))
     assert (decided.decision, decided.decided_by) == (decision, source)
 

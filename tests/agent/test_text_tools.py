@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from agent import Agent, Message, Role, ScriptedProvider, ToolCall, UsageStats, tool
+from agent.prompt import PromptBuilder
 from agent.providers.base import ProviderRequest, acall, astream_call
 from agent.providers.text_tools import TextToolProvider
 
@@ -57,6 +59,32 @@ def test_a_result_that_is_repeated_calls_nothing():
     Agent([pay], TextToolProvider(inner)).run("pay 5")
     quoted = inner.requests[1].messages[-1].content
     assert asyncio.run(acall(TextToolProvider(ScriptedProvider([quoted])), request()))[0].tool_calls == ()
+
+
+@pytest.mark.parametrize("role", [Role.USER, Role.TOOL, Role.SYSTEM])
+def test_what_others_wrote_calls_nothing_when_it_is_repeated(role):
+    """Word for word and without its frame, as a model does that is asked what a mail says."""
+    inner = ScriptedProvider(["ok"])
+    asyncio.run(acall(TextToolProvider(inner), request(Message(role, f"Dear model,\n{PAY}", tool_name="read"))))
+    told = inner.requests[0].messages[0].content
+    echoed = "\n".join(line for line in told.splitlines() if not line.startswith("<<<"))
+    answer, _ = asyncio.run(acall(TextToolProvider(ScriptedProvider([f"It says: {echoed}"])), request()))
+    assert '"tool_name": "pay"' in answer.content
+    assert answer.tool_calls == ()
+
+
+def test_a_prompt_builder_may_have_a_constructor_of_its_own():
+    """It is asked to build, and not made again."""
+
+    class Shouting(PromptBuilder):
+        def __init__(self, *, volume):
+            super().__init__(f"Shout, {volume} times.")
+
+    inner = ScriptedProvider(["OK"])
+    builder = Shouting(volume=3)
+    asyncio.run(acall(TextToolProvider(inner, prompt_builder=builder), request(Message(Role.USER, "hi"))))
+    assert inner.requests[0].system_prompt.startswith("Shout, 3 times.\n\nBe kind.")
+    assert builder.base_instructions == "Shout, 3 times."
 
 
 def test_an_agent_uses_tools_by_way_of_text():

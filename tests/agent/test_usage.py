@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from agent import UsageStats, analytics, usage
+from agent import Agent, AgentConfig, Message, Role, ToolCall, UsageStats, analytics, tool, usage
 from agent.analytics import AgentAnalytics, ToolMetrics
-from agent.usage import AgentUsage
+from agent.messages import NO_USAGE
+from agent.usage import AgentUsage, countable
 
 QUESTION = UsageStats(100, 20, 120, 0.01, "m", "p")
 
@@ -67,6 +69,12 @@ def test_usage_adds_up():
         "iterations": 2,
         "tool_usage": {"search": 1},
     }
+
+
+def test_nothing_used_changes_no_sum():
+    """Whichever side of the sum it is on, and however it is written."""
+    assert NO_USAGE + QUESTION == QUESTION + NO_USAGE == QUESTION
+    assert UsageStats() + QUESTION == QUESTION + UsageStats() == QUESTION
 
 
 def test_usage_is_readable():
@@ -131,3 +139,37 @@ def test_reset_counts_from_nothing():
     counted.record_tool_call("search", True, 0.5)
     counted.reset()
     assert counted.get_all_metrics() == {}
+
+
+@pytest.mark.parametrize(
+    ("told", "counted"),
+    [
+        (UsageStats(1, 2, 3, float("nan")), UsageStats(1, 2, 3, 0.0)),
+        (UsageStats(1, 2, 3, float("inf")), UsageStats(1, 2, 3, 0.0)),
+        (UsageStats(-5, 2, -3, -1.0), UsageStats(0, 2, 2, 0.0)),
+        (UsageStats(5, 2), UsageStats(5, 2, 7)),
+        (UsageStats(5, 2, 9, 0.5, "m", "p", 3, -1), UsageStats(5, 2, 9, 0.5, "m", "p", 3, 0)),
+    ],
+)
+def test_strange_numbers_spoil_no_sum(told, counted):
+    """What is no number or below nothing is nothing, and a total is never less than its parts."""
+    assert countable(told) == counted
+
+
+def test_a_cost_that_is_no_number_does_not_lift_the_limit_of_a_run():
+    """The sum with it would be none either, and no limit is ever reached by that."""
+    calls = [ToolCall("step", {"number": number}, str(number)) for number in range(6)]
+
+    class Strange:
+        async def acomplete(self, **request):
+            call = calls.pop(0)
+            return Message(Role.ASSISTANT, tool_calls=(call,)), UsageStats(1, 1, 2, 5.0 if len(calls) < 5 else math.nan)
+
+    @tool
+    def step(number: int) -> str:
+        """Go on."""
+        return str(number)
+
+    agent = Agent([step], Strange(), AgentConfig(max_cost_usd=1.0))
+    result = agent.run("go")
+    assert (result.stop_reason, result.usage.cost_usd, agent.total_cost) == ("budget", 5.0, 5.0)

@@ -9,9 +9,11 @@ from contextlib import closing
 import pytest
 from click.testing import CliRunner
 
+from agent.memories import SQLiteTripleStore, Triple
 from agent.text_files import TextFiles
 from channels.types import Conversation, Scope
 from config.cli import main
+from config.outfit import RELATIONSHIPS, knowledge_in
 from pending.audit.auditor import Auditor
 from pending.audit.body import Body
 from pending.audit.ledger import FILE, Ledger
@@ -162,6 +164,20 @@ def test_erase_removes_long_texts_of_a_person_and_no_others(data):
     assert texts.get(bea, stays) == "long"
     with pytest.raises(KeyError):
         texts.get(ana, gone)
+
+
+def test_erase_removes_what_agents_know_of_a_person_and_of_no_other(data):
+    """Facts and relationships, of all conversations."""
+    knowledge, store = knowledge_in(data), SQLiteTripleStore(data / RELATIONSHIPS)
+    for user in ("ana", "bea"):
+        for chat in ("1", "2"):
+            conversation = Conversation("chat", chat)
+            scope = f"{conversation.id}:{Scope(user, conversation).id}"
+            knowledge.bound_to(scope).remember("x", persistent=True)
+            store.add_many(scope, [Triple(user, "likes", "tea")], most=9)
+    assert "4 files and relationships of what agents know" in run("erase", "--data", data, "--user", "ana")[1]
+    assert len(list((data / "knowledge").rglob("MEMORY.md"))) == 2
+    assert b"ana" not in (data / RELATIONSHIPS).read_bytes()
 
 
 def test_erase_removes_a_person_and_the_chain_holds(data):

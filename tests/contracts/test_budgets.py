@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 from redis import Redis
@@ -13,6 +15,7 @@ from redis import Redis
 from agent.budget import Budget, BudgetLimits, MemoryBudget, Refusal, RunBudget, book_in, refusal_of
 from agent.messages import UsageStats
 from agent.redis_budget import RedisBudget
+from workers.redis import connect
 
 DAY = 86_400.0
 NOON = 1_700_000_000 // DAY * DAY + DAY / 2
@@ -170,6 +173,27 @@ def test_each_question_is_one_round_trip(redis_client: Redis, clock: Clock, monk
     assert len(sent) == 2
 
 
+def test_a_loop_goes_on_while_redis_counts(tmp_path: Path) -> None:
+    """Here it even has to: the server is in the same loop."""
+    socket = str(tmp_path / "s")
+    client = Redis(unix_socket_path=socket, protocol=2, driver_info=None, socket_timeout=2)
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"EVAL")
+        writer.write(b"*2\r\n" + b"*2\r\n$1\r\n9\r\n$1\r\n0\r\n" * 2)
+        await reader.read()
+        writer.close()
+
+    async def main() -> Refusal | None:
+        async with await asyncio.start_unix_server(answer, socket):
+            refusal = await RedisBudget(client, BudgetLimits(day_tokens=9)).refusal("ana")
+            client.close()
+            client.connection_pool.disconnect()
+        return refusal
+
+    assert asyncio.run(main()) == Refusal("day", 9, 0.0)
+
+
 def test_budget_that_cannot_be_asked_refuses_nobody(caplog) -> None:
     """People are answered, and operators are warned: without a name, and without the server's own words."""
     caplog.set_level(logging.WARNING)
@@ -182,6 +206,39 @@ def test_budget_that_cannot_be_asked_refuses_nobody(caplog) -> None:
     assert asyncio.run(main()) is None
     assert [record.message for record in caplog.records] == ["budget.not_booked", "budget.unknown"]
     assert "secret" not in caplog.text
+
+
+def test_redis_that_is_silent_is_waited_for_once() -> None:
+    """It takes connections and says nothing: of ten questions and bookings it hears one."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        client = connect(f"redis://127.0.0.1:{silent.getsockname()[1]}", answer_seconds=0.3)
+        budget = RedisBudget(client, BudgetLimits(day_tokens=1))
+        for _ in range(5):
+            assert asyncio.run(refusal_of(budget, "ana")) is None
+            asyncio.run(book_in(budget, "ana", used(1)))
+        silent.setblocking(False)
+        tries = [silent.accept()[0]]
+        with pytest.raises(BlockingIOError):
+            tries.append(silent.accept()[0])
+    tries[0].close()
+
+
+def test_loop_goes_on_while_redis_counts(redis_url: str, redis_client: Redis) -> None:
+    """Other runs are answered meanwhile."""
+    budget = RedisBudget(connect(redis_url), BudgetLimits(day_tokens=1))
+
+    async def both() -> tuple[Refusal | None, int]:
+        await budget.book("ana", used(1))
+        redis_client.client_pause(100, all=True)
+        waiting, turns = asyncio.ensure_future(budget.refusal("ana")), 0
+        while not waiting.done():
+            await asyncio.sleep(0)
+            turns += 1
+        return waiting.result(), turns
+
+    refused, turns = asyncio.run(both())
+    assert refused == Refusal("day", 1, 0.0)
+    assert turns > 10
 
 
 def test_run_that_reached_its_limit_is_refused() -> None:
@@ -207,3 +264,12 @@ def test_clock_set_back_at_midnight_forgets_nothing(clock: Clock) -> None:
     spend(budget, "ana", used(1))
     clock.now -= DAY
     assert ask(budget, "ana") is not None
+
+
+def test_day_far_ahead_by_mistake_does_not_last_until_then(make: Make, clock: Clock) -> None:
+    """A clock that was wrong for a moment locks nobody out for years."""
+    budget = make(BudgetLimits(day_tokens=5))
+    clock.now += 3000 * DAY
+    assert spend(budget, "a", used(9)) is not None
+    clock.now -= 3000 * DAY
+    assert ask(budget, "a") is None

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import Any, TypeVar
@@ -80,7 +80,9 @@ def until(what: Callable[[], T], *, seconds: float = PATIENCE) -> T:
 class System:
     """Lives for one test module. Processes can be killed and started again."""
 
-    def __init__(self, folder: Path, *, workers: int = 2, spool: bool = False) -> None:
+    def __init__(
+        self, folder: Path, *, workers: int = 2, spool: bool = False, environ: Mapping[str, str] | None = None
+    ) -> None:
         self.data = folder
         self.platforms = FakePlatforms()
         self.redis = EmbeddedRedis(folder)
@@ -91,6 +93,7 @@ class System:
         self.web: subprocess.Popen[bytes] | None = None
         self.workers: list[subprocess.Popen[bytes]] = []
         self._wanted = workers
+        self._environ = environ or {}
 
     def __enter__(self) -> System:
         self.platforms.__enter__()
@@ -111,7 +114,7 @@ class System:
 
     def process(self, command: str, *args: str) -> subprocess.Popen[bytes]:
         """Start one of our commands as a process of its own."""
-        environ = {**os.environ, **ENVIRON, "REDIS_URL": self.redis.url}
+        environ = {**os.environ, **ENVIRON, **self._environ, "REDIS_URL": self.redis.url}
         full = [
             sys.executable,
             "-m",

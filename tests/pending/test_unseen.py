@@ -71,6 +71,12 @@ def test_reading_twice_changes_nothing(text):
     assert once.encode().decode() == once
 
 
+@pytest.mark.parametrize("text", ["\u115f\ufe00", "\u17b4\u200c", "a\ufe0f\u200d❤", "❤\u200d\ufe0f"])
+def test_reading_twice_changes_nothing_behind_a_code(text):
+    """What is shown by its code shapes nothing that follows."""
+    assert readable(readable(text)) == readable(text)
+
+
 @given(st.text("abc123"), HIDDEN, st.text("abc123"))
 def test_nothing_hides_between_latin_letters_and_digits(before, hidden, after):
     """Whatever it is."""

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from tests.vendors.api import KEY, Called, Refused, arguments, event, need, words
+from tests.vendors.api import KEY, Called, Refused, arguments, event, need, need_bytes, need_names, words
 
 _KINDS = {
     400: "invalid_request_error",
@@ -56,6 +56,8 @@ class AnthropicApi:
             if block["type"] == "image":
                 kind = block["source"]["media_type"]
                 need(kind in ("image/png", "image/jpeg", "image/gif", "image/webp"), f"unknown media type {kind}")
+                need_bytes(block["source"]["data"], kind)
+        need_names(block["name"] for block in blocks if block["type"] == "tool_use")
         calls = [block["id"] for block in blocks if block["type"] == "tool_use"]
         need(all(calls) and len(set(calls)) == len(calls) and not used & set(calls), "tool_use ids must be unique")
         need(

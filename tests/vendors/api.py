@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import re
+from base64 import b64decode
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -51,6 +53,18 @@ def need(condition: object, message: str, status: int = 400) -> None:
     """Refuse unless it is so."""
     if not condition:
         raise Refused(status, message)
+
+
+def need_names(names: Iterable[str]) -> None:
+    """Refuse a tool's name that the real ones refuse, in definitions and in transcripts."""
+    for name in names:
+        need(re.fullmatch(r"[A-Za-z0-9_-]{1,64}", name), f"{name!r} does not match '^[a-zA-Z0-9_-]{{1,64}}$'")
+
+
+def need_bytes(encoded: str, kind: str) -> None:
+    """Refuse an image that is none."""
+    starts = {"image/png": b"\x89PNG", "image/jpeg": b"\xff\xd8\xff", "image/gif": b"GIF8", "image/webp": b"RIFF"}
+    need(b64decode(encoded).startswith(starts[kind]), "could not process image")
 
 
 def arguments(call: dict[str, Any]) -> str:

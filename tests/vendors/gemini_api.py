@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from tests.vendors.api import KEY, Called, Refused, event, need, words
+from tests.vendors.api import KEY, Called, Refused, event, need, need_bytes, words
 
 _STATUS = {400: "INVALID_ARGUMENT", 401: "UNAUTHENTICATED", 403: "PERMISSION_DENIED", 404: "NOT_FOUND"}
 _STATUS |= {429: "RESOURCE_EXHAUSTED", 500: "INTERNAL", 503: "UNAVAILABLE"}
@@ -22,6 +22,9 @@ class GeminiApi:
         for content in contents:
             need(content["role"] in ("user", "model"), "Please use a valid role: user, model.")
             need(content["parts"], "contents.parts must not be empty")
+            for data in [part["inlineData"] for part in content["parts"] if "inlineData" in part]:
+                if data["mime_type"].startswith("image/"):
+                    need_bytes(data["data"], data["mime_type"])
             results = [part["functionResponse"]["name"] for part in content["parts"] if "functionResponse" in part]
             need(results == waiting, "the number of function response parts must equal that of function call parts")
             waiting = [part["functionCall"]["name"] for part in content["parts"] if "functionCall" in part]

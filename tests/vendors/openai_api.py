@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from tests.vendors.api import KEY, Called, Refused, arguments, event, need, words
+from tests.vendors.api import KEY, Called, Refused, arguments, event, need, need_bytes, need_names, words
 
 _FIELDS = {
     "system": {"role", "content", "name"},
@@ -53,12 +53,16 @@ class OpenAIApi:
             calls = message.get("tool_calls", [])
             need(message.get("content") or calls, "empty content")
             waiting = [call["id"] for call in calls]
+            need_names(call["function"]["name"] for call in calls)
             need(all(waiting) and len(set(waiting)) == len(waiting), "missing or repeated tool call ids")
             need(all(len(each) <= 40 for each in waiting), "string too long: maximum length 40")
         need(not waiting, f"tool_call_ids did not have response messages: {waiting}")
 
     def _check_part(self, part: dict[str, Any], model: str) -> None:
         need(part["type"] in ("text", "image_url", "input_audio", "file"), f"unknown part {part['type']!r}")
+        if part["type"] == "image_url":
+            kind, encoded = part["image_url"]["url"].removeprefix("data:").split(";base64,")
+            need_bytes(encoded, kind)
         if part["type"] == "input_audio":
             need("audio" in model, "this model does not support input_audio")
             need(part["input_audio"]["format"] in ("wav", "mp3"), "format must be wav or mp3")

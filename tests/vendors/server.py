@@ -1,7 +1,8 @@
 """The server of the fake APIs: `python -m tests.vendors.server` prints its port, and lives until its input ends.
 
 POST /_script takes the next answers, GET /_calls tells what arrived. A step may have a `status` with `message`, `code`
-and `headers`; `raw` in place of the body; `cut` "before" or "mid"; `delay` in seconds; otherwise see tests.vendors.api.
+and `headers`; `raw` in place of the body; `cut` "before" or "mid"; `delay` in seconds; `events`, after which a stream
+ends as if it were whole; otherwise see tests.vendors.api.
 """
 
 from __future__ import annotations
@@ -77,7 +78,8 @@ class Handler(BaseHTTPRequestHandler):
         elif "raw" in step:
             self._send(200, step["raw"])
         elif api.streams(called):
-            self._stream(list(api.pieces(called, step)), cut=step.get("cut") == "mid", pause=step.get("pause", 0))
+            events = list(api.pieces(called, step))[: step.get("events")]
+            self._stream(events, cut=step.get("cut") == "mid", pause=step.get("pause", 0))
         else:
             self._send(200, json.dumps(api.whole(called, step)), cut=step.get("cut") == "mid")
 

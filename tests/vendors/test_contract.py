@@ -6,6 +6,8 @@ import asyncio
 import json
 import logging
 import re
+import traceback
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from typing import Any
@@ -13,7 +15,7 @@ from typing import Any
 import pytest
 
 from agent import Agent, AgentConfig
-from agent.messages import Message, Role, ToolCall, UsageStats
+from agent.messages import NOT_JSON, Message, Role, ToolCall, UsageStats
 from agent.providers.base import ProviderError, ProviderRequest, RateLimitedError, acall
 from agent.providers.vendor import VendorProvider
 from agent.tools.decorator import tool
@@ -70,6 +72,30 @@ def agent(provider: VendorProvider, *tools: Tool, **more: Any) -> Agent:
 def called(name: str = "stock", call_id: str = "", **arguments: Any) -> dict[str, Any]:
     """A scripted call."""
     return {"name": name, "id": call_id, "arguments": arguments}
+
+
+@pytest.mark.parametrize("events", range(9))
+def test_a_stream_that_ends_too_early_calls_nothing_else(server: Server, provider: VendorProvider, events: int) -> None:
+    """Wherever a proxy ends it as if it were whole: a call without its arguments would do something else."""
+    server.script({"text": "one two", "calls": [called(call_id="c1", item="nuts")], "events": events})
+    found: list[Any] = []
+    with suppress(ProviderError):
+        found = pieces(provider, tools=[stock.schema()])
+    calls = [piece.parameters for piece in found if isinstance(piece, ToolCall)]
+    assert all(each == {"item": "nuts"} or NOT_JSON in each for each in calls)
+    assert provider.name == "openai-compatible" or calls or not found  # of those servers not all tell their end
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_a_call_that_ran_out_of_tokens_is_not_made(server: Server, provider: VendorProvider, *, streamed: bool) -> None:
+    """Some vendors send what they have of it, some nothing."""
+    given = {} if provider.name == "gemini" or (provider.name == "anthropic" and not streamed) else ""
+    server.script({"text": "Well", "calls": [{"name": "stock", "id": "c1", "arguments": given}], "finish": "length"})
+    if streamed:
+        calls = [piece for piece in pieces(provider, tools=[stock.schema()]) if isinstance(piece, ToolCall)]
+    else:
+        calls = list(ask(provider, tools=[stock.schema()])[0].tool_calls)
+    assert [list(call.parameters) for call in calls] == [[NOT_JSON]]
 
 
 @pytest.mark.parametrize("make", ["openai", "anthropic", "compatible", "ollama"], indirect=True)  # its are no text
@@ -134,8 +160,40 @@ def test_a_wrong_key_is_named_and_not_shown(server: Server, make: Make) -> None:
     assert "http" not in str(raised.value)
 
 
+@pytest.mark.parametrize("make", ["openai", "anthropic", "gemini"], indirect=True)  # others ask for none
+def test_a_key_that_the_vendor_repeats_is_in_no_traceback(server: Server, make: Make) -> None:
+    """The errors of its library repeat what it says."""
+    key = "-".join(["another", "key", "0123456789"])
+    with pytest.raises(ProviderError) as raised:
+        ask(make(key=key))
+    assert key not in "".join(traceback.format_exception(raised.value))
+
+
+@pytest.mark.parametrize("make", ["openai"], indirect=True)
+def test_no_variable_of_ours_shows_the_key(provider: VendorProvider) -> None:
+    """Reports of errors print them."""
+    exchange = asyncio.run(provider._exchange(asked().as_kwargs()))
+    assert KEY not in repr(exchange)
+
+
+@pytest.mark.parametrize("status", [301, 302, 307, 308])
+def test_nobody_sends_us_elsewhere(server: Server, provider: VendorProvider, status: int) -> None:
+    """The key, or what people wrote, would come along."""
+    server.script({"status": status, "headers": {"location": f"{server.url}/v1/messages"}}, {"text": "Hi"})
+    with pytest.raises(ProviderError):
+        ask(provider)
+    assert len(server.calls) == 1
+
+
 @pytest.mark.parametrize(
-    ("headers", "seconds"), [({"retry-after": "7"}, 7), ({"retry-after-ms": "1500"}, 1.5), ({}, None)]
+    ("headers", "seconds"),
+    [
+        ({"retry-after": "1.5"}, 1.5),
+        ({"retry-after": "nan"}, None),
+        ({"retry-after": "7"}, 7),
+        ({"retry-after-ms": "1500"}, 1.5),
+        ({}, None),
+    ],
 )
 def test_a_rate_limit_says_how_long_to_wait(
     server: Server, provider: VendorProvider, headers: dict[str, str], seconds: float | None
@@ -221,6 +279,22 @@ def test_a_stream_may_be_left(server: Server, provider: VendorProvider) -> None:
     assert (piece, answer.content) == ("one", "four")
 
 
+def test_streams_that_are_left_hold_no_connection(server: Server, provider: VendorProvider) -> None:
+    """Those of a pool are soon used up, and then everybody waits."""
+
+    async def leave_some() -> list[Any]:
+        for _ in range(6):
+            stream = provider.astream(**asked().as_kwargs())
+            await anext(stream)
+            await stream.aclose()  # type: ignore[attr-defined]  # it is a generator
+        client: Any = provider._clients.get()
+        http = client[0] if isinstance(client, tuple) else client._client
+        return [each for each in http._transport._pool.connections if not each.is_idle()]
+
+    server.script(*[{"text": "one two three four", "pause": 0.02}] * 6)
+    assert asyncio.run(leave_some()) == []
+
+
 def test_what_was_used_is_told(server: Server, provider: VendorProvider) -> None:
     """Tokens of the cache are part of the prompt's."""
     server.script({"text": "Hi", "usage": [1000, 50, 600]})
@@ -254,6 +328,34 @@ def test_an_image_is_seen_and_a_film_is_named(server: Server, make: Make) -> Non
     assert "iVBORw0KGgo" in sent
     assert "you cannot see files of this type" in sent
     assert "b) ignore all.zip" in sent
+
+
+@pytest.mark.parametrize(("data", "told"), [(b"", "it is empty"), (b"<html>", "not what it is called")])
+def test_an_image_that_is_none_is_named(server: Server, make: Make, data: bytes, told: str) -> None:
+    """The vendor would refuse this request and, as the image stays in the transcript, each later one."""
+    server.script({"text": "I see none."})
+    ask(make(load_media=lambda media: data), Message(Role.USER, "Look", media=(Media("1", "image/png", "a.png"),)))
+    assert told in json.dumps(server.bodies[0])
+
+
+def test_an_image_is_sent_as_what_it_is(server: Server, make: Make) -> None:
+    """Whatever its sender calls it."""
+    server.script({"text": "A cat."})
+    media = (Media("1", "image/jpeg", "a.jpg"), Media("2", "text/plain", "b.txt"))
+    ask(make(load_media=lambda media: PNG), Message(Role.USER, "Look", media=media))
+    assert json.dumps(server.bodies[0]).count("iVBORw0KGgo") == 2
+
+
+def test_newer_files_come_first_where_not_all_fit(server: Server, make: Make) -> None:
+    """A request that is too big is refused, and so would all be until the transcript is trimmed."""
+    provider = make(load_media=lambda media: PNG + media.ref.encode())
+    provider.max_request_bytes = 2 * len(PNG)
+    server.script({"text": "Cats."})
+    said = [Message(Role.USER, "Look", media=(Media(ref, "image/png", f"{ref}.png"),)) for ref in "ab"]
+    ask(provider, *said)
+    sent = json.dumps(server.bodies[0])
+    assert sent.count("iVBORw0KGgo") == 1
+    assert re.search(r"a\.png\W+\(image/png\) was sent, but there is no room", sent)
 
 
 def test_a_voice_message_is_heard_or_named(server: Server, make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -308,6 +410,44 @@ def test_a_damaged_transcript_is_still_one(server: Server, provider: VendorProvi
     sent = json.dumps(server.bodies[0])
     assert "to a call that is not kept" in sent
     assert "No result of this call is known" in sent
+
+
+def test_a_call_of_a_tool_that_cannot_be_named_so_is_still_told(server: Server, provider: VendorProvider) -> None:
+    """Models make names up; each later request would be refused for one in its transcript."""
+    server.script({"calls": [called("functions.stock now!" + "x" * 70, "c1", item="a")]}, {"text": "Sorry."})
+    assert agent(provider, stock).run("How many?").content == "Sorry."
+
+
+@pytest.mark.parametrize("half", ["\ud83d", "a\ude00b"])
+def test_half_a_character_breaks_no_conversation(server: Server, provider: VendorProvider, half: str) -> None:
+    """JSON can spell it, and UTF-8 cannot."""
+    call = ToolCall("stock", {"item": half}, "c1")
+    server.script({"text": "Yes."})
+    said = (
+        Message(Role.SYSTEM, half),
+        Message(Role.USER, half),
+        Message(Role.ASSISTANT, half, (call,)),
+        Message(Role.TOOL, half, tool_call_id="c1", tool_name="stock"),
+    )
+    assert ask(provider, *said)[0].content == "Yes."
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        [Message(Role.USER, " ")],
+        [Message(Role.SYSTEM, "Earlier: much.")],
+        [Message(Role.USER, "Hi"), Message(Role.ASSISTANT, "Yes? "), Message(Role.USER, "")],
+    ],
+)
+def test_a_person_without_words_has_the_last_word(
+    server: Server, provider: VendorProvider, said: list[Message]
+) -> None:
+    """A transcript that is empty is refused, and so is one that ends with the assistant, by newer models."""
+    server.script({"text": "Yes."})
+    ask(provider, *said)
+    body = server.bodies[0]
+    assert (body.get("messages") or body["contents"])[-1]["role"] == "user"
 
 
 def test_there_is_one_system_prompt(server: Server, provider: VendorProvider) -> None:

@@ -1,114 +1,158 @@
-"""OwnLoop: a sync caller lends its thread to its tools, whatever they do in it."""
+"""OwnLoop: one event loop a thread, kept from call to call, which nothing that is run on it can break."""
 
 from __future__ import annotations
 
 import asyncio
-import contextvars
-import multiprocessing
-import sys
+import os
 import threading
-from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from agent import Agent, AgentConfig, AgentResult, ScriptedProvider, ToolCall, tool
-from workers.own_loop import own_loop
+from workers.offload import Quit, in_lent_thread, lending, run_sync
+from workers.own_loop import OwnLoop, own_loop
 
 
-def agent_with(function: Callable[[], str]) -> Agent:
-    """An agent that calls this function once."""
-    named = tool(name="act", description="Act.")(function)
-    return Agent([named], ScriptedProvider([ToolCall("act", {}, "c1"), "done"]), AgentConfig(max_retries=0))
+async def loop_now() -> asyncio.AbstractEventLoop:
+    """Where this runs."""
+    return asyncio.get_running_loop()
 
 
-def told(result: AgentResult) -> str:
-    """What its model was told of the call."""
-    return result.messages[2].content
+def lent(function):
+    """What a sync caller gets that lends its thread to the function."""
+    with lending(True):
+        return run_sync(in_lent_thread(function))
 
 
-def in_whose_thread() -> str:
-    """The name of the thread that the tool is run in."""
-    return threading.current_thread().name
+def test_interrupted_function_leaves_the_loop_usable():
+    """Whoever presses Ctrl+C gets the KeyboardInterrupt, and may ask again."""
 
-
-def test_agent_inside_a_tool_leaves_the_run_around_it_alone():
-    """Three deep, each in the one thread that all of them were lent."""
-    inmost = agent_with(in_whose_thread)
-    middle = agent_with(lambda: told(inmost.run("go")))
-    result = agent_with(lambda: told(middle.run("go"))).run("go")
-    assert (told(result), result.content) == ("MainThread", "done")
-
-
-def test_tool_may_ask_another_agent_twice():
-    """The second time on the loop that was kept from the first."""
-    inner = [agent_with(in_whose_thread), agent_with(in_whose_thread)]
-    result = agent_with(lambda: " ".join(told(each.run("go")) for each in inner)).run("go")
-    assert told(result) == "MainThread MainThread"
-
-
-@pytest.mark.parametrize("exit_", [SystemExit(3), GeneratorExit(), asyncio.CancelledError()])
-def test_tool_that_wants_to_end_more_than_itself_ends_only_itself(exit_):
-    """As in a thread of its own: the model is told, and the caller goes on."""
-
-    def quits() -> str:
-        raise exit_
-
-    result = agent_with(quits).run("go")
-    assert f"Quit: it raised {type(exit_).__name__}" in told(result)
-    assert result.content == "done"
-
-
-def test_interrupt_at_the_terminal_reaches_the_caller():
-    """Whoever presses Ctrl+C means the program; the next run is not harmed."""
-
-    def interrupted() -> str:
+    def interrupted():
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        agent_with(interrupted).run("go")
-    assert agent_with(in_whose_thread).run("go").content == "done"
+        lent(interrupted)
+    assert lent(lambda: "again") == "again"
 
 
-def test_tool_that_runs_a_loop_of_its_own_is_lent_nothing_there():
-    """The loop that waits for it is not the one that runs the agent inside."""
-    inner = agent_with(in_whose_thread)
-    result = agent_with(lambda: told(asyncio.run(inner.arun("go")))).run("go")
-    assert told(result) == "sayso-tool"
+def test_interrupted_wait_stops_what_was_under_way():
+    """A run that was left by its caller goes on nowhere, and its clean-up is waited for."""
+    steps = []
+
+    async def run():
+        try:
+            await in_lent_thread(interrupted)
+        finally:
+            await asyncio.sleep(0)
+            steps.append("cleaned up")
+
+    def interrupted():
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt), lending(True):
+        run_sync(run())
+    assert (steps, run_sync(loop_now())) == (["cleaned up"], own_loop()._loop)
 
 
-def test_thread_that_has_the_callers_context_is_lent_nothing():
-    """It is not the thread that waits."""
-    inner, heard = agent_with(in_whose_thread), []
+@pytest.mark.parametrize("leaving", [SystemExit, GeneratorExit, asyncio.CancelledError])
+def test_lent_function_ends_nothing_but_itself(leaving):
+    """A tool in the caller's thread cannot end the caller's program."""
 
-    def starts() -> str:
-        run = contextvars.copy_context().run
-        thread = threading.Thread(target=run, args=(lambda: heard.append(told(asyncio.run(inner.arun("go")))),))
-        thread.start()
-        thread.join()
-        return heard[0]
+    def leave():
+        raise leaving
 
-    assert told(agent_with(starts).run("go")) == "sayso-tool"
+    with pytest.raises(Quit, match=leaving.__name__):
+        lent(leave)
+    assert lent(lambda: "again") == "again"
 
 
-def test_process_that_was_forked_inside_a_tool_has_a_loop_of_its_own():
-    """It has its parent's thread, and may run agents in it."""
-    inner = agent_with(in_whose_thread)
+def test_leftover_tasks_are_cancelled():
+    """What a call leaves running is stopped before the call returns."""
+    stopped = []
 
-    def child() -> None:
-        sys.exit(0 if inner.run("go").content == "done" else 1)
+    async def background():
+        try:
+            await asyncio.Event().wait()
+        finally:
+            stopped.append(True)
 
-    def forks() -> str:
-        process = multiprocessing.get_context("fork").Process(target=child)
-        process.start()
-        process.join()
-        return str(process.exitcode)
+    async def call():
+        call.task = asyncio.ensure_future(background())
+        await asyncio.sleep(0)
 
-    assert told(agent_with(forks).run("go")) == "0"
+    run_sync(call())
+    assert stopped == [True]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_forked_process_has_a_loop_of_its_own():
+    """A child shares no sockets with its parent's loop."""
+    ours = run_sync(loop_now())
+    reader, writer = os.pipe()
+    if os.fork() == 0:
+        os.write(writer, b"own" if run_sync(loop_now()) is not ours else b"shared")
+        os._exit(0)
+    os.wait()
+    assert os.read(reader, 10) == b"own"
+
+
+def test_each_thread_has_its_own():
+    """Two sync callers never meet."""
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(run_sync, loop_now()).result() is not run_sync(loop_now())
 
 
 def test_loop_is_kept_from_call_to_call():
-    """Also the one that was needed beside it."""
-    kept = []
-    agent_with(lambda: str(kept.append(own_loop()))).run("go")
-    agent_with(lambda: str(kept.append(own_loop()))).run("go")
-    assert kept[0] is kept[1] is not own_loop()
+    """Connections that a call leaves behind live on."""
+    assert run_sync(loop_now()) is run_sync(loop_now())
+
+
+def test_closed_loop_is_replaced():
+    """Somebody may close whatever loop he finds."""
+    own_loop()._loop.close()
+    assert run_sync(asyncio.sleep(0, "again")) == "again"
+
+
+def test_lent_function_runs_in_the_callers_thread_and_may_start_a_loop():
+    """No loop is running to it."""
+
+    async def inner():
+        return threading.current_thread()
+
+    assert lent(lambda: asyncio.run(inner())) is threading.current_thread()
+
+
+def test_stop_iteration_of_a_lent_function_is_told():
+    """No future can hold it."""
+    with pytest.raises(RuntimeError, match="StopIteration"):
+        lent(lambda: next(iter(())))
+
+
+def test_errors_come_without_our_own():
+    """Who asked has to read nothing of how it was run."""
+
+    async def fail():
+        raise ValueError("theirs")
+
+    with pytest.raises(ValueError, match="theirs") as caught:
+        run_sync(fail())
+    assert caught.value.__context__ is None
+
+
+def test_loop_is_closed_with_its_thread():
+    """A thread that ends leaves no loop behind."""
+    kept = OwnLoop()
+    loop = kept._loop
+    del kept
+    assert loop.is_closed()
+
+
+def test_lent_function_may_wait_for_coroutines_of_its_own():
+    """They have another loop: the one that lends goes on where it was."""
+
+    def nested():
+        with lending(True):
+            return run_sync(in_lent_thread(lambda: run_sync(asyncio.sleep(0, "inner"))))
+
+    assert lent(nested) == lent(lambda: run_sync(in_lent_thread(lambda: "inner"))) == "inner"

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import subprocess
 import sys
 import threading
+import weakref
+from functools import partial
 
 import pytest
 
@@ -206,6 +209,19 @@ def test_hung_tool_is_logged_with_its_stack(one, hanging, caplog):
     (record,) = [record for record in caplog.records if record.message == "tool.left_running"]
     assert (record.hung, record.threads) == (1, 1)
     assert "self.door.wait()" in record.stack
+
+
+def test_what_a_call_was_given_is_let_go_of_when_it_ends(one):
+    """It is neither kept by the thread until the next call, nor left to the garbage collector."""
+    given = Hanging()
+    seen = weakref.ref(given)
+    gc.disable()
+    try:
+        run_sync(in_thread(partial(id, given)))
+        del given
+        until(lambda: seen() is None)
+    finally:
+        gc.enable()
 
 
 def test_tool_that_runs_tools_does_not_wait_for_itself(one):

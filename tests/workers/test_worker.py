@@ -583,6 +583,7 @@ def process_of(redis_url: str, perform) -> SimpleNamespace:
         texts=rounds,
         lifeline=lifeline,
         tides=(),
+        outfit=None,
         tools=ServersOfTools(),
     )
 

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from traceback import format_exception
 from typing import Any
 
 from pydantic_ai.exceptions import (
@@ -22,7 +23,7 @@ from pydantic_ai.exceptions import (
     UserError,
 )
 
-from agent.providers.base import ProviderError, RateLimitedError
+from agent.providers.base import ProviderError, RateLimitedError, RequestRefusedError
 
 #: Characters of a vendor's own words.
 MAX_REASON_CHARS = 200
@@ -30,6 +31,9 @@ MAX_REASON_CHARS = 200
 _SECRETS = re.compile(r"\b(?:sk|pk|rk|gsk|xai)-[\w*.-]{4,}|\bAIza[\w*-]{6,}|\bBearer \S+|\bhttps?://\S+")
 #: Statuses below 500 that mean "later", not "never".
 _LATER = frozenset({408, 409, 425})
+#: Statuses that are about what was asked, whoever asks it.
+_REFUSALS = frozenset({400, 413, 422})
+_SECONDS = re.compile(r"\d{1,9}\.\d{0,9}")
 #: How vendors say that they will not talk about something.
 _FILTERS = ("content_filter", "content_policy_violation", "content management policy")
 
@@ -41,13 +45,19 @@ def translated(provider: str, secrets: Sequence[str]) -> Iterator[None]:
         yield
     except ProviderError:
         raise
-    except Exception as exc:
-        raise _Translation(provider, secrets).of(exc) from exc
+    except Exception as exc:  # noqa: BLE001  # raised again, as ours
+        translation = _Translation(provider, secrets)
+        raise translation.of(exc) from translation.cause(exc)
 
 
 def filtered(provider: str) -> ProviderError:
     """For an answer that the vendor kept to itself."""
-    return ProviderError(f"{provider}: its content filter stopped the answer", retryable=False)
+    return RequestRefusedError(f"{provider}: its content filter stopped the answer")
+
+
+def broken_off(provider: str) -> ProviderError:
+    """For a stream without an end."""
+    return ProviderError(f"{provider}: the answer broke off")
 
 
 class _Translation:
@@ -67,27 +77,37 @@ class _Translation:
             case UnexpectedModelBehavior():
                 return self._error("its answer cannot be read", retryable=True)
             case UserError() | NotImplementedError() | AssertionError():
-                return self._error(f"it cannot be asked this: {self._clean(str(exc))}", retryable=False)
+                return self._refused(f"it cannot be asked this: {self._clean(str(exc))}")
         return self._error(f"the answer broke off ({type(exc).__name__})", retryable=True)
+
+    def cause(self, exc: Exception) -> Exception | None:
+        """What the error comes from; nothing where a traceback would show a key."""
+        told = "".join(format_exception(exc))
+        return None if self._hidden(told) != told else exc
 
     def _api_error(self, exc: ModelAPIError) -> ProviderError:
         reason, status = self._reason(exc), exc.status_code if isinstance(exc, ModelHTTPError) else None
-        wait = None if exc.retry_after is None else max(0.0, exc.retry_after)
+        wait = _wait(exc)
         if status == 429 or isinstance(exc, ModelRateLimitError):
             return self._limited(exc, reason, wait)
         if isinstance(exc, ModelContextWindowExceededError):
-            return self._error(f"the conversation is too long for {exc.model_name!r}{reason}", retryable=False)
+            return self._refused(f"the conversation is too long for {exc.model_name!r}{reason}")
         if _says_filtered(exc):
-            return self._error(f"its content filter refused the request{reason}", retryable=False)
+            return self._refused(f"its content filter refused the request{reason}")
         if isinstance(exc, ModelConnectionError):
             return self._error(f"the connection was lost ({_cause(exc)})", retryable=True)
         said = "it failed" if status is None else f"it answered {status}"
+        if status in _REFUSALS:
+            return self._refused(f"{said}{reason}")
         return self._error(f"{said}{reason}", retryable=_is_worth_another(exc, status), retry_after=wait)
 
     def _limited(self, exc: ModelAPIError, reason: str, wait: float | None) -> ProviderError:
         spent = isinstance(exc, ModelQuotaExceededError)
         what = "its quota is used up (429)" if spent else "rate limit (429)"
         return RateLimitedError(f"{self._provider}: {what}{reason}", retry_after=wait, retryable=not spent)
+
+    def _refused(self, what: str) -> ProviderError:
+        return RequestRefusedError(f"{self._provider}: {what}")
 
     def _error(self, what: str, *, retryable: bool, retry_after: float | None = None) -> ProviderError:
         return ProviderError(f"{self._provider}: {what}", retryable=retryable, retry_after=retry_after)
@@ -98,10 +118,13 @@ class _Translation:
         return f": {self._clean(words)}" if words else ""
 
     def _clean(self, words: str) -> str:
+        line = " ".join(_SECRETS.sub("[hidden]", self._hidden(words)).split())
+        return line if len(line) <= MAX_REASON_CHARS else line[:MAX_REASON_CHARS] + "..."
+
+    def _hidden(self, words: str) -> str:
         for secret in self._secrets:
             words = words.replace(secret, "[hidden]")
-        line = " ".join(_SECRETS.sub("[hidden]", words).split())
-        return line if len(line) <= MAX_REASON_CHARS else line[:MAX_REASON_CHARS] + "..."
+        return words
 
 
 def _message(body: object) -> str:
@@ -113,6 +136,15 @@ def _message(body: object) -> str:
         said = inner.get("message") if isinstance(inner, dict) else inner
         return said if isinstance(said, str) else ""
     return body if isinstance(body, str) and not body.lstrip().startswith("<") else ""
+
+
+def _wait(exc: ModelAPIError) -> float | None:
+    """Seconds that the vendor asks us to wait. Some give a fraction, which neither HTTP nor the library knows."""
+    given = exc.retry_after
+    said = (exc.headers or {}).get("retry-after", "") if isinstance(exc, ModelHTTPError) else ""
+    if given is None and _SECONDS.fullmatch(said):
+        given = float(said)
+    return None if given is None else max(0.0, given)
 
 
 def _is_worth_another(exc: ModelAPIError, status: int | None) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 from pydantic_ai import direct
@@ -22,9 +22,10 @@ from pydantic_ai.output import OutputObjectDefinition
 from pydantic_ai.settings import ModelSettings
 from pydantic_ai.tools import ToolDefinition
 
-from agent.providers.base import Completion, ProviderError, ProviderRequest, StreamItem
+from agent.providers.base import Completion, ProviderRequest, RequestRefusedError, StreamItem
+from agent.providers.clients import released
 from agent.providers.files import Shown
-from agent.providers.wire.errors import filtered, translated
+from agent.providers.wire.errors import broken_off, filtered, translated
 from agent.providers.wire.mapping import calls_of, instructions, message_of, transcript
 from agent.providers.wire.usage import usage_of
 from agent.tools.errors import ToolValidationError
@@ -46,7 +47,7 @@ class Exchange:
     messages: Sequence[Shown]
     api_format: ApiFormat
     settings: Mapping[str, Any]
-    secrets: Sequence[str]
+    secrets: Sequence[str] = field(repr=False)
     left_out: set[str]
 
     async def completion(self) -> Completion:
@@ -59,13 +60,16 @@ class Exchange:
     async def pieces(self) -> AsyncGenerator[StreamItem]:
         """The answer as it comes: its text, then its calls and the usage. Raises ProviderError."""
         with translated(self.provider, self.secrets):
-            async with direct.model_request_stream(**self._call()) as stream:
+            async with released(direct.model_request_stream(**self._call())) as stream:
                 async for event in stream:
                     if text := _text(event):
                         yield text
                 response = stream.get()
+        is_cut = not _has_an_end(response)
+        if is_cut and self.api_format != "openai-chat":  # the library asks for one where all give it
+            raise broken_off(self.provider)
         self._check(response)
-        for call in calls_of(response):
+        for call in calls_of(response, is_cut=is_cut):
             yield call
         yield usage_of(response, self.provider, self.model.model_name)
 
@@ -75,10 +79,9 @@ class Exchange:
             raise filtered(self.provider)
         said = any(isinstance(part, TextPart) and part.content.strip() for part in response.parts)
         if response.finish_reason == "length" and not said and not response.tool_calls:
-            raise ProviderError(
+            raise RequestRefusedError(
                 f"{self.provider}: {self.model.model_name!r} used up max_tokens={self.request.max_tokens} "
-                "before it said anything: raise max_tokens",
-                retryable=False,
+                "before it said anything: raise max_tokens"
             )
 
     def _call(self) -> dict[str, Any]:
@@ -163,6 +166,12 @@ def _takes_temperature(profile: Mapping[str, Any]) -> bool:
     thinks = profile.get("openai_supports_reasoning", False)
     can_stop = profile.get("openai_supports_reasoning_effort_none", False)
     return not thinks or (can_stop and not profile.get("thinking_enabled_by_default", False))
+
+
+def _has_an_end(response: ModelResponse) -> bool:
+    """Whether the vendor said why a stream ended: whoever cuts one between two events does not."""
+    reason = (response.provider_details or {}).get("finish_reason")
+    return bool(reason) or response.finish_reason == "content_filter"
 
 
 def _text(event: Any) -> str:

@@ -21,7 +21,9 @@ from pydantic_ai.messages import (
 )
 
 from agent.messages import NOT_JSON, Message, Role, ToolCall
+from agent.providers.answer import MAX_NOT_JSON_CHARS
 from agent.providers.files import Shown
+from agent.providers.wire.sound import sound
 from agent.tools.fence import fenced
 
 #: What every real model is told: without it a fence is only decoration.
@@ -33,16 +35,19 @@ FENCE_RULE = (
 NO_RESULT = "No result of this call is known."
 #: Comes before a transcript that begins with the assistant: some vendors want a person to speak first.
 NO_BEGINNING = "[the beginning of this conversation is not kept]"
-#: Characters of such arguments that are kept.
-MAX_NOT_JSON_CHARS = 500
-#: What no vendor takes in the id of a call, and how long one may be.
-_ODD_ID, _MAX_ID_CHARS = re.compile(r"[^A-Za-z0-9_-]"), 40
+#: Stands for a message without words and files: without it the transcript could end with the assistant.
+NO_WORDS = "[a message without words]"
+#: Stands for the arguments of a call that the end of the answer cut off.
+CUT_OFF = "the answer ended before them"
+#: What no vendor takes in the id of a call and in the name of a tool, and how long they may be.
+_ODD, _MAX_ID_CHARS, _MAX_NAME_CHARS = re.compile(r"[^A-Za-z0-9_-]"), 40, 64
 
 
 def instructions(system_prompt: str, messages: Iterable[Shown]) -> list[str]:
     """The one system prompt in its parts: what is the same in every turn, then what the transcript adds."""
     added = [each.message.content for each in messages if each.message.role is Role.SYSTEM and each.message.content]
-    return ["\n\n".join(filter(None, [system_prompt, FENCE_RULE])), *(["\n\n".join(added)] if added else [])]
+    first = "\n\n".join(filter(None, [system_prompt, FENCE_RULE]))
+    return [sound(part) for part in (first, *(["\n\n".join(added)] if added else []))]
 
 
 def transcript(messages: Iterable[Shown]) -> list[ModelMessage]:
@@ -51,7 +56,7 @@ def transcript(messages: Iterable[Shown]) -> list[ModelMessage]:
     for shown in messages:
         writer.write(shown)
     writer.settle()
-    if writer.written and isinstance(writer.written[0], ModelResponse):
+    if not writer.written or isinstance(writer.written[0], ModelResponse):
         return [ModelRequest([UserPromptPart(NO_BEGINNING)]), *writer.written]
     return writer.written
 
@@ -62,11 +67,19 @@ def message_of(response: ModelResponse) -> Message:
     return Message(Role.ASSISTANT, text, tuple(calls_of(response)))
 
 
-def calls_of(response: ModelResponse) -> list[ToolCall]:
-    """The calls, each with an id that no other of them has."""
+def calls_of(response: ModelResponse, *, is_cut: bool = False) -> list[ToolCall]:
+    """The calls, each with an id that no other of them has.
+
+    Where the answer `is_cut`, or ran out of tokens, its last call may be half of one: without the arguments that were
+    still to come, it would do something else.
+    """
     ids: set[str] = set()
+    end = response.parts[-1] if response.parts and (is_cut or response.finish_reason == "length") else None
     parts = [part for part in response.parts if isinstance(part, ToolCallPart)]
-    return [ToolCall(part.tool_name, _arguments(part.args), _unused(part.tool_call_id, ids)) for part in parts]
+    return [
+        ToolCall(part.tool_name, _arguments(part.args, may_be_half=part is end), _unused(part.tool_call_id, ids))
+        for part in parts
+    ]
 
 
 @dataclass(slots=True)
@@ -86,12 +99,12 @@ class _Writer:
         if shown.message.role is Role.ASSISTANT:
             self._assistant(shown)
         elif shown.message.role is Role.USER:
-            self._user(_content(shown))
+            self._user(_content(shown) or [NO_WORDS])
 
     def settle(self) -> None:
         """Answer the calls that wait, in their order."""
         parts = [
-            ToolReturnPart(call.tool_name, self.results.get(sent, NO_RESULT), tool_call_id=sent)
+            ToolReturnPart(_legal_name(call), self.results.get(sent, NO_RESULT), tool_call_id=sent)
             for sent, call in self.waiting.items()
         ]
         if parts:
@@ -99,14 +112,13 @@ class _Writer:
         self.waiting, self.results = {}, {}
 
     def _user(self, content: Sequence[UserContent]) -> None:
-        if content:
-            single = content[0] if len(content) == 1 and isinstance(content[0], str) else content
-            self.written.append(ModelRequest([UserPromptPart(single)]))
+        single = content[0] if len(content) == 1 and isinstance(content[0], str) else content
+        self.written.append(ModelRequest([UserPromptPart(single)]))
 
     def _assistant(self, shown: Shown) -> None:
         text = _joined(shown)
         self.waiting = {_unused(call.id, self.ids): call for call in shown.message.tool_calls}
-        calls = [ToolCallPart(call.tool_name, call.parameters, sent) for sent, call in self.waiting.items()]
+        calls = [ToolCallPart(_legal_name(call), sound(call.parameters), sent) for sent, call in self.waiting.items()]
         if text or calls:
             self.written.append(ModelResponse([*([TextPart(text)] if text else []), *calls]))
 
@@ -127,17 +139,25 @@ class _Writer:
 
 def _content(shown: Shown) -> list[UserContent]:
     files = [
-        each if isinstance(each, str) else BinaryContent(each.data, media_type=each.mime_type) for each in shown.files
+        sound(each) if isinstance(each, str) else BinaryContent(each.data, media_type=each.mime_type)
+        for each in shown.files
     ]
-    return [*([shown.message.content] if shown.message.content.strip() else []), *files]
+    return [*([sound(shown.message.content)] if shown.message.content.strip() else []), *files]
 
 
 def _joined(shown: Shown) -> str:
     """Text and the names of files; these messages have no others."""
-    return "\n".join(part for part in (shown.message.content, *map(str, shown.files)) if part.strip())
+    return sound("\n".join(part for part in (shown.message.content, *map(str, shown.files)) if part.strip()))
 
 
-def _arguments(given: object) -> dict[str, Any]:
+def _legal_name(call: ToolCall) -> str:
+    """Models call tools that there are not, by names that no vendor takes; the transcript keeps them."""
+    return _ODD.sub("_", call.tool_name)[:_MAX_NAME_CHARS] or "_"
+
+
+def _arguments(given: object, *, may_be_half: bool) -> dict[str, Any]:
+    if may_be_half and not (isinstance(given, str) and given.strip()):  # text alone shows by itself that it is whole
+        return {NOT_JSON: CUT_OFF}
     try:
         read = json.loads(given or "{}", parse_constant=_refuse) if isinstance(given, str | None) else given
     except (ValueError, RecursionError):
@@ -151,7 +171,7 @@ def _refuse(constant: str) -> Any:
 
 def _unused(wanted: str, used: set[str]) -> str:
     """The id, made legal and unique; servers that count from 0 in every answer repeat themselves."""
-    legal = _ODD_ID.sub("_", wanted)[:_MAX_ID_CHARS] or "call"
+    legal = _ODD.sub("_", wanted)[:_MAX_ID_CHARS] or "call"
     number, made = 2, legal
     while made in used:
         suffix = f"_{number}"

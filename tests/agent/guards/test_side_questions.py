@@ -98,11 +98,12 @@ def test_run_that_may_ask_no_more_learns_nothing(how):
     model = ScriptedProvider(["first", ProviderError("down")])
     agent = Agent([], model, config)
     agent.run("I am Ana")
-    assert len(reader.asked) == 1
+    before = 0 if how == "budget" else 1  # what it was allowed is spent by its answer
+    assert len(reader.asked) == before
     if how == "cancelled":
         token.cancel()
     result = agent.run("I am Ben", cancellation_token=token)
-    assert (result.stop_reason, len(reader.asked)) == (how, 1)
+    assert (result.stop_reason, len(reader.asked)) == (how, before)
 
 
 def test_summary_of_a_result_is_paid_for():

@@ -226,6 +226,19 @@ def test_a_scope_can_be_forgotten(knowledge):
     assert bob.build_context() != ""
 
 
+def test_a_person_is_found_by_the_names_of_scopes(knowledge):
+    """Folders are named by digests, so each says in a file, for its owner's eyes alone, whose it is."""
+    for scope in ("chat:ana", "room:ana", "chat:bob\ud800"):
+        knowledge.bound_to(scope).remember("x", persistent=True)
+    names = list(knowledge.directory.rglob(".scope"))
+    assert [name.stat().st_mode & 0o777 for name in names] == [0o600] * 3
+    assert knowledge.erase(lambda scope: scope.endswith(":ana")) == 2
+    assert [knowledge.bound_to(scope).build_context() != "" for scope in ("chat:ana", "chat:bob\ud800")] == [
+        False,
+        True,
+    ]
+
+
 def test_the_tool_tells_the_model_what_not_to_save(knowledge):
     """Only what the user asked to keep, and no secrets."""
     assert "Never passwords" in knowledge.tool().description

@@ -99,6 +99,17 @@ def test_processes_share_a_file_and_lose_nothing(tmp_path):
     assert SQLiteTripleStore(path).count("a") == 60
 
 
+def test_a_person_is_found_by_the_names_of_scopes(tmp_path):
+    """However many they have; and looking makes no file."""
+    store = SQLiteTripleStore(tmp_path / "kg.db")
+    assert store.erase(lambda _: True) == 0
+    assert not store.path.exists()
+    for scope in ("chat:ana", "room:ana", "chat:bob"):
+        store.add_many(scope, [Triple("a", "knows", "b")], most=9)
+    assert store.erase(lambda scope: scope.endswith(":ana")) == 2
+    assert [store.count(scope) for scope in ("chat:ana", "room:ana", "chat:bob")] == [0, 0, 1]
+
+
 def test_only_the_owner_reads_the_file(tmp_path):
     """People's relationships are nobody else's business, and what was cleared is gone from the disk."""
     store = SQLiteTripleStore(tmp_path / "new" / "graph.db")

@@ -1,23 +1,20 @@
-"""Scope: whose memory the current run reads and writes."""
+"""Scope: whose the current run is, and so whose memory it reads and writes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+import hashlib
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
+
+from workers.installed import installed
 
 #: What `in_scope` was given. "" is a memory that is nobody's in particular; None: nobody has said whose run this is.
 memory_scope: ContextVar[str | None] = ContextVar("sayso_memory_scope", default=None)
 
 
-@contextmanager
-def in_scope(scope: str) -> Iterator[None]:
+def in_scope(scope: str) -> AbstractContextManager[str]:
     """What is remembered inside, also in tasks and threads started there, belongs to this scope."""
-    token = memory_scope.set(scope)
-    try:
-        yield
-    finally:
-        memory_scope.reset(token)
+    return installed(memory_scope, scope)
 
 
 def named(scope: str) -> str:
@@ -25,3 +22,8 @@ def named(scope: str) -> str:
     if not scope:
         raise ValueError(f"scope={scope!r} is everybody's: name one, such as the id of a user and a conversation")
     return scope
+
+
+def digest_of(scope: str) -> str:
+    """A stable name for keys, logs and spans: 32 hex digits, nothing of the scope in clear."""
+    return hashlib.sha256(scope.encode("utf-8", "surrogatepass")).hexdigest()[:32]

@@ -1,0 +1,60 @@
+"""Tracing: where spans go, as the variables of OpenTelemetry say."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+#: Exporters are found by these, as the library's own start-up finds them.
+_GROUP = "opentelemetry_traces_exporter"
+#: What `otlp` may mean, the one that needs less installed first.
+_OTLP = ("otlp_proto_http", "otlp_proto_grpc")
+
+
+class TracingError(Exception):
+    """Raised when spans could go nowhere. The message names the cure."""
+
+
+def set_up_tracing(environ: Mapping[str, str] | None = None) -> None:
+    """Send this process's spans where OTEL_* says, unless somebody has seen to that. Raises TracingError.
+
+    By default that is a collector on this machine. Call it in the process that works: its thread survives no fork.
+    """
+    environ = os.environ if environ is None else environ
+    try:
+        from opentelemetry import trace
+        from opentelemetry.sdk.resources import SERVICE_NAME, Resource
+        from opentelemetry.sdk.trace import TracerProvider
+        from opentelemetry.sdk.trace.export import BatchSpanProcessor
+    except ImportError as exc:
+        raise TracingError("OpenTelemetry is missing: pip install 'sayso[otel]'") from exc
+    if isinstance(trace.get_tracer_provider(), TracerProvider):
+        return
+    exporters = [_exporter(name.strip(), environ) for name in environ.get("OTEL_TRACES_EXPORTER", "otlp").split(",")]
+    is_named = "OTEL_SERVICE_NAME" in environ or "service.name" in environ.get("OTEL_RESOURCE_ATTRIBUTES", "")
+    provider = TracerProvider(resource=Resource.create({} if is_named else {SERVICE_NAME: "sayso"}))
+    for exporter in filter(None, exporters):
+        provider.add_span_processor(BatchSpanProcessor(exporter))
+    trace.set_tracer_provider(provider)
+
+
+def _exporter(name: str, environ: Mapping[str, str]) -> Any:
+    """The exporter of that name, made with what else the variables say; None for none."""
+    from importlib.metadata import entry_points
+
+    if name == "none":
+        return None
+    points = {point.name: point for point in entry_points(group=_GROUP)}
+    found = [points[each] for each in _meant(name, environ) if each in points]
+    if not found:
+        cure = "pip install opentelemetry-exporter-otlp-proto-http, or say otherwise in OTEL_TRACES_EXPORTER"
+        raise TracingError(f"the exporter {name!r} of spans is not installed: {cure} (console, none)")
+    return found[0].load()()
+
+
+def _meant(name: str, environ: Mapping[str, str]) -> tuple[str, ...]:
+    if name != "otlp":
+        return (name,)
+    protocol = environ.get("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL") or environ.get("OTEL_EXPORTER_OTLP_PROTOCOL", "")
+    return _OTLP[1:] if protocol == "grpc" else _OTLP[:1] if protocol else _OTLP

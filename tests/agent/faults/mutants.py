@@ -1,0 +1,126 @@
+"""Mutants: deliberately broken rules of a run. The judge must catch every one, or it would not catch a real one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+from agent import agent as doors
+from agent import asking, call_watch, loop
+from agent.chronicle import Chronicle
+from agent.messages import Message, Role
+from agent.providers import base
+from agent.run import OpenRound, Run
+from agent.runner import Runner
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """One function of an owner, and what takes its place: it gets the whole one first."""
+
+    name: str
+    owner: Any
+    function: str
+    broken: Callable[..., Any]
+
+    @contextmanager
+    def applied(self) -> Iterator[None]:
+        """For as long as this lasts, the rule is broken."""
+        whole = self.owner.__dict__[self.function]
+        setattr(self.owner, self.function, lambda *args, **options: self.broken(whole, *args, **options))
+        try:
+            yield
+        finally:
+            setattr(self.owner, self.function, whole)
+
+
+def _forget_a_result(whole: Any, run: Run, outcomes: Any, **options: Any) -> None:
+    whole(run, outcomes[:-1] if len(outcomes) > 1 else outcomes, **options)
+
+
+def _double_a_call(whole: Any, run: Run, outcomes: Any, **options: Any) -> None:
+    if run.open_round is not None:
+        answer = run.open_round.answer
+        run.open_round.answer = replace(answer, tool_calls=(*answer.tool_calls, answer.tool_calls[-1]))
+    whole(run, [*outcomes, outcomes[-1]], **options)
+
+
+def _answer_backwards(whole: Any, run: Run, outcomes: Any, **options: Any) -> None:
+    whole(run, list(reversed(outcomes)), **options)
+
+
+def _forget_what_was_stopped(whole: Any, open_round: OpenRound) -> Any:
+    return list(open_round.outcomes.values())
+
+
+def _leave_out_what_was_withheld(whole: Any, run: Run, content: str) -> None:
+    run.messages.append(Message(Role.ASSISTANT, content))
+
+
+def _let_ids_be(whole: Any, answer: Message, run: Run) -> Message:
+    return answer
+
+
+async def _let_errors_out(whole: Any, provider: Any, request: Any) -> Any:
+    return await base._ask(provider, request.as_kwargs())
+
+
+async def _believe_anything(whole: Any, provider: Any, request: Any) -> Any:
+    try:
+        return await base._ask(provider, request.as_kwargs())
+    except Exception as exc:
+        raise base.ProviderError("down") from exc
+
+
+async def _count_twice(whole: Any, asker: Any, run: Run, *args: Any) -> Any:
+    answer, usage = await whole(asker, run, *args)
+    run.usage += usage
+    return answer, usage
+
+
+async def _remember_early(whole: Any, runner: Any, run: Run) -> Any:
+    if run.memory is not None:
+        run.memory.add_many(run.request.said)
+    return await whole(runner, run)
+
+
+async def _end_in_silence(whole: Any, watch: Any, asked: Any, ran: Any, *args: Any) -> None:
+    if ran.error is None:
+        await whole(watch, asked, ran, *args)
+
+
+async def _tell_twice(whole: Any, chronicle: Any, event: str, *args: Any) -> None:
+    await whole(chronicle, event, *args)
+    if event == "run_end":
+        await whole(chronicle, event, *args)
+
+
+async def _one_step_more(whole: Any, looping: Any, run: Run, watch: Any) -> Any:
+    ending = await whole(looping, run, watch)
+    run.iterations += run.iterations == looping._config.max_iterations
+    return ending
+
+
+async def _leave_others_behind(whole: Any, coroutines: Any) -> Any:
+    return list(await asyncio.gather(*coroutines))
+
+
+MUTANTS = (
+    Mutant("forget a result", Run, "close_round", _forget_a_result),
+    Mutant("double a call", Run, "close_round", _double_a_call),
+    Mutant("answer backwards", Run, "close_round", _answer_backwards),
+    Mutant("forget what was stopped", OpenRound, "closed", _forget_what_was_stopped),
+    Mutant("let the provider's errors out", asking, "acall", _let_errors_out),
+    Mutant("believe whatever a provider gives", asking, "acall", _believe_anything),
+    Mutant("let ids repeat themselves", asking, "_identified", _let_ids_be),
+    Mutant("count usage twice", asking.Asker, "_answered", _count_twice),
+    Mutant("remember before the end", Runner, "_ending", _remember_early),
+    Mutant("leave out what no guardrail passed", Run, "close", _leave_out_what_was_withheld),
+    Mutant("end a call in silence", call_watch.CallWatch, "_ended", _end_in_silence),
+    Mutant("tell the end twice", Chronicle, "tell", _tell_twice),
+    Mutant("one step more", loop.Loop, "_steps", _one_step_more),
+    Mutant("leave the rest of a batch behind", doors, "at_once", _leave_others_behind),
+)  # fmt: skip

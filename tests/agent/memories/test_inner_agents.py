@@ -1,0 +1,99 @@
+"""Agents inside of tools: what they know is of whoever's run the tool is in, and of nobody else's."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from agent import Agent, AgentConfig, ScriptedProvider, ToolCall, tool
+from agent.budget import BudgetLimits, MemoryBudget
+from agent.memories import EntityMemory, KnowledgeGraphMemory, KnowledgeMemory
+from agent.memory import ConversationMemory
+from agent.messages import Message, Role, UsageStats
+
+
+class Gossip:
+    """A model that takes in whatever it is told, saves it, and has noted its prompts."""
+
+    def __init__(self):
+        self.prompts = []
+
+    async def acomplete(self, **request):
+        """One call of `remember`, then an answer; for an extraction, what it was given."""
+        words = request["messages"][-1].content
+        if "JSON array" in request["system_prompt"]:
+            name = "ALICE-SECRET" if "ALICE-SECRET" in words else "nobody"
+            found = f'[{{"name": "{name}", "subject": "{name}", "relation": "is", "object": "here"}}]'
+            return Message(Role.ASSISTANT, found), UsageStats(1, 1, 2)
+        self.prompts.append(request["system_prompt"])
+        if request["messages"][-1].role is Role.USER and request["tools"]:
+            call = ToolCall("remember", {"content": words}, "1")
+            return Message(Role.ASSISTANT, tool_calls=(call,)), UsageStats(1, 1, 2)
+        return Message(Role.ASSISTANT, "noted"), UsageStats(1, 1, 2)
+
+
+def outer(inner, doors):
+    """What asks the inner agent from inside of a tool, by its sync or its async door."""
+    if doors == "sync":
+
+        @tool(description="Ask a colleague")
+        def colleague(question: str) -> str:
+            """Ask."""
+            return inner.run(question).content
+    else:
+
+        @tool(description="Ask a colleague")
+        async def colleague(question: str) -> str:
+            """Ask."""
+            return (await inner.abatch([question]) if doors == "batch" else [await inner.arun(question)])[0].content
+
+    def ask(who, question):
+        calls = [ToolCall("colleague", {"question": question}, "1")]
+        agent = Agent([colleague], ScriptedProvider([calls, "done"]))
+        asyncio.run(agent.arun("go", memory=ConversationMemory(), scope=who))
+
+    return ask
+
+
+@pytest.mark.parametrize("doors", ["sync", "async", "batch"])
+def test_an_agent_inside_a_tool_tells_nobody_what_another_said(tmp_path, doors):
+    """The agent is one for all, its knowledge is not."""
+    model = Gossip()
+    knowledge, graph, entities = KnowledgeMemory(tmp_path), KnowledgeGraphMemory(model), EntityMemory(model)
+    config = AgentConfig(knowledge_memory=knowledge, knowledge_graph=graph, entity_memory=entities)
+    ask = outer(Agent(provider=model, config=config), doors)
+    ask("alice", "Remember that ALICE-SECRET is here")
+    ask("bob", "Who is ALICE-SECRET, who is here?")
+    assert not any("ALICE-SECRET" in prompt for prompt in model.prompts[2:])
+    assert knowledge.build_context() == graph.build_context() == entities.build_context() == ""
+    assert "ALICE-SECRET" in knowledge.bound_to("alice").build_context()
+
+
+def test_an_agent_inside_a_tool_spends_what_its_person_may():
+    """One person's limit is not everybody's."""
+    budget = MemoryBudget(BudgetLimits(conversation_tokens=2))
+    inner = Agent(provider=ScriptedProvider(["one", "two"]), config=AgentConfig(budget=budget))
+    ask = outer(inner, "async")
+    for who in ("alice", "bob", "bob"):
+        ask(who, "hello")
+    assert len(inner.provider.requests) == 2
+
+
+def test_a_run_that_says_not_whose_it_is_saves_nothing(tmp_path):
+    """Somebody's conversation without a scope: the folder that all share is not theirs."""
+    knowledge = KnowledgeMemory(tmp_path)
+    model = ScriptedProvider([ToolCall("remember", {"content": "Alice is ill"}, "1"), "done"])
+    Agent([knowledge.tool()], model).run("Remember it", memory=ConversationMemory())
+    assert "whose memory" in model.requests[1].messages[-1].content
+    assert knowledge.build_context() == ""
+
+
+def test_notes_that_cannot_be_written_name_no_folder(tmp_path):
+    """The model, and with it the person, hears that nothing was kept."""
+    (tmp_path / "file").write_text("in the way")
+    model = ScriptedProvider([ToolCall("remember", {"content": "I am a vegetarian"}, "1"), "done"])
+    Agent(provider=model, config=AgentConfig(knowledge_memory=KnowledgeMemory(tmp_path / "file"))).run("Remember it")
+    told = model.requests[1].messages[-1].content
+    assert "nothing was kept" in told
+    assert str(tmp_path) not in told

@@ -1,0 +1,138 @@
+"""Side questions: what is asked beside a run is of its budget, of its providers' models, and loses no summary."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from agent import Agent, AgentConfig, Message, ProviderError, Role, UsageStats
+from agent.budget import BudgetLimits, MemoryBudget
+from agent.chronicle import Chronicle
+from agent.guards import Guardrail, GuardrailsPipeline
+from agent.memories import EntityMemory, KnowledgeGraphMemory
+from agent.memories.remembering import Remembering
+from agent.memory import ConversationMemory
+from agent.run import WITHHELD
+
+
+class Counting:
+    """A model that answers all the same, and counts."""
+
+    def __init__(self, says="[]", default_model=""):
+        self.says, self.default_model, self.models = says, default_model, []
+
+    async def acomplete(self, **request):
+        """The same for all."""
+        self.models.append(request["model"])
+        if isinstance(self.says, Exception):
+            raise self.says
+        return Message(Role.ASSISTANT, self.says), UsageStats(1, 1, 2)
+
+
+class No(Guardrail):
+    """Blocks everything."""
+
+    def check(self, content):
+        """It does not pass."""
+        return self.tripped(content, "no")
+
+
+def learner(provider, **config):
+    """An agent with all that asks a model after a run."""
+    config = {"entity_memory": EntityMemory(provider), "knowledge_graph": KnowledgeGraphMemory(provider), **config}
+    return Agent(provider=provider, config=AgentConfig(summarize_on_trim=True, **config), memory=ConversationMemory(2))
+
+
+@pytest.mark.parametrize("limit", [2, 1000])
+def test_a_spent_budget_is_spent_for_side_questions_too(limit):
+    """Neither the run that reached the limit nor those that are refused ask a model anything more."""
+    model = Counting()
+    agent = learner(model, budget=MemoryBudget(BudgetLimits(day_tokens=limit)))
+    reasons = [agent.run(words).stop_reason for words in ("one", "two", "three")]
+    assert (reasons, len(model.models)) == (
+        (["answer", "budget", "budget"], 1) if limit == 2 else (["answer"] * 3, 11)
+    )  # fmt: skip
+
+
+def test_a_run_over_its_own_limit_asks_nothing_beside():
+    """The limit of one run counts all that it asks."""
+    model = Counting()
+    learner(model, max_total_tokens=2).run("one")
+    assert len(model.models) == 1
+
+
+@pytest.mark.parametrize(
+    ("says", "config", "asked"),
+    [
+        (ProviderError("down"), {"max_retries": 0}, 1),
+        ("[]", {"guardrails": GuardrailsPipeline(input=[No()])}, 0),
+    ],
+    ids=["provider down", "guardrail"],
+)
+def test_a_run_that_no_model_took_in_teaches_nothing(says, config, asked):
+    """Whoever waits for the error does not wait for two more."""
+    model = Counting(says)
+    learner(model, **config).run("one")
+    assert len(model.models) == asked
+
+
+def test_another_provider_is_asked_for_its_own_model():
+    """It rarely knows the agent's."""
+    other = Counting(default_model="small")
+    config = {"entity_memory": EntityMemory(other), "knowledge_graph": KnowledgeGraphMemory(other, "graphs")}
+    agent = learner(Counting("ok"), model="big", summarize_provider=other, **config)
+    for words in ("one", "two"):
+        agent.run(words)
+    assert sorted(other.models) == ["graphs", "graphs", "small", "small", "small"]
+
+
+def test_the_agents_own_provider_is_asked_for_the_agents_model():
+    """Nothing else was chosen."""
+    model = Counting(default_model="small")
+    learner(model, model="big").run("one")
+    assert set(model.models) == {"big"}
+
+
+def test_summaries_at_the_same_time_keep_what_both_forgot():
+    """Two runs of one conversation forget at once: the later one sums up on top of the earlier one."""
+
+    class Together:
+        """Each summary holds the earlier one and what is new; both are asked before either answers."""
+
+        def __init__(self):
+            self.both = asyncio.Barrier(2)
+
+        async def acomplete(self, **request):
+            text = request["messages"][0].content
+            if "earlier_summary" not in text:
+                await self.both.wait()
+            names = [name for name in ("Ana", "Ben") if name in text]
+            return Message(Role.ASSISTANT, f"There were {' and '.join(names)}."), UsageStats(1, 1, 2)
+
+    async def forget_at_once():
+        memory, model = ConversationMemory(), Together()
+        runs = [
+            Remembering(
+                provider=model, model="m", timeout=1.0, memory=memory, own=True, scope="", chronicle=Chronicle(()),
+                summarize_on_trim=True,
+            )
+            for _ in range(2)
+        ]  # fmt: skip
+        said = [[Message(Role.USER, f"I am {name}")] for name in ("Ana", "Ben")]
+        await asyncio.gather(*(run.forgotten(each) for run, each in zip(runs, said, strict=True)))
+        return memory.summary
+
+    assert asyncio.run(forget_at_once()) == "There were Ana and Ben."
+
+
+def test_words_that_a_guardrail_refused_leave_nothing_behind():
+    """In their place the history says that something was withheld: the refusal answers that."""
+    model = Counting("hi")
+    agent = Agent(provider=model, memory=ConversationMemory())
+    agent.run("hello")
+    blocked = Agent(
+        provider=model, config=AgentConfig(guardrails=GuardrailsPipeline(input=[No()])), memory=agent.memory
+    ).run("my card number")  # fmt: skip
+    assert blocked.stop_reason == "guardrail"
+    assert [message.content for message in agent.memory.get_history()] == ["hello", "hi", WITHHELD, blocked.content]

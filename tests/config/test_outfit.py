@@ -1,0 +1,195 @@
+"""Outfit: what the YAML says of memories, caches, budgets, guards and observers is what an agent has."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+from redis import Redis
+
+from agent import AgentConfig, InMemoryCache, LoggingObserver, MemoryBudget, RedisBudget, RedisCache
+from agent.guards import GuardrailAction
+from channels.media import LocalMediaStore
+from config.agents import load_tools_of, terminal_agent
+from config.bootstrap import bootstrap
+from config.description import describe
+from config.explanation import explain
+from config.loader import ConfigError, load_settings
+from config.outfit import lone_outfit, worker_outfit
+from config.schema import Settings
+
+PLUGINS = """
+from agent.observers import AgentObserver
+from agent.guards import Guardrail
+
+class Watch(AgentObserver):
+    pass
+
+class NoShouting(Guardrail):
+    name = "no_shouting"
+
+def broken():
+    1 / 0
+"""
+
+
+def configured(folder: Path, agent: str, rest: str = "") -> Settings:
+    """Settings with this agent and one console, and a module of plugins beside them."""
+    (folder / "own_plugins.py").write_text(PLUGINS)
+    file = folder / "sayso.yaml"
+    file.write_text(f"agent: {agent}\nchannels:\n  web: {{platform: console}}\n{rest}")
+    return load_settings(file, {})
+
+
+def config(folder: Path, agent: str) -> AgentConfig:
+    """How the console's agent runs, alone."""
+    return lone_outfit(configured(folder, agent), folder).config_of("web")
+
+
+def worker_config(folder: Path, agent: str, client: Redis, url: str) -> AgentConfig:
+    """How it runs in a worker."""
+    media = LocalMediaStore(folder / "media", keys=["k"], public_url="http://x")
+    outfit = worker_outfit(configured(folder, agent), folder, media=media, redis=client, redis_url=url)
+    return outfit.config_of("web")
+
+
+def refusal(folder: Path, agent: str) -> str:
+    """Why nothing starts."""
+    with pytest.raises(ConfigError) as caught:
+        describe(configured(folder, agent))
+    return str(caught.value).replace(str(folder), "")
+
+
+@pytest.mark.parametrize(
+    ("agent", "said"),
+    [
+        ("{guards: {input: [{pattern: '('}]}}", ":1:26: agent.guards.input.0: missing ), unterminated subpattern"),
+        ("{guards: {input: [{pattern: a*}]}}", "the pattern 'a*' is found in an empty text"),
+        ("{guards: {output: [{topic: a, action: rewrite}]}}", "guards.output.0: a TopicGuardrail rewrites nothing"),
+        ("{guards: {input: [{plugin: own_plugins}]}}", "'own_plugins': ValueError: write it as module:Class"),
+        ("{observe: {plugin: 'own_plugins:NoShouting'}}", "TypeError: it is no AgentObserver"),
+        ("{observe: {plugin: 'own_plugins:broken'}}", "ZeroDivisionError"),
+        ("{observe: {plugin: 'no_such:Thing'}}", ":1:19: agent.observe.plugin.0: cannot make 'no_such:Thing': Module"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_made_is_told_before_a_start(tmp_path: Path, agent: str, said: str):
+    """With its place."""
+    assert said in refusal(tmp_path, agent)
+
+
+def test_a_budget_in_dollars_that_cannot_count_is_warned_of(tmp_path: Path):
+    """Of each model whose price nobody knows; a price of one's own is one."""
+    agent = "{model: 'ollama:mine', budget: {day_usd: 5}"
+    assert "nobody knows what 'ollama:mine' costs, so no limit in USD holds" in describe(
+        configured(tmp_path, f"{agent}}}")
+    )
+    assert "warning" not in describe(configured(tmp_path, f"{agent}, prices: {{mine: [0.1, 0.2]}}}}"))
+    assert "warning" not in describe(configured(tmp_path, "{model: 'ollama:mine', budget: {day_tokens: 5}}"))
+
+
+def test_workers_share_a_budget_and_a_terminal_has_its_own(tmp_path: Path, redis_client: Redis, redis_url: str):
+    """What a run may spend, each keeps to by itself."""
+    agent = "{budget: {conversation_tokens: 9, run_tokens: 5, run_usd: 0.5}}"
+    alone, shared = config(tmp_path, agent), worker_config(tmp_path, agent, redis_client, redis_url)
+    assert isinstance(alone.budget, MemoryBudget)
+    assert isinstance(shared.budget, RedisBudget)
+    assert (shared.max_total_tokens, shared.max_cost_usd) == (5, 0.5)
+    assert config(tmp_path, "{budget: {run_tokens: 5}}").budget is None
+
+
+def test_answers_are_kept_where_it_is_said(tmp_path: Path, redis_client: Redis, redis_url: str):
+    """In this process, in the bot's Redis or in another one; by default nowhere."""
+    assert config(tmp_path, "{}").cache is None
+    assert isinstance(config(tmp_path, "{cache: true}").cache, InMemoryCache)
+    assert isinstance(config(tmp_path, "{cache: {store: redis}}").cache, InMemoryCache)
+    for where in ("", f", redis_url: '{redis_url}'"):
+        kept = worker_config(tmp_path, f"{{cache: {{store: redis{where}}}}}", redis_client, redis_url).cache
+        assert isinstance(kept, RedisCache)
+        assert kept.get("no such key") is None
+
+
+def test_guards_are_as_they_are_written(tmp_path: Path):
+    """In their order, with what becomes of a text."""
+    given = (
+        "{guards: {input: [{length: {max: 9}}, {pattern: [x+], action: rewrite}, {injection: true, action: warn}, "
+        "{plugin: 'own_plugins:NoShouting'}], output: [{topic: [court, law]}], loop: off}}"
+    )
+    made = config(tmp_path, given)
+    assert made.guardrails
+    assert [(each.name, each.action) for each in made.guardrails.input] == [
+        ("length", GuardrailAction.BLOCK), ("pattern", GuardrailAction.REWRITE), ("injection", GuardrailAction.WARN),
+        ("no_shouting", GuardrailAction.BLOCK),
+    ]  # fmt: skip
+    assert [asyncio.run(made.guardrails.acheck_output(text)).passed for text in ("hello", "the Law")] == [True, False]
+    assert made.loop_detector is None
+    usual = config(tmp_path, "{}").loop_detector
+    assert usual
+    assert usual.max_repeats == 3
+
+
+def test_memories_are_in_the_data_folder(tmp_path: Path):
+    """What a conversation knows of itself travels with it."""
+    memory = "{summarize: {model: 'ollama:small'}, entities: true, relationships: true, knowledge: true}"
+    made = config(tmp_path, f"{{model: 'ollama:m', memory: {memory}}}")
+    assert (made.summarize_on_trim, made.summarize_model) == (True, "small")
+    assert made.entity_memory
+    assert made.knowledge_graph
+    store: Any = made.knowledge_graph.store
+    assert made.knowledge_memory
+    assert (store.path, made.knowledge_memory.directory) == (tmp_path / "relationships.db", tmp_path / "knowledge")
+
+
+def test_a_channel_may_name_the_memorys_own_tool(tmp_path: Path):
+    """In its tools, its roles and its policy; where none of them does, it runs at once."""
+    roles = "{roles: {allowed: {a: [remember]}}}"
+    web = f"{{platform: console, tools: [remember], policy: {{allow: [find_*]}}, selector: {roles}}}"
+    settings = configured(tmp_path, "{memory: {knowledge: true}}", f"  own: {web}\n")
+    assert describe(settings).count("remember: runs at once") == 2
+    told = explain(settings, load_tools_of(settings), "own", "ana", "remember", {"content": "x"})
+    assert told.decided_by
+    assert told.decided_by.where == f"{tmp_path}/sayso.yaml:1:18"
+
+
+def test_observers_of_ones_own_hear_of_runs(tmp_path: Path):
+    """Beside the log."""
+    log, own = config(tmp_path, "{observe: {log: true, plugin: 'own_plugins:Watch'}}").observers
+    assert isinstance(log, LoggingObserver)
+    assert type(own).__name__ == "Watch"
+
+
+@pytest.mark.parametrize("patient", [True, False])
+def test_only_who_works_needs_a_model(tmp_path: Path, redis_url: str, patient: bool, monkeypatch: pytest.MonkeyPatch):
+    """The web answers no turn: it has neither key nor library."""
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    settings = configured(tmp_path, "{model: openai:gpt-5-mini}")
+    if patient:
+        with pytest.raises(ConfigError, match="openai needs a key"):
+            bootstrap(settings, data=tmp_path, redis_url=redis_url, patient=True)
+    else:
+        assert bootstrap(settings, data=tmp_path, redis_url=redis_url).drain.agents
+
+
+def test_files_that_people_send_reach_the_model(tmp_path: Path, redis_client: Redis, redis_url: str):
+    """Its provider reads them from the media store."""
+    media = LocalMediaStore(tmp_path / "media", keys=["k"], public_url="http://x")
+    file = media.put(b"\x89PNG\r\n\x1a\n", mime_type="image/png")
+    settings = configured(tmp_path, "{model: 'ollama:m'}")
+    made: Any = worker_outfit(settings, tmp_path, media=media, redis=redis_client, redis_url=redis_url).provider_of(
+        "web"
+    )
+    assert made._load_media(file) == media.read(file.ref)
+
+
+def test_a_channels_own_words_and_limits_reach_its_agent(tmp_path: Path):
+    """What a model is told first, and how much of the conversation."""
+    given = configured(tmp_path, "{memory: {max_messages: 7, max_tokens: 99}, tool_timeout: 3}")
+    file = tmp_path / "sayso.yaml"
+    file.write_text(file.read_text().replace("console}", "console, agent: {system_prompt: Be a pirate.}}"))
+    with terminal_agent(load_settings(file, {}), data=tmp_path, channel=None) as bot:
+        memory = bot.agent.memory
+        assert memory
+        assert (memory.max_messages, memory.max_tokens) == (7, 99)
+        assert (bot.agent.config.system_prompt, bot.agent.config.tool_timeout_seconds) == ("Be a pirate.", 3)
+    assert given.agent_of("web").system_prompt != "Be a pirate."

@@ -1,0 +1,80 @@
+"""A model of a vendor, asked over HTTP by a worker process: tools, a confirmed action, what it keeps and may spend."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.flows.system import System, WhatsAppPerson
+from tests.vendors.api import KEY
+from tests.vendors.conftest import Server, process
+
+__all__ = ["process"]
+
+AGENT = """
+agent:
+  model: openai:gpt-4o-mini
+  api_key: ${{OPENAI_API_KEY}}
+  base_url: {url}/v1
+  max_retries: 0
+  memory: {{knowledge: true}}
+  budget: {{conversation_tokens: {most}}}
+"""
+
+
+@pytest.fixture(scope="module")
+def asked(process: Server) -> Iterator[System]:
+    """One worker whose model is the fake server's, and a budget of four questions of 120 tokens."""
+    with tempfile.TemporaryDirectory(prefix="sayso-mod-") as folder:
+        system = System(Path(folder), workers=1, environ={"OPENAI_API_KEY": KEY})
+        agent = AGENT.format(url=process.url, most=500)
+        text = system.config.read_text().replace("agent: {model: offline}", agent)
+        system.config.write_text(text)
+        with system as running:
+            yield running
+
+
+def test_a_yes_runs_what_the_model_called_once(asked: System, process: Server) -> None:
+    """It looks an invoice up, proposes to delete it, and is not asked whether the person meant it."""
+    process.script(
+        {"calls": [{"name": "find_invoice", "arguments": {"query": "INV-42"}, "id": "a"}]},
+        {"calls": [{"name": "delete_invoice", "arguments": {"invoice_id": "INV-42"}, "id": "b"}]},
+    )
+    person = WhatsAppPerson(asked, 61)
+    person.say("get rid of 42")
+    assert "INV-42" in person.hears()[0]["text"]
+    assert asked.effects("delete", "INV-42") == 0
+    person.say("yes")
+    assert person.hears()[0]["text"].startswith("Invoice INV-42 is deleted.")
+    assert (asked.effects("delete", "INV-42"), len(process.calls)) == (1, 2)
+    assert "INV-42" in next(each["content"] for each in process.bodies[1]["messages"] if each["role"] == "tool")
+
+
+def test_what_somebody_asked_to_keep_is_theirs_alone(asked: System, process: Server) -> None:
+    """The policy names no `remember`, and nobody is asked; the next turn knows, and another person's does not."""
+    process.script(
+        {"calls": [{"name": "remember", "arguments": {"content": "The user likes tea"}, "id": "c"}]},
+        {"text": "Noted."}, {"text": "Tea."}, {"text": "I do not know."},
+    )  # fmt: skip
+    ana, bob = WhatsAppPerson(asked, 62), WhatsAppPerson(asked, 63)
+    for person, said in ((ana, "Remember that I like tea"), (ana, "What do I like?"), (bob, "What do I like?")):
+        person.say(said)
+        person.hears()
+    knows = ["likes tea" in body["messages"][0]["content"] for body in process.bodies]
+    assert knows == [False, False, True, False]
+
+
+def test_whoever_has_spent_a_day_is_told_so_and_no_model_is_asked(asked: System, process: Server) -> None:
+    """Counted in Redis, for each conversation by itself."""
+    process.script(*[{"text": "Hello.", "usage": [500, 20, 0]}] * 2)
+    ana, bob = WhatsAppPerson(asked, 64), WhatsAppPerson(asked, 65)
+    ana.say("hello")
+    assert ana.hears()[0]["text"] == "Hello."
+    ana.say("hello again")
+    assert ana.hears()[0]["text"] != "Hello."
+    bob.say("hello")
+    assert bob.hears()[0]["text"] == "Hello."
+    assert len(process.calls) == 2
