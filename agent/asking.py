@@ -67,8 +67,8 @@ class Asker:
             log.warning("agent.cost_warning", extra={"agent": self._config.name, "usd": total, "threshold": threshold})
 
     async def spend_beside(self, run: Run) -> None:
-        """Take what the run's side questions cost to the account, and off its budget."""
-        await self.spend_on(run, run.chronicle.side_usage)
+        """Take what the run's side questions cost since then to the account, and off its budget."""
+        await self.spend_on(run, run.chronicle.unpaid())
 
     async def spend_on(self, run: Run, usage: UsageStats) -> None:
         """Take what a run used to the account, and off its budget."""

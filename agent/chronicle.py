@@ -33,7 +33,7 @@ class Chronicle:
     to `tool_result_chars` characters; None keeps them whole.
     """
 
-    __slots__ = ("_asynchronous", "_began", "_complained", "_keep", "_listeners", "side_usage", "trace")
+    __slots__ = ("_asynchronous", "_began", "_complained", "_keep", "_listeners", "_unpaid", "side_usage", "trace")
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class Chronicle:
         self._began = time.perf_counter()
         self._complained: set[tuple[int, str]] | None = None
         self.trace = AgentTrace(run_id or new_run_id(), parent_run_id or "", dict(metadata or {}))
-        self.side_usage = NO_USAGE
+        self.side_usage = self._unpaid = NO_USAGE
 
     @property
     def run_id(self) -> str:
@@ -79,6 +79,12 @@ class Chronicle:
     def spent(self, usage: UsageStats) -> None:
         """Add what a side question to a model cost."""
         self.side_usage += countable(usage)
+        self._unpaid += countable(usage)
+
+    def unpaid(self) -> UsageStats:
+        """What was added since this was last asked."""
+        unpaid, self._unpaid = self._unpaid, NO_USAGE
+        return unpaid
 
     async def tell(self, event: str, *args: Any) -> None:
         """Call `on_<event>(run_id, *args)` of each observer that has it, then `a_on_<event>`.

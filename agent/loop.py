@@ -144,6 +144,7 @@ class Loop:
         )
         new = [outcome.usage for at, outcome in enumerate(outcomes) if at not in recalled.outcomes]
         await self._asker.spend_on(run, sum(new, UsageStats()))
+        await self._asker.spend_beside(run)  # now: a run that is stopped later has paid for it too
         ending = _ending(outcomes)
         watch_for_loops = run.loop_watch if ending is None else None
         verdict = watch_for_loops.see(answer.tool_calls, _prints(outcomes)) if watch_for_loops else ""

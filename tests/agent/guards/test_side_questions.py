@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 
 import pytest
@@ -39,6 +40,30 @@ class Beside:
         """The one thing."""
         self.asked.append(request["messages"][-1].content)
         return Message(Role.ASSISTANT, self.says), UsageStats(100, 5, 105, 0.5)
+
+
+class Stopping(ScriptedProvider):
+    """Answers once; who asks again waits for ever."""
+
+    def __init__(self, lines) -> None:
+        super().__init__(lines)
+        self.asked_again = asyncio.Event()
+
+    async def acomplete(self, **request):
+        """The first line, or silence."""
+        if self.requests:
+            self.asked_again.set()
+            await asyncio.Event().wait()
+        return await super().acomplete(**request)
+
+
+async def stopped(agent: Agent, model: Stopping) -> int:
+    """The tokens on the account once its task is cancelled, as a worker does it."""
+    run = asyncio.create_task(agent.arun("go"))
+    await model.asked_again.wait()
+    run.cancel()
+    await asyncio.wait([run])
+    return agent.total_tokens
 
 
 @tool
@@ -90,3 +115,11 @@ def test_summary_of_a_result_is_paid_for():
     assert (result.stop_reason, result.usage.total_tokens, agent.total_tokens) == ("answer", 109, 109)
     assert agent.total_cost == 0.5
     assert [agent.run("go").stop_reason for _ in "ab"] == ["budget", "budget"]
+
+
+def test_check_of_a_call_is_paid_for_though_the_run_is_stopped_later():
+    """Its round is over; the person who stops each run would pay for no check."""
+    checker = Beside(json.dumps({"coherent": True, "explanation": "fits"}))
+    config = AgentConfig(coherence_check=True, coherence_provider=checker, coherence_model="cheap")
+    model = Stopping(CALLS)
+    assert asyncio.run(stopped(Agent([scrape], model, config), model)) == 107
