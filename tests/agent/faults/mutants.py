@@ -8,8 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
-from agent import agent as doors
-from agent import asking, call_watch, loop
+from agent import asking, batch, call_watch, loop
 from agent.chronicle import Chronicle
 from agent.messages import Message, Role
 from agent.providers import base
@@ -122,5 +121,5 @@ MUTANTS = (
     Mutant("end a call in silence", call_watch.CallWatch, "_ended", _end_in_silence),
     Mutant("tell the end twice", Chronicle, "tell", _tell_twice),
     Mutant("one step more", loop.Loop, "_steps", _one_step_more),
-    Mutant("leave the rest of a batch behind", doors, "at_once", _leave_others_behind),
+    Mutant("leave the rest of a batch behind", batch, "at_once", _leave_others_behind),
 )  # fmt: skip
