@@ -275,8 +275,9 @@ class Agent:
     ) -> list[AgentResult]:
         """Answer each prompt apart from the others, so many at once; the results come in the prompts' order (seed).
 
-        Each knows the agent's own conversation as it is, and adds nothing to it; entities and facts are learnt as ever. A run that breaks has its error for its
-        content and the stop reason "error". `on_progress` hears (completed, total). Raises ValueError.
+        Each knows the agent's own conversation as it is, and adds nothing to it; entities and facts are learnt as ever.
+        A run that breaks has its error for its content and the stop reason "error". `on_progress` hears (completed,
+        total). Raises ValueError.
         """
         batch = Batch(self._runner, self._observers, max_concurrency, response_format, on_progress)
         return await batch.answers(prompts)

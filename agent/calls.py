@@ -105,10 +105,13 @@ class _Calls:
         """
         at_once = len(group) > 1  # one alone needs no task
         looked_at = await asyncio.gather(*map(self._looked_at, group)) if at_once else [await self._looked_at(group[0])]
+        passed = {}
         for at, each in zip(group, looked_at, strict=True):
             if isinstance(each, CallOutcome):
                 self.outcomes[at] = await self.journal.keep(at, each)
-        return {at: each for at, each in zip(group, looked_at, strict=True) if isinstance(each, Asked)}
+            else:
+                passed[at] = each
+        return passed
 
     async def _looked_at(self, at: int) -> Asked | CallOutcome:
         """The call if it is to begin, else what the model is told instead."""

@@ -12,7 +12,7 @@ from agent.endings import ending_words
 from agent.guards import GuardrailBlocked, guarded
 from agent.journal import Answered, CallOutcome, Recalled
 from agent.loop_detection import NUDGE
-from agent.messages import Message, Role, UsageStats
+from agent.messages import NO_USAGE, Message, Role
 from agent.providers.base import ProviderError
 from agent.run import Ending, OpenRound, Run
 from agent.schemas import Schemas
@@ -143,7 +143,7 @@ class Loop:
             watch=watch,
         )
         new = [outcome.usage for at, outcome in enumerate(outcomes) if at not in recalled.outcomes]
-        await self._asker.spend_on(run, sum(new, UsageStats()))
+        await self._asker.spend_on(run, sum(new, NO_USAGE))
         await self._asker.spend_beside(run)  # now: a run that is stopped later has paid for it too
         ending = _ending(outcomes)
         watch_for_loops = run.loop_watch if ending is None else None
