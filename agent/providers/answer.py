@@ -13,8 +13,8 @@ from agent.tools.typed_arguments import quoted
 #: Characters of such arguments that are kept.
 MAX_NOT_JSON_CHARS = 500
 
-#: What JSON holds without a look inside.
-_PLAIN = frozenset((str, int, bool, type(None)))
+#: What JSON holds without a look inside. Not every number: one can have too many digits.
+_PLAIN = frozenset((str, bool, type(None)))
 
 
 def usable(message: Message) -> Message:
@@ -47,11 +47,7 @@ def arguments(given: object) -> dict[str, Any]:
     """A call's arguments; in their place what says so, where they are no JSON object."""
     if given is None:
         return {}
-    if (
-        isinstance(given, dict)
-        and _is_named(given)
-        and (_PLAIN.issuperset(map(type, given.values())) or _is_json(given))
-    ):
+    if isinstance(given, dict) and _is_named(given) and (_is_plain(given) or _is_json(given)):
         return given
     shown = given[:MAX_NOT_JSON_CHARS] if isinstance(given, str) else quoted(given)
     return {NOT_JSON: shown}

@@ -257,7 +257,7 @@ def test_provider_that_answers_nonsense_is_a_provider_error(answer):
     assert (result.stop_reason, shape(result)) == ("provider_error", "user assistant")
 
 
-@pytest.mark.parametrize("given", ["[1", [1], {1: 2}, {"text": {1}}, {"text": float("nan")}])
+@pytest.mark.parametrize("given", ["[1", [1], {1: 2}, {"text": {1}}, {"text": float("nan")}, {"text": 10**5000}])
 def test_arguments_that_are_no_json_are_told_to_the_model(given):
     """The call stays in the transcript, in a form that can be kept and sent."""
     agent = agent_with(ToolCall("echo", given), "sorry")
