@@ -23,7 +23,7 @@ class AnthropicProvider(VendorProvider):
 
     name = "anthropic"
     api_format = "anthropic"
-    library = "anthropic"
+    sdk = "anthropic"
     extra = "anthropic"
     modules = ("pydantic_ai.models.anthropic", "pydantic_ai.providers.anthropic")
     max_file_bytes = 3_750_000  # 5 MB once they are base64

@@ -24,7 +24,7 @@ class GeminiProvider(VendorProvider):
 
     name = "gemini"
     api_format = "gemini"
-    library = "google.genai"
+    sdk = "google.genai"
     extra = "google"
     modules = ("pydantic_ai.models.google", "pydantic_ai.providers.google")
     max_file_bytes = max_request_bytes = 14_000_000  # a request has 20 MB, in base64

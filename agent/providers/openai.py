@@ -28,7 +28,7 @@ class OpenAIProvider(VendorProvider):
 
     name = "openai"
     api_format = "openai-chat"
-    library = "openai"
+    sdk = "openai"
     extra = "llm"
     modules: tuple[str, ...] = (
         "agent.providers.wire.deltas",

@@ -37,7 +37,7 @@ class VendorProvider(ABC):
 
     #: The dialect of its tools' schemas, the library that speaks to it, and the extra of ours that brings it.
     api_format: ApiFormat
-    library: str
+    sdk: str
     extra: str
     #: What `preload` imports.
     modules: tuple[str, ...]
@@ -53,7 +53,7 @@ class VendorProvider(ABC):
         load_media: LoadMedia | None = None,
         accepts: Collection[str] | None = None,
     ) -> None:
-        _require(self.library, self.extra)
+        _require(self.sdk, self.extra)
         self._api_key = api_key
         self.default_model = default_model
         self._accepts = accepts
@@ -114,7 +114,7 @@ class VendorProvider(ABC):
             for name in ("agent.providers.wire.exchange", *self.modules):
                 import_module(name)
         except ImportError as exc:
-            raise _missing(self.library, self.extra) from exc
+            raise _missing(self.sdk, self.extra) from exc
 
     async def _exchange(self, kwargs: Mapping[str, Any]) -> Exchange:
         if not self._preloaded:

@@ -38,7 +38,7 @@ def test_a_missing_key_is_named_at_once(kind: Any, variable: str, monkeypatch: p
 )
 def test_a_missing_library_is_named_with_its_cure(kind: Any, extra: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without importing one that is there."""
-    monkeypatch.setattr(vendor, "find_spec", lambda name: None if name == kind.library else object())
+    monkeypatch.setattr(vendor, "find_spec", lambda name: None if name == kind.sdk else object())
     with pytest.raises(ProviderConfigurationError, match=rf"pip install 'sayso\[{extra}\]'"):
         kind(KEY)
 
