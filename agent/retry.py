@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from agent.config import AgentConfig
-from agent.providers.base import Completion, Provider, ProviderError, ProviderRequest, RateLimitedError, acall
+from agent.providers.base import ProviderError, RateLimitedError
 
 T = TypeVar("T")
 
@@ -49,11 +49,6 @@ async def with_retries(
             await on_retry(number, error, seconds)
         await sleep(seconds)
     return await attempt()
-
-
-async def ask(provider: Provider, request: ProviderRequest, config: AgentConfig, sleep: Sleep) -> Completion:
-    """The provider's answer. Raises the last ProviderError once `max_retries` are used up."""
-    return await with_retries(lambda: acall(provider, request), config, sleep)
 
 
 def pause(attempt: int, error: ProviderError, config: AgentConfig) -> float:

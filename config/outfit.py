@@ -29,6 +29,7 @@ from agent import (
 )
 from agent.budget import Budget
 from agent.cache import Cache
+from agent.chronicle import wait_for_observers
 from agent.guards import GuardrailsPipeline
 from agent.observers import AgentObserver
 from agent.providers import Provider
@@ -41,6 +42,8 @@ from config.plugins import made
 from config.schema import Settings
 from config.tracing import TracingError, set_up_tracing
 
+#: Seconds that observers have at a worker's end, of the three that its farewell may take.
+OBSERVER_SECONDS = 1.5
 #: Where a data folder has what `agent.memory` keeps beyond conversations.
 KNOWLEDGE, RELATIONSHIPS = "knowledge", "relationships.db"
 
@@ -70,7 +73,8 @@ class Outfit:
         return _Fitting(self, channel).config()
 
     async def aclose(self) -> None:
-        """Close the connections of the running event loop to vendors."""
+        """Let observers finish what nobody waited for, then close the running event loop's connections to vendors."""
+        await wait_for_observers(OBSERVER_SECONDS)
         await self.models.aclose()
 
 

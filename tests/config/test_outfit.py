@@ -9,7 +9,18 @@ from typing import Any
 import pytest
 from redis import Redis
 
-from agent import AgentConfig, InMemoryCache, LoggingObserver, MemoryBudget, RedisBudget, RedisCache
+from agent import (
+    Agent,
+    AgentConfig,
+    AgentResult,
+    AsyncAgentObserver,
+    InMemoryCache,
+    LoggingObserver,
+    MemoryBudget,
+    RedisBudget,
+    RedisCache,
+    ScriptedProvider,
+)
 from agent.guards import GuardrailAction
 from channels.media import LocalMediaStore
 from config.agents import load_tools_of, terminal_agent
@@ -157,6 +168,24 @@ def test_observers_of_ones_own_hear_of_runs(tmp_path: Path):
     log, own = config(tmp_path, "{observe: {log: true, plugin: 'own_plugins:Watch'}}").observers
     assert isinstance(log, LoggingObserver)
     assert type(own).__name__ == "Watch"
+
+
+def test_a_worker_that_ends_lets_its_observers_finish(tmp_path: Path):
+    """What an async observer was told at last is not lost with the event loop."""
+    heard = []
+
+    class Slow(AsyncAgentObserver):
+        async def a_on_run_end(self, run_id: str, result: AgentResult) -> None:
+            await asyncio.sleep(0)
+            heard.append(result.content)
+
+    async def work() -> None:
+        agent = Agent(provider=ScriptedProvider(["done"]), config=AgentConfig(observers=[Slow()]))
+        await agent.arun("go")
+        await lone_outfit(configured(tmp_path, "{model: offline}"), tmp_path).aclose()
+
+    asyncio.run(work())
+    assert heard == ["done"]
 
 
 @pytest.mark.parametrize("patient", [True, False])
