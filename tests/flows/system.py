@@ -35,6 +35,7 @@ public_url: {public_url}
 redis_url: ${{REDIS_URL}}
 spool: {spool}
 agent: {{model: offline}}
+limits: {{per_minute: 60000, in_one_go: 60000}}  # a quiet machine is faster than people
 tools: [examples.invoices, tests.flows.disks]
 channels:
   shop-wa:
