@@ -21,7 +21,7 @@ from agent.providers.fallback import fallback_listener, name_of
 from agent.retry import Sleep, with_retries
 from agent.run import OnText, Run
 from agent.structured import schema_from_response_format
-from agent.usage import AgentUsage, countable
+from agent.usage import AgentUsage
 
 log = logging.getLogger(__name__)
 
@@ -197,7 +197,6 @@ class Asker:
                 await run.chronicle.tell("provider_fallback", *switch)
 
     def _priced(self, usage: UsageStats, model: str) -> UsageStats:
-        usage = countable(usage)
         if not usage.provider:
             usage = self._unnamed + usage
         if usage.cost_usd or (usage.model or model) not in self._config.prices:
@@ -211,12 +210,15 @@ def _identified(answer: Message, run: Run) -> Message:
     if not answer.tool_calls:
         return answer
     taken = {call.id for call in run.tool_calls}
+    ids = {call.id for call in answer.tool_calls}
+    if len(ids) == len(answer.tool_calls) and "" not in ids and taken.isdisjoint(ids):
+        return answer
     calls = []
     for at, call in enumerate(answer.tool_calls):
         is_free = call.id and call.id not in taken
         calls.append(call if is_free else replace(call, id=_free_id(f"call_{run.iterations}_{at}", taken)))
         taken.add(calls[-1].id)
-    return replace(answer, tool_calls=tuple(calls)) if calls != list(answer.tool_calls) else answer
+    return replace(answer, tool_calls=tuple(calls))
 
 
 def _free_id(wanted: str, taken: Collection[str]) -> str:

@@ -33,6 +33,11 @@ class CallWatch:
         self._analytics = analytics
         self._objector = objector
 
+    @property
+    def looks_at_calls(self) -> bool:
+        """Whether anybody wants to know of a call before it begins."""
+        return self._chronicle.is_heard or self._objector is not None
+
     def chosen(self, calls: Sequence[ToolCall], reasoning: str) -> None:
         """The model's choice of tools."""
         for call in calls:
@@ -53,7 +58,7 @@ class CallWatch:
         if self._chronicle.is_heard:
             decision = asked.decision
             await self._chronicle.tell(
-                "policy_decision", asked.tool.name, decision.decision, decision.reason, asked.args
+                "policy_decision", asked.tool.name, decision.decision, decision.reason, asked.checked.json
             )
 
     async def objection(self, asked: Asked) -> str:

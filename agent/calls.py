@@ -67,13 +67,14 @@ def _asked(call: ToolCall, tools: Mapping[str, Tool], config: AgentConfig) -> As
     if NOT_JSON in call.parameters:
         return CallOutcome(call, f"Error: {call.tool_name!r} was called with {NOT_JSON}: {call.parameters[NOT_JSON]!r}")
     try:
-        args = tool.validate_json(call.parameters)
-        return Asked(call, tool, args, decide(tool, args, config))
+        checked = tool.check(call.parameters)
+        args = checked.json if config.tool_policy is not None else {}  # which nobody else reads now
+        return Asked(call, tool, checked, decide(tool, args, config))
     except ToolError as exc:
         return CallOutcome(call, screen(tool.name, f"Error: {exc}") if tool.screen_output else f"Error: {exc}")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Calls:
     """The calls of one answer and what they are run with. The journal hears of each before it begins."""
 
@@ -121,6 +122,8 @@ class _Calls:
         if isinstance(asked, CallOutcome):
             await self.watch.refused(asked)
             return asked
+        if not self.watch.looks_at_calls:
+            return asked
         await self.watch.decided(asked)
         objection = await self.watch.objection(asked)
         return CallOutcome(asked.call, f"Error: {objection}") if objection else asked
@@ -141,7 +144,7 @@ class _Calls:
 
     async def _one_by_one(self, group: Mapping[int, Asked]) -> None:
         for at, asked in group.items():
-            await self._run(at, asked)
+            self.outcomes[at] = await self._made(at, asked)
 
     async def _at_once(self, group: Mapping[int, Asked]) -> None:
         tasks = [asyncio.create_task(self._run_and_save(at, asked)) for at, asked in group.items()]
@@ -152,14 +155,11 @@ class _Calls:
 
     async def _run_and_save(self, at: int, asked: Asked) -> None:
         with lending(False):  # what runs at once has threads of its own
-            await self._run(at, asked)
+            self.outcomes[at] = await self._made(at, asked)
         await self.journal.save()
 
-    async def _run(self, at: int, asked: Asked) -> None:
-        """Run one call. Its outcome counts once it is kept."""
-        self.outcomes[at] = await self._made(at, asked)
-
     async def _made(self, at: int, asked: Asked) -> CallOutcome:
+        """What one call comes to, once it is kept."""
         place.set(at)  # for as long as this call runs, in its task or before the next one
         self.begun.add(at)
         with (
@@ -172,7 +172,7 @@ class _Calls:
         made = ran.outcome
         if files or proposals or timers:
             made = replace(made, artifacts=tuple(files), proposals=tuple(proposals), timers=tuple(timers))
-        if ran.raw is not None:
+        if ran.raw is not None and (self.compressor is not None or ran.key):
             made = await self._finished(at, asked, made, ran.raw, ran.key)
         return await self.journal.keep(at, made)
 

@@ -33,7 +33,9 @@ class Chronicle:
     to `tool_result_chars` characters; None keeps them whole.
     """
 
-    __slots__ = ("_asynchronous", "_began", "_complained", "_keep", "_listeners", "_unpaid", "side_usage", "trace")
+    __slots__ = (
+        "_asynchronous", "_began", "_complained", "_keep", "_listeners", "_unpaid", "is_heard", "side_usage", "trace",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -47,6 +49,8 @@ class Chronicle:
     ) -> None:
         seen = ((observer, _heard(type(observer))) for observer in observers)  # type: ignore[arg-type]  # a class is hashable
         self._listeners = tuple(seen)
+        #: Whether there is anybody to tell.
+        self.is_heard = bool(self._listeners)
         self._asynchronous = asynchronous
         self._keep = tool_result_chars
         self._began = time.perf_counter()
@@ -59,11 +63,6 @@ class Chronicle:
         """The id that observers are given, and the trace has."""
         return self.trace.run_id
 
-    @property
-    def is_heard(self) -> bool:
-        """Whether there is anybody to tell."""
-        return bool(self._listeners)
-
     def note(self, type: StepType, *, began: float | None = None, **fields: Any) -> TraceStep:  # noqa: A002  # as in TraceStep
         """Append a step to the trace. `began` is a `time.perf_counter()`; without it, the step took no time.
 
@@ -74,7 +73,9 @@ class Chronicle:
         if self._keep is not None and (result := fields.get("tool_result")) is not None:
             fields["tool_result"] = _beginning(result, self._keep)
         at = self.trace.start_time + (since - self._began)
-        return self.trace.add(TraceStep(type, at, (now - since) * 1000, **fields))
+        step = TraceStep(type, at, (now - since) * 1000, **fields)
+        self.trace.steps.append(step)
+        return step
 
     def spent(self, usage: UsageStats) -> None:
         """Add what a side question to a model cost."""

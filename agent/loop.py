@@ -31,6 +31,7 @@ class Loop:
         self._asker = asker
         self._config = config
         self._selector = selector
+        self._is_limited = config.run_budget is not None or config.budget is not None
         self._schemas = Schemas()
 
     async def ending(self, run: Run, watch: CallWatch) -> Ending:
@@ -59,7 +60,7 @@ class Loop:
             if run.chronicle.is_heard:
                 await run.chronicle.tell("iteration_start", run.iterations, run.transcript)
             recalled = await run.journal.recall()
-            if recalled is None:
+            if recalled is None and self._is_limited:
                 refused = await refusal(run, self._config)
                 if refused is not None:
                     return refused
@@ -72,15 +73,13 @@ class Loop:
         return _exhausted(run)
 
     async def _ask(self, run: Run) -> Answered:
-        names = await self._selected(run)
+        names = None if self._selector is None else await self._selected(run, self._selector)
         answer, usage = await self._asker.ask(run, self._schemas.of(self._shown(names)))
         return Answered(answer, usage, names)
 
-    async def _selected(self, run: Run) -> tuple[str, ...] | None:
-        """The names of the tools that the model is shown, None for all."""
-        if self._selector is None:
-            return None
-        return tuple(tool.name for tool in await narrow(self._selector, run.transcript, self._toolset.all()))
+    async def _selected(self, run: Run, selector: ToolSelector) -> tuple[str, ...]:
+        """The names of the tools that the model is shown."""
+        return tuple(tool.name for tool in await narrow(selector, run.transcript, self._toolset.all()))
 
     def _shown(self, names: Collection[str] | None) -> list[Tool]:
         tools = self._toolset.all()

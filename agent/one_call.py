@@ -15,6 +15,7 @@ from agent.journal import UNCLEAR, CallOutcome, digest
 from agent.messages import ToolCall
 from agent.policy import PolicyDecision
 from agent.result_cache import cache_key, recalled
+from agent.tools.checked import Checked
 from agent.tools.errors import EffectUnknownError, ToolError, ToolParameterError
 from agent.tools.results import shown
 from agent.tools.tool import Tool, serialise
@@ -28,11 +29,11 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A call that can be made: its tool, its arguments as exact JSON, and the policy's word on it."""
+    """A call that can be made: its tool, its arguments, and the policy's word on it."""
 
     call: ToolCall
     tool: Tool
-    args: dict[str, Any]
+    checked: Checked
     decision: PolicyDecision
 
 
@@ -103,13 +104,13 @@ def _shown_to_person(asked: Asked) -> tuple[dict[str, Any], Mapping[str, Any]]:
         exact = asked.tool.validate_record(asked.call.parameters)
         return deepcopy(exact), exact
     except ToolParameterError:
-        return asked.args, asked.call.parameters
+        return asked.checked.json, asked.call.parameters
 
 
 async def _ran_or_cached(asked: Asked, config: AgentConfig, chunk_callback: ChunkCallback | None) -> Ran:
     """What an earlier run came to, if it is kept. Whether it ends the run, its own words decide."""
     cache = config.tool.cache
-    key = cache_key(asked.tool, asked.args) if cache is not None else ""
+    key = cache_key(asked.tool, asked.checked.json) if cache is not None else ""
     if cache is None or not key:
         return await _ran(asked, config, chunk_callback)
     hit = await recalled(cache, key)
@@ -131,20 +132,31 @@ async def _ran(
     params: Mapping[str, Any] | None = None,
 ) -> Ran:
     """Run the tool. Only a tool that really ran can end the run with its result."""
-    call = asked.call if params is None else replace(asked.call, parameters=dict(params))
-    value = await timed(call, asked.tool, config, chunk_callback)
+    if params is None:
+        value = await timed(asked.call, asked.tool, config, chunk_callback, checked=asked.checked)
+    else:
+        value = await timed(replace(asked.call, parameters=dict(params)), asked.tool, config, chunk_callback)
     if isinstance(value, PendingConfirmation):
         return Ran(await _proposed(asked, value))
     raw = serialise(value)
     return Ran(await _result(asked, raw, config), raw, key)
 
 
-async def timed(call: ToolCall, tool: Tool, config: AgentConfig, chunk_callback: ChunkCallback | None = None) -> Any:
+async def timed(
+    call: ToolCall,
+    tool: Tool,
+    config: AgentConfig,
+    chunk_callback: ChunkCallback | None = None,
+    *,
+    checked: Checked | None = None,
+) -> Any:
     """The tool's own value. Of its own time limit and the agent's, the shorter one holds."""
     seconds = config.tool_timeout_seconds
+    if seconds is None:
+        return await tool.ainvoke(call.parameters, chunk_callback, checked=checked)
     try:
         async with within(seconds):
-            return await tool.ainvoke(call.parameters, chunk_callback)
+            return await tool.ainvoke(call.parameters, chunk_callback, checked=checked)
     except TimeoutError as exc:
         raise RefusedError(f"{tool.name!r} gave no result within {seconds} seconds; it may still be running") from exc
 

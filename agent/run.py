@@ -153,18 +153,24 @@ class Run:
         if self.open_round is None:
             return
         answer, self.open_round = self.open_round.answer, None
-        results = [outcome.message for outcome in outcomes]
+        self.messages.append(answer)
+        usage = NO_USAGE
+        for outcome in outcomes:
+            self._take(outcome)
+            usage += outcome.usage
         if note:
-            last = results[-1]
-            results[-1] = Message(
-                Role.TOOL, f"{last.content}\n\n{note}", tool_call_id=last.tool_call_id, tool_name=last.tool_name
-            )
-        self.messages += [answer, *results]
-        self.artifacts += [artifact for outcome in outcomes for artifact in outcome.artifacts]
-        self.unclear += [outcome.call for outcome in outcomes if outcome.unclear]
-        self.closings += [outcome.closing for outcome in outcomes if outcome.ends == "terminal"]
-        self.usage = sum((outcome.usage for outcome in outcomes), NO_USAGE) + self.usage
+            last = self.messages[-1]
+            self.messages[-1] = replace(last, content=f"{last.content}\n\n{note}")
+        self.usage = usage + self.usage
         self.tool_calls += answer.tool_calls
+
+    def _take(self, outcome: CallOutcome) -> None:
+        self.messages.append(outcome.message)
+        self.artifacts += outcome.artifacts
+        if outcome.unclear:
+            self.unclear.append(outcome.call)
+        if outcome.ends == "terminal":
+            self.closings.append(outcome.closing)
 
     def result(self, ending: Ending) -> AgentResult:
         """The finished run."""

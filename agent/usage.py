@@ -14,13 +14,17 @@ from agent.messages import UsageStats
 MOST_ITERATIONS, MOST_TOOLS = 1000, 1000
 #: What tools beyond those are counted as.
 OTHER_TOOLS = "(other)"
+_NUMBER = (int, float)
 
 
 def countable(usage: UsageStats) -> UsageStats:
-    """The usage that can be added up: what is below nothing or no number is nothing, and a total is never less than
-    its parts. One strange number would else spoil every sum that it is in.
+    """The usage that can be added up: what is below nothing is nothing, and a total is never less than its parts. One
+    in which something has not the type that it should have counts nothing. One strange number would else spoil every
+    sum that it is in.
     """
     parts = usage.prompt_tokens, usage.completion_tokens, usage.cache_read_tokens, usage.cache_write_tokens
+    if not _is_typed(usage):
+        return UsageStats()
     if usage.total_tokens >= parts[0] + parts[1] and min(parts) >= 0 and 0 <= usage.cost_usd < math.inf:
         return usage
     prompt, completion, read, written = (max(0, part) for part in parts)
@@ -35,20 +39,36 @@ def countable(usage: UsageStats) -> UsageStats:
     )
 
 
+def _is_typed(usage: UsageStats) -> bool:
+    # Written out: each answer is asked.
+    prompt, completion, total = type(usage.prompt_tokens), type(usage.completion_tokens), type(usage.total_tokens)
+    read, written = type(usage.cache_read_tokens), type(usage.cache_write_tokens)
+    counts = prompt is completion is total is read is written is int
+    return (
+        counts
+        and isinstance(usage.cost_usd, _NUMBER)
+        and isinstance(usage.model, str)
+        and isinstance(usage.provider, str)
+    )
+
+
 class AgentUsage:
     """Totals since it was made. Threads may add to it at once; `iterations` are the last questions only."""
 
     def __init__(self, *, most_iterations: int = MOST_ITERATIONS) -> None:
         self._lock = threading.Lock()
-        self._total = UsageStats()
-        self._questions = 0
+        self._prompt = self._completion = self._tokens = self._questions = 0
+        self._cost = 0.0
         self._iterations: deque[UsageStats] = deque(maxlen=most_iterations)
         self._tools: Counter[str] = Counter()
 
     def add_usage(self, stats: UsageStats, tool_name: str | None = None) -> None:
         """Count a question to a model, and the tool that its answer called, if any."""
         with self._lock:
-            self._total += stats
+            self._prompt += stats.prompt_tokens
+            self._completion += stats.completion_tokens
+            self._tokens += stats.total_tokens
+            self._cost += stats.cost_usd
             self._questions += 1
             self._iterations.append(stats)
             if tool_name:
@@ -58,29 +78,30 @@ class AgentUsage:
     def reset(self) -> None:
         """Begin again at nothing."""
         with self._lock:
-            self._total, self._questions = UsageStats(), 0
+            self._prompt = self._completion = self._tokens = self._questions = 0
+            self._cost = 0.0
             self._iterations.clear()
             self._tools.clear()
 
     @property
     def total_cost_usd(self) -> float:
         """Dollars."""
-        return self._total.cost_usd
+        return self._cost
 
     @property
     def total_tokens(self) -> int:
         """Of questions and answers."""
-        return self._total.total_tokens
+        return self._tokens
 
     @property
     def total_prompt_tokens(self) -> int:
         """Of questions."""
-        return self._total.prompt_tokens
+        return self._prompt
 
     @property
     def total_completion_tokens(self) -> int:
         """Of answers."""
-        return self._total.completion_tokens
+        return self._completion
 
     @property
     def iterations(self) -> list[UsageStats]:
@@ -98,10 +119,10 @@ class AgentUsage:
         """The totals as plain data, all of one moment; `iterations` is how many questions there were."""
         with self._lock:
             return {
-                "total_prompt_tokens": self._total.prompt_tokens,
-                "total_completion_tokens": self._total.completion_tokens,
-                "total_tokens": self._total.total_tokens,
-                "total_cost_usd": self._total.cost_usd,
+                "total_prompt_tokens": self._prompt,
+                "total_completion_tokens": self._completion,
+                "total_tokens": self._tokens,
+                "total_cost_usd": self._cost,
                 "iterations": self._questions,
                 "tool_usage": dict(self._tools),
             }

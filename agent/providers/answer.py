@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Sequence
 from typing import Any
 
-from agent.messages import NOT_JSON, Message, Role, ToolCall, UsageStats
+from agent.messages import NOT_JSON, Message, Role, ToolCall
 from agent.tools.typed_arguments import quoted
 
 #: Characters of such arguments that are kept.
 MAX_NOT_JSON_CHARS = 500
 
-#: What JSON holds without a look inside. Not every number: one can have too many digits.
+#: What JSON holds without a look inside.
 _PLAIN = frozenset((str, bool, type(None)))
+#: So many bits have few enough digits to be written out.
+_SHORT_BITS = 64
 
 
 def usable(message: Message) -> Message:
@@ -32,22 +33,11 @@ def usable(message: Message) -> Message:
     return message if is_ours else Message(Role.ASSISTANT, message.content, calls)
 
 
-def countable(usage: UsageStats) -> UsageStats:
-    """The usage; one in which something is no number, or no text, counts nothing: no sum could hold it."""
-    # Written out: each answer is asked.
-    prompt, completion, total = type(usage.prompt_tokens), type(usage.completion_tokens), type(usage.total_tokens)
-    read, written = type(usage.cache_read_tokens), type(usage.cache_write_tokens)
-    counts = prompt is completion is total is read is written is int
-    costs = isinstance(usage.cost_usd, int | float) and math.isfinite(usage.cost_usd)
-    named = isinstance(usage.model, str) and isinstance(usage.provider, str)
-    return usage if counts and costs and named else UsageStats()
-
-
 def arguments(given: object) -> dict[str, Any]:
     """A call's arguments; in their place what says so, where they are no JSON object."""
     if given is None:
         return {}
-    if isinstance(given, dict) and _is_named(given) and (_is_plain(given) or _is_json(given)):
+    if isinstance(given, dict) and _is_named(given) and (all(map(_is_plain, given.values())) or _is_json(given)):
         return given
     shown = given[:MAX_NOT_JSON_CHARS] if isinstance(given, str) else quoted(given)
     return {NOT_JSON: shown}
@@ -66,8 +56,9 @@ def _is_named(given: dict[Any, Any]) -> bool:
     return all(isinstance(name, str) for name in given)
 
 
-def _is_plain(given: dict[str, Any]) -> bool:
-    return _PLAIN.issuperset(map(type, given.values()))
+def _is_plain(value: object) -> bool:
+    kind = type(value)
+    return kind in _PLAIN or (kind is int and value.bit_length() <= _SHORT_BITS)  # type: ignore[attr-defined]  # an int
 
 
 def _is_json(value: object) -> bool:

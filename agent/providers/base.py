@@ -16,8 +16,10 @@ from dataclasses import dataclass
 from typing import Any, Protocol, cast, runtime_checkable
 
 from agent.messages import Message, Role, ToolCall, UsageStats
-from agent.providers.answer import countable, usable
+from agent.providers.answer import usable
 from agent.providers.reason import reason
+from agent.usage import countable
+from workers.in_time import TimeIsUp, in_time
 from workers.offload import contained, in_thread
 
 
@@ -70,10 +72,18 @@ class ProviderRequest:
 
     def as_kwargs(self) -> dict[str, Any]:
         """The request in the shape of the call; a `response_format` only where there is one, no tools where None."""
-        kwargs = {name: getattr(self, name) for name in self.__slots__}
-        for name in ("response_format", "tools"):
-            if kwargs[name] is None:
-                del kwargs[name]
+        kwargs: dict[str, Any] = {
+            "model": self.model,
+            "system_prompt": self.system_prompt,
+            "messages": self.messages,
+            "temperature": self.temperature,
+            "max_tokens": self.max_tokens,
+            "timeout": self.timeout,
+        }
+        if self.tools is not None:
+            kwargs["tools"] = self.tools
+        if self.response_format is not None:
+            kwargs["response_format"] = self.response_format
         return kwargs
 
 
@@ -179,12 +189,11 @@ async def acall(provider: Provider, request: ProviderRequest) -> Completion:
     for an answer that is none.
     """
     try:
-        async with asyncio.timeout(_seconds(provider, request)) as limit:
-            answer = await contained(_ask(provider, request.as_kwargs()))
+        answer = await in_time(contained(_ask(provider, request.as_kwargs())), _seconds(provider, request))
     except ProviderError:
         raise
     except Exception as exc:
-        raise _late(request) if limit.expired() else ProviderError(reason(exc)) from exc
+        raise _late(request) if isinstance(exc, TimeIsUp) else ProviderError(reason(exc)) from exc
     return _checked(provider, answer)
 
 
@@ -317,11 +326,13 @@ def _late(request: ProviderRequest) -> ProviderError:
 
 def _checked(provider: Provider, answer: Any) -> Completion:
     """The answer, if it is one; a provider that does not count may give None for the usage."""
-    match answer:
-        case (Message(content=str()) as message, UsageStats() as usage):
-            return _usable(message), countable(usage)
-        case (Message(content=str()) as message, None):
-            return _usable(message), UsageStats()
+    if isinstance(answer, tuple) and len(answer) == 2:  # written out: a `match` takes three times as long
+        message, usage = answer
+        if isinstance(message, Message) and isinstance(message.content, str):
+            if isinstance(usage, UsageStats):
+                return _usable(message), countable(usage)
+            if usage is None:
+                return _usable(message), UsageStats()
     kind = type(provider).__name__
     raise ProviderError(f"{kind} gave {type(answer).__name__!r} for an answer: return (Message, UsageStats)")
 

@@ -119,6 +119,8 @@ class ToolRegistry:
     def all(self, *, tags: Collection[str] = (), exclude_tags: Collection[str] = ()) -> list[Tool]:
         """Every tool that is switched on, in the order of registration: with any of `tags`, and none of the others."""
         if not tags and not exclude_tags:
+            if not self._disabled:
+                return list(self._tools.values())
             return [tool for name, tool in self._tools.items() if name not in self._disabled]
         return [
             tool

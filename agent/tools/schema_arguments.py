@@ -7,10 +7,11 @@ import itertools
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 from agent.tools.bounded_validator import bounded, bounded_work
+from agent.tools.checked import Checked
 from agent.tools.errors import ToolParameterError, ToolValidationError
 from agent.tools.frozen import frozen
 from agent.tools.parameter import FALSE_WORDS, JSON_TYPES, TRUE_WORDS, ToolParameter
@@ -56,10 +57,18 @@ class SchemaArguments:
             raise ToolParameterError(tool_name=self._tool_name, issue="its arguments are nested too deep") from exc
         return given
 
+    def check(self, params: Mapping[str, Any]) -> Checked:
+        """The same, and what is to be known of them before the call. Raises ToolParameterError."""
+        values = self.read(params)
+        return Checked(values, partial(self._copied, values))
+
     def read_json(self, params: Mapping[str, Any]) -> dict[str, Any]:
         """The same, as a copy. Raises ToolParameterError."""
+        return self._copied(self.read(params))
+
+    def _copied(self, values: Mapping[str, Any]) -> dict[str, Any]:
         try:
-            copied: dict[str, Any] = json.loads(json.dumps(self.read(params), allow_nan=False))
+            copied: dict[str, Any] = json.loads(json.dumps(values, allow_nan=False))
         except (TypeError, ValueError) as exc:
             raise ToolParameterError(tool_name=self._tool_name, issue=f"its arguments are not JSON: {exc}") from exc
         return copied

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import InitVar, asdict, dataclass, field, replace
 from types import MethodType
 from typing import Any, ClassVar, Literal, Self
@@ -14,6 +14,7 @@ from pydantic import BaseModel
 from pydantic_core import CoreSchema, SchemaSerializer, core_schema
 
 from agent.tools.artifacts import ArtifactsOfACall
+from agent.tools.checked import Checked
 from agent.tools.definition import check_definition, check_kinds
 from agent.tools.docstring import describe
 from agent.tools.draft import AlreadyPending, Draft
@@ -263,6 +264,10 @@ class Tool:
         """As `validate`, but as exact JSON values: what a policy reads and a pending action stores."""
         return self._compiled.read_json(self._without_reason(params))
 
+    def check(self, params: Mapping[str, Any]) -> Checked:
+        """As `validate`, for one call with `ainvoke`: it is not checked again. Raises ToolParameterError."""
+        return self._compiled.check(self._without_reason(params))
+
     def validate_record(self, params: Mapping[str, Any]) -> dict[str, Any]:
         """As `validate_json`, for a later run: what reads as the very same again. Raises ToolParameterError."""
         return self._compiled.read_record(self._without_reason(params))
@@ -278,29 +283,46 @@ class Tool:
             value = finished(value, chunk_callback)
             return run_sync(awaited(value, chunk_callback)) if is_async_value(value) else value
 
-    async def arun_raw(self, parameters: Mapping[str, Any], chunk_callback: ChunkCallback | None = None) -> Any:
-        """Run the tool and return its own value; a sync one in a thread, with a copy of this context.
+    async def arun_raw(
+        self,
+        parameters: Mapping[str, Any],
+        chunk_callback: ChunkCallback | None = None,
+        *,
+        checked: Checked | None = None,
+    ) -> Any:
+        """Run the tool and return its own value; a sync one in a thread, with a copy of this context. `checked` is what
+        `check` made of the parameters, for this call alone.
 
         Raises ToolParameterError, ToolExecutionError after the tool's own `timeout`, and what the tool raises.
         """
-        function, kwargs = self._own_function(), self._arguments(parameters)
-        limit = within(self.metadata.timeout)
+        kwargs, seconds = self._arguments(parameters, checked), self.metadata.timeout
+        if seconds is None:
+            return await self._value(kwargs, chunk_callback, in_lent_thread)
+        limit = within(seconds)
         try:
             async with limit:
-                with ArtifactsOfACall():
-                    if not self.is_async:
-                        run = in_lent_thread if self.metadata.timeout is None else in_thread
-                        value = await run(lambda: finished(function(**kwargs), chunk_callback))
-                    else:
-                        value = function(**kwargs)
-                    return await awaited(value, chunk_callback) if is_async_value(value) else value
+                return await self._value(kwargs, chunk_callback, in_thread)
         except TimeoutError as exc:
             if not limit.expired:
                 raise  # the tool's own
             raise ToolExecutionError(
-                f"tool {self.name!r} gave no result within {self.metadata.timeout:g} seconds; it may still be running",
+                f"tool {self.name!r} gave no result within {seconds:g} seconds; it may still be running",
                 tool_name=self.name, error=exc, params=parameters,
             ) from exc  # fmt: skip
+
+    async def _value(
+        self,
+        kwargs: Mapping[str, Any],
+        chunk_callback: ChunkCallback | None,
+        thread: Callable[[Callable[[], Any]], Awaitable[Any]],
+    ) -> Any:
+        function = self._own_function()
+        with ArtifactsOfACall():
+            if self.is_async:
+                value = function(**kwargs)
+            else:
+                value = await thread(lambda: finished(function(**kwargs), chunk_callback))
+            return await awaited(value, chunk_callback) if is_async_value(value) else value
 
     def run(self, parameters: Mapping[str, Any]) -> Any:
         """As `run_raw`, but an error is returned as text, with a DeprecationWarning (seed: Tool)."""
@@ -316,10 +338,16 @@ class Tool:
         except Exception as exc:  # noqa: BLE001  # this is what the seed promises
             return self._told(exc)
 
-    async def ainvoke(self, params: Mapping[str, Any], chunk_callback: ChunkCallback | None = None) -> Any:
-        """Run the tool and return its own value. Raises ToolParameterError or ToolExecutionError."""
+    async def ainvoke(
+        self,
+        params: Mapping[str, Any],
+        chunk_callback: ChunkCallback | None = None,
+        *,
+        checked: Checked | None = None,
+    ) -> Any:
+        """As `arun_raw`. Raises ToolParameterError or ToolExecutionError."""
         try:
-            return await self.arun_raw(params, chunk_callback)
+            return await self.arun_raw(params, chunk_callback, checked=checked)
         except ToolError:
             raise
         except Exception as exc:
@@ -392,11 +420,11 @@ class Tool:
     def _without_reason(self, params: Mapping[str, Any]) -> Mapping[str, Any]:
         return without_reason(params, self.parameters) if self._augments else params
 
-    def _arguments(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        """What the function is called with."""
+    def _arguments(self, params: Mapping[str, Any], checked: Checked | None = None) -> dict[str, Any]:
+        """What the function is called with. What is injected may change the parameters after they were checked."""
         given = self._without_reason(params) if self._augments else params
         if self.config_injector is None and not self.injected_kwargs:
-            return self._compiled.read(given)
+            return self._compiled.read(given) if checked is None else checked.values
         injected = self._injection.values()
         if shadowed := [name for name in self._late(injected) if isinstance(given, Mapping) and name in given]:
             raise ToolExecutionError(

@@ -6,6 +6,7 @@ import json
 import re
 import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
@@ -13,6 +14,7 @@ from pydantic.errors import PydanticUserError
 from pydantic.json_schema import PydanticJsonSchemaWarning
 from pydantic_core import SchemaError, to_jsonable_python
 
+from agent.tools.checked import Checked
 from agent.tools.errors import ToolError, ToolParameterError, ToolValidationError
 from agent.tools.frozen import frozen, thawed
 from agent.tools.hints import HintsSchema
@@ -50,6 +52,12 @@ class TypedArguments:
         """The arguments as Python values, with defaults filled in. Raises ToolParameterError."""
         validated = self._checked(params)
         return self._named(validated) if self._renamed else validated.__dict__
+
+    def check(self, params: Mapping[str, Any]) -> Checked:
+        """The same, and what is to be known of them before the call. Raises ToolParameterError."""
+        validated = self._checked(params)
+        values = self._named(validated) if self._renamed else validated.__dict__
+        return Checked(values, partial(self._as_json, validated))
 
     def read_json(self, params: Mapping[str, Any]) -> dict[str, Any]:
         """The same as exact JSON values. Raises ToolParameterError."""
