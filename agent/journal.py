@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 from agent.messages import NO_USAGE, Message, Role, ToolCall, UsageStats
+from agent.swift import swift
 from agent.tools.artifacts import Artifact
 from agent.tools.timers import TimerChange
 from pending.proposals import Proposed
@@ -19,6 +20,7 @@ UNCLEAR = (
 )
 
 
+@swift
 @dataclass(frozen=True, slots=True)
 class CallOutcome:
     """What one call came to: the text for the model, what it made and, when the run ends with it, why."""
@@ -54,6 +56,7 @@ def digest(text: str) -> str:
     return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:32]
 
 
+@swift
 @dataclass(frozen=True, slots=True)
 class Answered:
     """An answer of the model, what it cost, and the names of the tools that it was shown, None for all."""
@@ -63,6 +66,7 @@ class Answered:
     tools: tuple[str, ...] | None = None
 
 
+@swift
 @dataclass(frozen=True, slots=True)
 class Recalled:
     """An answer that calls tools, and what is known of its calls, by their index."""

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from agent.swift import swift
 from channels.types import Media
 
 #: The only argument of a call whose arguments were no JSON object: it is refused, whatever its tool would take.
@@ -22,6 +23,7 @@ class Role(StrEnum):
     TOOL = "tool"
 
 
+@swift
 @dataclass(frozen=True, slots=True)
 class ToolCall:
     """The model's wish to call one tool; `id` ties the result to it."""
@@ -61,6 +63,7 @@ class KeptText:
         return cls(str(data["ref"]), int(data["chars"]))
 
 
+@swift
 @dataclass(frozen=True, slots=True)
 class Message:
     """One entry of a transcript. A tool's message carries the id and name of the call it answers.
@@ -109,6 +112,7 @@ class Message:
         return message
 
 
+@swift
 @dataclass(frozen=True, slots=True)
 class UsageStats:
     """What model calls consumed. Adding two keeps the later one's model and provider.

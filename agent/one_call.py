@@ -15,6 +15,7 @@ from agent.journal import UNCLEAR, CallOutcome, digest
 from agent.messages import ToolCall
 from agent.policy import PolicyDecision
 from agent.result_cache import cache_key, recalled
+from agent.swift import swift
 from agent.tools.checked import Checked
 from agent.tools.errors import EffectUnknownError, ToolError, ToolParameterError
 from agent.tools.results import shown
@@ -27,6 +28,7 @@ from workers.offload import in_thread, within
 log = logging.getLogger(__name__)
 
 
+@swift
 @dataclass(frozen=True, slots=True)
 class Asked:
     """A call that can be made: its tool, its arguments, and the policy's word on it."""
@@ -37,6 +39,7 @@ class Asked:
     decision: PolicyDecision
 
 
+@swift
 @dataclass(frozen=True, slots=True)
 class Ran:
     """What a call came to; the tool's own words where they may be summarised, and the key they may be cached under;

@@ -11,6 +11,7 @@ from decimal import Decimal, InvalidOperation
 from fnmatch import fnmatchcase
 from typing import Any, Literal
 
+from agent.swift import swift
 from pending.unseen import UNSEEN
 
 Decision = Literal["allow", "review", "deny"]
@@ -35,6 +36,7 @@ class Rule:
     pattern: str
 
 
+@swift
 @dataclass(frozen=True, slots=True)
 class PolicyDecision:
     """What to do with one call, why in words, and the rule that said so, if one did."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from agent.messages import NO_USAGE, Message, Role, ToolCall, UsageStats
+from agent.swift import swift
 from agent.tools.artifacts import Artifact
 from agent.trace import AgentTrace
 
@@ -25,6 +26,7 @@ class StreamChunk:
     content: str
 
 
+@swift
 @dataclass(frozen=True, slots=True)
 class AgentResult:
     """The reply, and what was made and spent on the way to it.

@@ -16,6 +16,7 @@ from agent.memory import ConversationMemory
 from agent.messages import NO_USAGE, Message, Role, ToolCall, UsageStats
 from agent.result import AgentResult, StopReason
 from agent.structured import ResponseFormat
+from agent.swift import swift
 from agent.tools.artifacts import Artifact
 
 #: Hears the text of a reply as it comes.
@@ -27,6 +28,7 @@ WITHHELD = "(withheld)"
 NOT_RUN = "Not run: the run was stopped before this call began."
 
 
+@swift
 @dataclass(frozen=True, slots=True)
 class RunRequest:
     """What one run is asked to do, and with what.
@@ -62,6 +64,7 @@ class RunRequest:
         return "\n".join(message.content for message in self.said if message.role is Role.USER)
 
 
+@swift
 @dataclass(frozen=True, slots=True)
 class Ending:
     """How a run ends, and what its person is told."""

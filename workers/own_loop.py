@@ -32,9 +32,9 @@ class OwnLoop:
         return self._pid == os.getpid() and not self._loop.is_closed()
 
     @property
-    def is_busy(self) -> bool:
-        """Whether somebody waits in `run`: another coroutine would be cancelled with his, or he with that."""
-        return self._is_busy
+    def is_free(self) -> bool:
+        """Whether nobody waits in `run`: another coroutine would be cancelled with his, or he with that."""
+        return not self._is_busy and self.is_ours
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Wait for the coroutine, in a copy of this context. Tasks that it leaves behind are cancelled."""
@@ -103,8 +103,10 @@ _kept = _Kept()
 
 def own_loop() -> OwnLoop:
     """This thread's: the first on which nothing runs."""
+    if _kept.loops and _kept.loops[0].is_free:
+        return _kept.loops[0]
     _kept.loops = [loop for loop in _kept.loops if loop.is_ours]
-    free = next((loop for loop in _kept.loops if not loop.is_busy), None)
+    free = next((loop for loop in _kept.loops if loop.is_free), None)
     if free is None:
         free = OwnLoop()
         _kept.loops.append(free)

@@ -18,6 +18,7 @@ from typing import Any, Protocol, cast, runtime_checkable
 from agent.messages import Message, Role, ToolCall, UsageStats
 from agent.providers.answer import usable
 from agent.providers.reason import reason
+from agent.swift import swift
 from agent.usage import countable
 from workers.in_time import TimeIsUp, in_time
 from workers.offload import contained, in_thread
@@ -53,6 +54,7 @@ class ProviderConfigurationError(ProviderError):
         super().__init__(message, retryable=False)
 
 
+@swift
 @dataclass(frozen=True, slots=True)
 class ProviderRequest:
     """What a provider is called with, as keyword arguments of these names.
