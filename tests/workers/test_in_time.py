@@ -1,0 +1,157 @@
+"""A limit on a coroutine's time, which is a timer only where that waits."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import functools
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from workers.in_time import TimeIsUp, in_time
+
+NEVER = 60.0
+
+
+def in_a_loop(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
+    """The test in an event loop of its own."""
+
+    @functools.wraps(test)
+    def run(**given: object) -> None:
+        asyncio.run(test(**given))
+
+    return run
+
+
+async def _at_once(value: str) -> str:
+    return value
+
+
+async def _later(value: str) -> str:
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    return value
+
+
+async def _hung(log: list[str]) -> None:
+    try:
+        await asyncio.Event().wait()
+    except asyncio.CancelledError:
+        log.append("told")
+        await asyncio.sleep(0)
+        log.append("cleaned up")
+        raise
+
+
+@in_a_loop
+async def test_what_takes_too_long_is_cancelled_and_has_ended():
+    """It could clean up, also where that waits."""
+    log: list[str] = []
+    with pytest.raises(TimeIsUp, match=r"0\.01 s"):
+        await in_time(_hung(log), 0.01)
+    assert log == ["told", "cleaned up"]
+
+
+@in_a_loop
+async def test_no_time_is_no_time():
+    """What waits at all is too late; what does not is not."""
+    with pytest.raises(TimeIsUp):
+        await in_time(_hung([]), 0)
+    assert await in_time(_at_once("done"), 0) == "done"
+
+
+@in_a_loop
+async def test_its_own_timeout_error_is_its_own():
+    """It is raised as it is, before and after it has waited."""
+
+    async def fails(waits: int) -> None:
+        for _ in range(waits):
+            await asyncio.sleep(0)
+        raise TimeoutError("its own")
+
+    for waits in (0, 1):
+        with pytest.raises(TimeoutError, match="its own"):
+            await in_time(fails(waits), NEVER)
+
+
+@pytest.mark.parametrize("seconds", [None, NEVER])
+@in_a_loop
+async def test_it_returns_what_the_coroutine_returns(seconds):
+    """Whether that waits or not, and whatever it waits for."""
+    loop = asyncio.get_running_loop()
+    future = loop.create_future()
+    loop.call_soon(future.set_result, "from a future")
+
+    async def waits() -> str:
+        async with asyncio.timeout(NEVER):
+            return await future
+
+    assert await in_time(_at_once("at once"), seconds) == "at once"
+    assert await in_time(_later("later"), seconds) == "later"
+    assert await in_time(waits(), seconds) == "from a future"
+
+
+@in_a_loop
+async def test_its_errors_can_be_handled_in_it():
+    """What it waits for fails, and it goes on."""
+    loop = asyncio.get_running_loop()
+    future = loop.create_future()
+    loop.call_soon(future.set_exception, ValueError("no"))
+
+    async def goes_on() -> str:
+        try:
+            await future
+        except ValueError:
+            await asyncio.sleep(0)
+            return "went on"
+        return "never"
+
+    assert await in_time(goes_on(), NEVER) == "went on"
+
+
+@in_a_loop
+async def test_whoever_cancels_the_caller_cancels_it():
+    """And it is CancelledError that the caller ends with."""
+    log: list[str] = []
+    task = asyncio.create_task(in_time(_hung(log), NEVER))
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert log == ["told", "cleaned up"]
+
+
+@in_a_loop
+async def test_it_shares_the_context_of_its_caller():
+    """Before and after it has waited: what it sets is set."""
+    variable = contextvars.ContextVar("variable", default="")
+
+    async def sets() -> None:
+        variable.set("before")
+        await asyncio.sleep(0)
+        assert variable.get() == "before"
+        variable.set("after")
+
+    await in_time(sets(), NEVER)
+    assert variable.get() == "after"
+
+
+def test_thrown_away_it_closes_what_it_waits_for():
+    """A loop that ends in the middle leaves nothing open."""
+    log: list[str] = []
+
+    async def open_() -> None:
+        try:
+            await asyncio.sleep(0)
+        finally:
+            log.append("closed")
+
+    outer = in_time(open_(), None)
+
+    async def begin() -> None:
+        outer.send(None)
+        outer.close()
+
+    asyncio.run(begin())
+    assert log == ["closed"]
