@@ -14,7 +14,7 @@ from agent.budget import book_in
 from agent.cache import Cache, CacheKeyBuilder
 from agent.cache.asking import forgotten, looked_up, stored
 from agent.config import AgentConfig, ModelSelector, model_for
-from agent.messages import Message, UsageStats
+from agent.messages import Message, ToolCall, UsageStats
 from agent.pricing import cost_usd
 from agent.providers.base import Completion, Provider, ProviderRequest, acall, astream_call
 from agent.providers.fallback import fallback_listener, name_of
@@ -65,6 +65,11 @@ class Asker:
         if threshold is not None and before <= threshold < self._usage.total_cost_usd:
             total = round(self._usage.total_cost_usd, 4)
             log.warning("agent.cost_warning", extra={"agent": self._config.name, "usd": total, "threshold": threshold})
+
+    def count(self, calls: Sequence[ToolCall]) -> None:
+        """Take the model's calls to the agent's account."""
+        for call in calls:
+            self._usage.count_tool(call.tool_name)
 
     async def spend_beside(self, run: Run) -> None:
         """Take what the run's side questions cost since then to the account, and off its budget."""

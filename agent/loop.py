@@ -57,20 +57,33 @@ class Loop:
 
     async def _steps(self, run: Run, watch: CallWatch) -> Ending:
         for run.iterations in range(1, self._config.max_iterations + 1):
-            if run.chronicle.is_heard:
-                await run.chronicle.tell("iteration_start", run.iterations, run.transcript)
-            recalled = await run.journal.recall()
-            if recalled is None and self._is_limited:
-                refused = await refusal(run, self._config)
-                if refused is not None:
-                    return refused
-            answered = _known(run, recalled.answered) if recalled else await self._ask(run)
-            ending = await self._step(run, watch, answered, recalled)
-            if run.chronicle.is_heard:
-                await run.chronicle.tell("iteration_end", run.iterations, answered.message.content)
+            ending = await (self._watched(run, watch) if run.chronicle.is_heard else self._iteration(run, watch))
             if ending is not None:
                 return ending
         return _exhausted(run)
+
+    async def _watched(self, run: Run, watch: CallWatch) -> Ending | None:
+        """An iteration of which observers hear, also how it ended; they hear nothing of an answer that was blocked."""
+        await run.chronicle.tell("iteration_start", run.iterations, run.transcript)
+        run.said = ""
+        try:
+            ending = await self._iteration(run, watch)
+        except (GuardrailBlocked, ProviderError):
+            await run.chronicle.tell("iteration_end", run.iterations, "")
+            raise
+        await run.chronicle.tell("iteration_end", run.iterations, run.said)
+        return ending
+
+    async def _iteration(self, run: Run, watch: CallWatch) -> Ending | None:
+        """One answer of the model and what it leads to: the end of the run, or None for another."""
+        recalled = await run.journal.recall()
+        if recalled is None and self._is_limited:
+            refused = await refusal(run, self._config)
+            if refused is not None:
+                return refused
+        answered = _known(run, recalled.answered) if recalled else await self._ask(run)
+        run.said = answered.message.content
+        return await self._step(run, watch, answered, recalled)
 
     async def _ask(self, run: Run) -> Answered:
         names = None if self._selector is None else await self._selected(run, self._selector)
@@ -93,6 +106,8 @@ class Loop:
         if answer.content:
             run.reasoning.append(answer.content)
         watch.chosen(answer.tool_calls, answer.content)
+        if recalled is None:
+            self._asker.count(answer.tool_calls)
         if self._config.routing_only:
             run.tool_calls += answer.tool_calls
             return Ending("routing", answer.content)

@@ -110,6 +110,8 @@ class Run:
     #: What the model is told of earlier conversations and of the form of its answer, behind the system prompt.
     context: str = ""
     iterations: int = 0
+    #: The text of the last answer.
+    said: str = ""
     model: str = ""
     #: What the last answer is cached under.
     cache_key: str = ""

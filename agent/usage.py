@@ -71,9 +71,14 @@ class AgentUsage:
             self._cost += stats.cost_usd
             self._questions += 1
             self._iterations.append(stats)
-            if tool_name:
-                known = tool_name in self._tools or len(self._tools) < MOST_TOOLS
-                self._tools[tool_name if known else OTHER_TOOLS] += 1
+        if tool_name:
+            self.count_tool(tool_name)
+
+    def count_tool(self, tool_name: str) -> None:
+        """Count a call that a model made, of whatever name."""
+        with self._lock:
+            known = tool_name in self._tools or len(self._tools) < MOST_TOOLS
+            self._tools[tool_name if known else OTHER_TOOLS] += 1
 
     def reset(self) -> None:
         """Begin again at nothing."""

@@ -129,6 +129,12 @@ class LengthSettings(Section):
     max: Count | None = Field(default=None, ge=1)
     min: Count = Field(default=0, ge=0)
 
+    @model_validator(mode="after")
+    def _bounds_something(self) -> Self:
+        if self.max is None and not self.min:
+            raise ValueError("it lets every text through: give max, min or both")
+        return self
+
 
 def _list_of_one(value: object) -> object:
     return [value] if isinstance(value, str) else value

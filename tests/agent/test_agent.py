@@ -588,3 +588,30 @@ def test_what_another_run_learnt_meanwhile_stays():
     config = {"session_store": InMemorySessionStore(), "session_id": "s", "observers": [Meanwhile()]}
     agent_with("hi", memory=memory, **config).run("go")
     assert (memory.summary, memory.notes, len(memory.get_history())) == ("of the other run", {"seen": True}, 2)
+
+
+def test_every_step_that_began_is_told_to_end():
+    """Also one that the budget, a guardrail or the model's provider ends; nothing is told of a blocked answer."""
+    told: list[tuple[str, int, str]] = []
+
+    class Steps(AgentObserver):
+        def on_iteration_start(self, run_id, iteration, messages):
+            told.append(("start", iteration, ""))
+
+        def on_iteration_end(self, run_id, iteration, response):
+            told.append(("end", iteration, response))
+
+    heard = {"observers": [Steps()]}
+    agent_with(ECHO, "never", max_total_tokens=2, **heard).run("go")
+    agent_with("a bad word", guardrails=GuardrailsPipeline(output=[Block("bad")]), **heard).run("go")
+    agent_with(ValueError("away"), max_retries=0, **heard).run("go")
+    ends = [("end", 1, ""), ("end", 2, ""), ("end", 1, ""), ("end", 1, "")]
+    assert [each for each in told if each[0] == "end"] == ends
+    assert [at for what, at, _ in told if what == "start"] == [at for _, at, _ in ends]
+
+
+def test_calls_are_counted_by_their_tools():
+    """What models called, made up or not."""
+    agent = agent_with([ECHO, ECHO], ToolCall("nonsense"), "done")
+    agent.run("go")
+    assert agent.usage.tool_usage == {"echo": 2, "nonsense": 1}

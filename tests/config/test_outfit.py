@@ -79,6 +79,7 @@ def refusal(folder: Path, agent: str) -> str:
         ("{guards: {input: [{pattern: '('}]}}", ":1:26: agent.guards.input.0: missing ), unterminated subpattern"),
         ("{guards: {input: [{pattern: a*}]}}", "the pattern 'a*' is found in an empty text"),
         ("{guards: {output: [{topic: a, action: rewrite}]}}", "guards.output.0: a TopicGuardrail rewrites nothing"),
+        ("{guards: {input: [{length: {}}]}}", "agent.guards.input.0.length: it lets every text through: give max, min"),
         ("{guards: {input: [{plugin: own_plugins}]}}", "'own_plugins': ValueError: write it as module:Class"),
         ("{observe: {plugin: 'own_plugins:NoShouting'}}", "TypeError: it is no AgentObserver"),
         ("{observe: {plugin: 'own_plugins:broken'}}", "ZeroDivisionError"),
