@@ -69,9 +69,9 @@ class CallWatch:
 
     async def watched(self, asked: Asked, config: AgentConfig) -> Ran:
         """Run the call, and tell of its begin, its chunks and its end. One that is denied, or asked for, begins not."""
-        call, began = asked.call, perf_counter()
-        counted = self._chronicle.is_heard or self._analytics is not None
-        chunks = _Chunks(self._chronicle, call) if counted and _begins(asked) else None
+        call, began, begins = asked.call, perf_counter(), _begins(asked)
+        counted = begins and (self._chronicle.is_heard or self._analytics is not None)
+        chunks = _Chunks(self._chronicle, call) if counted else None
         if chunks:
             await self._chronicle.tell("tool_start", call.id, call.tool_name, call.parameters)
         try:
@@ -82,31 +82,32 @@ class CallWatch:
         finally:
             if chunks:
                 chunks.close()
-        await self._ended(asked, ran, began, suspicions)
-        if self._analytics is not None and _begins(asked):
+        self._chronicle.note(
+            "tool_execution" if begins else "error" if ran.error else "tool_selection",
+            began=began,
+            tool_name=call.tool_name,
+            tool_args=call.parameters,
+            tool_result=ran.outcome.content,
+            error=None if ran.error is None else str(ran.error),
+        )
+        if suspicions:
+            await self._suspected(call, suspicions)
+        if begins and self._chronicle.is_heard:
+            await self._ended(call, ran, began)
+        if self._analytics is not None and begins:
             seconds, count = perf_counter() - began, chunks.count if chunks else 0
             self._analytics.record_tool_call(call.tool_name, ran.error is None, seconds, call.parameters, count)
         return ran
 
-    async def _ended(self, asked: Asked, ran: Ran, began: float, suspicions: Sequence[str]) -> None:
-        call, result, error = asked.call, ran.outcome.content, ran.error
-        self._chronicle.note(
-            "tool_execution" if _begins(asked) else "error" if error else "tool_selection",
-            began=began,
-            tool_name=call.tool_name,
-            tool_args=call.parameters,
-            tool_result=result,
-            error=None if error is None else str(error),
-        )
-        if suspicions:
-            kinds = ", ".join(suspicions)
-            self._chronicle.note("output_screening", tool_name=call.tool_name, summary=f"{call.tool_name}: {kinds}")
-            await self._chronicle.tell("guardrail_triggered", "tool_output", "screening", "warn", kinds)
-        if not self._chronicle.is_heard or not _begins(asked):
-            return
-        took = (perf_counter() - began) * 1000
+    async def _suspected(self, call: ToolCall, suspicions: Sequence[str]) -> None:
+        kinds = ", ".join(suspicions)
+        self._chronicle.note("output_screening", tool_name=call.tool_name, summary=f"{call.tool_name}: {kinds}")
+        await self._chronicle.tell("guardrail_triggered", "tool_output", "screening", "warn", kinds)
+
+    async def _ended(self, call: ToolCall, ran: Ran, began: float) -> None:
+        error, took = ran.error, (perf_counter() - began) * 1000
         if error is None:
-            await self._chronicle.tell("tool_end", call.id, call.tool_name, result, took)
+            await self._chronicle.tell("tool_end", call.id, call.tool_name, ran.outcome.content, took)
         else:
             raised = error.error if isinstance(error, ToolExecutionError) and error.error else error
             await self._chronicle.tell("tool_error", call.id, call.tool_name, raised, call.parameters, took)

@@ -103,8 +103,9 @@ class Runner:
         if self._session is not None and request.memory is None:
             self.memory = await self._session.load(self.memory, run.chronicle)
         run.recall(self.memory if request.memory is None else request.memory)
-        sections = await run.remembering.sections(request.words)
-        run.context = "\n\n".join(part for part in (run.context, sections) if part)
+        if run.remembering.may_know:
+            sections = await run.remembering.sections(request.words)
+            run.context = "\n\n".join(filter(None, (run.context, sections)))
 
     def _remembering(self, request: RunRequest, chronicle: Chronicle) -> Remembering:
         config = self._config

@@ -83,19 +83,23 @@ class Remembering:
         """Whether anything is configured for which a model is asked after the run."""
         return self.summarize_on_trim or self.entity_memory is not None or self.knowledge_graph is not None
 
+    @property
+    def may_know(self) -> bool:
+        """Whether there is anything to look into."""
+        return (
+            self.memory is not None
+            or self.entity_memory is not None
+            or self.knowledge_graph is not None
+            or self.knowledge_memory is not None
+        )
+
     async def sections(self, query: str) -> str:
         """What the model is to know of the past, in a frame that none of it can leave; "" where nothing is known."""
-        if self.memory is None and not self._has_stores and self.entity_memory is None:
-            return ""
         known = [self._summary(), _attempt("entities", self._entities)]
-        if self._has_stores:
+        if self.knowledge_graph is not None or self.knowledge_memory is not None:
             known += await offload(self._stored, query)
         told = "\n\n".join(filter(None, known))
         return f"{PREFACE}\n{fenced(told)}" if told else ""
-
-    @property
-    def _has_stores(self) -> bool:
-        return self.knowledge_graph is not None or self.knowledge_memory is not None
 
     async def learn(self, said: Sequence[Message]) -> None:
         """Keep what a run's messages say of people and things. Tools' words teach nothing."""
