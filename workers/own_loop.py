@@ -10,7 +10,6 @@ import contextlib
 import contextvars
 import os
 import threading
-from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
@@ -24,7 +23,6 @@ class OwnLoop:
         self._pid = os.getpid()
         self._loop = asyncio.new_event_loop()
         self._is_busy = False
-        self._lent: deque[tuple[contextvars.Context, Callable[[], Any], asyncio.Future[Any]]] = deque()
 
     @property
     def is_ours(self) -> bool:
@@ -44,40 +42,26 @@ class OwnLoop:
         try:
             while not task.done():
                 self._loop.run_forever()
-                self._run_lent()
             return task.result()
         finally:
             task.remove_done_callback(self._stop)  # it must not stop the loop while that waits for the rest
             self._cancel_rest()
             self._is_busy = False
 
-    async def lend(self, function: Callable[[], T]) -> T:
-        """Run a blocking function in the thread that waits in `run`. The loop stands still meanwhile, and no loop is
-        running to the function, which may start one.
+    def lend(self, function: Callable[[], T]) -> T:
+        """Call a blocking function from what `run` waits for. The loop stands still meanwhile, and no loop is running
+        to the function, which may start one.
         """
-        done = self._loop.create_future()
-        self._lent.append((contextvars.copy_context(), function, done))
-        self._loop.stop()
-        result: T = await done
-        return result
+        asyncio._set_running_loop(None)  # noqa: SLF001  # asyncio exports it, for whoever runs loops
+        try:
+            return contextvars.copy_context().run(function)
+        finally:
+            asyncio._set_running_loop(self._loop)  # noqa: SLF001
 
     def _stop(self, _: asyncio.Task[Any]) -> None:
         self._loop.stop()
 
-    def _run_lent(self) -> None:
-        while self._lent:
-            context, function, done = self._lent.popleft()
-            if done.done():
-                continue
-            try:
-                done.set_result(context.run(function))
-            except StopIteration as exc:  # which no future can hold
-                done.set_exception(RuntimeError(repr(exc)))
-            except Exception as exc:  # noqa: BLE001  # raised where it is waited for
-                done.set_exception(exc)
-
     def _cancel_rest(self) -> None:
-        self._lent.clear()
         rest = asyncio.all_tasks(self._loop)
         if not rest:
             return
