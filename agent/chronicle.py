@@ -73,9 +73,7 @@ class Chronicle:
         if self._keep is not None and (result := fields.get("tool_result")) is not None:
             fields["tool_result"] = _beginning(result, self._keep)
         at = self.trace.start_time + (since - self._began)
-        step = TraceStep(type, at, (now - since) * 1000, **fields)
-        self.trace.steps.append(step)
-        return step
+        return self.trace.add(TraceStep(type, at, (now - since) * 1000, **fields))
 
     def spent(self, usage: UsageStats) -> None:
         """Add what a side question to a model cost."""

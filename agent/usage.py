@@ -44,12 +44,8 @@ def _is_typed(usage: UsageStats) -> bool:
     prompt, completion, total = type(usage.prompt_tokens), type(usage.completion_tokens), type(usage.total_tokens)
     read, written = type(usage.cache_read_tokens), type(usage.cache_write_tokens)
     counts = prompt is completion is total is read is written is int
-    return (
-        counts
-        and isinstance(usage.cost_usd, _NUMBER)
-        and isinstance(usage.model, str)
-        and isinstance(usage.provider, str)
-    )
+    named = isinstance(usage.model, str) and isinstance(usage.provider, str)
+    return counts and named and isinstance(usage.cost_usd, _NUMBER)
 
 
 class AgentUsage:
