@@ -8,6 +8,7 @@ import re
 from typing import Any
 
 from agent import gen_ai
+from agent.tools.names import shown_name
 from agent.trace import AgentTrace, TraceStep
 
 _TRACE_ID = re.compile(r"(?!0{32})[0-9a-f]{32}")
@@ -92,7 +93,7 @@ def _attributes(step: TraceStep, operation: str, include_content: bool) -> dict[
         gen_ai.INPUT_TOKENS: step.prompt_tokens,
         gen_ai.OUTPUT_TOKENS: step.completion_tokens,
         gen_ai.COST_USD: step.cost_usd,
-        gen_ai.TOOL_NAME: step.tool_name,
+        gen_ai.TOOL_NAME: None if step.tool_name is None else shown_name(step.tool_name),
     }
     if include_content:
         args = None if step.tool_args is None else json.dumps(dict(step.tool_args), default=str)

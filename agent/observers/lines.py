@@ -11,6 +11,7 @@ from typing import Any
 
 from agent.messages import Message, UsageStats
 from agent.observers.base import AgentObserver
+from agent.tools.names import shown_name
 
 #: Runs whose model is being asked at a time; of more, the oldest are told without a duration.
 MOST_RUNS = 10_000
@@ -118,7 +119,7 @@ _SHOWN: Mapping[str, Mapping[str, tuple[str, Callable[[Any], Any]]]] = {
     },
     "tool_error": {
         "call_id": ("call_id", _same),
-        "tool": ("tool_name", _same),
+        "tool": ("tool_name", shown_name),
         "error": ("error", _class_name),
         "duration_ms": ("duration_ms", _same),
     },

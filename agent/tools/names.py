@@ -7,6 +7,10 @@ import re
 from agent.tools.errors import ToolValidationError
 
 _SEPARATORS = re.compile(r"[.-]")
+#: What vendors let a name be, and a namespace before it.
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,127}")
+#: Stands for what a model made up.
+NO_NAME = "(no name)"
 
 
 def normalise_namespace(namespace: str) -> str:
@@ -32,6 +36,11 @@ def base_name(name: str, namespace: str | None, method_name: str | None) -> tupl
 def namespaced(namespace: str, base: str, sep: str) -> str:
     """The name of `base` in a namespace."""
     return f"{namespace}{sep}{base}"
+
+
+def shown_name(name: str) -> str:
+    """The name, where it can be one: a model may call its user's words, and they belong in no log."""
+    return name if _NAME.fullmatch(name) else NO_NAME
 
 
 def in_words(name: str) -> str:

@@ -120,6 +120,12 @@ def test_the_lines_of_the_seed(caplog):
     assert (line["tool"], line["call_id"], line["duration_ms"]) == ("search", "c1", 45.2)
 
 
+def test_a_name_that_no_tool_can_have_is_not_written(caplog):
+    """A model may call its user's words."""
+    (line,) = logged(caplog, "tool_error", "c1", f"my {SECRET}!", ValueError(SECRET), {}, 0.0)
+    assert line["tool"] == "(no name)"
+
+
 def test_runs_that_never_end_do_not_fill_the_memory(monkeypatch):
     """Of more than there is room for, the oldest is forgotten."""
     monkeypatch.setattr(lines, "MOST_RUNS", 2)

@@ -60,6 +60,14 @@ def test_an_error_that_names_no_class_is_not_quoted_as_one():
     assert span["attributes"]["error.type"] == "_OTHER"
 
 
+def test_a_name_that_no_tool_can_have_is_in_no_span():
+    """A model may call its user's words; a name that it made up is a name all the same."""
+    steps = [TraceStep("error", tool_name=name, error="Error: unknown") for name in ("my pin is 4711", "find_it")]
+    _, said, made_up = trace_of(*steps).to_otel_spans()
+    assert said["attributes"]["gen_ai.tool.name"] == "(no name)"
+    assert made_up["attributes"]["gen_ai.tool.name"] == "find_it"
+
+
 def test_all_types_of_the_seed_are_there():
     """A filter for any of them finds what it names."""
     assert set(get_args(StepType)) >= SEEDS
