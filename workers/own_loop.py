@@ -23,6 +23,7 @@ class OwnLoop:
         self._pid = os.getpid()
         self._loop = asyncio.new_event_loop()
         self._is_busy = False
+        self._waited_for: asyncio.Task[Any] | None = None
 
     @property
     def is_ours(self) -> bool:
@@ -38,13 +39,17 @@ class OwnLoop:
         """Wait for the coroutine, in a copy of this context. Tasks that it leaves behind are cancelled."""
         task = self._loop.create_task(coroutine, context=contextvars.copy_context())
         task.add_done_callback(self._stop)
-        self._is_busy = True
+        self._waited_for, self._is_busy = task, True
         try:
             while not task.done():
                 self._loop.run_forever()
             return task.result()
+        except (KeyboardInterrupt, SystemExit):  # they leave a loop although the task that raised them has them too
+            if task.done() and not task.cancelled():
+                task.exception()  # seen: it is on its way
+            raise
         finally:
-            task.remove_done_callback(self._stop)  # it must not stop the loop while that waits for the rest
+            self._waited_for = None  # its end may be told late: it must not stop the loop that waits for the rest
             self._cancel_rest()
             self._is_busy = False
 
@@ -58,8 +63,9 @@ class OwnLoop:
         finally:
             asyncio._set_running_loop(self._loop)  # noqa: SLF001
 
-    def _stop(self, _: asyncio.Task[Any]) -> None:
-        self._loop.stop()
+    def _stop(self, task: asyncio.Task[Any]) -> None:
+        if task is self._waited_for:
+            self._loop.stop()
 
     def _cancel_rest(self) -> None:
         rest = asyncio.all_tasks(self._loop)

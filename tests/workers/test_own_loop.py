@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import gc
 import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -33,6 +35,44 @@ def test_interrupted_function_leaves_the_loop_usable():
     with pytest.raises(KeyboardInterrupt):
         lent(interrupted)
     assert lent(lambda: "again") == "again"
+
+
+def test_interrupted_function_is_no_error_of_the_loop(caplog):
+    """Nobody reads of an exception that was never retrieved: whoever pressed Ctrl+C has it."""
+
+    def interrupted():
+        raise KeyboardInterrupt
+
+    with contextlib.suppress(KeyboardInterrupt):
+        lent(interrupted)
+    run_sync(loop_now())  # lets go of what was left
+    gc.collect()
+    assert not caplog.records
+
+
+def test_interrupted_function_stops_what_is_beside_it():
+    """A background task is cleaned up, and the loop is free for the next call."""
+    steps = []
+
+    async def background():
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0)
+            steps.append("cleaned up")
+
+    async def run():
+        run.task = asyncio.ensure_future(background())
+        await asyncio.sleep(0)
+        await in_lent_thread(interrupted)
+
+    def interrupted():
+        raise KeyboardInterrupt
+
+    before = own_loop()
+    with pytest.raises(KeyboardInterrupt), lending(True):
+        run_sync(run())
+    assert (steps, own_loop()) == (["cleaned up"], before)
 
 
 def test_interrupted_wait_stops_what_was_under_way():
