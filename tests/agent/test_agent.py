@@ -553,6 +553,20 @@ def test_runs_at_once_do_not_know_each_other():
     assert [len(memory.get_history()) for memory in memories] == [2, 2]
 
 
+def test_run_that_is_interrupted_in_a_tool_is_told_to_end():
+    """Whoever presses Ctrl+C has stopped it, wherever it was: observers hear of it as of any other that was stopped."""
+
+    @tool
+    def interrupted() -> str:
+        """Never ends."""
+        raise KeyboardInterrupt
+
+    ear = Ear()
+    with pytest.raises(KeyboardInterrupt):
+        agent_with(ToolCall("interrupted"), tools=(interrupted,), observers=[ear]).run("go")
+    assert ear.heard == ["cancelled"]
+
+
 def test_chunks_are_told_before_the_end_of_their_call():
     """Also those of an async tool, which come in the loop itself."""
     events = []
