@@ -35,6 +35,11 @@ class OwnLoop:
         """Whether nobody waits in `run`: another coroutine would be cancelled with his, or he with that."""
         return not self._is_busy and self.is_ours
 
+    @property
+    def runs_here(self) -> bool:
+        """Whether it is what asks: a copied context may ask from another loop, in another thread."""
+        return asyncio._get_running_loop() is self._loop  # noqa: SLF001  # which raises nothing where none runs
+
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Wait for the coroutine, in a copy of this context. Tasks that it leaves behind are cancelled."""
         task = self._loop.create_task(coroutine, context=contextvars.copy_context())

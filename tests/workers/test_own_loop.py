@@ -163,6 +163,20 @@ def test_lent_function_runs_in_the_callers_thread_and_may_start_a_loop():
     assert lent(lambda: asyncio.run(inner())) is threading.current_thread()
 
 
+def test_another_loop_in_the_same_context_has_nothing_lent():
+    """What a coroutine runs in a thread of its own, in a copy of its context, stays on its own loop."""
+
+    async def elsewhere():
+        await in_lent_thread(lambda: None)
+        return asyncio.get_running_loop()
+
+    async def run():
+        return await asyncio.to_thread(asyncio.run, elsewhere())
+
+    with lending(True):
+        assert run_sync(run()) is not own_loop()._loop
+
+
 def test_stop_iteration_of_a_lent_function_is_told():
     """No future can hold it."""
     with pytest.raises(RuntimeError, match="StopIteration"):
