@@ -45,9 +45,14 @@ def _rest(coroutine: Coroutine[Any, Any, T], waited_for: Any) -> Generator[Any, 
                 coroutine.close()
                 raise
             except BaseException as exc:  # noqa: BLE001  # it is the coroutine's to handle, cancellation included
-                waited_for = coroutine.throw(exc)
+                thrown = exc
             else:
                 waited_for = coroutine.send(answer)
+                continue
+            try:  # out here: what the coroutine has handled is no longer being handled
+                waited_for = coroutine.throw(thrown)
+            finally:
+                del thrown  # its traceback holds this frame
     except StopIteration as end:
         result: T = end.value
         return result

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import functools
 from collections.abc import Awaitable, Callable
@@ -108,6 +109,23 @@ async def test_its_errors_can_be_handled_in_it():
         return "never"
 
     assert await in_time(goes_on(), NEVER) == "went on"
+
+
+@in_a_loop
+async def test_what_it_has_handled_is_over():
+    """No later error of its own is told as one that came of it."""
+    loop = asyncio.get_running_loop()
+    future = loop.create_future()
+    loop.call_soon(future.set_exception, ValueError("handled"))
+
+    async def fails_later() -> None:
+        with contextlib.suppress(ValueError):
+            await future
+        raise LookupError("later")
+
+    with pytest.raises(LookupError) as caught:
+        await in_time(fails_later(), NEVER)
+    assert caught.value.__context__ is None
 
 
 @in_a_loop
