@@ -28,7 +28,7 @@ async def in_time(coroutine: Coroutine[Any, Any, T], seconds: float | None) -> T
     try:
         async with asyncio.timeout_at(deadline) as limit:
             return await _rest(coroutine, waited_for)
-    except TimeoutError as exc:
+    except Exception as exc:  # a TimeoutError, or what failed while it was cancelled
         if not limit.expired():
             raise
         raise TimeIsUp(f"no end after {seconds:g} s") from exc

@@ -76,6 +76,21 @@ async def test_its_own_timeout_error_is_its_own():
             await in_time(fails(waits), NEVER)
 
 
+@in_a_loop
+async def test_what_fails_when_its_time_is_up_took_too_long():
+    """A clean-up that breaks is no other end."""
+
+    async def breaks() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            raise LookupError("broken")
+
+    with pytest.raises(TimeIsUp) as caught:
+        await in_time(breaks(), 0)
+    assert isinstance(caught.value.__cause__, LookupError)
+
+
 @pytest.mark.parametrize("seconds", [None, NEVER])
 @in_a_loop
 async def test_it_returns_what_the_coroutine_returns(seconds):
