@@ -59,14 +59,17 @@ class OwnLoop:
             self._is_busy = False
 
     def lend(self, function: Callable[[], T]) -> T:
-        """Call a blocking function from what `run` waits for. The loop stands still meanwhile, and no loop is running
-        to the function, which may start one.
+        """Call a blocking function from what `run` waits for. The loop stands still meanwhile. To the function no loop
+        is running and no task, so that it may start its own: from Python 3.14 on a thread runs one task at a time.
         """
-        asyncio._set_running_loop(None)  # noqa: SLF001  # asyncio exports it, for whoever runs loops
+        task: Any = asyncio.current_task()
+        asyncio._leave_task(self._loop, task)  # noqa: SLF001  # asyncio exports these, for whoever runs loops and tasks
+        asyncio._set_running_loop(None)  # noqa: SLF001
         try:
             return contextvars.copy_context().run(function)
         finally:
             asyncio._set_running_loop(self._loop)  # noqa: SLF001
+            asyncio._enter_task(self._loop, task)  # noqa: SLF001
 
     def _stop(self, task: asyncio.Task[Any]) -> None:
         if task is self._waited_for:

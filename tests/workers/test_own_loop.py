@@ -163,6 +163,17 @@ def test_lent_function_runs_in_the_callers_thread_and_may_start_a_loop():
     assert lent(lambda: asyncio.run(inner())) is threading.current_thread()
 
 
+def test_no_task_is_running_to_a_lent_function():
+    """Python 3.14 lets a thread run one at a time; whoever lends it goes on as the one that he was."""
+
+    async def run():
+        loop, task = asyncio.get_running_loop(), asyncio.current_task()
+        return await in_lent_thread(lambda: asyncio.current_task(loop)), asyncio.current_task() is task
+
+    with lending(True):
+        assert run_sync(run()) == (None, True)
+
+
 def test_another_loop_in_the_same_context_has_nothing_lent():
     """What a coroutine runs in a thread of its own, in a copy of its context, stays on its own loop."""
 
