@@ -15,7 +15,7 @@ from agent.journal import CallOutcome
 from agent.messages import ToolCall
 from agent.objection import Objector
 from agent.one_call import Asked, Ran, run_call
-from agent.tools.errors import ToolExecutionError
+from agent.tools.errors import ToolExecutionError, ToolParameterError
 from agent.tools.screening import collect_suspicions
 from pending.proposals import in_channel_run
 
@@ -58,7 +58,7 @@ class CallWatch:
         if self._chronicle.is_heard:
             decision = asked.decision
             await self._chronicle.tell(
-                "policy_decision", asked.tool.name, decision.decision, decision.reason, asked.checked.json
+                "policy_decision", asked.tool.name, decision.decision, decision.reason, _written(asked)
             )
 
     async def objection(self, asked: Asked) -> str:
@@ -111,6 +111,14 @@ class CallWatch:
         else:
             raised = error.error if isinstance(error, ToolExecutionError) and error.error else error
             await self._chronicle.tell("tool_error", call.id, call.tool_name, raised, call.parameters, took)
+
+
+def _written(asked: Asked) -> dict[str, Any]:
+    """The arguments as JSON; as the model gave them where they cannot be written down: who watches stops nothing."""
+    try:
+        return asked.checked.json
+    except ToolParameterError:
+        return asked.call.parameters
 
 
 def _begins(asked: Asked) -> bool:

@@ -186,7 +186,7 @@ class Runner:
         run.chronicle.note("error", error=f"{type(error).__name__}: {error}")
         if run.is_told:
             return
-        if isinstance(error, asyncio.CancelledError):
+        if isinstance(error, asyncio.CancelledError | KeyboardInterrupt):
             await run.chronicle.tell("cancelled", run.iterations, "task cancelled")
         elif isinstance(error, Exception):
             await run.chronicle.tell("error", error, {"iteration": run.iterations})

@@ -19,10 +19,11 @@ _become = object.__dict__["__class__"].__set__
 def swift(cls: type[T]) -> type[T]:
     """`@swift` above `@dataclass(frozen=True, slots=True)`. A subclass is made as slowly as ever.
 
-    Raises TypeError for what it does not know: `__post_init__`, fields that are keywords only or no parameters.
+    Raises TypeError for what it does not know: bases, `__post_init__`, an `__init__` of one's own, fields that are
+    keywords only, no parameters, no slots or private.
     """
     parts = fields(cls)  # type: ignore[arg-type]  # TypeError where it is no dataclass
-    if hasattr(cls, "__post_init__") or not all(part.init and not part.kw_only for part in parts):
+    if not _is_plain(cls, parts):
         raise TypeError(f"{cls.__name__!r} cannot be swift: it has more than plain fields; leave it as it is")
     slow = cls.__init__
     known: dict[str, Any] = {
@@ -33,10 +34,24 @@ def swift(cls: type[T]) -> type[T]:
         "_unset": MISSING,
     }
     for part in parts:
-        known[f"_{part.name}"] = part.default_factory if part.default is MISSING else part.default
+        known[f"_default_{part.name}"] = part.default_factory if part.default is MISSING else part.default
     exec(_source(parts), known)  # noqa: S102  # of names that Python has taken for fields, as dataclasses do it
     cls.__init__ = functools.wraps(slow)(known["__init__"])  # type: ignore[method-assign]
     return cls
+
+
+def _is_plain(cls: type, parts: tuple[Field[Any], ...]) -> bool:
+    """Whether objects are their fields, and those are what they are made of."""
+    names = tuple(part.name for part in parts)
+    known: Any = cls
+    return (
+        cls.__bases__ == (object,)
+        and not hasattr(cls, "__post_init__")
+        and known.__dataclass_params__.init
+        and tuple(cls.__dict__.get("__slots__", ())) == names == tuple(known.__dataclass_fields__)
+        and all(part.init and not part.kw_only for part in parts)
+        and not any(name == "self" or name.startswith("_") for name in names)
+    )
 
 
 def _source(parts: tuple[Field[Any], ...]) -> str:
@@ -54,10 +69,10 @@ def _source(parts: tuple[Field[Any], ...]) -> str:
 
 def _parameter(part: Field[Any]) -> str:
     if part.default is not MISSING:
-        return f"{part.name}=_{part.name}"
+        return f"{part.name}=_default_{part.name}"
     return f"{part.name}=_unset" if part.default_factory is not MISSING else part.name
 
 
 def _value(part: Field[Any]) -> str:
     made = part.default is MISSING and part.default_factory is not MISSING
-    return f"_{part.name}() if {part.name} is _unset else {part.name}" if made else part.name
+    return f"_default_{part.name}() if {part.name} is _unset else {part.name}" if made else part.name

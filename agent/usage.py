@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import threading
 from collections import Counter, deque
 from dataclasses import replace
@@ -14,26 +13,31 @@ from agent.messages import UsageStats
 MOST_ITERATIONS, MOST_TOOLS = 1000, 1000
 #: What tools beyond those are counted as.
 OTHER_TOOLS = "(other)"
+#: Tokens, and dollars, of one question beyond which a number is none: a float holds so many exactly.
+MOST = 2**53
 _NUMBER = (int, float)
 
 
 def countable(usage: UsageStats) -> UsageStats:
-    """The usage that can be added up: what is below nothing is nothing, and a total is never less than its parts. One
-    in which something has not the type that it should have counts nothing. One strange number would else spoil every
-    sum that it is in.
+    """The usage that can be added up: what is below nothing or beyond measure is nothing, and a total is never less
+    than its parts. One in which something has not the type that it should have counts nothing. One strange number would
+    else spoil every sum that it is in.
     """
     parts = usage.prompt_tokens, usage.completion_tokens, usage.cache_read_tokens, usage.cache_write_tokens
     if not _is_typed(usage):
         return UsageStats()
-    if usage.total_tokens >= parts[0] + parts[1] and min(parts) >= 0 and 0 <= usage.cost_usd < math.inf:
+    are_sound = min(parts) >= 0 and max(parts) <= MOST and 0 <= usage.cost_usd <= MOST
+    if are_sound and parts[0] + parts[1] <= usage.total_tokens <= MOST:
         return usage
-    prompt, completion, read, written = (max(0, part) for part in parts)
+    prompt, completion, read, written, total = (
+        each if 0 <= each <= MOST else 0 for each in (*parts, usage.total_tokens)
+    )
     return replace(
         usage,
         prompt_tokens=prompt,
         completion_tokens=completion,
-        total_tokens=max(usage.total_tokens, prompt + completion),
-        cost_usd=usage.cost_usd if 0 <= usage.cost_usd < math.inf else 0.0,
+        total_tokens=max(total, prompt + completion),
+        cost_usd=usage.cost_usd if 0 <= usage.cost_usd <= MOST else 0.0,
         cache_read_tokens=read,
         cache_write_tokens=written,
     )

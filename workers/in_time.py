@@ -28,7 +28,7 @@ async def in_time(coroutine: Coroutine[Any, Any, T], seconds: float | None) -> T
     try:
         async with asyncio.timeout_at(deadline) as limit:
             return await _rest(coroutine, waited_for)
-    except TimeoutError as exc:
+    except Exception as exc:  # a TimeoutError, or what failed while it was cancelled
         if not limit.expired():
             raise
         raise TimeIsUp(f"no end after {seconds:g} s") from exc
@@ -45,9 +45,14 @@ def _rest(coroutine: Coroutine[Any, Any, T], waited_for: Any) -> Generator[Any, 
                 coroutine.close()
                 raise
             except BaseException as exc:  # noqa: BLE001  # it is the coroutine's to handle, cancellation included
-                waited_for = coroutine.throw(exc)
+                thrown = exc
             else:
                 waited_for = coroutine.send(answer)
+                continue
+            try:  # out here: what the coroutine has handled is no longer being handled
+                waited_for = coroutine.throw(thrown)
+            finally:
+                del thrown  # its traceback holds this frame
     except StopIteration as end:
         result: T = end.value
         return result

@@ -189,7 +189,9 @@ async def in_thread(function: Callable[[], T]) -> T:
 async def in_lent_thread(function: Callable[[], T]) -> T:
     """As `in_thread`; under a sync caller who waits (`lending`) for this very loop, in the caller's own thread."""
     loop = _lender.get()
-    return await in_thread(function) if loop is None else loop.lend(functools.partial(_stay, function))
+    if loop is None or not loop.runs_here:
+        return await in_thread(function)
+    return loop.lend(functools.partial(_stay, function))
 
 
 def _stay(function: Callable[[], T]) -> T:

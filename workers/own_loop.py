@@ -23,6 +23,7 @@ class OwnLoop:
         self._pid = os.getpid()
         self._loop = asyncio.new_event_loop()
         self._is_busy = False
+        self._waited_for: asyncio.Task[Any] | None = None
 
     @property
     def is_ours(self) -> bool:
@@ -34,32 +35,45 @@ class OwnLoop:
         """Whether nobody waits in `run`: another coroutine would be cancelled with his, or he with that."""
         return not self._is_busy and self.is_ours
 
+    @property
+    def runs_here(self) -> bool:
+        """Whether it is what asks: a copied context may ask from another loop, in another thread."""
+        return asyncio._get_running_loop() is self._loop  # noqa: SLF001  # which raises nothing where none runs
+
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Wait for the coroutine, in a copy of this context. Tasks that it leaves behind are cancelled."""
         task = self._loop.create_task(coroutine, context=contextvars.copy_context())
         task.add_done_callback(self._stop)
-        self._is_busy = True
+        self._waited_for, self._is_busy = task, True
         try:
             while not task.done():
                 self._loop.run_forever()
             return task.result()
+        except (KeyboardInterrupt, SystemExit):  # they leave a loop although the task that raised them has them too
+            if task.done() and not task.cancelled():
+                task.exception()  # seen: it is on its way
+            raise
         finally:
-            task.remove_done_callback(self._stop)  # it must not stop the loop while that waits for the rest
+            self._waited_for = None  # its end may be told late: it must not stop the loop that waits for the rest
             self._cancel_rest()
             self._is_busy = False
 
     def lend(self, function: Callable[[], T]) -> T:
-        """Call a blocking function from what `run` waits for. The loop stands still meanwhile, and no loop is running
-        to the function, which may start one.
+        """Call a blocking function from what `run` waits for. The loop stands still meanwhile. To the function no loop
+        is running and no task, so that it may start its own: from Python 3.14 on a thread runs one task at a time.
         """
-        asyncio._set_running_loop(None)  # noqa: SLF001  # asyncio exports it, for whoever runs loops
+        task: Any = asyncio.current_task()
+        asyncio._leave_task(self._loop, task)  # noqa: SLF001  # asyncio exports these, for whoever runs loops and tasks
+        asyncio._set_running_loop(None)  # noqa: SLF001
         try:
             return contextvars.copy_context().run(function)
         finally:
             asyncio._set_running_loop(self._loop)  # noqa: SLF001
+            asyncio._enter_task(self._loop, task)  # noqa: SLF001
 
-    def _stop(self, _: asyncio.Task[Any]) -> None:
-        self._loop.stop()
+    def _stop(self, task: asyncio.Task[Any]) -> None:
+        if task is self._waited_for:
+            self._loop.stop()
 
     def _cancel_rest(self) -> None:
         rest = asyncio.all_tasks(self._loop)

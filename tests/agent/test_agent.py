@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from typing import Annotated
 
 import pytest
-from pydantic import BaseModel
+from pydantic import BaseModel, PlainSerializer
 
 from agent import (
     Agent,
@@ -43,7 +44,13 @@ async def waits() -> str:
     return ""
 
 
+def refuse(value):
+    """Nobody writes it down."""
+    raise ValueError(value)
+
+
 ECHO = ToolCall("echo", {"text": "hi"})
+Unwritable = Annotated[int, PlainSerializer(refuse)]
 
 
 class Form(BaseModel):
@@ -553,6 +560,20 @@ def test_runs_at_once_do_not_know_each_other():
     assert [len(memory.get_history()) for memory in memories] == [2, 2]
 
 
+def test_run_that_is_interrupted_in_a_tool_is_told_to_end():
+    """Whoever presses Ctrl+C has stopped it, wherever it was: observers hear of it as of any other that was stopped."""
+
+    @tool
+    def interrupted() -> str:
+        """Never ends."""
+        raise KeyboardInterrupt
+
+    ear = Ear()
+    with pytest.raises(KeyboardInterrupt):
+        agent_with(ToolCall("interrupted"), tools=(interrupted,), observers=[ear]).run("go")
+    assert ear.heard == ["cancelled"]
+
+
 def test_chunks_are_told_before_the_end_of_their_call():
     """Also those of an async tool, which come in the loop itself."""
     events = []
@@ -572,6 +593,23 @@ def test_chunks_are_told_before_the_end_of_their_call():
 
     agent_with(ToolCall("stream"), "done", tools=(stream,), observers=[Chunks()]).run("go")
     assert events == ["a", "b", "ab"]
+
+
+def test_arguments_that_cannot_be_written_down_are_told_as_they_were_given():
+    """Whoever only listens stops no call, and no run."""
+    told = []
+
+    @tool
+    def take(n: Unwritable) -> str:
+        """Take a number."""
+        return f"took {n}"
+
+    class Decisions(AgentObserver):
+        def on_policy_decision(self, run_id, tool_name, decision, reason, args):
+            told.append(args)
+
+    agent = agent_with(ToolCall("take", {"n": 1}), "done", tools=(take,), observers=[Decisions()])
+    assert (agent.run("go").messages[2].content, told) == ("took 1", [{"n": 1}])
 
 
 def test_what_another_run_learnt_meanwhile_stays():

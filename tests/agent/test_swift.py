@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 import pickle
-from dataclasses import FrozenInstanceError, asdict, dataclass, field, fields, replace
+from dataclasses import FrozenInstanceError, InitVar, asdict, dataclass, field, fields, replace
 
 import pytest
 
@@ -106,6 +106,19 @@ def test_a_subclass_is_made_as_slowly_as_ever():
         city.name = "other"
 
 
+def test_fields_may_have_any_name():
+    """Also those of what makes them."""
+
+    @swift
+    @dataclass(frozen=True, slots=True)
+    class Door:
+        open: bool
+        unset: int = 0
+        tags: list[str] = field(default_factory=list)
+
+    assert asdict(Door(True, 1)) == {"open": True, "unset": 1, "tags": []}
+
+
 def test_what_it_does_not_know_is_refused():
     """Rather than made wrongly."""
 
@@ -125,7 +138,29 @@ def test_what_it_does_not_know_is_refused():
     class Named:
         name: str = field(kw_only=True)
 
-    for kind in (Checked, Derived, Named):
+    @dataclass(frozen=True, slots=True)
+    class Further(Slow):
+        people: int = 0
+
+    @dataclass(frozen=True, slots=True, weakref_slot=True)
+    class Watched:
+        name: str
+
+    @dataclass(frozen=True)
+    class Wide:
+        name: str
+
+    @dataclass(frozen=True, slots=True)
+    class Told:
+        name: str
+        aside: InitVar[int] = 0
+
+    @dataclass(frozen=True, slots=True)
+    class Hidden:
+        tags: list[str] = field(default_factory=list)
+        _tags: int = 0
+
+    for kind in (Checked, Derived, Named, Further, Watched, Wide, Told, Hidden):
         with pytest.raises(TypeError, match="cannot be swift"):
             swift(kind)
     with pytest.raises(TypeError):

@@ -146,13 +146,15 @@ def test_reset_counts_from_nothing():
     [
         (UsageStats(1, 2, 3, float("nan")), UsageStats(1, 2, 3, 0.0)),
         (UsageStats(1, 2, 3, float("inf")), UsageStats(1, 2, 3, 0.0)),
+        (UsageStats(1, 2, 3, 10**400), UsageStats(1, 2, 3, 0.0)),
+        (UsageStats(10**400, 2, 10**400), UsageStats(0, 2, 2)),
         (UsageStats(-5, 2, -3, -1.0), UsageStats(0, 2, 2, 0.0)),
         (UsageStats(5, 2), UsageStats(5, 2, 7)),
         (UsageStats(5, 2, 9, 0.5, "m", "p", 3, -1), UsageStats(5, 2, 9, 0.5, "m", "p", 3, 0)),
     ],
 )
 def test_strange_numbers_spoil_no_sum(told, counted):
-    """What is no number or below nothing is nothing, and a total is never less than its parts."""
+    """What is no number, below nothing or beyond measure is nothing, and a total is never less than its parts."""
     assert countable(told) == counted
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import functools
 from collections.abc import Awaitable, Callable
@@ -75,6 +76,21 @@ async def test_its_own_timeout_error_is_its_own():
             await in_time(fails(waits), NEVER)
 
 
+@in_a_loop
+async def test_what_fails_when_its_time_is_up_took_too_long():
+    """A clean-up that breaks is no other end."""
+
+    async def breaks() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            raise LookupError("broken")
+
+    with pytest.raises(TimeIsUp) as caught:
+        await in_time(breaks(), 0)
+    assert isinstance(caught.value.__cause__, LookupError)
+
+
 @pytest.mark.parametrize("seconds", [None, NEVER])
 @in_a_loop
 async def test_it_returns_what_the_coroutine_returns(seconds):
@@ -108,6 +124,23 @@ async def test_its_errors_can_be_handled_in_it():
         return "never"
 
     assert await in_time(goes_on(), NEVER) == "went on"
+
+
+@in_a_loop
+async def test_what_it_has_handled_is_over():
+    """No later error of its own is told as one that came of it."""
+    loop = asyncio.get_running_loop()
+    future = loop.create_future()
+    loop.call_soon(future.set_exception, ValueError("handled"))
+
+    async def fails_later() -> None:
+        with contextlib.suppress(ValueError):
+            await future
+        raise LookupError("later")
+
+    with pytest.raises(LookupError) as caught:
+        await in_time(fails_later(), NEVER)
+    assert caught.value.__context__ is None
 
 
 @in_a_loop

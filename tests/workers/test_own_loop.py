@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import gc
 import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -33,6 +35,44 @@ def test_interrupted_function_leaves_the_loop_usable():
     with pytest.raises(KeyboardInterrupt):
         lent(interrupted)
     assert lent(lambda: "again") == "again"
+
+
+def test_interrupted_function_is_no_error_of_the_loop(caplog):
+    """Nobody reads of an exception that was never retrieved: whoever pressed Ctrl+C has it."""
+
+    def interrupted():
+        raise KeyboardInterrupt
+
+    with contextlib.suppress(KeyboardInterrupt):
+        lent(interrupted)
+    run_sync(loop_now())  # lets go of what was left
+    gc.collect()
+    assert not caplog.records
+
+
+def test_interrupted_function_stops_what_is_beside_it():
+    """A background task is cleaned up, and the loop is free for the next call."""
+    steps = []
+
+    async def background():
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0)
+            steps.append("cleaned up")
+
+    async def run():
+        run.task = asyncio.ensure_future(background())
+        await asyncio.sleep(0)
+        await in_lent_thread(interrupted)
+
+    def interrupted():
+        raise KeyboardInterrupt
+
+    before = own_loop()
+    with pytest.raises(KeyboardInterrupt), lending(True):
+        run_sync(run())
+    assert (steps, own_loop()) == (["cleaned up"], before)
 
 
 def test_interrupted_wait_stops_what_was_under_way():
@@ -121,6 +161,31 @@ def test_lent_function_runs_in_the_callers_thread_and_may_start_a_loop():
         return threading.current_thread()
 
     assert lent(lambda: asyncio.run(inner())) is threading.current_thread()
+
+
+def test_no_task_is_running_to_a_lent_function():
+    """Python 3.14 lets a thread run one at a time; whoever lends it goes on as the one that he was."""
+
+    async def run():
+        loop, task = asyncio.get_running_loop(), asyncio.current_task()
+        return await in_lent_thread(lambda: asyncio.current_task(loop)), asyncio.current_task() is task
+
+    with lending(True):
+        assert run_sync(run()) == (None, True)
+
+
+def test_another_loop_in_the_same_context_has_nothing_lent():
+    """What a coroutine runs in a thread of its own, in a copy of its context, stays on its own loop."""
+
+    async def elsewhere():
+        await in_lent_thread(lambda: None)
+        return asyncio.get_running_loop()
+
+    async def run():
+        return await asyncio.to_thread(asyncio.run, elsewhere())
+
+    with lending(True):
+        assert run_sync(run()) is not own_loop()._loop
 
 
 def test_stop_iteration_of_a_lent_function_is_told():
