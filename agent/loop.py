@@ -192,11 +192,10 @@ async def _looped(run: Run, verdict: str, kind: str) -> Ending | None:
 
 def _ending(outcomes: Sequence[CallOutcome]) -> Ending | None:
     """A proposal ends the run before anything else does: the user must see what waits for the yes."""
-    for reason in ("pending", "terminal"):
-        closings = [outcome.closing for outcome in outcomes if outcome.ends == reason]
-        if closings:
-            return Ending("pending" if reason == "pending" else "terminal", closings[0])
-    return None
+    ends = {outcome.ends: outcome.closing for outcome in reversed(outcomes) if outcome.ends}  # of each, the first
+    if "pending" in ends:
+        return Ending("pending", ends["pending"])
+    return Ending("terminal", ends["terminal"]) if ends else None
 
 
 def _reworded(message: Message, content: str) -> Message:
