@@ -7,6 +7,8 @@ ChannelError
 └── SendError         a delivery that did not arrive
     ├── RateLimited   the platform asks to wait: try again after `retry_after` seconds
     ├── Unreachable   certainly not accepted: try again with backoff
+    ├── ChannelDown   the platform does not know this channel any more: keep the message and tell the operator
+    ├── WindowClosed  nothing may be said before the person writes: keep the message until then
     ├── Ambiguous     the answer was lost, the message may have arrived
     └── Refused       will never be accepted as it is: give up and tell the operator
         └── AddressClosed  nothing will be accepted at this address until its person writes again
@@ -53,6 +55,14 @@ class Unreachable(SendError):
     """Raised when the platform certainly did not accept the message, and may later."""
 
 
+class ChannelDown(SendError):
+    """Raised when the platform refuses this channel itself: its token is wrong or revoked, its account is closed."""
+
+
+class WindowClosed(SendError):
+    """Raised when the platform takes the message only once the person has written again."""
+
+
 class Ambiguous(SendError):
     """Raised when the connection broke after the message was sent: it may or may not have arrived."""
 
@@ -70,12 +80,14 @@ class Pace:
     """How fast a platform takes messages, as far as it says.
 
     `per_second`: messages of the whole channel, 0 where there is no such limit. `chat_gap`: seconds between two
-    messages into one conversation, once `burst` of them went out at once.
+    messages into one conversation, once `burst` of them went out at once. `draft_gap`: seconds between two drafts of one
+    answer, 0 where the platform shows none.
     """
 
     per_second: float = 0.0
     chat_gap: float = 0.0
     burst: int = 1
+    draft_gap: float = 0.0
 
 
 class Channel(Protocol):
@@ -92,10 +104,23 @@ class Channel(Protocol):
         """How fast the platform takes messages, and into this conversation."""
 
     def pieces(self, reply: Reply) -> Sequence[Reply]:
-        """Split a reply into platform messages, in order, each within the platform's limits. Loses no character."""
+        """Split a reply into platform messages, in order, each within the platform's limits. Loses no character.
 
-    async def attend(self, turn: Turn) -> None:
-        """Show that work on the turn has begun: typing, a tap acknowledged. Best effort, never raises."""
+        Of one that `edits` the first piece does; an optional one that a platform cannot show has no pieces.
+        """
+
+    async def attend(self, turn: Turn) -> float:
+        """Show that work on the turn goes on: typing, a tap acknowledged. Best effort, never raises.
+
+        Returns after how many seconds it must be shown again, 0 for never.
+        """
+
+    async def draft(self, turn: Turn, text: str, shown: str = "") -> str:
+        """Show what the answer to a turn has come to, in place of the draft `shown`.
+
+        Returns the id of the message that shows it, which the answer is to edit; "" where the draft goes by itself.
+        Raises SendError.
+        """
 
     async def fetch(self, media: Media) -> bytes:
         """The bytes of an inbound file. Raises FetchError."""
@@ -129,6 +154,7 @@ __all__ = [
     "Ambiguous",
     "BadHook",
     "Channel",
+    "ChannelDown",
     "ChannelError",
     "FetchError",
     "Forbidden",
@@ -139,4 +165,5 @@ __all__ = [
     "Refused",
     "SendError",
     "Unreachable",
+    "WindowClosed",
 ]

@@ -107,7 +107,7 @@ class ConsoleChannel:
         bubbles[-1] = replace(bubbles[-1], buttons=reply.buttons)
         return bubbles
 
-    async def attend(self, turn: Turn) -> None:
+    async def attend(self, turn: Turn) -> float:
         """Show what the user did, for other tabs and for a reload, and that work on it has begun. Never raises."""
         conversation_id = turn.conversation.id
         try:
@@ -115,6 +115,11 @@ class ConsoleChannel:
             await asyncio.to_thread(self.feed.append, conversation_id, {"type": "typing"})
         except FeedError:
             _log.warning("console_attend_failed", extra={"conversation": conversation_id}, exc_info=True)
+        return 0.0  # the page shows it until the next bubble
+
+    async def draft(self, turn: Turn, text: str, shown: str = "") -> str:
+        """Nothing yet."""
+        return ""
 
     async def fetch(self, media: Media) -> bytes:
         """Always raises FetchError: the page sends words and taps only."""

@@ -51,6 +51,8 @@ if TYPE_CHECKING:
 
 #: Characters in one section, after escaping; characters on a button.
 SECTION_LIMIT, LABEL_LIMIT = 3000, 75
+#: Seconds after which "is thinking" is shown again.
+STATUS_SECONDS = 100.0
 #: About one message a second in a Slack channel, with short bursts. Slack names no number for the whole workspace.
 PACE = Pace(chat_gap=1.0, burst=4)
 #: Opens the block id that carries a message's thread back with a tap.
@@ -208,13 +210,19 @@ class SlackChannel:
             texts[-1] = replace(texts[-1], buttons=reply.buttons)
         return (Reply(media=reply.media), *texts) if reply.media else tuple(texts)
 
-    async def attend(self, turn: Turn) -> None:
-        """Show "is thinking" under an assistant thread; elsewhere Slack has no such sign."""
-        if turn.conversation.thread:
-            with contextlib.suppress(Exception):
-                await self._web.here().assistant_threads_setStatus(
-                    channel_id=turn.conversation.chat, thread_ts=turn.conversation.thread, status="is thinking…"
-                )
+    async def attend(self, turn: Turn) -> float:
+        """Show "is thinking" under an assistant thread, for 2 minutes; elsewhere Slack has no such sign."""
+        if not turn.conversation.thread:
+            return 0.0
+        with contextlib.suppress(Exception):
+            await self._web.here().assistant_threads_setStatus(
+                channel_id=turn.conversation.chat, thread_ts=turn.conversation.thread, status="is thinking…"
+            )
+        return STATUS_SECONDS
+
+    async def draft(self, turn: Turn, text: str, shown: str = "") -> str:
+        """Nothing yet."""
+        return ""
 
     async def fetch(self, media: Media) -> bytes:
         """Download from Slack's own file server, the only one that sees the token."""

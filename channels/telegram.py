@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 
 #: Telegram's limits, in UTF-16 code units after formatting is parsed.
 TEXT_LIMIT, CAPTION_LIMIT = 4096, 1024
+#: Seconds after which "typing" is shown again.
+TYPING_SECONDS = 4.0
 #: Bytes above which a picture must travel as a document.
 PHOTO_LIMIT = 10 * 1024 * 1024
 #: Bytes above which Telegram gives a bot no file.
@@ -196,14 +198,19 @@ class TelegramChannel:
             parts = [Reply(_labels(reply.buttons))]
         return (*parts[:-1], replace(parts[-1], buttons=reply.buttons)) if parts else ()
 
-    async def attend(self, turn: Turn) -> None:
-        """Stop the tapped button's spinner and show "typing"."""
+    async def attend(self, turn: Turn) -> float:
+        """Stop the tapped button's spinner and show "typing", which Telegram does for 5 seconds."""
         with contextlib.suppress(Exception):
             bot = self._bots.here()
             steps = [bot.send_chat_action(turn.conversation.chat, "typing", message_thread_id=_thread(turn))]
             if turn.tap and turn.tap.callback_id:
                 steps.append(bot.answer_callback_query(turn.tap.callback_id))
             await asyncio.gather(*steps, return_exceptions=True)
+        return TYPING_SECONDS
+
+    async def draft(self, turn: Turn, text: str, shown: str = "") -> str:
+        """Nothing yet."""
+        return ""
 
     async def fetch(self, media: Media) -> bytes:
         """Ask for a link, then download. The link holds the bot's token: it stays in here."""

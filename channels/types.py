@@ -88,6 +88,10 @@ class Turn:
     `event_id` is the platform's own id of the act, the same on every redelivery: the de-duplication key.
     `addressed` is False for group chatter that did not name the bot: it counts only in a conversation the bot is in.
     `language` is the platform's hint (BCP 47), "" when it gives none or something that does not look like a tag.
+    `kind` tells new words from an earlier message that was edited. `quoted` is what was said in the message it replies
+    to. `notes` are what came along that is neither words nor a file, in words: a location, a contact, a sticker.
+    Turns of one `group` are one act that its platform sends in parts: an album. `in_group` says that others read along.
+    `aliases` are other ids of the same person, such as a phone number beside an account.
     """
 
     event_id: str
@@ -100,10 +104,19 @@ class Turn:
     message_id: str = ""
     addressed: bool = True
     language: str = ""
+    kind: Literal["message", "edit"] = "message"
+    quoted: str = ""
+    notes: tuple[str, ...] = ()
+    group: str = ""
+    in_group: bool = False
+    aliases: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "text", storable(self.text))
         object.__setattr__(self, "user_name", storable(self.user_name))
+        object.__setattr__(self, "quoted", storable(self.quoted))
+        if self.notes:
+            object.__setattr__(self, "notes", tuple(map(storable, self.notes)))
         if not _LANGUAGE.fullmatch(self.language):
             object.__setattr__(self, "language", "")
 
@@ -111,6 +124,11 @@ class Turn:
     def scope(self) -> Scope:
         """Whose turn it is, and where."""
         return Scope(self.user_id, self.conversation)
+
+    @property
+    def decides(self) -> bool:
+        """Whether its words may be a yes or a no: those of a caption, a transcript or an edit are neither."""
+        return self.kind == "message" and not (self.media or self.notes)
 
     def to_json(self) -> str:
         """The turn as JSON, for the mailbox. Raises ValueError when a field is not of its type."""
@@ -139,6 +157,9 @@ class Reply:
 
     A reply takes the place of one that still waits and has the same `collapse`, such as an earlier word of progress:
     1 to 64 of `A-Z a-z 0-9 _ . : -`. Raises ValueError for any other.
+
+    `edits` is the platform's id of a message that this one takes the place of. Where that cannot be, it is sent as a
+    message of its own; an `optional` one is left out then.
     """
 
     text: str = ""
@@ -146,6 +167,8 @@ class Reply:
     media: Media | None = None
     language: str = ""
     collapse: str = ""
+    edits: str = ""
+    optional: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "text", storable(self.text))
@@ -167,13 +190,15 @@ class Delivery:
     """One reply on its way to one conversation.
 
     `id` is the same each time the delivery is tried; `attempt` counts from 1, so an adapter whose platform knows
-    idempotency can use both.
+    idempotency can use both. `silence`: seconds since anybody last wrote in this conversation, infinite where nobody ever
+    did, -1 where nobody knows.
     """
 
     id: str
     conversation: Conversation
     reply: Reply
     attempt: int = 1
+    silence: float = -1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,6 +219,14 @@ class StatusUpdate:
     status: str
     error_code: str = ""
     delivery: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class AddressNews:
+    """What a platform says of an address without being asked: `closed` is why nothing arrives there, "" for open."""
+
+    conversation: Conversation
+    closed: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,10 +259,14 @@ class HookAnswer:
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """What a verified webhook holds: turns to accept, statuses to note, the answer to give, why it was ignored."""
+    """What a verified webhook holds: turns to accept, statuses and addresses to note, what the operator must hear,
+    the answer to give, why it was ignored.
+    """
 
     turns: tuple[Turn, ...] = ()
     statuses: tuple[StatusUpdate, ...] = ()
+    addresses: tuple[AddressNews, ...] = ()
+    alerts: tuple[str, ...] = ()
     answer: HookAnswer = field(default_factory=HookAnswer)
     ignored: str = ""
 

@@ -57,6 +57,8 @@ TEXT_LIMIT, BUTTONS_LIMIT = 1600, 1024
 MAX_BUTTONS, LABEL_LIMIT = 3, 20
 #: Messages a second that a sender may send; Twilio raises it to 400 on request, its Sandbox takes one in 3 s.
 PACE = Pace(per_second=80)
+#: Seconds after which "typing" is shown again.
+TYPING_SECONDS = 20.0
 #: Sets of labels of which a process knows its Content by heart.
 MAX_CONTENTS = 1000
 #: Hops from Twilio's API to the network that keeps its files.
@@ -192,11 +194,16 @@ class WhatsAppChannel:
             return (*file, *_with_buttons(reply))
         return (*(Reply(text) for text in _texts(reply.text, TEXT_LIMIT)), *file)
 
-    async def attend(self, turn: Turn) -> None:
+    async def attend(self, turn: Turn) -> float:
         """Mark the message read and show "typing" until the reply, for 25 seconds at most."""
         with contextlib.suppress(Exception):
             data = {"channel": "whatsapp", "messageId": turn.message_id}
             await self._client.here().request_async("POST", _TYPING_URL, data=data)
+        return TYPING_SECONDS
+
+    async def draft(self, turn: Turn, text: str, shown: str = "") -> str:
+        """Nothing: WhatsApp has no drafts, and what is sent stays as it is."""
+        return ""
 
     async def fetch(self, media: Media) -> bytes:
         """Download from this account's messages, and from where Twilio redirects to, which sees no credentials."""

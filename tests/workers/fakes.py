@@ -34,8 +34,13 @@ class FakeChannel:
             Reply(reply.text.split("|")[-1], reply.buttons, reply.media)
         ]
 
-    async def attend(self, turn: Turn) -> None:
+    async def attend(self, turn: Turn) -> float:
         """Do nothing."""
+        return 0.0
+
+    async def draft(self, turn: Turn, text: str, shown: str = "") -> str:
+        """Show nothing."""
+        return ""
 
     async def send(self, delivery: Delivery) -> Receipt:
         """Send, or raise what was planned."""
