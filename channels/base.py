@@ -80,8 +80,8 @@ class Pace:
     """How fast a platform takes messages, as far as it says.
 
     `per_second`: messages of the whole channel, 0 where there is no such limit. `chat_gap`: seconds between two
-    messages into one conversation, once `burst` of them went out at once. `draft_gap`: seconds between two drafts of one
-    answer, 0 where the platform shows none.
+    messages into one conversation, once `burst` of them went out at once. `draft_gap`: seconds between two drafts of
+    one answer, 0 where the platform shows none.
     """
 
     per_second: float = 0.0

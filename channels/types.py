@@ -190,8 +190,8 @@ class Delivery:
     """One reply on its way to one conversation.
 
     `id` is the same each time the delivery is tried; `attempt` counts from 1, so an adapter whose platform knows
-    idempotency can use both. `silence`: seconds since anybody last wrote in this conversation, infinite where nobody ever
-    did, -1 where nobody knows.
+    idempotency can use both. `silence`: seconds since anybody last wrote in this conversation, infinite where nobody
+    ever did, -1 where nobody knows.
     """
 
     id: str
