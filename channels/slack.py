@@ -3,76 +3,31 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import logging
-import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
-from urllib.parse import parse_qsl
 
-from channels.base import (
-    AddressClosed,
-    Ambiguous,
-    BadHook,
-    FetchError,
-    Forbidden,
-    MediaSource,
-    Pace,
-    RateLimited,
-    Refused,
-    SendError,
-    Unreachable,
-)
-from channels.fetch import Download
-from channels.http import PerLoop, never_sent
+from channels import slack_files
+from channels.base import AddressClosed, Forbidden, MediaSource, Pace, Refused
+from channels.http import PerLoop
 from channels.markup import slack_mrkdwn, split
-from channels.media import MAX_BYTES
 from channels.signatures import slack_signed
-from channels.types import (
-    Button,
-    Conversation,
-    Delivery,
-    Hook,
-    HookAnswer,
-    Media,
-    Receipt,
-    Received,
-    Reply,
-    Tap,
-    Turn,
-    storable,
-)
+from channels.slack_blocks import BUTTON_LIMIT, SECTION_LIMIT, blocks_of, is_user, listed
+from channels.slack_errors import SlackAnswer, code_of, harmless, reaction_to, told
+from channels.slack_requests import SlackRequests
+from channels.types import Conversation, Delivery, Hook, Media, Receipt, Received, Reply, Turn
 
 if TYPE_CHECKING:
     from aiohttp import ClientSession
     from slack_sdk.web.async_client import AsyncWebClient
 
-#: Characters in one section, after escaping; characters on a button.
-SECTION_LIMIT, LABEL_LIMIT = 3000, 75
-#: Seconds after which "is thinking" is shown again.
+#: Seconds after which "is thinking" is shown again: Slack clears it after 2 minutes.
 STATUS_SECONDS = 100.0
-#: About one message a second in a Slack channel, with short bursts. Slack names no number for the whole workspace.
-PACE = Pace(chat_gap=1.0, burst=4)
-#: Opens the block id that carries a message's thread back with a tap.
-THREAD_MARK = "thread:"
-
-_SUBTYPES = ("", "file_share", "thread_broadcast", "me_message")
-_RATE_ERRORS = ("ratelimited", "rate_limited", "message_limit_exceeded")
-#: Slack says of these that some part may have succeeded.
-_UNCLEAR_ERRORS = ("internal_error", "fatal_error", "service_unavailable", "request_timeout")
-#: And of these that nothing can be posted there.
-_CLOSED_ERRORS = (
-    "channel_not_found", "is_archived", "messages_tab_disabled", "not_in_channel", "user_not_found",
-    "user_not_in_channel",
-)  # fmt: skip
-_NO_JSON = "Slack's answer makes no sense"
-_BLOCK_ERRORS = ("invalid_blocks", "invalid_blocks_format", "msg_blocks_too_long")
-_TOKEN = re.compile(r"<([^<>]*)>")
-_FILE = re.compile(r"https://files\.slack\.com(/[^\s\\]+)")
-
-Json = Mapping[str, Any]
+#: About one message a second in a Slack channel, with short bursts, and an edit every three. Slack names no number for
+#: the whole workspace.
+PACE = Pace(chat_gap=1.0, burst=4, draft_gap=3.0)
 
 
 class SlackChannel:
@@ -93,15 +48,17 @@ class SlackChannel:
             raise ValueError("signing_secret is empty: copy it from the app's Basic Information")
         self._name = name
         self._bot_token, self._signing_secret = bot_token.strip(), signing_secret.strip()
+        self._requests = SlackRequests(name)
         self._media = media
         self._api_url, self._files_url = (
             (api_url or origin).rstrip("/") for origin in ("https://slack.com", "https://files.slack.com")
         )
-        self._post_url = f"{self._api_url}/api/chat.postMessage"
         self._headers = {
             "Authorization": f"Bearer {self._bot_token}", "Content-Type": "application/json; charset=utf-8"
         }  # fmt: skip
         self._web = PerLoop(self._new_client)
+        #: The direct messages opened with people, by their ids: Slack always gives the same.
+        self._opened: dict[str, str] = {}
 
     def __repr__(self) -> str:
         return f"SlackChannel({self._name!r})"
@@ -112,12 +69,12 @@ class SlackChannel:
         return self._name
 
     def receive(self, hook: Hook) -> Received:
-        """Read one signed request: an event, a tapped button, a slash command, or one of Slack's own checks."""
+        """Read one signed request: an event, an interaction, a slash command, or one of Slack's own checks.
+
+        A repeated one is read like the first, which may never have arrived.
+        """
         self._verify(hook)
-        try:
-            return self._read(_body(hook.body))
-        except (KeyError, TypeError, AttributeError, ValueError, IndexError, RecursionError) as exc:
-            raise BadHook("the request is signed but makes no sense") from exc
+        return self._requests.read(hook.body)
 
     def _verify(self, hook: Hook) -> None:
         timestamp, signature = hook.header("x-slack-request-timestamp"), hook.header("x-slack-signature")
@@ -128,173 +85,148 @@ class SlackChannel:
         if not valid:
             raise Forbidden("the signature is wrong or too old")
 
-    def _read(self, body: dict[str, Any]) -> Received:
-        from slack_bolt.request.payload_utils import is_block_actions, is_event, is_slash_command
-
-        if body.get("type") == "url_verification":
-            challenge = json.dumps({"challenge": str(body["challenge"])})
-            return Received(answer=HookAnswer(200, challenge, "application/json"), ignored="url_verification")
-        if body.get("ssl_check"):
-            return Received(ignored="ssl_check")
-        if is_event(body):
-            return self._event(body)
-        if is_block_actions(body):
-            return self._action(body)
-        if is_slash_command(body):
-            return Received(turns=(self._command(body),))
-        return Received(ignored=f"request of type {body.get('type')!r}")
-
-    def _event(self, body: Json) -> Received:
-        event, (team, bot) = body["event"], _installation(body)
-        reason = _why_ignored(event, bot)
-        if reason:
-            return Received(ignored=reason)
-        channel, ts = event["channel"], event["ts"]
-        direct = event.get("channel_type") == "im" or channel.startswith("D")
-        text = event.get("text") or ""
-        turn = Turn(
-            # An app_mention and its message.channels twin have different event ids, but one ts.
-            event_id=f"{team}:{channel}:{ts}",
-            conversation=Conversation(self._name, channel, event.get("thread_ts") or ("" if direct else ts)),
-            user_id=event["user"],
-            text=_readable(text, bot),
-            media=tuple(_media(event)),
-            message_id=ts,
-            addressed=direct or event["type"] == "app_mention" or _names(text, bot),
-        )
-        if not turn.text and not turn.media:
-            return Received(ignored="message without text or a file")
-        return Received(turns=(turn,))
-
-    def _action(self, body: Json) -> Received:
-        action, container = body["actions"][0], body.get("container") or {}
-        message = body.get("message") or {}
-        channel = (body.get("channel") or {}).get("id") or container.get("channel_id")
-        ts = message.get("ts") or container.get("message_ts") or ""
-        if not channel or not isinstance(action.get("value"), str):
-            return Received(ignored=f"action of type {action.get('type')!r}")
-        thread = _thread_of(action, message.get("thread_ts") or container.get("thread_ts") or "", channel, ts)
-        fallback_id = f"{ts}:{action.get('action_id')}:{action.get('action_ts')}"
-        turn = Turn(
-            event_id=body.get("trigger_id") or fallback_id,
-            conversation=Conversation(self._name, channel, thread),
-            user_id=body["user"]["id"],
-            user_name=body["user"].get("username") or "",
-            tap=Tap(data=storable(action["value"]), callback_id=body.get("trigger_id") or ""),
-            message_id=ts,
-        )
-        return Received(turns=(turn,))
-
-    def _command(self, body: Json) -> Turn:
-        """A slash command is what was typed after it; alone it asks for help. It has no thread and no message id."""
-        return Turn(
-            event_id=body["trigger_id"],
-            conversation=Conversation(self._name, body["channel_id"]),
-            user_id=body["user_id"],
-            user_name=body.get("user_name", ""),
-            text=_readable(body.get("text", ""), "") or "/help",
-        )
-
     def pace(self, conversation: Conversation) -> Pace:
         """Each thread by itself; where several of one Slack channel are busy, Slack asks to wait."""
         return PACE
 
     def pieces(self, reply: Reply) -> Sequence[Reply]:
-        """A file may carry one section of words, but never buttons: those need a message of their own."""
-        if reply.media and not reply.buttons and _length(reply.text) <= SECTION_LIMIT:
+        """A message for each section of words, the first of which edits; a file carries at most one of them.
+
+        Buttons and edits need a message of their own beside a file. Of more than 25 buttons the labels are listed.
+        """
+        if reply.media and not reply.buttons and not reply.edits and _length(reply.text) <= SECTION_LIMIT:
             return (reply,)
+        if len(reply.buttons) > BUTTON_LIMIT:
+            words = "\n\n".join(part for part in (reply.text, listed(reply.buttons)) if part)
+            return self.pieces(replace(reply, text=words, buttons=()))
         texts = [Reply(text) for text in split(reply.text, SECTION_LIMIT, _length) if text.strip()]
         if reply.buttons and not texts:
             texts = [Reply(" / ".join(button.label for button in reply.buttons))]
         if reply.buttons:
             texts[-1] = replace(texts[-1], buttons=reply.buttons)
-        return (Reply(media=reply.media), *texts) if reply.media else tuple(texts)
+        if reply.edits and texts:
+            texts[0] = replace(texts[0], edits=reply.edits, optional=reply.optional)
+        if not reply.media:
+            return tuple(texts)
+        file = Reply(media=reply.media)
+        return (*texts, file) if reply.edits else (file, *texts)
 
     async def attend(self, turn: Turn) -> float:
-        """Show "is thinking" under an assistant thread, for 2 minutes; elsewhere Slack has no such sign."""
-        if not turn.conversation.thread:
+        """Show "is thinking" in an assistant's thread, for 2 minutes. Slack has no such sign anywhere else."""
+        chat, thread = turn.conversation.chat, turn.conversation.thread
+        if not (chat.startswith("D") and thread):
             return 0.0
-        with contextlib.suppress(Exception):
-            await self._web.here().assistant_threads_setStatus(
-                channel_id=turn.conversation.chat, thread_ts=turn.conversation.thread, status="is thinking…"
-            )
+        try:
+            await self._web.here().assistant_threads_setStatus(channel_id=chat, thread_ts=thread, status="is thinking…")
+        except Exception:  # noqa: BLE001  # a thread that is no assistant's, or a Slack that is busy
+            return 0.0
         return STATUS_SECONDS
 
     async def draft(self, turn: Turn, text: str, shown: str = "") -> str:
-        """Nothing yet."""
-        return ""
+        """Post what the answer has come to, or edit what was posted; the answer itself edits it too.
+
+        Slack's own streams need a thread and the person they are for, and may begin 20 times a minute in a whole
+        workspace: edits work everywhere. Of a long answer its first section is shown.
+        """
+        first = next(iter(split(text, SECTION_LIMIT, _length)), "")
+        if not first.strip():
+            return shown
+        return (await self.send(Delivery("", turn.conversation, Reply(first, edits=shown)))).message_id
 
     async def fetch(self, media: Media) -> bytes:
         """Download from Slack's own file server, the only one that sees the token."""
-        found = _FILE.fullmatch(media.ref)
-        if found is None:
-            raise FetchError("the file's address is not on files.slack.com")
-        token = {"Authorization": f"Bearer {self._bot_token}"}
-        file = await Download(MAX_BYTES).get(self._files_url + found.group(1), token)
-        # A wrong token is answered with a page to log in. A page that somebody sent has the size Slack told us.
-        if file.content_type == "text/html" and (media.kind != "text" or len(file.data) != media.size):
-            raise FetchError("Slack sent a log-in page: check bot_token and its scope files:read")
-        return file.data
+        web = self._web.here()
+        return await slack_files.fetch(web, media, token=self._bot_token, files_url=self._files_url)
 
     async def send(self, delivery: Delivery) -> Receipt:
-        """Send one piece; blocks that Slack refuses are left out, the words alone are sent once."""
-        from aiohttp import ClientError
-        from slack_sdk.errors import SlackApiError, SlackClientError
+        """Send one piece; blocks that Slack refuses are left out, the words alone are sent once.
 
-        try:
-            return await (self._upload(delivery) if delivery.reply.media else self._post(delivery))
-        except SlackApiError as exc:
-            raise _api_error(exc.response) from exc
-        except SlackClientError as exc:
-            raise Ambiguous("no clear answer from Slack") from exc
-        except (ClientError, OSError) as exc:
-            raise _network_error(exc) from None  # it may name the address that a file was to go to
+        A file that Slack refuses is sent as a link. What cannot be edited any more is sent, unless it is optional.
+        """
+        reply, to = delivery.reply, await self._placed(delivery.conversation)
+        if reply.media:
+            return await self._share(reply, reply.media, to, delivery.conversation)
+        message = _message([slack_mrkdwn(reply.text)], reply, to.chat, delivery.conversation)
+        if reply.edits:
+            edited = await self._edit(message, reply.edits)
+            if edited or reply.optional:
+                return edited or Receipt("")
+        with told():
+            return await self._post(message, to.thread)
 
-    async def _post(self, delivery: Delivery) -> Receipt:
+    async def _placed(self, conversation: Conversation) -> Conversation:
+        """Where it is posted to: of a person, the direct message with them, which edits and files must name."""
+        user = conversation.chat
+        if not is_user(user):
+            return conversation
+        if user not in self._opened:
+            with harmless():
+                answer = await self._web.here().conversations_open(users=user)
+            self._opened[user] = str(answer["channel"]["id"])
+        return replace(conversation, chat=self._opened[user])
+
+    async def _edit(self, message: dict[str, Any], ts: str) -> Receipt | None:
+        """Put a message in the place of an earlier one; None where that cannot be. Done twice it is done once."""
         from slack_sdk.errors import SlackApiError
 
-        text, to = slack_mrkdwn(delivery.reply.text), delivery.conversation
-        common = {"channel": to.chat, "text": text, "unfurl_links": False, "unfurl_media": False}
-        if to.thread:
-            common["thread_ts"] = to.thread
-        try:
-            return await self._said({**common, "blocks": _blocks(text, delivery.reply.buttons, to.thread)})
-        except SlackApiError as exc:
-            if _code(exc.response) not in _BLOCK_ERRORS:
-                raise
-            return await self._said(common)
+        with harmless():
+            try:
+                return await self._said("chat.update", {**message, "ts": ts})
+            except SlackApiError as exc:
+                if reaction_to(code_of(exc.response)) != "repost":
+                    raise
+                return None
 
-    async def _said(self, message: Json) -> Receipt:
+    async def _post(self, message: dict[str, Any], thread: str) -> Receipt:
+        quiet = {"unfurl_links": False, "unfurl_media": False, **({"thread_ts": thread} if thread else {})}
+        return await self._said("chat.postMessage", {**message, **quiet})
+
+    async def _said(self, method: str, message: dict[str, Any]) -> Receipt:
+        from slack_sdk.errors import SlackApiError
+
+        try:
+            return await self._call(method, message)
+        except SlackApiError as exc:
+            if reaction_to(code_of(exc.response)) != "plain":
+                raise
+            # No blocks at all would keep those of a message that is edited.
+            return await self._call(method, {**message, "blocks": []})
+
+    async def _call(self, method: str, message: dict[str, Any]) -> Receipt:
         """The one call that each reply makes, without the SDK's layers: they take as long as the request itself."""
         from slack_sdk.errors import SlackApiError
 
-        session = self._web.here().session
+        session, url = self._web.here().session, f"{self._api_url}/api/{method}"
         assert session is not None  # noqa: S101  # it was made with one
         async with session.post(
-            self._post_url, data=json.dumps(message).encode(), headers=self._headers, allow_redirects=False
+            url, data=json.dumps(message).encode(), headers=self._headers, allow_redirects=False
         ) as response:
-            answer = _Answer(response.status, response.headers, _object(await response.read()))
+            answer = SlackAnswer.of(url, response.status, response.headers, await response.read())
         if answer.status_code != 200 or not answer.data.get("ok"):
-            raise SlackApiError("chat.postMessage", answer)  # type: ignore[no-untyped-call]  # the SDK's own
+            raise SlackApiError(method, answer)  # type: ignore[no-untyped-call]  # the SDK's own
         return Receipt(str(answer.data.get("ts") or ""))
 
-    async def _upload(self, delivery: Delivery) -> Receipt:
-        """Share a file. Slack posts the message later, so there is no message id to return."""
-        media, to = delivery.reply.media, delivery.conversation
-        assert media is not None  # noqa: S101  # our caller looked
+    async def _share(self, reply: Reply, media: Media, to: Conversation, conversation: Conversation) -> Receipt:
         try:
             data = await asyncio.to_thread(self._media.read, media.ref)
         except KeyError:
             raise Refused("the file to send is gone from the media store") from None
-        await self._web.here().files_upload_v2(
-            filename=media.filename or "file",
-            title=media.filename or "file",
-            content=data,
-            channel=to.chat,
-            thread_ts=to.thread or None,
-            initial_comment=slack_mrkdwn(delivery.reply.text) or None,
-        )
+        words = slack_mrkdwn(reply.text) if reply.text.strip() else ""
+        try:
+            await slack_files.share(self._web.here(), media, data, chat=to.chat, thread=to.thread, words=words)
+        except AddressClosed:
+            raise
+        except Refused:
+            return await self._link(words, media, len(data), to, conversation)
         return Receipt("")
+
+    async def _link(self, words: str, media: Media, size: int, to: Conversation, conversation: Conversation) -> Receipt:
+        """A file that Slack does not take, such as one that is too large for its workspace, is said instead."""
+        url = self._media.url(media.ref, filename=media.filename, mime_type=media.mime_type)
+        link = slack_mrkdwn(slack_files.in_words(media, size, url))
+        message = _message([text for text in (words, link) if text], Reply(), to.chat, conversation)
+        with told():
+            return await self._post(message, to.thread)
 
     def _new_client(self, session: ClientSession) -> AsyncWebClient:
         from slack_sdk.web.async_client import AsyncWebClient
@@ -308,151 +240,11 @@ class SlackChannel:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class _Answer:
-    """What Slack said, named as the SDK names it. An answer that is no JSON object has no `data`."""
-
-    status_code: int
-    headers: Mapping[str, str]
-    data: dict[str, Any]
-
-
-def _object(body: bytes) -> dict[str, Any]:
-    try:
-        data = json.loads(body)
-    except ValueError:
-        return {}
-    return data if isinstance(data, dict) else {}
-
-
-def _body(raw: bytes) -> dict[str, Any]:
-    """Events are JSON, interactivity is JSON in a form field, commands are a form.
-
-    Bolt's own parser loses a command whose text contains the word "payload".
-    """
-    if raw.lstrip()[:1] == b"{":
-        body = json.loads(raw)
-    else:
-        form = dict(parse_qsl(raw.decode(), keep_blank_values=True))
-        body = json.loads(form["payload"]) if "payload" in form and "command" not in form else form
-    if not isinstance(body, dict):
-        raise TypeError("not an object")
-    return body
-
-
-def _installation(body: Json) -> tuple[str, str]:
-    """Team and bot user. In shared channels only the authorization names our own team."""
-    authorization = (body.get("authorizations") or [{}])[0]
-    return str(authorization.get("team_id") or body.get("team_id") or ""), str(authorization.get("user_id") or "")
-
-
-def _why_ignored(event: Json, bot: str) -> str:
-    if event["type"] not in ("message", "app_mention"):
-        return f"event of type {event['type']!r}"
-    if (event.get("subtype") or "") not in _SUBTYPES:
-        return f"message of subtype {event['subtype']!r}"
-    if event.get("bot_id") or not event.get("user") or event["user"] == bot:
-        return "sent by a bot"
-    return ""
-
-
-def _names(text: str, bot: str) -> bool:
-    return bool(bot) and re.search(rf"<@{re.escape(bot)}(\|[^>]*)?>", text) is not None
-
-
-def _readable(text: str, bot: str) -> str:
-    """Slack's escaped text as people see it, without the mention that called the bot."""
-    if bot:
-        text = re.sub(rf"^\s*<@{re.escape(bot)}(\|[^>]*)?>[\s:,]*", "", text)
-        text = re.sub(rf"<@{re.escape(bot)}(\|[^>]*)?> ?", "", text)
-    seen = _TOKEN.sub(_seen, text)
-    return seen.replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&").strip()
-
-
-def _seen(token: re.Match[str]) -> str:
-    """One token in angle brackets: a person, a channel, a group or a link."""
-    target, _, label = token.group(1).partition("|")
-    if target[:1] in ("@", "#"):
-        return target[0] + (label or target[1:]).lstrip("@#")
-    if target[:1] == "!":
-        return label or f"@{target[1:].partition('^')[0]}"
-    address = target.removeprefix("mailto:").removeprefix("tel:")
-    return address if label in ("", address) or target.endswith(f"//{label}") else f"{label} ({address})"
-
-
-def _media(event: Json) -> Iterator[Media]:
-    """Files with an address. Deleted files, and those a shared channel hides, have none."""
-    for file in event.get("files") or ():
-        url = file.get("url_private_download") or file.get("url_private")
-        if url:
-            yield Media(
-                ref=url,
-                mime_type=file.get("mimetype") or "application/octet-stream",
-                filename=file.get("name") or "",
-                size=int(file.get("size") or 0),
-            )
-
-
-def _thread_of(action: Json, thread: str, channel: str, ts: str) -> str:
-    """The thread of the conversation a button was sent to.
-
-    Our block ids say it. A message of others is read as its event would be: a root message opens a thread.
-    """
-    block_id = str(action.get("block_id") or "")
-    if block_id.startswith(THREAD_MARK):
-        return block_id.removeprefix(THREAD_MARK)
-    return thread or ("" if channel.startswith("D") else ts)
-
-
 def _length(md: str) -> int:
     return len(slack_mrkdwn(md))
 
 
-def _blocks(text: str, buttons: Sequence[Button], thread: str) -> list[dict[str, Any]]:
-    section = {"type": "section", "text": {"type": "mrkdwn", "text": text}}
-    if not buttons:
-        return [section]
-    keys = [_key(number, button) for number, button in enumerate(buttons)]
-    return [section, {"type": "actions", "block_id": f"{THREAD_MARK}{thread}", "elements": keys}]
-
-
-def _key(number: int, button: Button) -> dict[str, Any]:
-    key = {
-        "type": "button",
-        "action_id": f"button-{number}",
-        "text": {"type": "plain_text", "text": button.label[:LABEL_LIMIT]},
-        "value": button.data,
-    }
-    return key if button.style == "default" else {**key, "style": button.style}
-
-
-def _code(response: Any) -> str:
-    """Slack's error code; anything that does not look like one may quote the message."""
-    data = getattr(response, "data", None)
-    code = str(data.get("error") or "") if isinstance(data, dict) else ""
-    return code if re.fullmatch(r"\w{1,80}", code) else "unknown_error"
-
-
-def _api_error(response: Any) -> SendError:
-    if not hasattr(response, "status_code"):  # the bare answer, of which the SDK could not read a word
-        limited = response.status == 429
-        return RateLimited(_retry_after(response.headers)) if limited else Ambiguous(_NO_JSON)
-    code, status = _code(response), int(response.status_code)
-    if status == 429 or code in _RATE_ERRORS:
-        return RateLimited(_retry_after(response.headers))
-    if status >= 500 or code in _UNCLEAR_ERRORS:
-        return Ambiguous(f"Slack answered {code if status < 500 else status}")
-    if not response.data:
-        return Ambiguous(_NO_JSON)
-    return (AddressClosed if code in _CLOSED_ERRORS else Refused)(f"Slack error {code}")
-
-
-def _retry_after(headers: Mapping[str, str]) -> float:
-    seconds = next((value for name, value in headers.items() if name.lower() == "retry-after"), "1")
-    return float(seconds) if seconds.isdecimal() else 1.0
-
-
-def _network_error(exc: Exception) -> SendError:
-    if never_sent(exc):
-        return Unreachable("no connection to Slack")
-    return Ambiguous("the connection to Slack broke before its answer")
+def _message(texts: Sequence[str], reply: Reply, chat: str, conversation: Conversation) -> dict[str, Any]:
+    """Blocks, and their words for notifications. Without `parse` an edit would turn bare names into mentions."""
+    blocks = blocks_of(texts, reply.buttons, conversation)
+    return {"channel": chat, "text": "\n".join(texts), "blocks": blocks, "parse": "none", "link_names": False}

@@ -153,6 +153,13 @@ class Ledger:
             self.sent.append(entry)
             return len(self.sent)
 
+    def edit(self, number: int, *, text: str, buttons: list[dict[str, str]], raw: Any) -> None:
+        """Change a message; what it was before is the last of its `edits`."""
+        with self._lock:
+            entry = self.sent[number - 1]
+            entry.setdefault("edits", []).append({name: entry[name] for name in ("text", "buttons", "raw")})
+            entry.update(text=text, buttons=buttons, raw=raw)
+
     def note(self, platform: str, method: str, params: Any) -> None:
         """Note a call that sends no message."""
         with self._lock:

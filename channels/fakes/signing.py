@@ -132,14 +132,36 @@ def slack_text(
     """
     channel_type = "im" if channel.startswith("D") else "channel"
     event = {"type": kind, "user": user, "text": text, "ts": ts, "channel": channel, "channel_type": channel_type}
+    return slack_event(f"Ev{kind}{ts}", {**event, **extra})
+
+
+def slack_edit(
+    ts: str, text: str, before: str, *, user: str = "U0ADA", channel: str = "D0ADA", at: str = "1795204999.000100"
+) -> bytes:
+    """The body of the event of a person's edit: the message as it is, and as it was."""
+    message = {"type": "message", "user": user, "ts": ts}
+    edited = {**message, "text": text, "edited": {"user": user, "ts": at}}
+    event = {"type": "message", "subtype": "message_changed", "hidden": True, "channel": channel, "ts": at}
+    changed = {"message": edited, "previous_message": {**message, "text": before}, "event_ts": at}
+    return slack_event(f"Ev{at}", {**event, **changed, "channel_type": "im" if channel.startswith("D") else "channel"})
+
+
+def slack_event(event_id: str, event: Mapping[str, Any], **outer: Any) -> bytes:
+    """The body of any event; `outer` adds to its envelope."""
     body = {
         "type": "event_callback",
         "team_id": "T0ACME",
-        "event_id": f"Ev{kind}{ts}",
-        "event": {**event, **extra},
+        "event_id": event_id,
+        "event": event,
         "authorizations": [{"team_id": "T0ACME", "user_id": "U0BOT", "is_bot": True}],
     }
-    return json.dumps(body).encode()
+    return json.dumps({**body, **outer}).encode()
+
+
+def slack_interaction(kind: str, **payload: Any) -> bytes:
+    """The body of what a person does with a button, a menu, a form or a shortcut."""
+    who = {"user": {"id": "U0ADA", "username": "ada", "team_id": "T0ACME"}, "team": {"id": "T0ACME"}}
+    return urlencode({"payload": json.dumps({"type": kind, **who, **payload})}).encode()
 
 
 def slack_photo(ts: str, url: str, text: str = "", *, name: str = "photo.jpg", size: int = 0, **extra: str) -> bytes:
@@ -161,17 +183,15 @@ def slack_tap(
     """The body of a tapped button. A real tap repeats the block id of the message: pass the one that was sent."""
     message = {"type": "message", "ts": message_ts, "text": "?", **({"thread_ts": thread_ts} if thread_ts else {})}
     action = {"type": "button", "action_id": "button-0", "block_id": block_id, "value": data, "action_ts": "1.2"}
-    payload = {
-        "type": "block_actions",
-        "user": {"id": user, "username": "ada", "team_id": "T0ACME"},
-        "team": {"id": "T0ACME"},
-        "trigger_id": trigger_id,
-        "channel": {"id": channel},
-        "message": message,
-        "container": {"type": "message", "message_ts": message_ts, "channel_id": channel},
-        "actions": [action],
-    }
-    return urlencode({"payload": json.dumps(payload)}).encode()
+    return slack_interaction(
+        "block_actions",
+        user={"id": user, "username": "ada", "team_id": "T0ACME"},
+        trigger_id=trigger_id,
+        channel={"id": channel},
+        message=message,
+        container={"type": "message", "message_ts": message_ts, "channel_id": channel},
+        actions=[action],
+    )
 
 
 def slack_command(trigger_id: str, text: str, *, user: str = "U0ADA", channel: str = "C0OPS") -> bytes:

@@ -1,8 +1,12 @@
-"""FakeSlack: the Web API methods we call and its files, with Slack's way of saying errors and its block limits."""
+"""FakeSlack: the Web API methods we call and its files, with Slack's errors, scopes and limits."""
 
 from __future__ import annotations
 
 import json
+import re
+import time
+from collections import defaultdict
+from collections.abc import Callable
 from typing import Any
 
 from slack_sdk.errors import SlackObjectFormationError
@@ -13,18 +17,41 @@ from channels.fakes.base import ACCEPTED, Answer, Call, Ledger, json_answer
 _FILES = "/files-pri/"
 _LOGIN = b"<!DOCTYPE html><html><head><title>Sign in | Slack</title></head><body>Sign in</body></html>"
 _FORM_JSON = ("blocks", "files", "channels", "loading_messages")
+_TS = re.compile(r"1795300000\.(\d{6,})")
+_WORDS = ("channel", "text", "blocks", "parse", "link_names", "markdown_text")
+#: What each method takes. Slack overlooks what it does not know; a fake that did would overlook our mistakes.
+_TAKES = {
+    "chat.postMessage": (*_WORDS, "thread_ts", "unfurl_links", "unfurl_media"),
+    "chat.update": (*_WORDS, "ts"),
+}
+#: The scope that each method needs.
+_NEEDS = {
+    "chat.postMessage": "chat:write",
+    "chat.update": "chat:write",
+    "conversations.open": "im:write",
+    "files.info": "files:read",
+    "files.getUploadURLExternal": "files:write",
+    "files.completeUploadExternal": "files:write",
+    "assistant.threads.setStatus": "assistant:write",
+}
+#: What the app is allowed, unless a test takes something away.
+SCOPES = frozenset({*_NEEDS.values(), "app_mentions:read", "channels:history", "im:history", "commands"})
+#: Characters of one message: its text, and all its blocks together.
+_TEXT_LIMIT, _BLOCKS_LIMIT = 4000, 13_200
 
 
 class FakeSlack:
-    """One workspace's side of the Web API. `url` is where files are uploaded to."""
+    """One workspace's side of the Web API. `url` is where files are uploaded to, `scopes` what the app may do."""
 
-    def __init__(self, ledger: Ledger, token: str, url: str) -> None:
-        self._ledger, self._token, self._url = ledger, token, url
+    def __init__(self, ledger: Ledger, token: str, url: str, clock: Callable[[], float] = time.monotonic) -> None:
+        self.scopes = SCOPES
+        self._ledger, self._token, self._url, self._clock = ledger, token, url, clock
         self._uploads: dict[str, dict[str, Any]] = {}
+        self._posted: dict[str, list[float]] = defaultdict(list)
 
     def sends(self, call: Call) -> bool:
-        """Whether this call sends a message. A file is sent by the last of its three calls."""
-        return call.route in ("/api/chat.postMessage", "/api/files.completeUploadExternal")
+        """Whether this call sends or edits a message. A file is sent by the last of its three calls."""
+        return call.route in ("/api/chat.postMessage", "/api/chat.update", "/api/files.completeUploadExternal")
 
     def answer(self, call: Call) -> Answer:
         """What the Web API would say."""
@@ -34,19 +61,31 @@ class FakeSlack:
             return self._download(call)
         if call.headers.get("authorization") != f"Bearer {self._token}":
             return self.failure("invalid_auth")
-        params = _params(call)
-        method = call.route.removeprefix("/api/")
+        method, params = call.route.removeprefix("/api/"), _params(call)
+        needed = _NEEDS.get(method)
+        if needed and needed not in self.scopes:
+            provided = ",".join(sorted(self.scopes))
+            return json_answer({"ok": False, "error": "missing_scope", "needed": needed, "provided": provided})
         steps = {
             "chat.postMessage": self._post,
+            "chat.update": self._update,
             "files.getUploadURLExternal": self._offer,
             "files.completeUploadExternal": self._complete,
         }
-        if method in steps:
-            return steps[method](params)
+        return steps[method](params) if method in steps else self._noted(method, params)
+
+    def _noted(self, method: str, params: dict[str, Any]) -> Answer:
+        """What sends nothing."""
         self._ledger.note("slack", method, params)
         if method == "auth.test":
-            return json_answer({"ok": True, "user_id": "U0BOT", "bot_id": "B0BOT", "team_id": "T0ACME"})
-        return json_answer(ACCEPTED) if method == "assistant.threads.setStatus" else self.failure("unknown_method")
+            who = {"ok": True, "user_id": "U0BOT", "bot_id": "B0BOT", "team_id": "T0ACME"}
+            return json_answer(who, X_OAuth_Scopes=",".join(sorted(self.scopes)))
+        steps = {
+            "assistant.threads.setStatus": self._status,
+            "conversations.open": self._open,
+            "files.info": self._info,
+        }
+        return steps[method](params) if method in steps else self.failure("unknown_method")
 
     def failure(self, error: str) -> Answer:
         """A scripted error: an HTTP status, or one of Slack's codes in a 200."""
@@ -57,8 +96,18 @@ class FakeSlack:
         return json_answer({"ok": False, "error": error})
 
     def host(self, data: bytes) -> str:
-        """Keep a file that a person sent. Returns its url_private_download."""
+        """Keep a file that a person sent. Returns its url_private_download, whose last part is what `file_id` takes."""
         return f"https://files.slack.com{_FILES}T0ACME-F0FILE/download/{self._ledger.host(data)}"
+
+    @staticmethod
+    def file_id(url: str) -> str:
+        """The id of a hosted file, which is all that a shared channel tells of it."""
+        return f"F{url.rpartition('/')[2].upper()[:20]}"
+
+    def busiest(self, channel: str, seconds: float = 1.0) -> int:
+        """The most messages that were posted in a channel within so many seconds."""
+        times = self._posted[channel]
+        return max((sum(start <= at < start + seconds for at in times) for start in times), default=0)
 
     def _download(self, call: Call) -> Answer:
         """With a wrong token, a page to log in and no error."""
@@ -68,21 +117,56 @@ class FakeSlack:
         data = self._ledger.blobs.get(call.route.rpartition("/")[2])
         return Answer(404, b"") if data is None else Answer(200, data, {"Content-Type": "application/octet-stream"})
 
+    def _info(self, params: dict[str, Any]) -> Answer:
+        digests = [digest for digest in self._ledger.blobs if self.file_id(digest) == params.get("file")]
+        if not digests:
+            return self.failure("file_not_found")
+        url = f"https://files.slack.com{_FILES}T0ACME-F0FILE/download/{digests[0]}"
+        size = len(self._ledger.blobs[digests[0]])
+        return json_answer({"ok": True, "file": {"id": params["file"], "size": size, "url_private_download": url}})
+
+    def _open(self, params: dict[str, Any]) -> Answer:
+        """The direct message with one person, always the same."""
+        user = str(params.get("users", ""))
+        if not re.fullmatch(r"[UW]\w+", user):
+            return self.failure("user_not_found")
+        return json_answer({"ok": True, "channel": {"id": f"D{user[1:]}"}})
+
+    def _status(self, params: dict[str, Any]) -> Answer:
+        """Assistants live in direct messages."""
+        if not params.get("thread_ts") or "status" not in params:
+            return self.failure("invalid_arguments")
+        return json_answer(ACCEPTED) if params.get("channel_id", "").startswith("D") else self.failure("not_allowed")
+
     def _post(self, params: dict[str, Any]) -> Answer:
         blocks = params.get("blocks") or []
-        error = _message_error(params, blocks)
+        error = _message_error("chat.postMessage", params, blocks)
         if error:
             return self.failure(error)
-        sections = [block["text"]["text"] for block in blocks if block["type"] == "section"]
+        self._posted[params["channel"]].append(self._clock())
         number = self._ledger.record(
             "slack",
             params["channel"],
             thread=params.get("thread_ts", ""),
-            text="\n".join(sections) or params["text"],
+            text=_words(params, blocks),
             buttons=_buttons(blocks),
             raw=params,
         )
         return json_answer({"ok": True, "channel": params["channel"], "ts": f"1795300000.{number:06d}"})
+
+    def _update(self, params: dict[str, Any]) -> Answer:
+        """Only our own messages, in the channel they were posted in; without `blocks` they would keep theirs."""
+        blocks = params.get("blocks")
+        error = _message_error("chat.update", params, blocks or [])
+        found = _TS.fullmatch(str(params.get("ts", "")))
+        number = int(found.group(1)) if found else 0
+        entry = self._ledger.sent[number - 1] if 0 < number <= len(self._ledger.sent) else {}
+        if error or (entry.get("platform"), entry.get("chat")) != ("slack", params["channel"]) or entry["media"]:
+            return self.failure(error or "message_not_found")
+        if blocks is None:
+            blocks = entry["raw"].get("blocks") or []
+        self._ledger.edit(number, text=_words(params, blocks), buttons=_buttons(blocks), raw=params)
+        return json_answer({"ok": True, "channel": params["channel"], "ts": params["ts"], "text": params["text"]})
 
     def _offer(self, params: dict[str, Any]) -> Answer:
         if not params.get("filename") or int(params.get("length", 0)) < 1:
@@ -93,7 +177,7 @@ class FakeSlack:
 
     def _receive(self, call: Call) -> Answer:
         upload = self._uploads.get(call.route.rpartition("/")[2])
-        if upload is None or len(call.body) != upload["length"]:
+        if upload is None or len(call.body) != upload["length"] or "authorization" in call.headers:
             return Answer(400, b"length mismatch")
         upload["media"] = self._ledger.keep(upload["filename"], "", call.body)
         return Answer(200, f"OK - {len(call.body)}".encode(), {"Content-Type": "text/plain"})
@@ -102,10 +186,12 @@ class FakeSlack:
         files = params.get("files") or []
         if not files or any("media" not in self._uploads.get(file["id"], {}) for file in files):
             return self.failure("file_not_found")
+        if not str(params.get("channel_id", "")).startswith(("C", "D", "G")):
+            return self.failure("channel_not_found")
         for file in files:
             self._ledger.record(
                 "slack",
-                params.get("channel_id", ""),
+                params["channel_id"],
                 thread=params.get("thread_ts", ""),
                 text=params.get("initial_comment", ""),
                 media=self._uploads[file["id"]]["media"],
@@ -122,25 +208,38 @@ def _params(call: Call) -> dict[str, Any]:
     }
 
 
-def _message_error(params: dict[str, Any], blocks: list[dict[str, Any]]) -> str:
-    if not str(params.get("channel", "")).startswith(("C", "D", "G", "U")):
+def _message_error(method: str, params: dict[str, Any], blocks: list[dict[str, Any]]) -> str:
+    """What is wrong with a message. A person's id is no channel: the direct message must have been opened."""
+    if not set(params) <= set(_TAKES[method]):
+        return "invalid_arg_name"
+    if not str(params.get("channel", "")).startswith(("C", "D", "G")):
         return "channel_not_found"
+    if "markdown_text" in params and (params.get("text") or blocks):
+        return "markdown_text_conflict"
     if not params.get("text") and not blocks:
         return "no_text"
-    if len(params.get("text", "")) > 4000:
+    if len(params.get("text", "")) > _TEXT_LIMIT:
         return "msg_too_long"
+    if sum(len(block.get("text", {}).get("text", "")) for block in blocks) > _BLOCKS_LIMIT:
+        return "msg_blocks_too_long"
     return "" if _valid(blocks) else "invalid_blocks"
 
 
 def _valid(blocks: list[dict[str, Any]]) -> bool:
-    """Whether Slack's own models take the blocks, every field of them, and no action id appears twice."""
+    """Whether Slack's own models take the blocks, every field of them, and no id appears twice."""
     try:
         parsed = [block.to_dict() for block in Block.parse_all(blocks)]
     except SlackObjectFormationError:
         return False
-    ids = [key["action_id"] for block in blocks for key in block.get("elements", ())]
-    long = any(len(block.get("block_id", "")) > 255 for block in blocks)
-    return parsed == blocks and len(blocks) <= 50 and len(set(ids)) == len(ids) and not long
+    keys = [key["action_id"] for block in blocks for key in block.get("elements", ())]
+    rows = [block["block_id"] for block in blocks if "block_id" in block]
+    unique = all(len(set(ids)) == len(ids) for ids in (keys, rows))
+    return parsed == blocks and len(blocks) <= 50 and unique and all(len(row) <= 255 for row in rows)
+
+
+def _words(params: dict[str, Any], blocks: list[dict[str, Any]]) -> str:
+    sections = [str(block["text"]["text"]) for block in blocks if block["type"] == "section"]
+    return "\n".join(sections) or str(params.get("text", ""))
 
 
 def _buttons(blocks: list[dict[str, Any]]) -> list[dict[str, str]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -37,8 +38,20 @@ def tg(
 
 def sl(ts: str, text: str, channel: str = "D0ADA", thread: str = "", **extra: Any) -> Turn:
     """A Slack turn of Ada's."""
-    where = Conversation("sl", channel, thread)
-    return Turn(f"T0ACME:{channel}:{ts}", where, "U0ADA", text=text, message_id=ts, **extra)
+    where, group = Conversation("sl", channel, thread), not channel.startswith("D")
+    return Turn(f"T0ACME:{channel}:{ts}", where, "U0ADA", text=text, message_id=ts, in_group=group, **extra)
+
+
+def sl_act(trigger: str, chat: str, thread: str = "", **extra: Any) -> Turn:
+    """What Ada did on Slack other than writing."""
+    group = not chat.startswith(("D", "U"))
+    return Turn(trigger, Conversation("sl", chat, thread), "U0ADA", user_name="ada", in_group=group, **extra)
+
+
+def sl_tap(number: int, data: str, chat: str = "D0ADA", thread: str = "", message: str = "1795204950.000300") -> Turn:
+    """Ada's choice in a Slack message."""
+    trigger = f"111.{number}.aaaaaaaa"
+    return sl_act(trigger, chat, thread, tap=Tap(data, trigger), message_id=message)
 
 
 MENTION = sl("1795204900.000200", "Status von #ops?", "C0OPS", "1795204800.000150")
@@ -51,14 +64,9 @@ PICTURE = Media(
     f"{TWILIO_MEDIA}/MM00000000000000000000000000000006/Media/ME00000000000000000000000000000006", "image/jpeg"
 )
 PDF = Media("BQACAgIAAxkBAAIdoc", "application/pdf", "rechnung.pdf", 183220)
-SLACK_TAP = Turn(
-    "111.222.aaaaaaaa",
-    Conversation("sl", "C0OPS", "1795204800.000150"),
-    "U0ADA",
-    user_name="ada",
-    tap=Tap("confirm:42", "111.222.aaaaaaaa"),
-    message_id="1795204950.000300",
-)
+THREAD = ("C0OPS", "1795204800.000150")
+ORDER = ("submitted form 'Bestellung'", "Größe: Groß", "Dazu: Käse, Oliven", "Tag: 2026-11-24", "Für wen: U0ADA, U0BOB")
+LOST = ("a file that was deleted", "a file that Slack hides: its workspace is over a limit")
 
 TURNS = {
     "whatsapp/text": GREETING,
@@ -83,7 +91,36 @@ TURNS = {
     "slack/file_share_image": sl(
         "1795205100.000600", "So sieht es aus", media=(Media(SLACK_FILE, "image/png", "bild.png", 42706),)
     ),
-    "slack/block_actions_button": SLACK_TAP,
+    "slack/block_actions_button": sl_tap(222, "confirm:42", *THREAD),
+    "slack/block_actions_overflow": sl_tap(301, "choice:red"),
+    "slack/block_actions_select": sl_tap(302, "choice:red"),
+    "slack/block_actions_ephemeral": sl_tap(303, "confirm:43", "C0OPS", "1795204950.000300", message=""),
+    "slack/message_group": sl("1795206000.000100", "guten Morgen", "G0PRIV", "1795206000.000100", addressed=False),
+    "slack/message_mpim": sl("1795206001.000100", "wer kommt?", "C0MPIM", "1795206001.000100"),
+    "slack/message_assistant_thread": sl("1795206002.000100", "fasse zusammen", thread="1795205300.001100"),
+    "slack/thread_broadcast": sl("1795206003.000100", "erledigt", *THREAD),
+    "slack/me_message": sl("1795206004.000100", "winkt"),
+    "slack/message_shared": sl(
+        "1795206005.000100", "", notes=("shared message of Bob Test: Rechnung & Mahnung INV-7",)
+    ),
+    "slack/message_shared_channel": sl("1795206006.000100", "hallo", "C0SHARED", "1795206006.000100"),
+    "slack/message_org_install": sl("1795206007.000100", "hallo"),
+    "slack/file_share_connect_stub": sl(
+        "1795206008.000100", "die Liste", media=(Media("F0STUB", "application/octet-stream"),)
+    ),
+    "slack/file_share_tombstone": sl("1795206009.000100", "weg?", notes=LOST),
+    "slack/message_changed": replace(
+        sl("1795204800.000100", "Hallo!", kind="edit"), event_id="T0ACME:D0ADA:edit:1795205000.000400"
+    ),
+    "slack/view_submission": sl_act("111.333.bbbbbbbb", "U0ADA", notes=("submitted form 'Frage'", "Warum?: weil")),
+    "slack/view_submission_in_thread": sl_act("111.334.bbbbbbbb", *THREAD, notes=ORDER),
+    "slack/shortcut_global": sl_act("111.401.cccccccc", "U0ADA", text="/open_tickets"),
+    "slack/message_action": sl_act(
+        "111.402.cccccccc", *THREAD, text="/ask_acme", quoted="5 < 6, @U0ADA?", message_id=THREAD[1]
+    ),
+    "slack/slash_command_payload": sl_act("111.501.dddddddd", "C0OPS", text="delete my payload & all"),
+    "slack/slash_command_empty": sl_act("111.502.dddddddd", "D0ADA", text="/help"),
+    "slack/slash_command_builtin": sl_act("111.503.dddddddd", "C0OPS", text="/stop"),
 }
 
 IGNORED = {
@@ -92,9 +129,17 @@ IGNORED = {
     "telegram/blocked_by_user": "update of kind 'my_chat_member'",
     "telegram/reaction": "update of kind 'message_reaction'",
     "slack/own_bot_message": "sent by a bot",
-    "slack/message_changed": "message of subtype 'message_changed'",
+    "slack/bot_message": "message of subtype 'bot_message'",
+    "slack/message_changed_unfurl": "change that its author did not make",
+    "slack/message_changed_own": "sent by a bot",
+    "slack/message_deleted": "message of subtype 'message_deleted'",
+    "slack/reaction_added": "event of type 'reaction_added'",
+    "slack/app_home_opened": "event of type 'app_home_opened'",
+    "slack/member_joined_other": "event of type 'member_joined_channel' about somebody else",
     "slack/assistant_thread_started": "event of type 'assistant_thread_started'",
-    "slack/view_submission": "request of type 'view_submission'",
+    "slack/block_actions_datepicker": "action of type 'datepicker'",
+    "slack/view_closed": "request of type 'view_closed'",
+    "slack/block_suggestion": "block_suggestion",
     "slack/ssl_check": "ssl_check",
     "slack/url_verification": "url_verification",
 }
@@ -104,11 +149,26 @@ STATUSES = {
     "whatsapp/status_failed_63016": StatusUpdate("SM000000000000000000000000000003b7", "failed", "63016"),
 }
 
+NEWS = {
+    "slack/member_joined_self": {"C0NEW": ""},
+    "slack/channel_left": {"C0OPS": "not_in_channel"},
+    "slack/channel_archive": {"C0OPS": "is_archived"},
+    "slack/channel_unarchive": {"C0OPS": ""},
+    "slack/channel_id_changed": {"G0PRIV": "channel_id_changed", "C0PRIV": ""},
+}
+
+#: What an operator hears of.
+ALERTS = {
+    "slack/tokens_revoked": "revoked the bot's token",
+    "slack/app_uninstalled": "was uninstalled",
+    "slack/app_rate_limited": "holds events of the app back",
+}
+
 
 def test_every_payload_is_expected():
     """A payload added to the folder must get an expectation here."""
     found = {f"{path.parent.name}/{path.stem}" for path in PAYLOADS.glob("*/*.json")}
-    assert found == {*TURNS, *IGNORED, *STATUSES}
+    assert found == {*TURNS, *IGNORED, *STATUSES, *NEWS, *ALERTS}
 
 
 @pytest.mark.parametrize("name", TURNS)
@@ -129,6 +189,23 @@ def test_payload_is_a_status(name: str, media: MemoryMedia):
     """A delivery status is no turn."""
     received = replay(name, media)
     assert (received.turns, received.statuses) == ((), (STATUSES[name],))
+
+
+@pytest.mark.parametrize("name", NEWS)
+def test_payload_is_news_of_an_address(name: str, media: MemoryMedia):
+    """An address that closed, or opened again, without anybody having said a word."""
+    received = replay(name, media)
+    assert (received.turns, received.ignored) == ((), "")
+    assert {news.conversation.address: news.closed for news in received.addresses} == NEWS[name]
+
+
+@pytest.mark.parametrize("name", ALERTS)
+def test_payload_alerts_the_operator(name: str, media: MemoryMedia):
+    """Nobody else could mend it."""
+    received = replay(name, media)
+    assert (received.turns, received.answer.status) == ((), 200)
+    assert len(received.alerts) == 1
+    assert ALERTS[name] in received.alerts[0]
 
 
 def test_handshake_answers_the_challenge(media: MemoryMedia):

@@ -6,12 +6,12 @@ import asyncio
 
 import pytest
 
-from channels.base import Ambiguous, Forbidden, RateLimited, Refused
+from channels.base import Forbidden, Refused
 from channels.fakes import signing
 from channels.fakes.platforms import FakePlatforms
 from channels.slack import SlackChannel
 from channels.types import Button, Conversation, Delivery, Reply, Turn
-from tests.channels.harness import IMAGE, NOW, MemoryMedia, server, slack, slack_hook
+from tests.channels.harness import IMAGE, NOW, MemoryMedia, slack, slack_hook
 
 THREAD = Conversation("sl", "C0OPS", "1795204800.000150")
 YES_NO = (Button("Yes", "a:1:yes", "primary"), Button("No", "a:1:no", "danger"))
@@ -134,46 +134,6 @@ def test_picture_keeps_thread_and_words(media: MemoryMedia, platforms: FakePlatf
     send(slack(media, platforms.slack_url), Reply("*Chart*", media=IMAGE))
     sent = platforms.sent[0]
     assert (sent["chat"], sent["thread"], sent["text"]) == ("C0OPS", THREAD.thread, "_Chart_")
-
-
-@pytest.mark.parametrize(
-    ("error", "kind"),
-    [("channel_not_found", Refused), ("token_revoked", Refused), ("internal_error", Ambiguous), ("503", Ambiguous)],
-)
-def test_error_codes(media: MemoryMedia, platforms: FakePlatforms, error: str, kind: type[Exception]):
-    """Each code says whether trying again makes sense."""
-    platforms.script("slack", error)
-    with pytest.raises(kind, match=error):
-        send(slack(media, platforms.slack_url), Reply("x"))
-
-
-@pytest.mark.parametrize(
-    ("status", "headers", "kind"),
-    [
-        ("200 OK", "Content-Type: text/plain", Ambiguous),
-        ("200 OK", "Content-Type: application/json", Ambiguous),
-        ("502 Bad Gateway", "Content-Type: application/json", Ambiguous),
-        ("429 Too Many Requests", "Content-Type: application/json\r\nRetry-After: 7", RateLimited),
-    ],
-)
-def test_answer_that_is_no_json_proves_nothing(media: MemoryMedia, status: str, headers: str, kind: type[Exception]):
-    """Something between us and Slack spoke; only a wait that it asks for is clear."""
-    answer = f"HTTP/1.1 {status}\r\n{headers}\r\nContent-Length: 4\r\n\r\noops".encode()
-
-    async def story() -> None:
-        async with server(answer) as (url, _):
-            await slack(media, url).send(Delivery("d", THREAD, Reply("x")))
-
-    with pytest.raises(kind):
-        asyncio.run(story())
-
-
-def test_attend_sets_a_status_in_threads_only(media: MemoryMedia, platforms: FakePlatforms):
-    """Elsewhere Slack has no sign of typing."""
-    channel = slack(media, platforms.slack_url)
-    for conversation in (THREAD, Conversation("sl", "D0ADA")):
-        asyncio.run(channel.attend(Turn("e", conversation, "U0ADA", text="x")))
-    assert [call["method"] for call in platforms.calls] == ["assistant.threads.setStatus"]
 
 
 @pytest.mark.parametrize("field", ["bot_token", "signing_secret"])

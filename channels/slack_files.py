@@ -1,0 +1,88 @@
+"""Slack files: those of people are fetched from Slack's own file server, ours are uploaded and shared."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+from channels.base import FetchError, Unreachable
+from channels.fetch import Download
+from channels.media import MAX_BYTES
+from channels.slack_errors import code_of, harmless, told
+from channels.slack_words import FILE_ID, media_of
+from channels.types import Media
+
+if TYPE_CHECKING:
+    from slack_sdk.web.async_client import AsyncWebClient
+
+_FILE = re.compile(r"https://files\.slack\.com(/[^\s\\]+)")
+
+
+async def fetch(web: AsyncWebClient, media: Media, *, token: str, files_url: str) -> bytes:
+    """The bytes of a person's file. Only Slack's file server sees the token. Raises FetchError."""
+    if FILE_ID.fullmatch(media.ref):
+        media = await _looked_up(web, media.ref)
+    found = _FILE.fullmatch(media.ref)
+    if found is None:
+        raise FetchError("the file's address is not on files.slack.com")
+    file = await Download(MAX_BYTES).get(files_url + found.group(1), {"Authorization": f"Bearer {token}"})
+    # A wrong token is answered with a page to log in. A page that somebody sent has the size Slack told us.
+    if file.content_type == "text/html" and (media.kind != "text" or len(file.data) != media.size):
+        raise FetchError("Slack sent a log-in page: check bot_token and its scope files:read")
+    return file.data
+
+
+async def _looked_up(web: AsyncWebClient, file_id: str) -> Media:
+    """A file of a shared channel, of which the event told the id only."""
+    from aiohttp import ClientError
+    from slack_sdk.errors import SlackApiError, SlackClientError
+
+    try:
+        answer = await web.files_info(file=file_id)
+    except SlackApiError as exc:
+        raise FetchError(f"Slack error {code_of(exc.response)}") from None
+    except (SlackClientError, ClientError, OSError) as exc:
+        raise FetchError(f"Slack did not say where the file is: {type(exc).__name__}") from None
+    file = answer.get("file")
+    media = media_of(file) if isinstance(file, dict) else None
+    if media is None:
+        raise FetchError("Slack has no address for the file: it was deleted, or is hidden")
+    return media
+
+
+async def share(web: AsyncWebClient, media: Media, data: bytes, *, chat: str, thread: str, words: str) -> None:
+    """Upload a file and show it. Slack posts the message later, so there is no id of it. Raises SendError."""
+    name = media.filename or "file"
+    with harmless():  # nobody sees a file before it is shared
+        offer = await web.files_getUploadURLExternal(filename=name, length=len(data))
+        await _put(web, str(offer["upload_url"]), data)
+    with told():
+        await web.files_completeUploadExternal(
+            files=[{"id": str(offer["file_id"]), "title": name}],
+            channel_id=chat,
+            thread_ts=thread or None,
+            initial_comment=words or None,
+        )
+
+
+async def _put(web: AsyncWebClient, url: str, data: bytes) -> None:
+    """The address is a secret of its own: it gets no token."""
+    session: Any = web.session
+    async with session.post(url, data=data, allow_redirects=False) as response:
+        if response.status != 200:
+            raise Unreachable(f"Slack's file server answered {response.status}")
+
+
+def in_words(media: Media, size: int, url: str) -> str:
+    """A file that Slack does not take, in Markdown: its name, its size and where it is."""
+    name = (media.filename or "file").replace("`", "'")
+    return f"`{name}` ({_size(size)}): {url}"
+
+
+def _size(size: int) -> str:
+    value = float(size)
+    for unit in ("B", "kB", "MB"):
+        if value < 1000 or unit == "MB":
+            break
+        value /= 1000
+    return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"

@@ -1,0 +1,259 @@
+"""Slack's outbound side: edits, drafts, buttons, direct messages by a person's id, signs of life."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from channels.base import AddressClosed, FetchError, RateLimited, Refused, Unreachable
+from channels.fakes import signing
+from channels.fakes.platforms import FakePlatforms
+from channels.fakes.slack_api import FakeSlack
+from channels.slack import SlackChannel
+from channels.slack_blocks import LABEL_LIMIT
+from channels.types import Button, Conversation, Delivery, Media, Receipt, Reply, Turn
+from tests.channels.harness import IMAGE, MemoryMedia, slack, slack_hook
+
+THREAD = Conversation("sl", "C0OPS", "1795204800.000150")
+DIRECT = Conversation("sl", "D0ADA")
+BY_ID = Conversation("sl", "U0ADA")
+YES_NO = (Button("Yes", "a:1:yes", "primary"), Button("No", "a:1:no", "danger"))
+UNEDITABLE = ("message_not_found", "cant_update_message", "edit_window_closed")
+
+
+@pytest.fixture
+def channel(media: MemoryMedia, platforms: FakePlatforms) -> SlackChannel:
+    """The adapter, talking to its fake."""
+    return slack(media, platforms.slack_url)
+
+
+def send(channel: SlackChannel, reply: Reply, to: Conversation = THREAD) -> str:
+    """Send one piece. Returns its id."""
+    return asyncio.run(channel.send(Delivery("d", to, reply))).message_id
+
+
+@pytest.mark.parametrize("to", [THREAD, DIRECT, BY_ID], ids=lambda to: to.chat)
+def test_edit_takes_the_buttons_away(channel: SlackChannel, platforms: FakePlatforms, to: Conversation):
+    """platforms.md 3.3: chat.update of our message, in its channel; a decided question cannot be tapped again."""
+    asked = send(channel, Reply("Sure?", YES_NO), to)
+    assert send(channel, Reply("Done.", edits=asked), to) == asked
+    (entry,) = platforms.sent
+    assert (entry["text"], entry["buttons"]) == ("Done.", [])
+    assert [(was["text"], len(was["buttons"])) for was in entry["edits"]] == [("Sure?", 2)]
+
+
+def test_edit_may_bring_other_buttons(channel: SlackChannel, platforms: FakePlatforms):
+    """platforms.md 3.3: blocks as in a new message, and the same words twice are no error."""
+    asked = send(channel, Reply("Sure?", YES_NO))
+    for _ in range(2):
+        send(channel, Reply("Undo?", YES_NO[:1], edits=asked))
+    assert platforms.sent[0]["buttons"] == [{"label": "Yes", "data": "a:1:yes"}]
+
+
+@pytest.mark.parametrize("error", UNEDITABLE)
+def test_what_cannot_be_edited_is_said_anew(channel: SlackChannel, platforms: FakePlatforms, error: str):
+    """platforms.md 3.4: post a new message."""
+    asked = send(channel, Reply("Sure?", YES_NO))
+    platforms.script("slack", error)
+    answer = send(channel, Reply("Done.", edits=asked))
+    assert [entry["text"] for entry in platforms.sent] == ["Sure?", "Done."]
+    assert answer != asked
+    assert platforms.sent[1]["thread"] == THREAD.thread
+
+
+@pytest.mark.parametrize("error", UNEDITABLE)
+def test_optional_edit_that_cannot_be_is_left_out(channel: SlackChannel, platforms: FakePlatforms, error: str):
+    """A crossed-out button is not worth a message of its own."""
+    platforms.script("slack", error)
+    assert send(channel, Reply("Done.", edits="1795300000.000001", optional=True)) == ""
+    assert platforms.sent == []
+
+
+def test_message_of_another_channel_is_not_edited(channel: SlackChannel, platforms: FakePlatforms):
+    """A timestamp is a message only together with its channel."""
+    asked = send(channel, Reply("Sure?", YES_NO))
+    send(channel, Reply("Done.", edits=asked), DIRECT)
+    assert [(entry["chat"], entry["text"]) for entry in platforms.sent] == [("C0OPS", "Sure?"), ("D0ADA", "Done.")]
+
+
+def test_edit_whose_form_is_refused_loses_its_buttons_too(channel: SlackChannel, platforms: FakePlatforms):
+    """platforms.md 3.4: plain once; without `blocks` an edited message would keep the old ones."""
+    asked = send(channel, Reply("Sure?", YES_NO))
+    platforms.script("slack", "invalid_blocks")
+    send(channel, Reply("Done.", edits=asked))
+    assert (platforms.sent[0]["text"], platforms.sent[0]["buttons"]) == ("Done.", [])
+
+
+@pytest.mark.parametrize("error", ["drop", "lost", "500", "internal_error"])
+def test_edit_that_may_have_happened_may_happen_again(channel: SlackChannel, platforms: FakePlatforms, error: str):
+    """An edit done twice is done once: nobody has to be told that it may be a repetition."""
+    asked = send(channel, Reply("Sure?", YES_NO))
+    platforms.script("slack", error)
+    with pytest.raises(Unreachable):
+        send(channel, Reply("Done.", edits=asked))
+    assert len(platforms.sent) == 1
+
+
+def test_edit_obeys_a_rate_limit_and_a_conflict(channel: SlackChannel, platforms: FakePlatforms):
+    """platforms.md 3.3: streaming_state_conflict is refused, a limit says how long."""
+    asked = send(channel, Reply("Sure?"))
+    for error, kind in (("429", RateLimited), ("streaming_state_conflict", Refused)):
+        platforms.script("slack", error)
+        with pytest.raises(kind):
+            send(channel, Reply("Done.", edits=asked))
+
+
+def test_only_the_first_piece_edits(channel: SlackChannel):
+    """A long answer goes on below the draft that it replaces; a file comes after the words."""
+    text = "word " * 1500
+    first, *others = channel.pieces(Reply(text, YES_NO, IMAGE, edits="1.2", optional=True))
+    assert (first.edits, first.optional, first.media) == ("1.2", True, None)
+    assert [(piece.edits, piece.optional) for piece in others] == [("", False)] * len(others)
+    assert "".join(piece.text for piece in (first, *others)) == text
+    assert [bool(piece.media) for piece in others] == [False] * (len(others) - 1) + [True]
+    assert channel.pieces(Reply(edits="1.2", optional=True)) == ()
+
+
+def test_person_named_by_an_id_is_written_to_directly(channel: SlackChannel, platforms: FakePlatforms):
+    """platforms.md 3.3: conversations.open before a direct message, once in a process."""
+    for reply in (Reply("Hello"), Reply("Sure?", YES_NO), Reply("Here", media=IMAGE)):
+        send(channel, reply, BY_ID)
+    assert {entry["chat"] for entry in platforms.sent} == {"D0ADA"}
+    assert [call["method"] for call in platforms.calls] == ["conversations.open"]
+
+
+def test_button_of_a_message_to_a_person_comes_back_to_that_conversation(
+    channel: SlackChannel, platforms: FakePlatforms
+):
+    """Slack names the channel D0ADA then; for somebody else's tap the mark means nothing."""
+    send(channel, Reply("Sure?", YES_NO), BY_ID)
+    block_id = platforms.sent[0]["raw"]["blocks"][-1]["block_id"]
+    taps = [signing.slack_tap("1.2", "a:1:yes", user=user, block_id=block_id) for user in ("U0ADA", "U0BOB")]
+    own, other = (channel.receive(slack_hook(tap)).turns[0].conversation for tap in taps)
+    assert (own, other) == (BY_ID, DIRECT)
+
+
+def test_person_who_is_gone_is_a_closed_address(channel: SlackChannel, platforms: FakePlatforms):
+    """platforms.md 3.4: user_not_found is permanent."""
+    with pytest.raises(AddressClosed):
+        send(channel, Reply("Hello"), Conversation("sl", "U!"))
+
+
+def test_many_buttons_wrap_in_rows(channel: SlackChannel, platforms: FakePlatforms):
+    """platforms.md 3.3: every tap of every row comes back to the thread."""
+    buttons = tuple(Button(f"No. {number}", f"c:{number}") for number in range(25))
+    (piece,) = channel.pieces(Reply("Which?", buttons))
+    send(channel, piece)
+    rows = [block for block in platforms.sent[0]["raw"]["blocks"] if block["type"] == "actions"]
+    assert [len(row["elements"]) for row in rows] == [5] * 5
+    assert [button["data"] for button in platforms.sent[0]["buttons"]] == [button.data for button in buttons]
+    taps = [signing.slack_tap("1.2", "c:1", channel="C0OPS", block_id=row["block_id"]) for row in rows]
+    assert {channel.receive(slack_hook(tap)).turns[0].conversation for tap in taps} == {THREAD}
+
+
+def test_more_choices_than_buttons_are_listed(channel: SlackChannel):
+    """platforms.md 3.3: at most 25 in an actions block; none is lost."""
+    buttons = tuple(Button(f"No.\n{number}", f"c:{number}") for number in range(1, 27))
+    (piece,) = channel.pieces(Reply("Which?", buttons))
+    assert piece.buttons == ()
+    assert piece.text.startswith("Which?\n\n1. No. 1\n2. No. 2\n")
+    assert piece.text.endswith("\n26. No. 26")
+
+
+@pytest.mark.parametrize(("length", "shown"), [(75, "x" * 75), (76, "x" * 74 + "…")])
+def test_long_label_is_cut(channel: SlackChannel, platforms: FakePlatforms, length: int, shown: str):
+    """platforms.md 3.3: 75 characters on a button, its value as it is, its colour too."""
+    send(channel, Reply("?", (Button("x" * length, "d" * 64, "danger"),)))
+    key = platforms.sent[0]["raw"]["blocks"][-1]["elements"][0]
+    assert (key["text"]["text"], key["value"], key["style"]) == (shown, "d" * 64, "danger")
+    assert len(shown) <= LABEL_LIMIT
+
+
+def test_bare_mentions_stay_words(channel: SlackChannel, platforms: FakePlatforms):
+    """platforms.md 3.3: Slack is told to look for no names in new messages, nor in edits, where it would by itself."""
+    asked = send(channel, Reply("@channel @here look"))
+    send(channel, Reply("@channel @here look!", edits=asked))
+    for raw in (platforms.sent[0]["edits"][0]["raw"], platforms.sent[0]["raw"]):
+        assert (raw["parse"], raw["link_names"]) == ("none", False)
+        assert all(block["text"]["verbatim"] for block in raw["blocks"])
+
+
+def test_draft_is_posted_then_edited_until_it_is_the_answer(channel: SlackChannel, platforms: FakePlatforms):
+    """platforms.md 3.3: one message that grows, no faster than one edit every three seconds."""
+    turn = Turn("e", THREAD, "U0ADA", text="go")
+
+    async def story() -> str:
+        shown = await channel.draft(turn, "One")
+        assert await channel.draft(turn, "One **two", shown) == shown
+        assert await channel.draft(turn, " ", shown) == shown
+        return (await channel.send(Delivery("d", THREAD, Reply("One **two**.", YES_NO, edits=shown)))).message_id
+
+    assert asyncio.run(story())
+    (entry,) = platforms.sent
+    assert [was["text"] for was in entry["edits"]] == ["One", "One **two"]
+    assert (entry["text"], len(entry["buttons"]), entry["thread"]) == ("One *two*.", 2, THREAD.thread)
+    assert channel.pace(THREAD).draft_gap == 3.0
+
+
+def test_draft_of_a_long_answer_stays_one_message(channel: SlackChannel, platforms: FakePlatforms):
+    """platforms.md 3.3: 3000 characters in a section; the answer brings the rest. One that is gone is posted anew."""
+    turn, text = Turn("e", DIRECT, "U0ADA", text="go"), "word " * 5000
+    shown = asyncio.run(channel.draft(turn, text))
+    assert platforms.sent[0]["text"] == channel.pieces(Reply(text))[0].text.strip()
+    platforms.script("slack", "message_not_found")
+    assert asyncio.run(channel.draft(turn, "word", shown)) != shown
+
+
+@pytest.mark.parametrize(
+    ("conversation", "again"),
+    [
+        (Conversation("sl", "D0ADA", "1795205300.001100"), 100.0),
+        (DIRECT, 0.0),
+        (THREAD, 0.0),
+        (BY_ID, 0.0),
+    ],
+)
+def test_thinking_is_shown_in_assistant_threads_only(
+    channel: SlackChannel, platforms: FakePlatforms, conversation: Conversation, again: float
+):
+    """platforms.md 3.3: a status lasts 2 minutes; elsewhere Slack has no sign, and is not asked for one."""
+    assert asyncio.run(channel.attend(Turn("e", conversation, "U0ADA", text="x"))) == again
+    assert [call["params"]["status"] for call in platforms.calls] == ["is thinking…"] * bool(again)
+
+
+def test_thinking_that_slack_refuses_is_not_repeated(media: MemoryMedia):
+    """platforms.md 3.3: a direct message may have threads that are no assistant's."""
+    turn = Turn("e", Conversation("sl", "D0ADA", "1.2"), "U0ADA", text="x")
+    assert asyncio.run(slack(media, "http://127.0.0.1:1").attend(turn)) == 0.0
+
+
+def test_file_of_a_shared_channel_is_looked_up(channel: SlackChannel, platforms: FakePlatforms):
+    """platforms.md 3.1: check_file_info has no address: files.info first."""
+    file_id = FakeSlack.file_id(platforms.host("slack", signing.JPEG))
+    stub = {"id": file_id, "file_access": "check_file_info"}
+    body = signing.slack_text("1.1", "look", subtype="file_share", files=[stub])
+    (media,) = channel.receive(slack_hook(body)).turns[0].media
+    assert (media.ref, asyncio.run(channel.fetch(media))) == (file_id, signing.JPEG)
+
+
+def test_file_that_slack_does_not_know_cannot_be_fetched(channel: SlackChannel, media: MemoryMedia):
+    """platforms.md 3.1: an error of files.info is told without an address, a dead line too."""
+    with pytest.raises(FetchError, match="file_not_found"):
+        asyncio.run(channel.fetch(Media("F0GONE", "image/png")))
+    with pytest.raises(FetchError, match="did not say where"):
+        asyncio.run(slack(media, "http://127.0.0.1:1").fetch(Media("F0GONE", "image/png")))
+
+
+def test_fake_counts_what_a_channel_gets(channel: SlackChannel, platforms: FakePlatforms):
+    """platforms.md 3.4: about one message a second in a channel."""
+    fake = platforms.fakes["slack"]
+    assert isinstance(fake, FakeSlack)
+    for _ in range(3):
+        send(channel, Reply("x"), Conversation("sl", "C0BUSY"))
+    assert (fake.busiest("C0BUSY", 60.0), fake.busiest("C0QUIET")) == (3, 0)
+
+
+def test_receipt_of_a_file_is_empty(channel: SlackChannel):
+    """platforms.md 3.3: sharing is asynchronous, so there is no timestamp to edit."""
+    assert asyncio.run(channel.send(Delivery("d", THREAD, Reply(media=IMAGE)))) == Receipt("")
