@@ -35,7 +35,9 @@ _NEEDS = {
     "assistant.threads.setStatus": "assistant:write",
 }
 #: What the app is allowed, unless a test takes something away.
-SCOPES = frozenset({*_NEEDS.values(), "app_mentions:read", "channels:history", "im:history", "commands"})
+SCOPES = frozenset(
+    {*_NEEDS.values(), "app_mentions:read", "channels:history", "im:history", "channels:read", "commands"}
+)
 #: Characters of one message: its text, and all its blocks together.
 _TEXT_LIMIT, _BLOCKS_LIMIT = 4000, 13_200
 

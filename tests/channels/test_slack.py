@@ -29,14 +29,14 @@ def read(media: MemoryMedia, body: bytes) -> Turn:
 
 @pytest.mark.parametrize("late", [301, -301, 10**9])
 def test_old_signature_is_forbidden(media: MemoryMedia, late: float):
-    """A recorded request cannot be replayed later."""
+    """platforms.md 3.2: a recorded request cannot be replayed later."""
     with pytest.raises(Forbidden):
         slack(media, None).receive(slack_hook(signing.slack_text("1.1", "yes"), now=NOW + late))
     assert slack(media, None).receive(slack_hook(signing.slack_text("1.1", "yes"), now=NOW + 299)).turns
 
 
 def test_mention_and_its_twin_are_one_act(media: MemoryMedia):
-    """Slack sends a mention twice under different event ids."""
+    """platforms.md 3.1: Slack sends a mention twice under different event ids."""
     text = "<@U0BOT> delete it"
     mention, twin = (
         read(media, signing.slack_text("1.1", text, channel="C0OPS", kind=kind)) for kind in ("app_mention", "message")
@@ -47,7 +47,7 @@ def test_mention_and_its_twin_are_one_act(media: MemoryMedia):
 
 @pytest.mark.parametrize("extra", [{"user": "U0BOT"}, {"bot_id": "B0OTHER"}, {"user": ""}])
 def test_bots_are_ignored(media: MemoryMedia, extra: dict):
-    """Neither our own words nor another bot's are a person's say-so."""
+    """platforms.md 3.1: neither our own words nor another bot's are a person's say-so."""
     body = signing.slack_text("1.1", "yes", **extra)
     assert slack(media, None).receive(slack_hook(body)).ignored == "sent by a bot"
 
@@ -65,7 +65,7 @@ def test_bots_are_ignored(media: MemoryMedia, extra: dict):
     ],
 )
 def test_text_is_read_as_people_see_it(media: MemoryMedia, text: str, read_as: str):
-    """Tokens first, escapes after: typed text never becomes a token."""
+    """platforms.md 3.1: tokens first, escapes after: typed text never becomes a token."""
     assert read(media, signing.slack_text("1.1", text)).text == read_as
 
 
@@ -79,7 +79,7 @@ def test_text_is_read_as_people_see_it(media: MemoryMedia, text: str, read_as: s
     ],
 )
 def test_threads(media: MemoryMedia, extra: dict, thread: str, addressed: bool):
-    """A channel message opens a thread; direct messages have threads only where people made them."""
+    """platforms.md 3.1: thread_ts or ts in a channel; direct messages have threads only where people made them."""
     turn = read(media, signing.slack_text("1.1", "hello", **extra))
     assert (turn.conversation.thread, turn.addressed) == (thread, addressed)
 
@@ -103,7 +103,7 @@ def test_command_alone_asks_for_help(media: MemoryMedia):
 
 
 def test_retry_headers_do_not_drop_a_message(media: MemoryMedia):
-    """The first delivery may never have arrived."""
+    """platforms.md 3.1: never dropped for x-slack-retry-num: the first delivery may never have arrived."""
     headers, body = signing.slack_hook("slack-test-signing-secret", signing.slack_text("1.1", "hi"), NOW)
     hook = slack_hook(signing.slack_text("1.1", "hi"))
     retried = type(hook)(hook.url, {**headers, "x-slack-retry-num": "1"}, body, now=NOW)
@@ -121,7 +121,7 @@ def test_refused_blocks_are_sent_as_words_once(media: MemoryMedia, platforms: Fa
 
 
 def test_message_never_pings_or_unfurls(media: MemoryMedia, platforms: FakePlatforms):
-    """A model's text pings nobody and loads nothing."""
+    """platforms.md 3.3: a model's text pings nobody and loads nothing."""
     send(slack(media, platforms.slack_url), Reply("<!channel> `<@U1>` https://a.b"))
     raw = platforms.sent[0]["raw"]
     assert "<!" not in raw["text"] + str(raw["blocks"])

@@ -1,0 +1,95 @@
+"""FakeSlack is as strict as Slack: a fake that accepts everything proves nothing."""
+
+from __future__ import annotations
+
+import json
+import urllib.request
+from typing import Any
+
+import pytest
+
+from channels.fakes.platforms import SLACK_BOT_TOKEN, FakePlatforms
+
+SECTION = {"type": "section", "text": {"type": "mrkdwn", "text": "Sure?"}}
+KEY = {"type": "button", "action_id": "a", "text": {"type": "plain_text", "text": "Yes"}, "value": "v"}
+ASKED = {"channel": "C0OPS", "text": "Sure?", "blocks": [SECTION, {"type": "actions", "elements": [KEY]}]}
+
+
+@pytest.fixture
+def call(platforms: FakePlatforms):
+    """Calls a method as the app: what the fake answers, and its scopes."""
+
+    def call(method: str, token: str = SLACK_BOT_TOKEN, **params: Any) -> tuple[dict[str, Any], str]:
+        headers = {"Content-Type": "application/json", "Authorization": f"Bearer {token}"}
+        request = urllib.request.Request(f"{platforms.slack_url}/api/{method}", json.dumps(params).encode(), headers)
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            return json.loads(answer.read()), answer.headers.get("X-OAuth-Scopes", "")
+
+    return call
+
+
+@pytest.mark.parametrize(
+    ("params", "error"),
+    [
+        ({"channel": "U0ADA"}, "channel_not_found"),
+        ({"text": "", "blocks": []}, "no_text"),
+        ({"text": "x" * 4001}, "msg_too_long"),
+        ({"markdown_text": "x"}, "markdown_text_conflict"),
+        ({"colour": "red"}, "invalid_arg_name"),
+        ({"blocks": [SECTION] * 51}, "invalid_blocks"),
+        ({"blocks": [{**SECTION, "text": {"type": "mrkdwn", "text": "x" * 3001}}]}, "invalid_blocks"),
+        ({"blocks": [{**SECTION, "text": {"type": "mrkdwn", "text": "x" * 3000}}] * 5}, "msg_blocks_too_long"),
+        ({"blocks": [{"type": "actions", "elements": [KEY, KEY]}]}, "invalid_blocks"),
+        ({"blocks": [{"type": "actions", "block_id": "b", "elements": [KEY]}] * 2}, "invalid_blocks"),
+    ],
+)
+def test_message_beyond_the_rules_is_refused(call, platforms: FakePlatforms, params: dict, error: str):
+    """platforms.md 3.3: each of the limits, and the words for it."""
+    assert call("chat.postMessage", **{**ASKED, **params})[0] == {"ok": False, "error": error}
+    assert platforms.sent == []
+
+
+def test_only_a_message_of_that_channel_is_edited(call, platforms: FakePlatforms):
+    """platforms.md 3.3: chat.update takes the channel's own id and one of our timestamps."""
+    ts = call("chat.postMessage", **ASKED)[0]["ts"]
+    for channel, at in (("D0ADA", ts), ("C0OPS", "1795300000.000002"), ("C0OPS", "1795204800.000100"), ("C0OPS", "")):
+        assert call("chat.update", channel=channel, ts=at, text="x")[0]["error"] == "message_not_found"
+    assert call("chat.update", channel="C0OPS", ts=ts, text="Done.")[0]["ok"]
+    assert "edits" in platforms.sent[0]
+
+
+def test_edit_without_blocks_keeps_the_old_ones(call, platforms: FakePlatforms):
+    """The buttons would stay: an empty list takes them away."""
+    ts = call("chat.postMessage", **ASKED)[0]["ts"]
+    call("chat.update", channel="C0OPS", ts=ts, text="Done.")
+    assert platforms.sent[0]["buttons"]
+    call("chat.update", channel="C0OPS", ts=ts, text="Done.", blocks=[])
+    assert (platforms.sent[0]["text"], platforms.sent[0]["buttons"]) == ("Done.", [])
+    assert len(platforms.sent[0]["edits"]) == 2
+
+
+def test_scopes_are_told(call):
+    """platforms.md 3.4: auth.test names them in a header."""
+    answer, scopes = call("auth.test")
+    assert answer["user_id"] == "U0BOT"
+    assert {"chat:write", "im:write", "files:read"} <= set(scopes.split(","))
+
+
+@pytest.mark.parametrize(
+    ("method", "params", "error"),
+    [
+        ("conversations.open", {"users": "D0ADA"}, "user_not_found"),
+        ("files.info", {"file": "F0NONE"}, "file_not_found"),
+        ("assistant.threads.setStatus", {"channel_id": "C0OPS", "thread_ts": "1.2", "status": "x"}, "not_allowed"),
+        ("assistant.threads.setStatus", {"channel_id": "D0ADA", "status": "x"}, "invalid_arguments"),
+        ("files.upload", {}, "unknown_method"),
+    ],
+)
+def test_call_that_makes_no_sense_is_refused(call, method: str, params: dict, error: str):
+    """platforms.md 3.3: among them files.upload, which is dead."""
+    assert call(method, **params)[0]["error"] == error
+
+
+def test_wrong_token_is_refused(call):
+    """platforms.md 3.3: HTTP 200 with ok false is the normal form of an error."""
+    assert call("auth.test", token="xoxb-wrong")[0] == {"ok": False, "error": "invalid_auth"}
