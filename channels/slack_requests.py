@@ -157,7 +157,8 @@ class SlackRequests:
         chosen = [(action, value) for action in actions if isinstance(value := _chosen(action), str)]
         if not channel or not chosen:
             return Received(ignored=f"action of type {actions[0].get('type')!r}")
-        ts = message.get("ts") or container.get("message_ts") or ""
+        # What only one person sees can neither be edited nor open a thread.
+        ts = "" if container.get("is_ephemeral") else message.get("ts") or container.get("message_ts") or ""
         thread = message.get("thread_ts") or container.get("thread_ts") or ""
         trigger = body.get("trigger_id") or ""
         turns = [
@@ -167,8 +168,7 @@ class SlackRequests:
                 user_id=body["user"]["id"],
                 user_name=body["user"].get("username") or "",
                 tap=Tap(data=storable(value), callback_id=trigger),
-                # What only one person sees cannot be edited.
-                message_id="" if container.get("is_ephemeral") else ts,
+                message_id=ts,
                 in_group=not channel.startswith("D"),
             )
             for number, (action, value) in enumerate(chosen)

@@ -94,7 +94,7 @@ TURNS = {
     "slack/block_actions_button": sl_tap(222, "confirm:42", *THREAD),
     "slack/block_actions_overflow": sl_tap(301, "choice:red"),
     "slack/block_actions_select": sl_tap(302, "choice:red"),
-    "slack/block_actions_ephemeral": sl_tap(303, "confirm:43", "C0OPS", "1795204950.000300", message=""),
+    "slack/block_actions_ephemeral": sl_tap(303, "confirm:43", "C0OPS", message=""),
     "slack/message_group": sl("1795206000.000100", "guten Morgen", "G0PRIV", "1795206000.000100", addressed=False),
     "slack/message_mpim": sl("1795206001.000100", "wer kommt?", "C0MPIM", "1795206001.000100"),
     "slack/message_assistant_thread": sl("1795206002.000100", "fasse zusammen", thread="1795205300.001100"),
