@@ -1,20 +1,25 @@
 """FakeTwilio: Messages, Contents, inbound files and the typing sign, with Twilio's rules about what may go together.
 
-Behind a closed window everything but the two approved templates is taken, and fails later, as at WhatsApp.
+Behind a closed window everything but the two approved templates is taken, and fails later by status callback.
 """
 
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import re
+import threading
 import time
 import urllib.error
 import urllib.request
 from dataclasses import replace
 from typing import Any
+from urllib.parse import urldefrag
+from uuid import uuid4
 
 from channels.fakes.base import ACCEPTED, Answer, Call, Ledger, json_answer
+from channels.fakes.signing import whatsapp_hook
 
 _ADDRESS = re.compile(r"whatsapp:(\+\d{6,15}|[A-Z]{2}\.\w+)")
 _MESSAGE_SID = re.compile(r"(SM|MM)[0-9a-fA-F]{32}")
@@ -29,6 +34,15 @@ _TEMPLATES: dict[str, dict[str, Any]] = {
         "types": {"twilio/quick-reply": {"body": "A question: {{1}} What do you say?", "actions": _ACTIONS}}
     },
 }
+
+_OFFICE = "application/vnd.openxmlformats-officedocument"
+#: What is shown besides JPEG and PNG.
+_FILES = (
+    *("audio/ogg", "audio/opus", "audio/amr", "audio/3gpp", "audio/aac", "audio/mpeg", "video/mp4", "application/pdf"),
+    *("application/msword", "application/vnd.ms-powerpoint", "application/vnd.ms-excel", "text/vcard", "text/x-vcard"),
+    *(f"{_OFFICE}.{kind}" for kind in ("wordprocessingml.document", "presentationml.presentation")),
+    f"{_OFFICE}.spreadsheetml.sheet",
+)
 
 #: Seconds for which a web that is just being started again is asked for a file again, as Twilio does.
 AWAY_SECONDS = 8.0
@@ -46,7 +60,7 @@ class FakeTwilio:
     """One account's side of the REST API. `url` is where its files' own network is; `redirect` sends elsewhere."""
 
     def __init__(self, ledger: Ledger, account_sid: str, auth_token: str, url: str) -> None:
-        self._ledger, self._account_sid = ledger, account_sid
+        self._ledger, self._account_sid, self._auth_token = ledger, account_sid, auth_token
         self._messages = f"/2010-04-01/Accounts/{account_sid}/Messages/"
         self._url = url
         self.redirect = ""
@@ -121,16 +135,29 @@ class FakeTwilio:
             fields["To"],
             text=text,
             buttons=buttons,
-            media=self._fetched(fields["MediaUrl"]) if "MediaUrl" in fields else None,
+            media=_checked(self._fetched(fields["MediaUrl"]), text) if "MediaUrl" in fields else None,
             raw=fields,
         )
         sid = f"{'MM' if 'MediaUrl' in fields else 'SM'}{number:032x}"
         return json_answer({"sid": sid, "status": "queued", "to": fields["To"], "error_code": None}, 201)
 
     def _failing(self, fields: dict[str, str]) -> Answer:
-        """Taken now, and undelivered later: nobody was told yet."""
+        """Taken now, and reported as failed a moment later."""
+        sid = f"SM{uuid4().hex}"
         self._ledger.note("twilio", "63016", fields)
-        return json_answer({"sid": f"SM{'f' * 32}", "status": "queued", "to": fields["To"], "error_code": None}, 201)
+        if "StatusCallback" in fields:
+            words = {"MessageSid": sid, "MessageStatus": "failed", "ErrorCode": "63016", "To": fields["To"]}
+            form = {**words, "AccountSid": self._account_sid}
+            threading.Thread(target=self._report, args=(fields["StatusCallback"], form), daemon=True).start()
+        return json_answer({"sid": sid, "status": "queued", "to": fields["To"], "error_code": None}, 201)
+
+    def _report(self, callback: str, form: dict[str, str]) -> None:
+        """Call the status callback, once: Twilio promises no more."""
+        url = urldefrag(callback).url
+        headers, body = whatsapp_hook(url, self._auth_token, form)
+        request = urllib.request.Request(url, body, headers)  # noqa: S310  # our own web's address
+        with contextlib.suppress(OSError), urllib.request.urlopen(request, timeout=5):  # noqa: S310  # as above
+            pass
 
     def _typing(self, params: dict[str, Any]) -> Answer:
         if params.get("channel") != "whatsapp" or not _MESSAGE_SID.fullmatch(str(params.get("messageId"))):
@@ -208,6 +235,18 @@ def _buttons(kind: str, shape: dict[str, Any]) -> list[dict[str, str]]:
     if len({entry[name] for entry in entries}) < len(entries):
         raise RefusedError(63013, "Two titles are the same")
     return [{"label": entry[name], "data": entry["id"]} for entry in entries]
+
+
+def _checked(file: dict[str, Any], words: str) -> dict[str, Any]:
+    """The file, if WhatsApp shows it; only a picture has words beside it."""
+    is_picture = file["mime"] in ("image/jpeg", "image/png")
+    if not is_picture and file["mime"] not in _FILES:
+        raise RefusedError(63005, f"Files of type {file['mime']} are not accepted")
+    if file["size"] > (5 if is_picture else 16) * 1024 * 1024:
+        raise RefusedError(63019, "The file is too large")
+    if words and not is_picture:
+        raise RefusedError(63030, "Only a picture has words beside it")
+    return file
 
 
 def _check(fields: dict[str, str], form: dict[str, list[str]]) -> None:

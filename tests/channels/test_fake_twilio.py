@@ -5,11 +5,12 @@ from __future__ import annotations
 import base64
 import json
 from typing import Any
+from urllib.parse import urlencode
 
 import pytest
 
 from channels.fakes.base import Call, Ledger
-from channels.fakes.twilio_api import CONFIRM_TEMPLATE, TEMPLATE, FakeTwilio
+from channels.fakes.twilio_api import CONFIRM_TEMPLATE, TEMPLATE, FakeTwilio, RefusedError, _checked
 
 CHAT = "whatsapp:+4915100000042"
 QUICK = {"body": "{{1}}", "actions": [{"title": "Yes", "id": "{{2}}"}]}
@@ -24,8 +25,6 @@ def twilio() -> FakeTwilio:
 
 def post(twilio: FakeTwilio, path: str, fields: Any, kind: str = "application/x-www-form-urlencoded") -> Any:
     """A call that is signed in; the code of its error, or what it answered."""
-    from urllib.parse import urlencode
-
     body = json.dumps(fields) if "json" in kind else urlencode(fields, doseq=True)
     basic = "Basic " + base64.b64encode(b"AC:token").decode()
     answer = twilio.answer(Call("POST", path, {"authorization": basic, "content-type": kind}, body.encode()))
@@ -110,6 +109,23 @@ def test_templates_take_one_line(twilio: FakeTwilio):
 def test_bad_typing(twilio: FakeTwilio, params: dict[str, str]):
     """platforms.md 1.3: channel=whatsapp and the id of an inbound message."""
     assert post(twilio, "/v2/Indicators/Typing.json", params) == 20001
+
+
+@pytest.mark.parametrize(
+    ("mime", "size", "words", "code"),
+    [
+        ("image/gif", 1, "", 63005),
+        ("text/csv", 1, "", 63005),
+        ("image/png", 5 * 1024 * 1024 + 1, "", 63019),
+        ("video/mp4", 16 * 1024 * 1024 + 1, "", 63019),
+        ("application/pdf", 1, "See", 63030),
+    ],
+)
+def test_bad_files(mime: str, size: int, words: str, code: int):
+    """platforms.md 1.3: which files, how large, and words beside pictures only."""
+    with pytest.raises(RefusedError) as caught:
+        _checked({"mime": mime, "size": size}, words)
+    assert caught.value.code == code
 
 
 def test_busiest_second_is_counted(twilio: FakeTwilio):

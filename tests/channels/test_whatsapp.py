@@ -273,6 +273,14 @@ def test_attend_shows_typing(media: MemoryMedia, platforms: FakePlatforms):
     ]
 
 
+def test_no_call_waits_for_ever(media: MemoryMedia, platforms: FakePlatforms, monkeypatch: pytest.MonkeyPatch):
+    """platforms.md 1.3: Twilio's client has no timeout of its own; what was sent and not answered may have arrived."""
+    monkeypatch.setattr("channels.http.ANSWER_SECONDS", 0.05)
+    platforms.script("twilio", "slow", seconds=0.5)
+    with pytest.raises(Ambiguous):
+        send(whatsapp(media, platforms.twilio_url), Reply("x"))
+
+
 @pytest.mark.parametrize("field", ["account_sid", "auth_token", "from_"])
 def test_empty_settings_are_refused(media: MemoryMedia, field: str):
     """An empty secret would verify anything signed with nothing."""

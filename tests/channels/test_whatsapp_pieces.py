@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from channels.fakes.platforms import FakePlatforms
@@ -166,8 +166,11 @@ LONG = st.builds(lambda unit, count: (unit * count)[:100_000], MARKDOWN | WORDS,
 BUTTONS = st.sampled_from([(), choices(2), choices(4), choices(10, "*_`{}`_* and more than 24"), choices(11)])
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(LONG, BUTTONS)
+@example(("**bold `x`* [a](https://x.y/_z_) 👍🏽\n\n- ~~" * 3000)[:100_000], choices(2))
+@example("```py\n" + "x = [1]\n" * 12_000, choices(10))
+@example("*" * 100_000, ())
 def test_any_text_arrives_whole_and_within_the_limits(md: str, buttons: tuple[Button, ...]):
     """platforms.md 1.3: 1,600 characters, 1,024 beside buttons, also once the buttons are refused; nothing is lost."""
     pieces = pieces_of(Reply(md, buttons))
@@ -179,7 +182,7 @@ def test_any_text_arrives_whole_and_within_the_limits(md: str, buttons: tuple[Bu
     assert [piece.buttons for piece in pieces[:-1]] == [()] * (len(pieces) - 1)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(
     st.lists(st.sampled_from(["word", "Wort,", "слово", "👍🏽", "字", "x" * 300]), min_size=1, max_size=8),
     st.integers(1, 9000),

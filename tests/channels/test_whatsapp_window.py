@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from queue import Queue
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -12,7 +15,7 @@ import pytest
 from channels.base import AddressClosed, WindowClosed
 from channels.fakes.platforms import FakePlatforms
 from channels.fakes.twilio_api import CONFIRM_TEMPLATE, TEMPLATE
-from channels.types import Button, Conversation, Delivery, Reply
+from channels.types import Button, Conversation, Delivery, Hook, Reply
 from tests.channels.harness import IMAGE, PDF, MemoryMedia, whatsapp
 
 CHAT = Conversation("wa", "whatsapp:+4915100000042")
@@ -133,7 +136,26 @@ def test_closed_address_is_closed_for_templates_too(media: MemoryMedia, platform
 
 
 def test_fake_takes_free_text_and_fails_later(media: MemoryMedia, platforms: FakePlatforms):
-    """platforms.md 1.3: 201 says nothing about the window."""
-    send(media, platforms, Reply("x"), silence=-1.0)
-    assert platforms.sent == []
-    assert [call["method"] for call in platforms.calls] == ["63016"]
+    """platforms.md 1.3: 201 says nothing about the window; 63016 comes by status callback, and is a failed status."""
+    heard: Queue[tuple[dict[str, str], bytes]] = Queue()
+
+    class Web(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["content-length"]))
+            heard.put(({name.lower(): value for name, value in self.headers.items()}, body))
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, *args: object) -> None:
+            """Say nothing."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Web) as web:
+        Thread(target=web.serve_forever, args=(0.02,), daemon=True).start()
+        callback = f"http://127.0.0.1:{web.server_address[1]}/status"
+        send(media, platforms, Reply("x"), silence=-1.0, status_callback=callback)
+        headers, body = heard.get(timeout=30)
+        web.shutdown()
+    url = platforms.calls[0]["params"]["StatusCallback"]
+    received = whatsapp(media, None).receive(Hook(url, headers, body))
+    assert [(status.status, status.error_code) for status in received.statuses] == [("failed", "63016")]
+    assert (platforms.sent, received.addresses, received.alerts) == ([], (), ())
