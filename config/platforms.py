@@ -57,10 +57,14 @@ def _whatsapp(name: str, settings: WhatsAppSettings, shelf: Shelf) -> WhatsAppCh
         name,
         account_sid=settings.account_sid,
         auth_token=settings.auth_token.get_secret_value(),
-        from_=settings.from_,
+        from_=settings.from_ or "",
         media=shelf.media,
         notebook=shelf.notebook,
         api_url=settings.api_url,
+        messaging_service_sid=settings.messaging_service_sid,
+        shared_key=settings.shared_key.get_secret_value() if settings.shared_key else "",
+        template=settings.template,
+        confirm_template=settings.confirm_template,
         status_callback=f"{shelf.public_url}/hooks/{name}/status",
     )
 

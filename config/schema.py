@@ -18,6 +18,7 @@ from pydantic import (
     SecretStr,
     Tag,
     ValidationError,
+    ValidationInfo,
     field_validator,
     model_validator,
 )
@@ -251,20 +252,43 @@ class ChannelSettings(Section):
 
 
 class WhatsAppSettings(ChannelSettings):
-    """WhatsApp through Twilio."""
+    """WhatsApp through Twilio: sent from one number, or by a Messaging Service.
+
+    `shared_key` signs webhooks in the auth token's place, once it is turned on at Twilio. `template` is an approved
+    Content with the words as {{1}}, for whoever has been silent for 24 hours; `confirm_template` an approved quick
+    reply with the question as {{1}}, whose buttons have the ids {{2}}, which confirms, and {{3}}, which cancels.
+    """
 
     platform: Literal["whatsapp"]
     account_sid: str = Field(min_length=1)
     auth_token: Secret
-    from_: str = Field(alias="from")
+    from_: Annotated[str | None, BeforeValidator(nothing_if_empty)] = Field(default=None, alias="from")
+    messaging_service_sid: Annotated[str | None, BeforeValidator(nothing_if_empty)] = None
+    shared_key: Secret | None = None
+    template: Annotated[str | None, BeforeValidator(nothing_if_empty)] = None
+    confirm_template: Annotated[str | None, BeforeValidator(nothing_if_empty)] = None
     api_url: OptionalUrl = None
 
     @field_validator("from_")
     @classmethod
-    def _a_sender(cls, sender: str) -> str:
-        if not re.fullmatch(r"whatsapp:\+?[0-9]+", sender):
+    def _a_sender(cls, sender: str | None) -> str | None:
+        if sender is not None and not re.fullmatch(r"whatsapp:\+?[0-9]+", sender):
             raise ValueError("no WhatsApp sender: write it as whatsapp:+14155238886")
         return sender
+
+    @field_validator("messaging_service_sid", "template", "confirm_template")
+    @classmethod
+    def _an_id(cls, sid: str | None, info: ValidationInfo) -> str | None:
+        start = "MG" if info.field_name == "messaging_service_sid" else "HX"
+        if sid is not None and not re.fullmatch(rf"{start}[0-9a-fA-F]{{32}}", sid):
+            raise ValueError(f"no id of this kind: write {start} and the 32 digits that Twilio's Console shows")
+        return sid
+
+    @model_validator(mode="after")
+    def _sends_from_somewhere(self) -> Self:
+        if self.from_ is None and self.messaging_service_sid is None:
+            raise ValueError("from is missing: give the sender as from, or a messaging_service_sid")
+        return self
 
 
 class TelegramSettings(ChannelSettings):

@@ -6,7 +6,8 @@ import hashlib
 import json
 import re
 import threading
-from collections import deque
+import time
+from collections import Counter, deque
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 from urllib.parse import parse_qsl, urlsplit
@@ -126,6 +127,7 @@ class Ledger:
             self.sent: list[dict[str, Any]] = []
             self.calls: list[dict[str, Any]] = []
             self.blobs: dict[str, bytes] = {}
+            self._seconds: Counter[tuple[str, int]] = Counter()
             self._failures: dict[str, deque[Failure]] = {}
 
     def record(
@@ -151,6 +153,7 @@ class Ledger:
         }
         with self._lock:
             self.sent.append(entry)
+            self._seconds[platform, int(time.monotonic())] += 1
             return len(self.sent)
 
     def edit(self, number: int, *, text: str, buttons: list[dict[str, str]], raw: Any) -> None:
@@ -159,6 +162,11 @@ class Ledger:
             entry = self.sent[number - 1]
             entry.setdefault("edits", []).append({name: entry[name] for name in ("text", "buttons", "raw")})
             entry.update(text=text, buttons=buttons, raw=raw)
+
+    def busiest(self) -> dict[str, int]:
+        """The most messages that each platform took within a second of the clock."""
+        with self._lock:
+            return {name: count for (name, _), count in reversed(self._seconds.most_common())}
 
     def note(self, platform: str, method: str, params: Any) -> None:
         """Note a call that sends no message."""

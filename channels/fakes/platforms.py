@@ -2,8 +2,8 @@
 
 In Python: `with FakePlatforms() as platforms: ...`. As a process: `python -m channels.fakes.platforms --port 0`.
 
-Paths: /twilio/..., /telegram/..., /slack/... are the platforms; GET /ledger, GET /calls, GET /blobs/<sha256>,
-POST /script and POST /reset are for whoever started them.
+Paths: /twilio/..., /telegram/..., /slack/... are the platforms; GET /ledger, GET /calls, GET /busiest,
+GET /blobs/<sha256>, POST /script and POST /reset are for whoever started them.
 """
 
 from __future__ import annotations
@@ -123,6 +123,8 @@ class FakePlatforms:
             return json_answer(self.sent)
         if name == "calls":
             return json_answer(self.calls)
+        if name == "busiest":
+            return json_answer(self.ledger.busiest())
         if name == "blobs" and rest in self.ledger.blobs:
             return Answer(200, self.ledger.blobs[rest], {"Content-Type": "application/octet-stream"})
         if name == "script":

@@ -1,19 +1,48 @@
-"""FakeTwilio: Messages, Contents, inbound files and the typing sign, with Twilio's rules about what may go together."""
+"""FakeTwilio: Messages, Contents, inbound files and the typing sign, with Twilio's rules about what may go together.
+
+Behind a closed window everything but the two approved templates is taken, and fails later by status callback.
+"""
 
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import re
+import threading
 import time
 import urllib.error
 import urllib.request
 from dataclasses import replace
 from typing import Any
+from urllib.parse import urldefrag
+from uuid import uuid4
 
 from channels.fakes.base import ACCEPTED, Answer, Call, Ledger, json_answer
+from channels.fakes.signing import whatsapp_hook
 
 _ADDRESS = re.compile(r"whatsapp:(\+\d{6,15}|[A-Z]{2}\.\w+)")
+_MESSAGE_SID = re.compile(r"(SM|MM)[0-9a-fA-F]{32}")
+_VARIABLE = re.compile(r"\{\{(\d+)\}\}")
+
+#: Approved templates: one with the words as {{1}}, one that asks {{1}} with buttons whose ids are {{2}} and {{3}}.
+TEMPLATE, CONFIRM_TEMPLATE = f"HX{'a' * 32}", f"HX{'b' * 32}"
+_ACTIONS = [{"title": "Confirm", "id": "{{2}}"}, {"title": "Cancel", "id": "{{3}}"}]
+_TEMPLATES: dict[str, dict[str, Any]] = {
+    TEMPLATE: {"types": {"twilio/text": {"body": "News for you: {{1}} Write to us to go on."}}},
+    CONFIRM_TEMPLATE: {
+        "types": {"twilio/quick-reply": {"body": "A question: {{1}} What do you say?", "actions": _ACTIONS}}
+    },
+}
+
+_OFFICE = "application/vnd.openxmlformats-officedocument"
+#: What is shown besides JPEG and PNG.
+_FILES = (
+    *("audio/ogg", "audio/opus", "audio/amr", "audio/3gpp", "audio/aac", "audio/mpeg", "video/mp4", "application/pdf"),
+    *("application/msword", "application/vnd.ms-powerpoint", "application/vnd.ms-excel", "text/vcard", "text/x-vcard"),
+    *(f"{_OFFICE}.{kind}" for kind in ("wordprocessingml.document", "presentationml.presentation")),
+    f"{_OFFICE}.spreadsheetml.sheet",
+)
 
 #: Seconds for which a web that is just being started again is asked for a file again, as Twilio does.
 AWAY_SECONDS = 8.0
@@ -31,12 +60,14 @@ class FakeTwilio:
     """One account's side of the REST API. `url` is where its files' own network is; `redirect` sends elsewhere."""
 
     def __init__(self, ledger: Ledger, account_sid: str, auth_token: str, url: str) -> None:
-        self._ledger, self._account_sid = ledger, account_sid
+        self._ledger, self._account_sid, self._auth_token = ledger, account_sid, auth_token
         self._messages = f"/2010-04-01/Accounts/{account_sid}/Messages/"
         self._url = url
         self.redirect = ""
         self._basic = "Basic " + base64.b64encode(f"{account_sid}:{auth_token}".encode()).decode()
         self._contents: dict[str, dict[str, Any]] = {}
+        #: Addresses whose window is closed: nobody wrote for 24 hours.
+        self.closed: set[str] = set()
 
     def sends(self, call: Call) -> bool:
         """Whether this call sends a message."""
@@ -53,13 +84,12 @@ class FakeTwilio:
                 return self._message(call.form)
             if call.route == "/v1/Content":
                 return self._create_content(json.loads(call.body))
+            if call.route == "/v2/Indicators/Typing.json":
+                return self._typing(call.params)
         except RefusedError as exc:
             return _error(400, exc.code, str(exc))
         if call.route.startswith(self._messages):
             return self._media(call)
-        if call.route == "/v2/Indicators/Typing.json":
-            self._ledger.note("twilio", "typing", call.params)
-            return json_answer(ACCEPTED, 201)
         return _error(404, 20404, "The requested resource was not found")
 
     def failure(self, error: str) -> Answer:
@@ -94,6 +124,8 @@ class FakeTwilio:
     def _message(self, form: dict[str, list[str]]) -> Answer:
         fields = {name: values[0] for name, values in form.items()}
         _check(fields, form)
+        if fields["To"] in self.closed and fields.get("ContentSid") not in _TEMPLATES:
+            return self._failing(fields)
         text = fields.get("Body", "")
         buttons: list[dict[str, str]] = []
         if "ContentSid" in fields:
@@ -103,24 +135,47 @@ class FakeTwilio:
             fields["To"],
             text=text,
             buttons=buttons,
-            media=self._fetched(fields["MediaUrl"]) if "MediaUrl" in fields else None,
+            media=_checked(self._fetched(fields["MediaUrl"]), text) if "MediaUrl" in fields else None,
             raw=fields,
         )
         sid = f"{'MM' if 'MediaUrl' in fields else 'SM'}{number:032x}"
         return json_answer({"sid": sid, "status": "queued", "to": fields["To"], "error_code": None}, 201)
 
+    def _failing(self, fields: dict[str, str]) -> Answer:
+        """Taken now, and reported as failed a moment later."""
+        sid = f"SM{uuid4().hex}"
+        self._ledger.note("twilio", "63016", fields)
+        if "StatusCallback" in fields:
+            words = {"MessageSid": sid, "MessageStatus": "failed", "ErrorCode": "63016", "To": fields["To"]}
+            form = {**words, "AccountSid": self._account_sid}
+            threading.Thread(target=self._report, args=(fields["StatusCallback"], form), daemon=True).start()
+        return json_answer({"sid": sid, "status": "queued", "to": fields["To"], "error_code": None}, 201)
+
+    def _report(self, callback: str, form: dict[str, str]) -> None:
+        """Call the status callback, once: Twilio promises no more."""
+        url = urldefrag(callback).url
+        headers, body = whatsapp_hook(url, self._auth_token, form)
+        request = urllib.request.Request(url, body, headers)  # noqa: S310  # our own web's address
+        with contextlib.suppress(OSError), urllib.request.urlopen(request, timeout=5):  # noqa: S310  # as above
+            pass
+
+    def _typing(self, params: dict[str, Any]) -> Answer:
+        if params.get("channel") != "whatsapp" or not _MESSAGE_SID.fullmatch(str(params.get("messageId"))):
+            raise RefusedError(20001, "The channel or the messageId is not valid")
+        self._ledger.note("twilio", "typing", params)
+        return json_answer(ACCEPTED, 201)
+
     def _filled(self, fields: dict[str, str]) -> tuple[str, list[dict[str, str]]]:
         """A Content with its variables put in."""
-        content = self._contents.get(fields["ContentSid"])
+        sid = fields["ContentSid"]
+        content = _TEMPLATES.get(sid) or self._contents.get(sid)
         if content is None:
             raise RefusedError(21655, "The ContentSid is invalid")
-        values = _variables(fields)
-        quick_reply = content["types"]["twilio/quick-reply"]
-        text = _fill(quick_reply["body"], values)
-        if not text or len(text) > 1024:
+        values = _variables(fields, content, approved=sid in _TEMPLATES)
+        ((kind, shape),) = json.loads(_fill(json.dumps(content["types"]), values)).items()
+        if not 1 <= len(shape["body"]) <= (1600 if kind == "twilio/text" else 1024):
             raise RefusedError(21617, "The content body must have 1 to 1024 characters")
-        buttons = [{"label": action["title"], "data": _fill(action["id"], values)} for action in quick_reply["actions"]]
-        return text, buttons
+        return shape["body"], _buttons(kind, shape)
 
     def _fetched(self, url: str) -> dict[str, Any]:
         """Twilio fetches the file itself: the URL must work without credentials."""
@@ -136,13 +191,62 @@ class FakeTwilio:
             time.sleep(0.1)
 
     def _create_content(self, content: dict[str, Any]) -> Answer:
-        actions = content["types"]["twilio/quick-reply"]["actions"]
-        if not 1 <= len(actions) <= 3 or any(not 1 <= len(action["title"]) <= 20 for action in actions):
-            raise RefusedError(60200, "Invalid actions")
+        if not content.get("friendly_name") or not content.get("language") or len(content["types"]) != 1:
+            raise RefusedError(60200, "Invalid parameter")
+        ((kind, shape),) = content["types"].items()
+        _check_shape(kind, shape)
+        if not set(_VARIABLE.findall(json.dumps(shape))) <= content.get("variables", {}).keys():
+            raise RefusedError(60200, "A variable has no sample")
         sid = f"HX{len(self._contents) + 1:032x}"
         self._contents[sid] = content
         self._ledger.note("twilio", "content", content)
         return json_answer({"sid": sid, **content}, 201)
+
+
+def _check_shape(kind: str, shape: dict[str, Any]) -> None:
+    """What may be sent without approval."""
+    actions, items = shape.get("actions", []), shape.get("items", [])
+    if kind == "twilio/quick-reply":
+        good = set(shape) == {"body", "actions"} and 1 <= len(actions) <= 3
+    elif kind == "twilio/list-picker":
+        good = set(shape) == {"body", "button", "items"} and 1 <= len(items) <= 10 and 1 <= len(shape["button"]) <= 20
+    else:
+        good = False
+    if not good or any({"title", "id"} != set(action) for action in actions) or not all(map(_is_item, items)):
+        raise RefusedError(60200, "Invalid actions or items")
+    if any(not 1 <= len(action["title"]) <= 20 for action in actions):
+        raise RefusedError(60200, "A title must have 1 to 20 characters")
+
+
+def _is_item(item: dict[str, str]) -> bool:
+    return {"item", "id"} <= set(item) <= {"item", "id", "description"}
+
+
+def _buttons(kind: str, shape: dict[str, Any]) -> list[dict[str, str]]:
+    """Buttons or items as they are shown, within the limits of what was filled in."""
+    if kind == "twilio/text":
+        return []
+    is_list = kind == "twilio/list-picker"
+    entries, name = (shape["items"], "item") if is_list else (shape["actions"], "title")
+    lengths = {name: 24 if is_list else 20, "id": 200 if is_list else 256, "description": 72}
+    for entry in entries:
+        if any(not 1 <= len(value) <= lengths[field] for field, value in entry.items()):
+            raise RefusedError(63013, "A title, an id or a description is empty or too long")
+    if len({entry[name] for entry in entries}) < len(entries):
+        raise RefusedError(63013, "Two titles are the same")
+    return [{"label": entry[name], "data": entry["id"]} for entry in entries]
+
+
+def _checked(file: dict[str, Any], words: str) -> dict[str, Any]:
+    """The file, if WhatsApp shows it; only a picture has words beside it."""
+    is_picture = file["mime"] in ("image/jpeg", "image/png")
+    if not is_picture and file["mime"] not in _FILES:
+        raise RefusedError(63005, f"Files of type {file['mime']} are not accepted")
+    if file["size"] > (5 if is_picture else 16) * 1024 * 1024:
+        raise RefusedError(63019, "The file is too large")
+    if words and not is_picture:
+        raise RefusedError(63030, "Only a picture has words beside it")
+    return file
 
 
 def _check(fields: dict[str, str], form: dict[str, list[str]]) -> None:
@@ -166,18 +270,23 @@ def _check_addresses(fields: dict[str, str]) -> None:
         raise RefusedError(21212, "The 'From' number is not valid")
 
 
-def _variables(fields: dict[str, str]) -> dict[str, str]:
+def _variables(fields: dict[str, str], content: dict[str, Any], *, approved: bool) -> dict[str, str]:
     try:
         values = json.loads(fields.get("ContentVariables", "{}"))
     except ValueError as exc:
         raise RefusedError(21656, "The ContentVariables are not JSON") from exc
     if not isinstance(values, dict) or not all(isinstance(value, str) for value in values.values()):
         raise RefusedError(21656, "The ContentVariables must be an object of strings")
+    if not set(_VARIABLE.findall(json.dumps(content["types"]))) <= values.keys():
+        raise RefusedError(63028, "The number of parameters does not match")
+    if approved and any(re.search(r"[\n\t]| {5}", value) or not value for value in values.values()):
+        raise RefusedError(21656, "A template's variable is empty, or has a line end, a tab or a wide gap")
     return values
 
 
 def _fill(template: str, values: dict[str, str]) -> str:
-    return re.sub(r"\{\{(\d+)\}\}", lambda match: values.get(match.group(1), ""), template)
+    """JSON with the values in its strings."""
+    return _VARIABLE.sub(lambda match: json.dumps(values[match.group(1)])[1:-1], template)
 
 
 def _error(status: int, code: int, message: str) -> Answer:

@@ -76,8 +76,8 @@ async def think(about: str) -> str:
 
 @tool(idempotent=True)
 def draw(title: str) -> str:
-    """Make a small file of this name."""
-    emit_artifact(data=f"title\n{title}\n".encode(), mime_type="text/csv", filename=f"{title}.csv")
+    """Make a small file of this name, of a type that every platform shows."""
+    emit_artifact(data=f"%PDF-1.4\n% {title}\n".encode(), mime_type="application/pdf", filename=f"{title}.pdf")
     return f"Here is {title}."
 
 

@@ -183,7 +183,7 @@ def test_rate_limit_says_how_long(platform: Platform, channel: Channel, platform
 
 def test_closed_address_is_told_from_refused_words(platform: Platform, channel: Channel, platforms: FakePlatforms):
     """Nothing will arrive there; other words might not be the cure."""
-    closed = {"whatsapp": "63016", "telegram": "Bad Request: chat not found", "slack": "is_archived"}
+    closed = {"whatsapp": "63003", "telegram": "Bad Request: chat not found", "slack": "is_archived"}
     words = {"whatsapp": "21617", "telegram": "Bad Request: message is too long", "slack": "invalid_arguments"}
     kinds = []
     for errors in (closed, words):

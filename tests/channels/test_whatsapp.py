@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pytest
 
-from channels.base import Ambiguous, Forbidden, RateLimited, Refused, Unreachable
+from channels.base import Ambiguous, Forbidden, RateLimited, Unreachable, WindowClosed
 from channels.fakes import signing
 from channels.fakes.platforms import TWILIO_ACCOUNT_SID, TWILIO_AUTH_TOKEN, FakePlatforms
 from channels.types import Button, Conversation, Delivery, Reply, Turn
@@ -91,6 +91,58 @@ def test_username_without_phone_is_answered_as_is(media: MemoryMedia):
     assert (turn.user_id, turn.conversation.chat) == ("whatsapp:DE.77", "whatsapp:DE.77")
 
 
+def test_odd_settings_of_shared_keys_are_forbidden(media: MemoryMedia):
+    """platforms.md 1.2: whatever the header asks for, a wrong signature is forbidden and nothing crashes."""
+    signed = whatsapp_hook(form())
+    channel = whatsapp(media, None, shared_key="shared")
+    for settings in (
+        "key=k1",
+        "algorithm=",
+        "algorithm=none",
+        "algorithm=HMAC_MD5",
+        ",,=,",
+        "é",
+        "algorithm=HMAC_SHA256",
+    ):
+        headers = {**signed.headers, "x-twilio-webhooks-signature-settings": settings}
+        with pytest.raises(Forbidden):
+            channel.receive(replace(signed, headers=headers))
+    assert channel.receive(signed).turns
+
+
+def test_port_and_proxy_do_not_change_the_signature(media: MemoryMedia):
+    """platforms.md 1.2: Twilio signs the configured address with its port or without, whatever a proxy made of it."""
+    with_port = WHATSAPP_URL.replace(".com", ".com:443")
+    for signed_for, configured in ((with_port, WHATSAPP_URL), (WHATSAPP_URL, with_port)):
+        signed = replace(whatsapp_hook(form(), signed_for), url=configured)
+        assert whatsapp(media, None).receive(signed).turns
+    insecure = WHATSAPP_URL.replace("https", "http")
+    with pytest.raises(Forbidden):
+        whatsapp(media, None).receive(replace(whatsapp_hook(form()), url=insecure))
+
+
+def test_own_message_is_ignored(media: MemoryMedia):
+    """pains.md 11: should our own words ever come back, nobody answers them."""
+    for sender in ("whatsapp:+14155238886", "whatsapp:+19990000000"):
+        received = whatsapp(media, None).receive(whatsapp_hook({**form(From=sender), "To": sender}))
+        assert (received.turns, received.ignored) == ((), "sent by this channel itself")
+
+
+def test_reply_to_a_hidden_number_goes_to_its_id(media: MemoryMedia, platforms: FakePlatforms):
+    """platforms.md 1.1: the id is the address, unchanged and without a plus."""
+    hidden = Conversation("wa", "whatsapp:DE.77")
+    asyncio.run(whatsapp(media, platforms.twilio_url).send(Delivery("d", hidden, Reply("x"))))
+    assert platforms.sent[0]["raw"]["To"] == "whatsapp:DE.77"
+
+
+def test_messaging_service_sends_without_a_number(media: MemoryMedia, platforms: FakePlatforms):
+    """platforms.md 1.3: either From or MessagingServiceSid."""
+    service = "MG" + "0" * 32
+    send(whatsapp(media, platforms.twilio_url, from_="", messaging_service_sid=service), Reply("x"))
+    assert platforms.sent[0]["raw"]["MessagingServiceSid"] == service
+    assert "From" not in platforms.sent[0]["raw"]
+
+
 def test_answer_is_empty_twiml(media: MemoryMedia):
     """Anything else is logged as an error at Twilio."""
     answer = whatsapp(media, None).receive(whatsapp_hook(form())).answer
@@ -117,12 +169,10 @@ def test_lost_content_falls_back_to_words_then_heals(media: MemoryMedia, platfor
     assert [bool(entry["buttons"]) for entry in platforms.sent] == [True, False, True]
 
 
-def test_more_buttons_than_whatsapp_takes_are_words(media: MemoryMedia, platforms: FakePlatforms):
-    """Four buttons need an approved template, so the words go alone; long labels are cut."""
-    send(whatsapp(media, platforms.twilio_url), Reply("Which?", tuple(Button(str(n), f"d{n}") for n in range(4))))
+def test_long_labels_are_cut(media: MemoryMedia, platforms: FakePlatforms):
+    """platforms.md 1.3: a button's title has at most 20 characters."""
     send(whatsapp(media, platforms.twilio_url), Reply("Sure?", (Button("A label that is too long", "d"),)))
-    assert [len(entry["buttons"]) for entry in platforms.sent] == [0, 1]
-    assert len(platforms.sent[1]["buttons"][0]["label"]) == 20
+    assert len(platforms.sent[0]["buttons"][0]["label"]) == 20
 
 
 def test_words_come_before_a_document_and_on_a_picture(media: MemoryMedia):
@@ -163,9 +213,48 @@ def test_status_callback_without_a_delivery_is_a_status(media: MemoryMedia, name
     assert update.delivery == ""
 
 
+def test_status_with_a_charset_and_any_word_is_told(media: MemoryMedia):
+    """platforms.md 1.1: each of Twilio's words, in the form with a charset, in whatever order they come."""
+    for status in ("queued", "read", "delivered", "sent", "canceled", "partially_delivered", "something new"):
+        signed = whatsapp_hook({**STATUS, "MessageStatus": status, "ErrorCode": ""}, CALLBACK)
+        headers = {**signed.headers, "content-type": "application/x-www-form-urlencoded; charset=utf-8"}
+        (update,) = whatsapp(media, None).receive(replace(signed, headers=headers)).statuses
+        assert (update.status, update.error_code) == (status, "")
+
+
+@pytest.mark.parametrize(
+    ("code", "closed", "alerts"),
+    [
+        ("63024", 1, 0),
+        ("21610", 1, 0),
+        ("63007", 0, 1),
+        ("63016", 0, 0),
+        ("63018", 0, 0),
+        ("", 0, 0),
+        ("x", 0, 0),
+        ("٦٣٠٢٤", 0, 0),
+        ("9" * 5000, 0, 0),
+    ],
+)
+def test_errors_that_come_later(media: MemoryMedia, code: str, closed: int, alerts: int):
+    """platforms.md 1.3: errors of the channel come by status callback only; 1.4 says what they mean."""
+    fields = {**STATUS, "ErrorCode": code, "To": CHAT.chat}
+    received = whatsapp(media, None).receive(whatsapp_hook(fields, CALLBACK))
+    assert [news.conversation for news in received.addresses] == [CHAT] * closed
+    assert all(news.closed for news in received.addresses)
+    assert (len(received.alerts), len(received.statuses)) == (alerts, 1)
+    assert "+49" not in str(received.alerts)
+
+
+def test_status_of_success_closes_nothing(media: MemoryMedia):
+    """What was delivered arrived, whatever error an attempt before it had."""
+    fields = {**STATUS, "MessageStatus": "delivered", "ErrorCode": "63024", "To": CHAT.chat}
+    assert whatsapp(media, None).receive(whatsapp_hook(fields, CALLBACK)).addresses == ()
+
+
 @pytest.mark.parametrize(
     ("error", "kind"),
-    [("503", Unreachable), ("502", Unreachable), ("500", Ambiguous), ("63018", RateLimited), ("63016", Refused)],
+    [("503", Unreachable), ("502", Unreachable), ("500", Ambiguous), ("63018", RateLimited), ("63016", WindowClosed)],
 )
 def test_error_codes(media: MemoryMedia, platforms: FakePlatforms, error: str, kind: type[Exception]):
     """Each code says whether trying again makes sense."""
@@ -182,6 +271,14 @@ def test_attend_shows_typing(media: MemoryMedia, platforms: FakePlatforms):
     assert platforms.calls == [
         {"platform": "twilio", "method": "typing", "params": {"channel": "whatsapp", "messageId": SID}}
     ]
+
+
+def test_no_call_waits_for_ever(media: MemoryMedia, platforms: FakePlatforms, monkeypatch: pytest.MonkeyPatch):
+    """platforms.md 1.3: Twilio's client has no timeout of its own; what was sent and not answered may have arrived."""
+    monkeypatch.setattr("channels.http.ANSWER_SECONDS", 0.05)
+    platforms.script("twilio", "slow", seconds=0.5)
+    with pytest.raises(Ambiguous):
+        send(whatsapp(media, platforms.twilio_url), Reply("x"))
 
 
 @pytest.mark.parametrize("field", ["account_sid", "auth_token", "from_"])

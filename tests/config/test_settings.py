@@ -93,6 +93,22 @@ MISTAKES = {
         "channels:\n  a: {platform: whatsapp, account_sid: A, auth_token: '${SECRET}', from: '+49'}\n",
         ":2:68: channels.a.from: no WhatsApp sender: write it as whatsapp:+14155238886 (it is '+49')",
     ),
+    "no sender": (
+        "channels:\n  a: {platform: whatsapp, account_sid: A, auth_token: '${SECRET}', from: '${NOPE:-}'}\n",
+        ":2:3: channels.a: from is missing: give the sender as from, or a messaging_service_sid",
+    ),
+    "service": (
+        "channels:\n  a: {platform: whatsapp, account_sid: A, auth_token: '${SECRET}', messaging_service_sid: HX1}\n",
+        ":2:68: channels.a.messaging_service_sid: no id of this kind: write MG and the 32 digits",
+    ),
+    "template": (
+        "channels:\n  a: {platform: whatsapp, account_sid: A, auth_token: '${SECRET}', template: hi}\n",
+        "channels.a.template: no id of this kind: write HX and the 32 digits",
+    ),
+    "shared key in clear": (
+        "channels:\n  a: {platform: whatsapp, account_sid: A, auth_token: '${SECRET}', shared_key: abc}\n",
+        ":2:68: shared_key: a secret in clear: put it in the environment",
+    ),
     "primary": ("shards: {a/b: 'redis://host'}\n", ":1:10: shards.a/b: a name has 1 to 64 letters"),
     "one primary twice": ("shards: {a: redis://x, b: redis://x}\n", ":1:1: shards: two names have the same URL: each"),
     "module": ("tools:\n  - no.such\nchannels: {a: {platform: console}}\n", ":2:5: tools: cannot load tools from"),

@@ -52,6 +52,19 @@ def test_operators_are_alarmed_as_configured(tmp_path: Path, redis_url: str, red
     assert redis_client.llen("rq:queue:sayso") == 1
 
 
+def test_whatsapp_is_wired_as_configured(tmp_path: Path, redis_url: str):
+    """A Messaging Service needs no number; shared key and templates reach the adapter."""
+    file, template, asking = tmp_path / "sayso.yaml", f"HX{'a' * 32}", f"HX{'b' * 32}"
+    file.write_text(
+        "channels:\n  wa:\n    {platform: whatsapp, account_sid: A, auth_token: '${T}', shared_key: '${K}',\n"
+        f"     messaging_service_sid: MG{'0' * 32}, template: {template}, confirm_template: {asking}}}\n"
+    )
+    services = bootstrap(load_settings(file, {"T": "token", "K": "key"}), data=tmp_path, redis_url=redis_url)
+    channel = services.channels["wa"]
+    assert (channel._shared_key, channel._service, channel._from) == ("key", f"MG{'0' * 32}", "")
+    assert (channel._template, channel._confirm_template) == (template, asking)
+
+
 @pytest.mark.parametrize("patient", [False, True])
 def test_only_workers_open_servers_of_tools_and_none_stops_them(tmp_path: Path, redis_url: str, caplog, patient: bool):
     """A worker says what is missing and goes on; the web has no use for tools."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import time
 
 import httpx
@@ -130,9 +131,19 @@ def test_the_chart_arrives_as_a_picture(system: System, kind: type[Person], name
     assert hashlib.sha256(blob).hexdigest() == picture["media"]["sha256"]
 
 
-@pytest.mark.parametrize(("kind", "name"), people(61, 62, 63))
+def test_the_export_arrives_as_a_link_on_whatsapp(system: System) -> None:
+    """WhatsApp shows no CSV: its name, its size and where it is arrive instead, and the link works."""
+    person = WhatsAppPerson(system, 61)
+    person.say("export invoices")
+    _, link = person.hears(2)
+    name, url = link["text"].split("\n")
+    assert re.fullmatch(r"\S+\.csv \(\d+ KB\)", name)
+    assert len(httpx.get(url).raise_for_status().content) > 500
+
+
+@pytest.mark.parametrize(("kind", "name"), [(TelegramPerson, 62), (SlackPerson, 63)])
 def test_the_export_arrives_as_a_file(system: System, kind: type[Person], name: int) -> None:
-    """A CSV is a file with its name, on every channel."""
+    """A CSV is a file with its name."""
     person = kind(system, name)
     person.say("export invoices")
     _, file = person.hears(2)

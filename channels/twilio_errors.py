@@ -1,0 +1,126 @@
+"""Twilio's errors: what each of its codes means for a message, and its client's exceptions in our words."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from channels.base import (
+    AddressClosed,
+    Ambiguous,
+    ChannelDown,
+    RateLimited,
+    Refused,
+    SendError,
+    Unreachable,
+    WindowClosed,
+)
+from channels.http import never_sent
+
+
+@dataclass(frozen=True, slots=True)
+class Reaction:
+    """What a code comes to: the error that is raised, and why.
+
+    `wait`: seconds, of a RateLimited. `once_more`: the first time it is an Unreachable, so that it is tried again.
+    """
+
+    kind: type[SendError]
+    why: str
+    wait: float = 0.0
+    once_more: bool = False
+
+
+_CODE = re.compile(r"[0-9]{5}")
+
+_BUSY = Reaction(RateLimited, "too many calls at once", wait=1.0)
+_CREDENTIALS = Reaction(ChannelDown, "the account SID or the auth token is wrong")
+_NOBODY = Reaction(AddressClosed, "nobody can be reached at this address")
+_SENDER = Reaction(ChannelDown, "the sender is not set up for WhatsApp, or was closed")
+_CONTENT = Reaction(Refused, "the message or its file is not accepted")
+_PARAMETERS = Reaction(Refused, "the parameters contradict each other")
+_DECLINED = Reaction(Refused, "Meta declined to deliver it")
+
+#: Twilio's codes, at a call or later in a status callback.
+REACTIONS: dict[int, Reaction] = {
+    20003: _CREDENTIALS,
+    20429: _BUSY,
+    21211: _NOBODY,
+    21610: Reaction(AddressClosed, "the person has opted out"),
+    21614: _NOBODY,
+    21617: _CONTENT,
+    21620: _CONTENT,
+    21654: _PARAMETERS,
+    21655: _PARAMETERS,
+    30007: Reaction(Refused, "it was filtered"),
+    30008: Reaction(Refused, "it failed for an unknown reason", once_more=True),
+    63001: _SENDER,
+    63003: _NOBODY,
+    63005: _CONTENT,
+    63007: _SENDER,
+    63008: _SENDER,
+    63013: _CONTENT,
+    63016: Reaction(WindowClosed, "more than 24 hours since the person last wrote"),
+    63018: Reaction(RateLimited, "the sender is too fast for WhatsApp", wait=5.0),
+    63019: Reaction(Refused, "its file could not be fetched", once_more=True),
+    63020: _SENDER,
+    63021: _CONTENT,
+    63024: _NOBODY,
+    63030: _PARAMETERS,
+    63032: _DECLINED,
+    63038: Reaction(RateLimited, "the account's limit of the day is reached", wait=3600.0),
+    63049: _DECLINED,
+    63051: _SENDER,
+    92005: _PARAMETERS,
+}
+_BY_STATUS = {
+    401: _CREDENTIALS,
+    429: _BUSY,
+    502: Reaction(Unreachable, "its gateway failed"),
+    503: Reaction(Unreachable, "it is not available"),
+}
+#: Answers to a Content that Twilio does not know, does not accept, or whose variables it does not like.
+_CONTENT_CODES = frozenset({21654, 21655, 21656, 63005, 63013, 63021, 63027, 63028, 92005})
+
+
+class ContentRefused(Refused):
+    """Raised when Twilio would not send a Content: its words may still be sent alone."""
+
+
+def reaction_to(code: str) -> Reaction | None:
+    """What a status callback's ErrorCode means; None for "" and what nobody knows."""
+    return REACTIONS.get(int(code)) if _CODE.fullmatch(code) else None
+
+
+def send_error(status: int, code: int, attempt: int = 1, *, with_content: bool = False) -> SendError:
+    """The error that an answer of Twilio's is; `code` is 0 where it gave none."""
+    if with_content and code in _CONTENT_CODES:
+        return ContentRefused(f"Twilio error {code}")
+    reaction = REACTIONS.get(code) or _BY_STATUS.get(status)
+    if reaction is None and (status >= 500 or status == 0):
+        return Ambiguous(f"Twilio answered {status}")
+    if reaction is None:
+        return Refused(f"Twilio error {code or status}")
+    if reaction.kind is RateLimited:
+        return RateLimited(reaction.wait)
+    kind = Unreachable if reaction.once_more and attempt == 1 else reaction.kind
+    return kind(f"Twilio error {code or status}: {reaction.why}")
+
+
+@contextlib.contextmanager
+def translated(attempt: int = 1, *, with_content: bool = False) -> Iterator[None]:
+    """Say in our words what Twilio's client raised. Its messages are left out: they quote the phone number."""
+    from aiohttp import ClientError
+    from twilio.base.exceptions import TwilioException  # type: ignore[import-untyped]  # twilio ships no types
+
+    try:
+        yield
+    except TwilioException as exc:
+        status, code = getattr(exc, "status", 0), getattr(exc, "code", None) or 0
+        raise send_error(status, code, attempt, with_content=with_content) from None
+    except (ClientError, TimeoutError, OSError) as exc:
+        if never_sent(exc):
+            raise Unreachable("no connection to Twilio") from exc
+        raise Ambiguous("the connection to Twilio broke before its answer") from exc

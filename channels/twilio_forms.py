@@ -1,0 +1,148 @@
+"""Twilio's forms: what a person did on WhatsApp, and what became of a message, read from a webhook's fields.
+
+What kind of message it is, the fields show that carry it. `MessageType` is in no documentation: it is a hint.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+from urllib.parse import parse_qsl
+
+from channels.base import BadHook
+from channels.types import Conversation, Media, StatusUpdate, Tap, Turn
+
+#: Fields a form may have: Twilio sends about thirty.
+MAX_FIELDS = 500
+
+_CARDS = ("text/vcard", "text/x-vcard")
+
+_Kind = Literal["text", "tap", "choice", "location", "contact", "sticker", "document", "file", "reaction", "other"]
+
+
+class Form:
+    """A decoded form that keeps repeated and empty fields, as the signature needs them. Raises ValueError."""
+
+    def __init__(self, body: bytes) -> None:
+        self.values: dict[str, list[str]] = {}
+        for key, value in parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=MAX_FIELDS):
+            self.values.setdefault(key, []).append(value)
+
+    def get(self, name: str) -> str:
+        """The first value of a field, "" where it is missing."""
+        return self.values.get(name, [""])[0]
+
+
+def turn_of(channel: str, form: Form) -> Turn | None:
+    """What the person did; None for what holds neither words nor anything else. Raises BadHook."""
+    sid, sender = form.get("MessageSid"), form.get("From")
+    if not sid or not sender:
+        raise BadHook("the form has no MessageSid or no From")
+    kind = _kind(form)
+    payload = _payload(form)
+    user_id = form.get("ExternalUserId") or sender
+    turn = Turn(
+        event_id=sid,
+        conversation=Conversation(channel, sender),
+        user_id=user_id,
+        user_name=form.get("ProfileName"),
+        text=form.get("Body") if kind in ("text", "file", "location", "other") else "",
+        tap=Tap(payload) if payload else None,
+        media=_media(form, kind),
+        notes=_notes(form, kind),
+        message_id=sid,
+        aliases=tuple(name for name in dict.fromkeys((sender, form.get("WaId"))) if name not in ("", user_id)),
+    )
+    return turn if turn.text or turn.tap or turn.media or turn.notes else None
+
+
+def status_of(form: Form, delivery: str) -> StatusUpdate:
+    """What became of a message. Raises BadHook."""
+    update = StatusUpdate(
+        message_id=form.get("MessageSid") or form.get("SmsSid"),
+        status=form.get("MessageStatus") or form.get("SmsStatus"),
+        error_code=form.get("ErrorCode"),
+        delivery=delivery,
+    )
+    if not update.message_id or not update.status:
+        raise BadHook("the status callback names no message or no status")
+    return update
+
+
+def _kind(form: Form) -> _Kind:
+    hint = form.get("MessageType")
+    if _payload(form):
+        return "tap"
+    if form.get("MediaUrl0"):
+        return _kind_of_file(form, hint)
+    if form.get("Latitude") and form.get("Longitude"):
+        return "location"
+    if hint in ("interactive", "button") or form.get("ListTitle") or form.get("ButtonText"):
+        return "choice"
+    if hint == "reaction":
+        return "reaction"
+    return "text" if hint in ("", "text") else "other"
+
+
+def _kind_of_file(form: Form, hint: str) -> _Kind:
+    mime_type = form.get("MediaContentType0").partition(";")[0]
+    if hint == "contacts" or mime_type in _CARDS:
+        return "contact"
+    if hint == "document" or mime_type.partition("/")[0] in ("application", "text"):
+        return "document"
+    if hint == "sticker" or (mime_type == "image/webp" and not form.get("Body")):
+        return "sticker"
+    return "file"
+
+
+def _payload(form: Form) -> str:
+    return form.get("ListId") or form.get("ButtonPayload")
+
+
+def _media(form: Form, kind: _Kind) -> tuple[Media, ...]:
+    """WhatsApp sends one file per message, by Twilio's URL. A document's name is in the body."""
+    url, mime_type = form.get("MediaUrl0"), form.get("MediaContentType0") or "application/octet-stream"
+    if not url or kind == "tap":
+        return ()
+    return (Media(url, mime_type, filename=form.get("Body") if kind in ("document", "contact") else ""),)
+
+
+def _notes(form: Form, kind: _Kind) -> tuple[str, ...]:
+    """What the message is besides words and files. Whatever has a note decides nothing."""
+    if kind in ("tap", "reaction"):
+        return ()
+    found = _note(form, kind)
+    around = (_forwarded(form), _advertisement(form)) if found or form.get("Body") or form.get("MediaUrl0") else ()
+    return tuple(_line(note) for note in (found, *around) if note)
+
+
+def _note(form: Form, kind: _Kind) -> str:
+    """What the kind of the message says by itself."""
+    if kind == "location":
+        place = ", ".join(part for part in (form.get("Label"), form.get("Address")) if part)
+        return f"location {form.get('Latitude')},{form.get('Longitude')}" + (f" ({place})" if place else "")
+    if kind == "choice":
+        # Nobody typed the title, and it is no proof of what it stood for.
+        title = form.get("ListTitle") or form.get("ButtonText") or form.get("Body")
+        return f"chose {title!r}" if title else ""
+    if kind == "contact":
+        return f"contact {form.get('Body')}"
+    if kind == "other":
+        return f"sent as {form.get('MessageType')}" if form.get("Body") else ""
+    return "sticker" if kind == "sticker" else ""
+
+
+def _forwarded(form: Form) -> str:
+    if form.get("FrequentlyForwarded") == "true":
+        return "forwarded many times"
+    return "forwarded" if form.get("Forwarded") == "true" else ""
+
+
+def _advertisement(form: Form) -> str:
+    words = ": ".join(part for part in (form.get("ReferralHeadline"), form.get("ReferralBody")) if part)
+    url = form.get("ReferralSourceUrl")
+    told = f"{words} ({url})" if words and url else words or url
+    return f"came from an advertisement: {told}" if told else ""
+
+
+def _line(text: str) -> str:
+    return " ".join(text.split())

@@ -1,0 +1,135 @@
+"""FakeTwilio refuses what Twilio refuses: a test that passes against it is worth something."""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import Any
+from urllib.parse import urlencode
+
+import pytest
+
+from channels.fakes.base import Call, Ledger
+from channels.fakes.twilio_api import CONFIRM_TEMPLATE, TEMPLATE, FakeTwilio, RefusedError, _checked
+
+CHAT = "whatsapp:+4915100000042"
+QUICK = {"body": "{{1}}", "actions": [{"title": "Yes", "id": "{{2}}"}]}
+LIST = {"body": "{{1}}", "button": "☰", "items": [{"item": "{{2}}", "id": "{{3}}"}, {"item": "{{4}}", "id": "{{5}}"}]}
+
+
+@pytest.fixture
+def twilio() -> FakeTwilio:
+    """One account."""
+    return FakeTwilio(Ledger(), "AC", "token", "http://127.0.0.1:9")
+
+
+def post(twilio: FakeTwilio, path: str, fields: Any, kind: str = "application/x-www-form-urlencoded") -> Any:
+    """A call that is signed in; the code of its error, or what it answered."""
+    body = json.dumps(fields) if "json" in kind else urlencode(fields, doseq=True)
+    basic = "Basic " + base64.b64encode(b"AC:token").decode()
+    answer = twilio.answer(Call("POST", path, {"authorization": basic, "content-type": kind}, body.encode()))
+    data = json.loads(answer.body)
+    return data["code"] if answer.status >= 400 else data
+
+
+def message(twilio: FakeTwilio, **fields: str) -> Any:
+    """Send a message."""
+    return post(twilio, "/2010-04-01/Accounts/AC/Messages.json", {"To": CHAT, "From": "whatsapp:+1415523", **fields})
+
+
+def content(twilio: FakeTwilio, kind: str, shape: dict[str, Any], samples: int = 5) -> Any:
+    """Create a Content."""
+    numbers = {str(number): "x" for number in range(1, samples + 1)}
+    resource = {"friendly_name": "n", "language": "en", "variables": numbers, "types": {kind: shape}}
+    return post(twilio, "/v1/Content", resource, "application/json")
+
+
+@pytest.mark.parametrize(
+    ("kind", "shape", "samples"),
+    [
+        ("twilio/quick-reply", {**QUICK, "actions": []}, 5),
+        ("twilio/quick-reply", {**QUICK, "actions": QUICK["actions"] * 4}, 5),
+        ("twilio/quick-reply", {**QUICK, "actions": [{"title": "x" * 21, "id": "1"}]}, 5),
+        ("twilio/quick-reply", {**QUICK, "actions": [{"title": "x"}]}, 5),
+        ("twilio/quick-reply", QUICK, 1),
+        ("twilio/list-picker", {**LIST, "items": []}, 5),
+        ("twilio/list-picker", {**LIST, "items": LIST["items"] * 6}, 5),
+        ("twilio/list-picker", {**LIST, "button": ""}, 5),
+        ("twilio/list-picker", {**LIST, "items": [{"title": "x", "id": "1"}]}, 5),
+        ("twilio/card", {"body": "{{1}}"}, 5),
+    ],
+)
+def test_bad_contents(twilio: FakeTwilio, kind: str, shape: dict[str, Any], samples: int):
+    """platforms.md 1.3: what may be sent without approval, and how it is spelt."""
+    assert content(twilio, kind, shape, samples) == 60200
+
+
+@pytest.mark.parametrize(
+    ("values", "code"),
+    [
+        ({"1": "q", "2": "a", "3": "1", "4": "b"}, 63028),
+        ({"1": "q", "2": "x" * 25, "3": "1", "4": "b", "5": "2"}, 63013),
+        ({"1": "q", "2": "a", "3": "1" * 201, "4": "b", "5": "2"}, 63013),
+        ({"1": "q", "2": "a", "3": "1", "4": "a", "5": "2"}, 63013),
+        ({"1": "q", "2": "", "3": "1", "4": "a", "5": "2"}, 63013),
+        ({"1": "q" * 1025, "2": "a", "3": "1", "4": "b", "5": "2"}, 21617),
+        ({"1": 1}, 21656),
+    ],
+)
+def test_bad_variables(twilio: FakeTwilio, values: dict[str, Any], code: int):
+    """platforms.md 1.3: 24 characters of an item, 200 of its id, 1,024 of the body."""
+    sid = content(twilio, "twilio/list-picker", LIST)["sid"]
+    assert message(twilio, ContentSid=sid, ContentVariables=json.dumps(values)) == code
+
+
+def test_values_are_put_in_once(twilio: FakeTwilio):
+    """What looks like a variable in somebody's words is words."""
+    sid = content(twilio, "twilio/quick-reply", QUICK)["sid"]
+    message(twilio, ContentSid=sid, ContentVariables=json.dumps({"1": 'a "{{2}}"\n', "2": "d"}))
+    assert twilio._ledger.sent[0]["text"] == 'a "{{2}}"\n'
+
+
+def test_templates_take_one_line(twilio: FakeTwilio):
+    """WhatsApp refuses line ends, tabs, wide gaps and nothing at all in an approved template."""
+    for value in ("a\nb", "a\tb", "a     b", ""):
+        assert message(twilio, ContentSid=TEMPLATE, ContentVariables=json.dumps({"1": value})) == 21656
+    values = json.dumps({"1": "Sure?", "2": "y", "3": "n"})
+    assert message(twilio, ContentSid=CONFIRM_TEMPLATE, ContentVariables=values)["status"] == "queued"
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        {"channel": "WHATSAPP", "messageId": f"SM{1:032x}"},
+        {"channel": "whatsapp", "messageId": f"PM{1:032x}"},
+        {"channel": "whatsapp", "messageId": "SM1"},
+        {"channel": "whatsapp"},
+    ],
+)
+def test_bad_typing(twilio: FakeTwilio, params: dict[str, str]):
+    """platforms.md 1.3: channel=whatsapp and the id of an inbound message."""
+    assert post(twilio, "/v2/Indicators/Typing.json", params) == 20001
+
+
+@pytest.mark.parametrize(
+    ("mime", "size", "words", "code"),
+    [
+        ("image/gif", 1, "", 63005),
+        ("text/csv", 1, "", 63005),
+        ("image/png", 5 * 1024 * 1024 + 1, "", 63019),
+        ("video/mp4", 16 * 1024 * 1024 + 1, "", 63019),
+        ("application/pdf", 1, "See", 63030),
+    ],
+)
+def test_bad_files(mime: str, size: int, words: str, code: int):
+    """platforms.md 1.3: which files, how large, and words beside pictures only."""
+    with pytest.raises(RefusedError) as caught:
+        _checked({"mime": mime, "size": size}, words)
+    assert caught.value.code == code
+
+
+def test_busiest_second_is_counted(twilio: FakeTwilio):
+    """Whoever must keep a pace can be checked."""
+    for _ in range(3):
+        message(twilio, Body="x")
+    assert 1 <= twilio._ledger.busiest()["twilio"] <= 3

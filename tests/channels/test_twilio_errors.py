@@ -1,0 +1,90 @@
+"""platforms.md 1.4: the table of Twilio's errors, row by row."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from channels.base import (
+    AddressClosed,
+    Ambiguous,
+    ChannelDown,
+    RateLimited,
+    Refused,
+    SendError,
+    Unreachable,
+    WindowClosed,
+)
+from channels.fakes.platforms import FakePlatforms
+from channels.twilio_errors import REACTIONS, send_error
+from channels.types import Conversation, Delivery, Reply
+from tests.channels.harness import MemoryMedia, whatsapp
+
+CHAT = Conversation("wa", "whatsapp:+4915100000042")
+
+#: Code, what the first try raises, what the second does.
+ROWS = [
+    *[(code, RateLimited, RateLimited) for code in (20429, 63018, 63038)],
+    (63016, WindowClosed, WindowClosed),
+    *[(code, AddressClosed, AddressClosed) for code in (63003, 63024, 21211, 21614, 21610)],
+    *[(code, ChannelDown, ChannelDown) for code in (63007, 63008, 63001, 63020, 63051, 20003)],
+    *[(code, Refused, Refused) for code in (63005, 63013, 63021, 21617, 21620)],
+    *[(code, Unreachable, Refused) for code in (63019, 30008)],
+    *[(code, Refused, Refused) for code in (63030, 21654, 21655, 92005)],
+    *[(code, Refused, Refused) for code in (63049, 63032, 30007)],
+]
+
+
+def test_every_row_is_tested():
+    """A code that is added gets a row here."""
+    assert {code for code, _, _ in ROWS} == set(REACTIONS)
+
+
+@pytest.mark.parametrize(("code", "first", "second"), ROWS)
+def test_reaction(
+    media: MemoryMedia, platforms: FakePlatforms, code: int, first: type[SendError], second: type[SendError]
+):
+    """platforms.md 1.4: what each code comes to, the first time and the second."""
+    channel = whatsapp(media, platforms.twilio_url)
+    for attempt, kind in enumerate((first, second), 1):
+        platforms.script("twilio", str(code))
+        with pytest.raises(SendError) as caught:
+            asyncio.run(channel.send(Delivery("d", CHAT, Reply("x"), attempt)))
+        assert type(caught.value) is kind
+        assert "+49" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [
+        (429, RateLimited),
+        (401, ChannelDown),
+        (502, Unreachable),
+        (503, Unreachable),
+        (500, Ambiguous),
+        (504, Ambiguous),
+        (0, Ambiguous),
+        (400, Refused),
+        (404, Refused),
+    ],
+)
+def test_status_without_a_known_code(status: int, kind: type[SendError]):
+    """What has no row is judged by its HTTP status: whoever is not sure whether it arrived says so."""
+    for code in (0, 12345):
+        assert type(send_error(status, code)) is kind
+
+
+@pytest.mark.parametrize(("code", "seconds"), [(20429, 1), (63018, 5), (63038, 3600)])
+def test_rate_limits_say_how_long(code: int, seconds: float):
+    """platforms.md 1.4: 63018 is not tried hot, the limit of the day not before an hour."""
+    error = send_error(400, code)
+    assert isinstance(error, RateLimited)
+    assert error.retry_after == seconds
+
+
+def test_wrong_credentials_are_the_channels_fault(media: MemoryMedia, platforms: FakePlatforms):
+    """platforms.md 1.4: 20003 and 401 stop the channel; no reply is lost over them."""
+    channel = whatsapp(media, platforms.twilio_url, auth_token="another")
+    with pytest.raises(ChannelDown):
+        asyncio.run(channel.send(Delivery("d", CHAT, Reply("x"))))

@@ -1,0 +1,161 @@
+"""WhatsApp's 24 hours: behind them an approved template goes out, or nothing does and nothing is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from queue import Queue
+from threading import Thread
+from typing import Any
+
+import pytest
+
+from channels.base import AddressClosed, WindowClosed
+from channels.fakes.platforms import FakePlatforms
+from channels.fakes.twilio_api import CONFIRM_TEMPLATE, TEMPLATE
+from channels.types import Button, Conversation, Delivery, Hook, Reply
+from tests.channels.harness import IMAGE, PDF, MemoryMedia, whatsapp
+
+CHAT = Conversation("wa", "whatsapp:+4915100000042")
+DAY = 24 * 3600.0
+QUESTION = Reply(
+    "Delete *3 files*?\n\n- a\n- b\n\nReply yes or no.",
+    (Button("Yes", "a:1:yes", "primary"), Button("No", "a:1:no", "danger")),
+)
+BOTH = {"template": TEMPLATE, "confirm_template": CONFIRM_TEMPLATE}
+
+
+@pytest.fixture(autouse=True)
+def closed(platforms: FakePlatforms) -> Iterator[None]:
+    """A chat in which nobody wrote for a day."""
+    platforms.fakes["twilio"].closed.add(CHAT.chat)
+    yield
+    platforms.fakes["twilio"].closed.clear()
+
+
+def send(media: MemoryMedia, platforms: FakePlatforms, reply: Reply, silence: float = DAY, **settings: Any) -> None:
+    """Send one piece into the silence."""
+    channel = whatsapp(media, platforms.twilio_url, **settings)
+    asyncio.run(channel.send(Delivery("d", CHAT, reply, silence=silence)))
+
+
+@pytest.mark.parametrize("silence", [DAY, DAY - 30, DAY + 1, float("inf")])
+@pytest.mark.parametrize("reply", [Reply("x"), QUESTION, Reply(media=PDF), Reply("x", media=IMAGE)], ids=repr)
+def test_nothing_is_sent_behind_a_closed_window(
+    media: MemoryMedia, platforms: FakePlatforms, reply: Reply, silence: float
+):
+    """platforms.md 1.3, pains.md 5: Twilio would take it, and tell of 63016 once nobody looks."""
+    with pytest.raises(WindowClosed):
+        send(media, platforms, reply, silence)
+    assert platforms.sent == platforms.calls == []
+
+
+@pytest.mark.parametrize("silence", [-1.0, 0.0, DAY - 61])
+def test_open_window_and_unknown_silence_send_as_ever(media: MemoryMedia, platforms: FakePlatforms, silence: float):
+    """Templates cost money and say less: they are for when nothing else goes."""
+    platforms.fakes["twilio"].closed.clear()
+    send(media, platforms, QUESTION, silence, **BOTH)
+    assert platforms.sent[0]["raw"]["ContentSid"] not in (TEMPLATE, CONFIRM_TEMPLATE)
+
+
+def test_words_go_out_as_the_template(media: MemoryMedia, platforms: FakePlatforms):
+    """platforms.md 1.3: ContentSid and ContentVariables without Body; no line ends in a variable."""
+    send(media, platforms, Reply("**Done**\n\n- a\n- b\t c     d"), **BOTH)
+    raw = platforms.sent[0]["raw"]
+    assert (raw["ContentSid"], "Body" in raw) == (TEMPLATE, False)
+    assert json.loads(raw["ContentVariables"]) == {"1": "*Done* • a • b c d"}
+
+
+def test_question_goes_out_as_its_template(media: MemoryMedia, platforms: FakePlatforms):
+    """A confirm request reaches a closed window, and a tap sends back exactly what we minted."""
+    send(media, platforms, QUESTION, **BOTH)
+    assert platforms.sent[0]["raw"]["ContentSid"] == CONFIRM_TEMPLATE
+    assert [button["data"] for button in platforms.sent[0]["buttons"]] == ["a:1:yes", "a:1:no"]
+    assert "Delete _3 files_? • a • b Reply yes or no." in platforms.sent[0]["text"]
+
+
+@pytest.mark.parametrize(
+    "buttons",
+    [
+        (Button("No", "n", "danger"), Button("Yes", "y", "primary")),
+        (Button("Berlin", "1"), Button("Munich", "2")),
+        (Button("Cancel", "n", "danger"),),
+    ],
+)
+def test_other_buttons_are_never_called_confirm_and_cancel(
+    media: MemoryMedia, platforms: FakePlatforms, buttons: tuple[Button, ...]
+):
+    """The labels of a template are its own: whoever taps Confirm must have confirmed."""
+    send(media, platforms, Reply("Which? Berlin or Munich", buttons), **BOTH)
+    assert (platforms.sent[0]["raw"]["ContentSid"], platforms.sent[0]["buttons"]) == (TEMPLATE, [])
+
+
+def test_question_without_its_template_goes_out_in_words(media: MemoryMedia, platforms: FakePlatforms):
+    """It says what to type, and whoever types opens the window."""
+    send(media, platforms, QUESTION, template=TEMPLATE)
+    assert platforms.sent[0]["raw"]["ContentSid"] == TEMPLATE
+
+
+@pytest.mark.parametrize("reply", [Reply("x" * 1025), Reply("x" * 1025, QUESTION.buttons), Reply(media=IMAGE)])
+def test_what_no_template_takes_waits(media: MemoryMedia, platforms: FakePlatforms, reply: Reply):
+    """Nothing is cut: the whole arrives once the person writes."""
+    with pytest.raises(WindowClosed):
+        send(media, platforms, reply, **BOTH)
+    assert platforms.sent == []
+
+
+def test_as_much_as_a_template_takes_goes_out(media: MemoryMedia, platforms: FakePlatforms):
+    """1,024 characters, after lines are joined."""
+    send(media, platforms, Reply("x" * 1023 + "\n\n"), **BOTH)
+    assert len(platforms.sent) == 1
+
+
+def test_question_for_which_only_the_other_template_exists_waits(media: MemoryMedia, platforms: FakePlatforms):
+    """A template that asks says nothing but questions."""
+    with pytest.raises(WindowClosed):
+        send(media, platforms, Reply("x"), confirm_template=CONFIRM_TEMPLATE)
+    send(media, platforms, QUESTION, confirm_template=CONFIRM_TEMPLATE)
+    assert len(platforms.sent) == 1
+
+
+@pytest.mark.parametrize("code", ["63021", "21655", "63028", "92005", "21617", "63049"])
+def test_refused_template_keeps_the_reply(media: MemoryMedia, platforms: FakePlatforms, code: str):
+    """The words alone would be refused as well: they wait, and the reason names the error."""
+    platforms.script("twilio", code)
+    with pytest.raises(WindowClosed, match=code):
+        send(media, platforms, Reply("x"), **BOTH)
+
+
+def test_closed_address_is_closed_for_templates_too(media: MemoryMedia, platforms: FakePlatforms):
+    """platforms.md 1.4: whoever opted out gets no template either."""
+    platforms.script("twilio", "21610")
+    with pytest.raises(AddressClosed):
+        send(media, platforms, Reply("x"), **BOTH)
+
+
+def test_fake_takes_free_text_and_fails_later(media: MemoryMedia, platforms: FakePlatforms):
+    """platforms.md 1.3: 201 says nothing about the window; 63016 comes by status callback, and is a failed status."""
+    heard: Queue[tuple[dict[str, str], bytes]] = Queue()
+
+    class Web(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["content-length"]))
+            heard.put(({name.lower(): value for name, value in self.headers.items()}, body))
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, *args: object) -> None:
+            """Say nothing."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Web) as web:
+        Thread(target=web.serve_forever, args=(0.02,), daemon=True).start()
+        callback = f"http://127.0.0.1:{web.server_address[1]}/status"
+        send(media, platforms, Reply("x"), silence=-1.0, status_callback=callback)
+        headers, body = heard.get(timeout=30)
+        web.shutdown()
+    url = platforms.calls[0]["params"]["StatusCallback"]
+    received = whatsapp(media, None).receive(Hook(url, headers, body))
+    assert [(status.status, status.error_code) for status in received.statuses] == [("failed", "63016")]
+    assert (platforms.sent, received.addresses, received.alerts) == ([], (), ())
