@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import html
+import itertools
 import re
 import unicodedata
 from collections.abc import Callable, Iterator, Sequence
@@ -41,6 +42,14 @@ def plain(md: str) -> str:
     return _render(md, _PLAIN)
 
 
+def terminal_text(md: str, *, styled: bool = False) -> str:
+    """Markdown as words for a terminal, with its formatting as ANSI styles if `styled`.
+
+    Control characters, which could move the cursor or hide what was said, are shown as their pictures.
+    """
+    return _render(md, _ANSI if styled else _TERMINAL)
+
+
 def utf16_len(text: str) -> int:
     """Length as Telegram counts it: UTF-16 code units."""
     return len(text) + sum(char > "\uffff" for char in text)
@@ -59,7 +68,11 @@ Wrap = Callable[[str], str]
 
 @dataclass(frozen=True, slots=True)
 class _Dialect:
-    """How one platform writes each kind of formatting. `solid` markers do not work in the middle of a word."""
+    """How one platform writes each kind of formatting.
+
+    `solid` markers do not work in the middle of a word. A table of more than `columns` is not aligned: where lines wrap,
+    nobody could read it.
+    """
 
     escape: Wrap
     marks: dict[str, tuple[str, str]]
@@ -68,6 +81,7 @@ class _Dialect:
     link: Callable[[str, str], str]
     quote: Callable[[str, int], str]
     solid: bool = True
+    columns: int = 100
 
 
 #: Words that no Markdown and no platform reads as anything else: one line, no marks, no addresses.
@@ -222,7 +236,7 @@ class _Blocks:
 
     def _list_item_close(self, token: Token) -> None:
         number = self.numbers[-1]
-        marker = "• " if number is None else f"{number}. "
+        marker = f"{_bullet(self.numbers)} " if number is None else f"{number}. "
         if number is not None:
             self.numbers[-1] = number + 1
         self._add(_item(marker, self.frames.pop()))
@@ -238,9 +252,19 @@ class _Blocks:
             self.rows.append([])
 
     def _table_close(self, token: Token) -> None:
-        table = _aligned(self.rows or []) if not self.overfull else "\n".join(self.overfull)
-        self.rows = None
-        self._add(self.dialect.pre(table, ""), pre=True)
+        rows, self.rows = self.rows or [], None
+        columns = sum(_widths(rows)) + 3 * max(0, len(rows[0]) - 1) if rows else 0
+        if self.overfull:
+            self._add(self.dialect.pre("\n".join(self.overfull), ""), pre=True)
+        elif columns <= self.dialect.columns:
+            self._add(self.dialect.pre(_aligned(rows), ""), pre=True)
+        else:
+            self._add(_records(rows, self.dialect))
+
+
+def _bullet(numbers: Sequence[int | None]) -> str:
+    """Another one on each level: where an indent is two narrow spaces, it alone would tell too little."""
+    return "•◦▪"[(numbers.count(None) - 1) % 3]
 
 
 def _item(marker: str, blocks: Sequence[_Block]) -> str:
@@ -262,12 +286,35 @@ def _aligned(rows: Sequence[Sequence[str]]) -> str:
     """A table as columns of equal width, for a monospaced block."""
     if not rows:
         return ""
-    widths = [max(map(_width, column)) for column in zip(*rows, strict=True)]
+    widths = _widths(rows)
     lines = [
         " | ".join(cell + " " * (width - _width(cell)) for cell, width in zip(row, widths, strict=True)).rstrip()
         for row in rows
     ]
     return "\n".join([lines[0], "-+-".join("-" * width for width in widths), *lines[1:]])
+
+
+def _widths(rows: Sequence[Sequence[str]]) -> list[int]:
+    return [max(map(_width, column)) for column in zip(*rows, strict=True)]
+
+
+def _records(rows: Sequence[Sequence[str]], dialect: _Dialect) -> str:
+    """A table that is too wide to be one: a paragraph for each row, a line for each cell behind its column's name."""
+    names, *body = rows
+    size = sum(len(cell) for row in rows for cell in row)
+    if not body or len(body) * sum(map(len, names)) > 4 * size + 4000:  # names that long would drown what they name
+        return "\n".join(" | ".join(map(dialect.escape, row)) for row in rows)
+    return "\n\n".join(_record(names, row, dialect) for row in body)
+
+
+def _record(names: Sequence[str], cells: Sequence[str], dialect: _Dialect) -> str:
+    opening, closing = dialect.marks["strong"]
+    first, *others = (
+        (dialect.escape(name) + ": " if name else "", dialect.escape(cell))
+        for name, cell in zip(names, cells, strict=True)
+    )
+    title = f"{opening}{first[1]}{closing}" if first[1] else ""
+    return "\n".join([(first[0] + title).rstrip(), *((name + cell).rstrip() for name, cell in others)])
 
 
 def _width(text: str) -> int:
@@ -362,6 +409,18 @@ def _words(text: str) -> str:
     return text
 
 
+def _visible(text: str) -> str:
+    """The text with a picture for each control character: no words may move the cursor or change its colours."""
+    return _CONTROL.sub(lambda char: _picture(ord(char[0])), text)
+
+
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+def _picture(code: int) -> str:
+    return "\u2421" if code == 0x7F else chr(0x2400 + code) if code < 0x20 else "\ufffd"
+
+
 def _escape_html(text: str) -> str:
     return html.escape(text, quote=False)
 
@@ -438,6 +497,16 @@ def _pre_words(text: str, language: str) -> str:
     return text
 
 
+def _visible_pre(text: str, language: str) -> str:
+    return _visible(text)
+
+
+def _visible_link(label: str, href: str) -> str:
+    return _bare_link(label, _visible(href))
+
+
+#: How many columns a phone shows, and what stands beside a workspace's list of channels.
+_PHONE, _DESK = 36, 64
 _MARKERS = {"strong": ("*", "*"), "em": ("_", "_"), "s": ("~", "~")}
 
 _HTML = _Dialect(
@@ -448,6 +517,7 @@ _HTML = _Dialect(
     link=_html_link,
     quote=_html_quote,
     solid=False,
+    columns=_PHONE,
 )
 _MRKDWN = _Dialect(
     escape=_escape_slack,
@@ -456,6 +526,7 @@ _MRKDWN = _Dialect(
     pre=_slack_pre,
     link=_slack_link,
     quote=lambda text, depth: _prefix(text, "&gt; ") if depth > 1 else _prefix(text, "> "),
+    columns=_DESK,
 )
 _WHATSAPP = _Dialect(
     escape=_defuse,
@@ -464,6 +535,7 @@ _WHATSAPP = _Dialect(
     pre=_whatsapp_pre,
     link=_bare_link,
     quote=lambda text, depth: _prefix(text, "> "),
+    columns=_PHONE,
 )
 _PLAIN = _Dialect(
     escape=_words,
@@ -473,6 +545,11 @@ _PLAIN = _Dialect(
     link=_bare_link,
     quote=lambda text, depth: _prefix(text, "> "),
     solid=False,
+)
+_TERMINAL = replace(_PLAIN, escape=_visible, code=_visible, pre=_visible_pre, link=_visible_link)
+_ANSI = replace(
+    _TERMINAL,
+    marks={"strong": ("\x1b[1m", "\x1b[22m"), "em": ("\x1b[3m", "\x1b[23m"), "s": ("\x1b[9m", "\x1b[29m")},
 )
 
 
@@ -493,15 +570,17 @@ _BLOCK_START = re.compile(
         | `{3} | ~{3} | \[[^\]\n]*\]:)""",
     re.MULTILINE | re.VERBOSE,
 )
-_BOUNDARIES = (re.compile(r"\n[ \t]*\n+"), re.compile(r"\n"), re.compile(r"\s+"))
+_BOUNDARIES = (re.compile(r"\n[ \t]*\n+"), re.compile(r"\n(?=\S)"), re.compile(r"\n"), re.compile(r"\s+"))
+_TABLE_RULE = re.compile(r" {0,3}\|?[ \t]*:?-+:?[ \t]*(?:\|[ \t]*:?-+:?[ \t]*)*\|?[ \t]*")
 
 
 def split(md: str, limit: int, measure: Measure = len) -> list[str]:
     """Cut Markdown into pieces whose `measure` is at most `limit`.
 
     Cuts fall between paragraphs, else lines, else words, else characters. A fenced code block that must be cut is
-    closed and opened again, and the rest of a cut line that would begin a heading, list or the like is escaped; nothing
-    else is added and nothing is dropped. Raises ValueError on a limit below 1.
+    closed and opened again, a table that is cut between two rows begins with its head again, and the rest of a cut line
+    that would begin a heading, list or the like is escaped; nothing else is added and nothing is dropped. Raises
+    ValueError on a limit below 1.
     """
     if limit < 1:
         raise ValueError(f"limit {limit!r} is too small: use at least 1")
@@ -515,7 +594,7 @@ def split(md: str, limit: int, measure: Measure = len) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class _Cut:
-    """One cut: `start` is where the piece begins, `opening` the fence line it must repeat."""
+    """One cut: `start` is where the piece begins, `opening` the fence line or the table's head it must repeat."""
 
     md: str
     start: int
@@ -532,9 +611,9 @@ class _Cut:
         end = self._guess() or self._furthest()
         end = next((cut for cut in self._boundaries(end) if self._fits(cut)), None) or self._character(end)
         if self.opening and not self._fits(end):
-            # Not even one character fits beside the fence lines: give up the fence, never the text or the limit.
+            # Not even one character fits beside the repeated lines: give those up, never the text or the limit.
             return replace(self, opening="").best()
-        return self._piece(end), end, self._open_fence(end)
+        return self._piece(end), end, self._open_fence(end) or self._table_head(end)
 
     def _guess(self) -> int:
         """An end that nearly fills the limit, by rule of three: one or two measurements instead of a dozen."""
@@ -603,6 +682,21 @@ class _Cut:
                 opened = ""
         # A fence line too long to repeat in every piece is not worth keeping.
         return opened if len(opened) + len(_marker(opened)) < self.limit // 2 else ""
+
+    def _table_head(self, end: int) -> str:
+        """The head of a table that a cut at `end` falls into, between two of its rows, or ""."""
+        below = self.md[end:].partition("\n")[0]
+        if "|" not in below or self.md[end - 1] != "\n" or self._open_fence(end):
+            return ""
+        lines = (self.opening + self._text(end)).split("\n")[:-1]
+        head = ""
+        for name, rule in itertools.pairwise(lines):
+            if "|" not in rule:
+                head = ""
+            elif not head and "|" in name and _TABLE_RULE.fullmatch(rule) and _cells(name) == _cells(rule):
+                head = f"{name}\n{rule}\n"
+        # As with fences: one too long to repeat is not worth keeping.
+        return head if len(head) < self.limit // 2 else ""
 
 
 def _marker(fence: str) -> str:
