@@ -156,7 +156,7 @@ class ChannelAgent:
         return replace(answer.result, content=content) if answer.result else _ack(content)
 
     async def take(self, turn: Turn) -> tuple[Reply, ...]:
-        """Handle one turn, words or a tap, without mailbox or outbox: what is to be said, with its buttons and files."""
+        """Handle one turn, words or a tap, without mailbox or outbox: what is to be said, with buttons and files."""
         answer = await self._answered(await self._alone(turn))
         return tuple(reply for reply, _ in answer.change.replies)
 

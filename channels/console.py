@@ -19,7 +19,7 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
 from channels.base import BadHook, FetchError, Forbidden, MediaSource, Pace, Unreachable
-from channels.feed import Entry, Feed, FeedError
+from channels.feed import MESSAGE_ID, Entry, Feed, FeedError
 from channels.markup import split
 from channels.types import (
     Conversation,
@@ -43,6 +43,8 @@ MAX_PIECE_CHARS = 16_000
 MAX_BODY_BYTES = 64 * 1024
 #: The longest button data, in bytes (as in `channels.types.Button`).
 MAX_TAP_BYTES = 64
+#: Seconds between two drafts of one answer.
+DRAFT_GAP = 0.25
 #: The header that only our page's script can set: another site's form cannot.
 PAGE_HEADER = "x-sayso-console"
 
@@ -96,16 +98,17 @@ class ConsoleChannel:
         return Received(turns=(turn,), answer=HookAnswer(200, '{"ok":true}', "application/json"))
 
     def pace(self, conversation: Conversation) -> Pace:
-        """As fast as it goes: the feed is ours."""
-        return Pace()
+        """As fast as it goes: the feed is ours. Drafts come four times a second: nobody reads faster."""
+        return Pace(draft_gap=DRAFT_GAP)
 
     def pieces(self, reply: Reply) -> Sequence[Reply]:
         """One bubble, or several when the text is too long for one: the file on the first, buttons on the last."""
-        texts = split(reply.text, MAX_PIECE_CHARS) or [""]
-        bubbles = [Reply(text=text) for text in texts]
-        bubbles[0] = replace(bubbles[0], media=reply.media)
-        bubbles[-1] = replace(bubbles[-1], buttons=reply.buttons)
-        return bubbles
+        texts = split(reply.text, MAX_PIECE_CHARS) or [""][: bool(reply.buttons or reply.media)]
+        bubbles = [Reply(text, language=reply.language, optional=reply.optional) for text in texts]
+        if bubbles:
+            bubbles[0] = replace(bubbles[0], media=reply.media, edits=reply.edits)
+            bubbles[-1] = replace(bubbles[-1], buttons=reply.buttons)
+        return tuple(bubbles)
 
     async def attend(self, turn: Turn) -> float:
         """Show what the user did, for other tabs and for a reload, and that work on it has begun. Never raises."""
@@ -118,20 +121,43 @@ class ConsoleChannel:
         return 0.0  # the page shows it until the next bubble
 
     async def draft(self, turn: Turn, text: str, shown: str = "") -> str:
-        """Nothing yet."""
-        return ""
+        """Show the answer as it grows, in place of its last draft: the feed keeps one draft, however many there were.
+
+        Raises Unreachable.
+        """
+        entry = {"type": "draft", "html": to_html(text[:MAX_PIECE_CHARS])}
+        return await self._append(turn.conversation.id, entry, shown)
 
     async def fetch(self, media: Media) -> bytes:
         """Always raises FetchError: the page sends words and taps only."""
         raise FetchError("the console has no inbound files")
 
     async def send(self, delivery: Delivery) -> Receipt:
-        """Append one bubble. The page shows a delivery id once, so trying again is always safe."""
+        """Append one bubble, or what becomes of an earlier one. The page shows a delivery id once, so trying again is
+        always safe. Raises Unreachable.
+        """
+        here, reply = delivery.conversation.id, delivery.reply
+        edited = await self._kind(here, reply.edits) if reply.edits else ""
+        if edited == "bubble":
+            await self._append(here, {**_bubble(delivery), "type": "edit", "of": reply.edits})
+            return Receipt(reply.edits)
+        if reply.edits and reply.optional and edited != "draft":
+            return Receipt("")
+        return Receipt(await self._append(here, _bubble(delivery), reply.edits if edited == "draft" else ""))
+
+    async def _append(self, conversation_id: str, entry: Entry, instead: str = "") -> str:
         try:
-            entry_id = await asyncio.to_thread(self.feed.append, delivery.conversation.id, _bubble(delivery))
+            return await asyncio.to_thread(self.feed.append, conversation_id, entry, instead)
         except FeedError as exc:
             raise Unreachable(str(exc)) from exc
-        return Receipt(message_id=entry_id)
+
+    async def _kind(self, conversation_id: str, entry_id: str) -> str:
+        """What an entry is, "" when the feed does not hold it any more."""
+        try:
+            entries = await asyncio.to_thread(self.feed.read, conversation_id, "", 0)
+        except FeedError as exc:
+            raise Unreachable(str(exc)) from exc
+        return next((str(entry["type"]) for known, entry in entries if known == entry_id), "")
 
     @property
     def cookie(self) -> str:
@@ -181,7 +207,8 @@ class ConsoleChannel:
             case {"text": str(text), **rest} if "tap" not in rest:
                 return replace(turn, text=_checked_text(text))
             case {"tap": str(data), **rest} if "text" not in rest:
-                return replace(turn, tap=Tap(_checked_tap(data), callback_id=client_id))
+                message_id = _checked_message_id(body.get("message", ""))
+                return replace(turn, tap=Tap(_checked_tap(data), callback_id=client_id), message_id=message_id)
         raise BadHook(f"keys {sorted(body)!r}: send 'id' with either 'text' or 'tap', both strings")
 
     def _with_link(self, entry: Entry) -> Entry:
@@ -229,10 +256,17 @@ def _checked_tap(data: str) -> str:
     return clean
 
 
+def _checked_message_id(given: object) -> str:
+    """The message whose button was tapped, as the page knows it. Only this conversation's own can be meant."""
+    if not isinstance(given, str) or not (given == "" or MESSAGE_ID.fullmatch(given)):
+        raise BadHook("message is no id of a message: send the one that came with the button")
+    return given
+
+
 def _act(turn: Turn) -> Entry:
     """What the user did, as a feed entry. The page knows its own act by the event id."""
     if turn.tap:
-        return {"type": "tap", "event": turn.message_id, "data": turn.tap.data}
+        return {"type": "tap", "event": turn.tap.callback_id, "data": turn.tap.data}
     return {"type": "user", "event": turn.message_id, "text": turn.text}
 
 

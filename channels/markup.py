@@ -70,8 +70,8 @@ Wrap = Callable[[str], str]
 class _Dialect:
     """How one platform writes each kind of formatting.
 
-    `solid` markers do not work in the middle of a word. A table of more than `columns` is not aligned: where lines wrap,
-    nobody could read it.
+    `solid` markers do not work in the middle of a word. A table of more than `columns` is not aligned: where its lines
+    wrap, nobody could read it.
     """
 
     escape: Wrap
