@@ -85,13 +85,11 @@ class ConsoleChannel:
 
     def receive(self, hook: Hook) -> Received:
         """Verify what the page posted, then read it. Raises Forbidden or BadHook."""
-        from werkzeug.http import parse_cookie  # only the web hears hooks, and Flask has loaded it there
-
         if not hook.header(PAGE_HEADER):
             raise Forbidden(f"header {PAGE_HEADER!r} is missing: only the console page may post here")
         if not _same_origin(hook):
             raise Forbidden(f"origin {hook.header('origin')!r} is not this server: open the console page itself")
-        user_id = self.user_of(parse_cookie(hook.header("cookie")).get(self.cookie, ""))
+        user_id = self.user_of(_cookie(hook, self.cookie))
         if not user_id:
             raise Forbidden("no valid console session: reload the page")
         turn = replace(self._turn(user_id, _json_object(hook.body)), language=_language(hook))
@@ -218,6 +216,16 @@ class ConsoleChannel:
             return entry
         url = urlsplit(self._media.url(media["ref"], filename=media["filename"], mime_type=media["mime"]))
         return {**entry, "media": {"url": url.path, "mime": media["mime"], "filename": media["filename"]}}
+
+
+def _cookie(hook: Hook, name: str) -> str:
+    """One cookie's value, "" where there is none, or where the header is no text that a browser would send."""
+    from werkzeug.http import parse_cookie  # only the web hears hooks, and Flask has loaded it there
+
+    try:
+        return parse_cookie(hook.header("cookie")).get(name, "")
+    except UnicodeError:
+        return ""
 
 
 def _same_origin(hook: Hook) -> bool:
