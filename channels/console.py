@@ -15,12 +15,10 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from itsdangerous import BadData, URLSafeSerializer
-from markdown_it import MarkdownIt
-from markdown_it.token import Token
 
 from channels.base import BadHook, FetchError, Forbidden, MediaSource, Pace, Unreachable
 from channels.feed import MESSAGE_ID, Entry, Feed, FeedError
-from channels.markup import split
+from channels.markup import page_html, split
 from channels.types import (
     Conversation,
     Delivery,
@@ -52,7 +50,6 @@ PAGE_HEADER = "x-sayso-console"
 RESERVED_NAMES = frozenset({"events", "poll", "static"})
 
 _CLIENT_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
-_LINK_SCHEMES = frozenset({"http", "https", "mailto", "tel"})
 
 _log = logging.getLogger(__name__)
 
@@ -123,7 +120,7 @@ class ConsoleChannel:
 
         Raises Unreachable.
         """
-        entry = {"type": "draft", "html": to_html(text[:MAX_PIECE_CHARS])}
+        entry = {"type": "draft", "html": page_html(text[:MAX_PIECE_CHARS])}
         return await self._append(turn.conversation.id, entry, shown)
 
     async def fetch(self, media: Media) -> bytes:
@@ -284,35 +281,8 @@ def _bubble(delivery: Delivery) -> Entry:
     return {
         "type": "bubble",
         "delivery": delivery.id,
-        "html": to_html(reply.text),
+        "html": page_html(reply.text),
         "text": reply.text,
         "buttons": [asdict(button) for button in reply.buttons],
         "media": media and {"ref": media.ref, "mime": media.mime_type, "filename": media.filename},
     }
-
-
-def to_html(markdown: str) -> str:
-    """Markdown as HTML that cannot run anything: no raw HTML, no images, links to the web, mail and phones only."""
-    parser = MarkdownIt("commonmark", {"html": False, "breaks": True}).enable(["table", "strikethrough"])
-    tokens = parser.disable("image").parse(markdown)
-    for token in tokens:
-        _align_by_class(token)
-        for inline in token.children or ():
-            _guard_link(inline)
-    return str(parser.renderer.render(tokens, parser.options, {}))
-
-
-def _guard_link(token: Token) -> None:
-    if token.type != "link_open":
-        return
-    if str(token.attrs.get("href", "")).partition(":")[0].lower() in _LINK_SCHEMES:
-        token.attrs |= {"rel": "noopener", "target": "_blank"}
-    else:
-        token.attrs = {}
-
-
-def _align_by_class(token: Token) -> None:
-    """Table cells come with a style attribute, which our Content-Security-Policy forbids."""
-    style = token.attrs.pop("style", "")
-    if style:
-        token.attrs["class"] = str(style).rpartition(":")[2]

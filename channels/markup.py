@@ -50,6 +50,16 @@ def terminal_text(md: str, *, styled: bool = False) -> str:
     return _render(md, _ANSI if styled else _TERMINAL)
 
 
+def page_html(md: str) -> str:
+    """Markdown as HTML for a page of ours, which cannot run anything and hides nothing.
+
+    No raw HTML, no images, links to the web, mail and phones only.
+    """
+    tokens = [_for_page(token) for token in _without_overfull(_parser(images=False).parse(md), md.split("\n"))]
+    made = _parser(images=False).renderer.render(tokens, {**_parser().options, "breaks": True}, {})
+    return str(made) if re.sub(r"<[^>]*>|\s", "", made) else f"<p>{_escape_html(md)}</p>\n"
+
+
 def utf16_len(text: str) -> int:
     """Length as Telegram counts it: UTF-16 code units."""
     return len(text) + sum(char > "\uffff" for char in text)
@@ -103,15 +113,15 @@ def _parsed(md: str, dialect: _Dialect) -> str:
     return text if text.strip() else dialect.escape(md)
 
 
-@functools.lru_cache(maxsize=1)
-def _parser() -> MarkdownIt:
+@functools.lru_cache(maxsize=2)
+def _parser(*, images: bool = True) -> MarkdownIt:
     """CommonMark with tables and strikethrough.
 
     Raw HTML stays text. Link references are off: a line like `[x]: y` would vanish from a preview.
     """
     parser = MarkdownIt("commonmark", {"html": False}).enable(["table", "strikethrough"]).disable("reference")
     parser.inline.ruler.before("backticks", "bare_url", _bare_url)
-    return parser
+    return parser if images else parser.disable("image")
 
 
 _URL = re.compile(r"://[^\s<>\"`|\\\[\]]+")
@@ -165,6 +175,7 @@ class _Blocks:
     quotes: int = 0
     heading: bool = False
     rows: list[list[str]] | None = None
+    rights: list[bool] = field(default_factory=list)
     overfull: Sequence[str] = ()
 
     def take(self, token: Token) -> None:
@@ -242,10 +253,13 @@ class _Blocks:
         self._add(_item(marker, self.frames.pop()))
 
     def _table_open(self, token: Token) -> None:
-        self.rows = []
+        self.rows, self.rights = [], []
         lines = self.source[slice(*token.map)] if token.map else []
         # The parser drops cells beyond the last column; such a table is shown as it was written.
-        self.overfull = lines if any(_cells(line) > _cells(lines[0]) for line in lines[2:]) else []
+        self.overfull = lines if _is_overfull(lines) else []
+
+    def _th_open(self, token: Token) -> None:
+        self.rights.append("right" in str(token.attrGet("style") or ""))
 
     def _tr_open(self, token: Token) -> None:
         if self.rows is not None:
@@ -257,7 +271,7 @@ class _Blocks:
         if self.overfull:
             self._add(self.dialect.pre("\n".join(self.overfull), ""), pre=True)
         elif columns <= self.dialect.columns:
-            self._add(self.dialect.pre(_aligned(rows), ""), pre=True)
+            self._add(self.dialect.pre(_aligned(rows, self.rights), ""), pre=True)
         else:
             self._add(_records(rows, self.dialect))
 
@@ -278,20 +292,26 @@ def _item(marker: str, blocks: Sequence[_Block]) -> str:
 _LANGUAGE = re.compile(r"\s*([\w+#.-]{1,20})(?=\s|$)", re.ASCII)
 
 
+def _is_overfull(lines: Sequence[str]) -> bool:
+    return any(_cells(line) > _cells(lines[0]) for line in lines[2:])
+
+
 def _cells(line: str) -> int:
     return len(re.findall(r"(?<!\\)\|", line.strip().strip("|")))
 
 
-def _aligned(rows: Sequence[Sequence[str]]) -> str:
+def _aligned(rows: Sequence[Sequence[str]], rights: Sequence[bool]) -> str:
     """A table as columns of equal width, for a monospaced block."""
     if not rows:
         return ""
     widths = _widths(rows)
-    lines = [
-        " | ".join(cell + " " * (width - _width(cell)) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in rows
-    ]
+    lines = [" | ".join(_padded(*cell) for cell in zip(row, widths, rights, strict=True)).rstrip() for row in rows]
     return "\n".join([lines[0], "-+-".join("-" * width for width in widths), *lines[1:]])
+
+
+def _padded(cell: str, width: int, right: bool) -> str:
+    gap = " " * (width - _width(cell))
+    return gap + cell if right else cell + gap
 
 
 def _widths(rows: Sequence[Sequence[str]]) -> list[int]:
@@ -551,6 +571,71 @@ _ANSI = replace(
     _TERMINAL,
     marks={"strong": ("\x1b[1m", "\x1b[22m"), "em": ("\x1b[3m", "\x1b[23m"), "s": ("\x1b[9m", "\x1b[29m")},
 )
+
+
+# A page of ours formats by itself: the tokens are changed where it would hide something, or link to anything.
+
+
+def _without_overfull(tokens: Sequence[Token], source: Sequence[str]) -> Iterator[Token]:
+    """The tokens; a table whose rows have cells beyond its last column, which would be dropped, as it was written."""
+    hidden = False
+    for token in tokens:
+        lines = source[slice(*token.map)] if token.type == "table_open" and token.map else []
+        if lines and _is_overfull(lines):
+            hidden = True
+            yield Token("code_block", "code", 0, content="\n".join(lines))
+        if not hidden:
+            yield token
+        hidden = hidden and token.type != "table_close"
+
+
+def _for_page(token: Token) -> Token:
+    # Table cells come with a style attribute, which our Content-Security-Policy forbids.
+    style = str(token.attrs.pop("style", ""))
+    if style:
+        token.attrs["class"] = style.rpartition(":")[2]
+    if token.type == "fence":
+        language = _LANGUAGE.match(token.info)
+        title = token.info[language.end() :].strip() if language else token.info.strip()
+        token.info, token.content = language[1] if language else "", f"{title}\n{token.content}".removeprefix("\n")
+    if token.children:
+        _keep_arithmetic(token.children)
+        token.children = list(_guarded(token.children))
+    return token
+
+
+def _keep_arithmetic(tokens: Sequence[Token]) -> None:
+    """2*3*4 is arithmetic, on a page too."""
+    opened: list[int] = []
+    for index, token in enumerate(tokens):
+        if token.type not in ("em_open", "strong_open", "s_open", "em_close", "strong_close", "s_close"):
+            continue
+        if token.nesting == 1:
+            opened.append(index)
+            continue
+        start = opened.pop()
+        before = tokens[start - 1].content[-1:] if start else ""
+        after = tokens[index + 1].content[:1] if index + 1 < len(tokens) else ""
+        if before.isalnum() and after.isalnum():
+            for mark in (tokens[start], token):
+                mark.type, mark.tag, mark.nesting, mark.content = "text", "", 0, mark.markup
+
+
+def _guarded(tokens: Sequence[Token]) -> Iterator[Token]:
+    """The tokens, with links that know nothing of our page; what is no link any more, and titles, as words."""
+    behind: list[str] = []
+    for token in tokens:
+        if token.type == "link_open":
+            href, title = str(token.attrGet("href") or ""), token.attrGet("title")
+            allowed = _ALLOWED.match(href)
+            token.attrs = {"href": href, "rel": "noopener", "target": "_blank"} if allowed else {}
+            address = "" if allowed or not href else f" ({href})"
+            behind.append((f' "{title}"' if title else "") + address)
+        if token.type == "link_close" and behind[-1]:
+            yield Token("text", "", 0, content=behind[-1])
+        if token.type == "link_close":
+            behind.pop()
+        yield token
 
 
 # Splitting works on the Markdown, and measures what a platform would count.
