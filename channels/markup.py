@@ -56,7 +56,7 @@ def page_html(md: str) -> str:
     No raw HTML, no images, links to the web, mail and phones only.
     """
     tokens = [_for_page(token) for token in _without_overfull(_parser(images=False).parse(md), md.split("\n"))]
-    made = _parser(images=False).renderer.render(tokens, {**_parser().options, "breaks": True}, {})
+    made = _parser(images=False).renderer.render(tokens, _parser(images=False).options, {})
     return str(made) if re.sub(r"<[^>]*>|\s", "", made) else f"<p>{_escape_html(md)}</p>\n"
 
 
@@ -119,7 +119,11 @@ def _parser(*, images: bool = True) -> MarkdownIt:
 
     Raw HTML stays text. Link references are off: a line like `[x]: y` would vanish from a preview.
     """
-    parser = MarkdownIt("commonmark", {"html": False}).enable(["table", "strikethrough"]).disable("reference")
+    parser = (
+        MarkdownIt("commonmark", {"html": False, "breaks": True})
+        .enable(["table", "strikethrough"])
+        .disable("reference")
+    )
     parser.inline.ruler.before("backticks", "bare_url", _bare_url)
     return parser if images else parser.disable("image")
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import html
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +17,10 @@ from channels.base import Channel
 from channels.fakes.platforms import FakePlatforms
 from channels.markup import page_html
 from channels.terminal import TerminalChannel
-from channels.types import Button, Delivery, Media, Reply
+from channels.types import Button, Delivery, Media, Receipt, Reply
 from tests.browser import screens
 from tests.browser.demo import FLAGS, chromium
-from tests.channels.harness import CONSOLE, EVERY, MemoryMedia, Platform
-from workers.offload import run_sync
+from tests.channels.harness import CONSOLE, EDITING, EVERY, MemoryMedia, Platform
 
 HERE = Path(__file__).parent
 IMAGES = HERE.parents[1] / "docs" / "img"
@@ -106,16 +108,21 @@ def _shown(platform: Platform, channel: Any, platforms: FakePlatforms, reply: Re
 def _sent(platform: Platform, channel: Any, platforms: FakePlatforms, reply: Reply) -> Sequence[Mapping[str, Any]]:
     """What arrived of a reply, as it was sent: with the platform's own markup."""
     before = len(platform.seen(channel, platforms))
+    if reply is SAMPLES["Decided"] and platform in EDITING:
+        question = _send(channel, platform, SAMPLES["Question"])
+        reply = replace(reply, edits=question.message_id)
     for piece in channel.pieces(reply):
-        run_sync(_send(channel, platform, piece))
+        _send(channel, platform, piece)
     if isinstance(channel, TerminalChannel):
         printed = [re.sub(r"saved \S*/", "saved .sayso/chat/", text.rstrip("\n")) for text in channel.printed[before:]]
         return [{"text": text, "buttons": [], "media": None} for text in printed]
     return [{**message, "text": _raw(platform, message)} for message in platform.seen(channel, platforms)[before:]]
 
 
-async def _send(channel: Channel, platform: Platform, piece: Reply) -> None:
-    await channel.send(Delivery("d", platform.conversation, piece))
+def _send(channel: Channel, platform: Platform, piece: Reply) -> Receipt:
+    """Send one piece. In a thread of its own: a browser that is open has taken this one's loop."""
+    with ThreadPoolExecutor(max_workers=1) as pool:
+        return pool.submit(asyncio.run, channel.send(Delivery("d", platform.conversation, piece))).result()
 
 
 def _raw(platform: Platform, message: Mapping[str, Any]) -> str:
