@@ -3,7 +3,7 @@ PYTHON ?= python3.11
 BIN := .venv/bin
 SOURCES := agent channels config examples pending workers tests benchmarks
 
-.PHONY: demo test check format bench model duel faults e2e kills failures mutants screenshot clean
+.PHONY: demo test check format bench model duel faults e2e kills failures mutants pictures screenshot clean
 
 demo: .venv/ready  ## the bot in your browser, with nothing else installed
 	$(BIN)/sayso up --config config/demo.yaml
@@ -65,6 +65,9 @@ mutants: .venv/ready-mutation  ## mutation testing of pending/, on a copy of the
 	rm -rf mutants
 	$(BIN)/mutmut run
 	$(BIN)/python -m tests.mutation.report
+
+pictures: .venv/ready-dev  ## docs/img/reply-styles-*.png: every reply style as each platform shows it, in a real browser
+	$(BIN)/python -m tests.browser.pictures
 
 screenshot: .venv/ready-dev  ## docs/img/console-*.png, from the running demo in a real browser
 	$(BIN)/python -m tests.browser.screenshot

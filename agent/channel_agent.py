@@ -32,6 +32,7 @@ from pending.parser import ConfirmParser
 from pending.plan import Effect, Proposal, propose, undo_of
 from pending.proposals import ChannelRun, channel_run
 from pending.records import CHANGED, OPEN_STATES, Claim, Decision, StoredAction
+from pending.seal import split_button
 from pending.store import BasePendingStore, InMemoryPendingStore, scope_of
 from pending.texts import Texts, brief, speak
 from workers.journals import Journals
@@ -146,22 +147,41 @@ class ChannelAgent:
         """
         scope = scope_of(user_id, channel_id, conversation_id)
         turn = Turn(f"ask-{token_urlsafe(8)}", scope.conversation, user_id, message)
-        live = await reach(self.store.records.look, scope.conversation.id, scope.id)
+        case = await self._alone(turn)
+        live = case.live
         if live and args_digest not in (None, live.action.args_digest) and self.parser.is_confirm(message):
             return _ack(await self._refuse_changed(scope.conversation.id, live))
-        memory = self._memory_of(f"{scope.conversation.id}:{scope.id}")
+        answer = await self._answered(case)
+        content = "\n\n".join(reply.text for reply, _ in answer.change.replies if reply.text)
+        return replace(answer.result, content=content) if answer.result else _ack(content)
+
+    async def take(self, turn: Turn) -> tuple[Reply, ...]:
+        """Handle one turn, words or a tap, without mailbox or outbox: what is to be said, with buttons and files."""
+        answer = await self._answered(await self._alone(turn))
+        return tuple(reply for reply, _ in answer.change.replies)
+
+    async def _alone(self, turn: Turn) -> _Case:
+        """A turn and all that is known about it in this process."""
+        scope, conversation = turn.scope, turn.conversation.id
+        live = await reach(self.store.records.look, conversation, scope.id)
+        parts = split_button(turn.tap.data) if turn.tap else None
+        (tapped,) = await reach(self.store.records.read, conversation, (parts[0],)) if parts else (None,)
+        memory = self._memory_of(f"{conversation}:{scope.id}")
         received_at = live.looked_at if live else time.time()
-        case = _Case(turn, live, None, memory, received_at, self._words(turn, memory))
+        return _Case(turn, live, tapped, memory, received_at, self._words(turn, memory))
+
+    async def _answered(self, case: _Case) -> _Answer:
+        """The answer to a turn without a lane, with all that it changes applied."""
+        conversation, live = case.turn.conversation.id, case.live
         try:
             answer = await self._answer(case)
         except BaseException:
             # Nothing destructive stays armed behind a message that could not be answered.
-            await self._applied(scope.conversation.id, Change(move=_dropped(live, turn) if live else None))
+            await self._applied(conversation, Change(move=_dropped(live, case.turn) if live else None))
             raise
-        if not await self._applied(scope.conversation.id, answer.change):
-            return _ack(case.words.overtaken())
-        content = "\n\n".join(reply.text for reply, _ in answer.change.replies if reply.text)
-        return replace(answer.result, content=content) if answer.result else _ack(content)
+        if not await self._applied(conversation, answer.change):
+            return _Answer(Change(replies=((Reply(case.words.overtaken()), ""),)))
+        return answer
 
     async def answer(self, queued: QueuedTurn, lease: Lease) -> Change:
         """All that a turn of a mailbox changes. Raises LaneLost, TurnOvertaken and JournalUnreadable."""

@@ -15,12 +15,10 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from itsdangerous import BadData, URLSafeSerializer
-from markdown_it import MarkdownIt
-from markdown_it.token import Token
 
 from channels.base import BadHook, FetchError, Forbidden, MediaSource, Pace, Unreachable
-from channels.feed import Entry, Feed, FeedError
-from channels.markup import split
+from channels.feed import MESSAGE_ID, Entry, Feed, FeedError
+from channels.markup import page_html, split
 from channels.types import (
     Conversation,
     Delivery,
@@ -43,6 +41,8 @@ MAX_PIECE_CHARS = 16_000
 MAX_BODY_BYTES = 64 * 1024
 #: The longest button data, in bytes (as in `channels.types.Button`).
 MAX_TAP_BYTES = 64
+#: Seconds between two drafts of one answer.
+DRAFT_GAP = 0.25
 #: The header that only our page's script can set: another site's form cannot.
 PAGE_HEADER = "x-sayso-console"
 
@@ -50,7 +50,6 @@ PAGE_HEADER = "x-sayso-console"
 RESERVED_NAMES = frozenset({"events", "poll", "static"})
 
 _CLIENT_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
-_LINK_SCHEMES = frozenset({"http", "https", "mailto", "tel"})
 
 _log = logging.getLogger(__name__)
 
@@ -83,29 +82,28 @@ class ConsoleChannel:
 
     def receive(self, hook: Hook) -> Received:
         """Verify what the page posted, then read it. Raises Forbidden or BadHook."""
-        from werkzeug.http import parse_cookie  # only the web hears hooks, and Flask has loaded it there
-
         if not hook.header(PAGE_HEADER):
             raise Forbidden(f"header {PAGE_HEADER!r} is missing: only the console page may post here")
         if not _same_origin(hook):
             raise Forbidden(f"origin {hook.header('origin')!r} is not this server: open the console page itself")
-        user_id = self.user_of(parse_cookie(hook.header("cookie")).get(self.cookie, ""))
+        user_id = self.user_of(_cookie(hook, self.cookie))
         if not user_id:
             raise Forbidden("no valid console session: reload the page")
         turn = replace(self._turn(user_id, _json_object(hook.body)), language=_language(hook))
         return Received(turns=(turn,), answer=HookAnswer(200, '{"ok":true}', "application/json"))
 
     def pace(self, conversation: Conversation) -> Pace:
-        """As fast as it goes: the feed is ours."""
-        return Pace()
+        """As fast as it goes: the feed is ours. Drafts come four times a second: nobody reads faster."""
+        return Pace(draft_gap=DRAFT_GAP)
 
     def pieces(self, reply: Reply) -> Sequence[Reply]:
         """One bubble, or several when the text is too long for one: the file on the first, buttons on the last."""
-        texts = split(reply.text, MAX_PIECE_CHARS) or [""]
-        bubbles = [Reply(text=text) for text in texts]
-        bubbles[0] = replace(bubbles[0], media=reply.media)
-        bubbles[-1] = replace(bubbles[-1], buttons=reply.buttons)
-        return bubbles
+        texts = split(reply.text, MAX_PIECE_CHARS) or [""][: bool(reply.buttons or reply.media)]
+        bubbles = [Reply(text, language=reply.language, optional=reply.optional) for text in texts]
+        if bubbles:
+            bubbles[0] = replace(bubbles[0], media=reply.media, edits=reply.edits)
+            bubbles[-1] = replace(bubbles[-1], buttons=reply.buttons)
+        return tuple(bubbles)
 
     async def attend(self, turn: Turn) -> float:
         """Show what the user did, for other tabs and for a reload, and that work on it has begun. Never raises."""
@@ -118,20 +116,43 @@ class ConsoleChannel:
         return 0.0  # the page shows it until the next bubble
 
     async def draft(self, turn: Turn, text: str, shown: str = "") -> str:
-        """Nothing yet."""
-        return ""
+        """Show the answer as it grows, in place of its last draft: the feed keeps one draft, however many there were.
+
+        Raises Unreachable.
+        """
+        entry = {"type": "draft", "html": page_html(text[:MAX_PIECE_CHARS])}
+        return await self._append(turn.conversation.id, entry, shown)
 
     async def fetch(self, media: Media) -> bytes:
         """Always raises FetchError: the page sends words and taps only."""
         raise FetchError("the console has no inbound files")
 
     async def send(self, delivery: Delivery) -> Receipt:
-        """Append one bubble. The page shows a delivery id once, so trying again is always safe."""
+        """Append one bubble, or what becomes of an earlier one. The page shows a delivery id once, so trying again is
+        always safe. Raises Unreachable.
+        """
+        here, reply = delivery.conversation.id, delivery.reply
+        edited = await self._kind(here, reply.edits) if reply.edits else ""
+        if edited == "bubble":
+            await self._append(here, {**_bubble(delivery), "type": "edit", "of": reply.edits})
+            return Receipt(reply.edits)
+        if reply.edits and reply.optional and edited != "draft":
+            return Receipt("")
+        return Receipt(await self._append(here, _bubble(delivery), reply.edits if edited == "draft" else ""))
+
+    async def _append(self, conversation_id: str, entry: Entry, instead: str = "") -> str:
         try:
-            entry_id = await asyncio.to_thread(self.feed.append, delivery.conversation.id, _bubble(delivery))
+            return await asyncio.to_thread(self.feed.append, conversation_id, entry, instead)
         except FeedError as exc:
             raise Unreachable(str(exc)) from exc
-        return Receipt(message_id=entry_id)
+
+    async def _kind(self, conversation_id: str, entry_id: str) -> str:
+        """What an entry is, "" when the feed does not hold it any more."""
+        try:
+            entries = await asyncio.to_thread(self.feed.read, conversation_id, "", 0)
+        except FeedError as exc:
+            raise Unreachable(str(exc)) from exc
+        return next((str(entry["type"]) for known, entry in entries if known == entry_id), "")
 
     @property
     def cookie(self) -> str:
@@ -181,7 +202,8 @@ class ConsoleChannel:
             case {"text": str(text), **rest} if "tap" not in rest:
                 return replace(turn, text=_checked_text(text))
             case {"tap": str(data), **rest} if "text" not in rest:
-                return replace(turn, tap=Tap(_checked_tap(data), callback_id=client_id))
+                message_id = _checked_message_id(body.get("message", ""))
+                return replace(turn, tap=Tap(_checked_tap(data), callback_id=client_id), message_id=message_id)
         raise BadHook(f"keys {sorted(body)!r}: send 'id' with either 'text' or 'tap', both strings")
 
     def _with_link(self, entry: Entry) -> Entry:
@@ -191,6 +213,16 @@ class ConsoleChannel:
             return entry
         url = urlsplit(self._media.url(media["ref"], filename=media["filename"], mime_type=media["mime"]))
         return {**entry, "media": {"url": url.path, "mime": media["mime"], "filename": media["filename"]}}
+
+
+def _cookie(hook: Hook, name: str) -> str:
+    """One cookie's value, "" where there is none, or where the header is no text that a browser would send."""
+    from werkzeug.http import parse_cookie  # only the web hears hooks, and Flask has loaded it there
+
+    try:
+        return parse_cookie(hook.header("cookie")).get(name, "")
+    except UnicodeError:
+        return ""
 
 
 def _same_origin(hook: Hook) -> bool:
@@ -229,10 +261,17 @@ def _checked_tap(data: str) -> str:
     return clean
 
 
+def _checked_message_id(given: object) -> str:
+    """The message whose button was tapped, as the page knows it. Only this conversation's own can be meant."""
+    if not isinstance(given, str) or not (given == "" or MESSAGE_ID.fullmatch(given)):
+        raise BadHook("message is no id of a message: send the one that came with the button")
+    return given
+
+
 def _act(turn: Turn) -> Entry:
     """What the user did, as a feed entry. The page knows its own act by the event id."""
     if turn.tap:
-        return {"type": "tap", "event": turn.message_id, "data": turn.tap.data}
+        return {"type": "tap", "event": turn.tap.callback_id, "data": turn.tap.data}
     return {"type": "user", "event": turn.message_id, "text": turn.text}
 
 
@@ -242,35 +281,8 @@ def _bubble(delivery: Delivery) -> Entry:
     return {
         "type": "bubble",
         "delivery": delivery.id,
-        "html": to_html(reply.text),
+        "html": page_html(reply.text),
         "text": reply.text,
         "buttons": [asdict(button) for button in reply.buttons],
         "media": media and {"ref": media.ref, "mime": media.mime_type, "filename": media.filename},
     }
-
-
-def to_html(markdown: str) -> str:
-    """Markdown as HTML that cannot run anything: no raw HTML, no images, links to the web, mail and phones only."""
-    parser = MarkdownIt("commonmark", {"html": False, "breaks": True}).enable(["table", "strikethrough"])
-    tokens = parser.disable("image").parse(markdown)
-    for token in tokens:
-        _align_by_class(token)
-        for inline in token.children or ():
-            _guard_link(inline)
-    return str(parser.renderer.render(tokens, parser.options, {}))
-
-
-def _guard_link(token: Token) -> None:
-    if token.type != "link_open":
-        return
-    if str(token.attrs.get("href", "")).partition(":")[0].lower() in _LINK_SCHEMES:
-        token.attrs |= {"rel": "noopener", "target": "_blank"}
-    else:
-        token.attrs = {}
-
-
-def _align_by_class(token: Token) -> None:
-    """Table cells come with a style attribute, which our Content-Security-Policy forbids."""
-    style = token.attrs.pop("style", "")
-    if style:
-        token.attrs["class"] = str(style).rpartition(":")[2]

@@ -19,7 +19,8 @@ KEPT_SECONDS = 7 * 24 * 3600
 #: The longest one Redis read may block, in milliseconds: well under redis-py's socket timeout of 5 s.
 MAX_BLOCK_MS = 2000
 
-_ID = re.compile(r"[0-9]{1,18}-[0-9]{1,18}")
+#: What an id looks like. Browsers send some back.
+MESSAGE_ID = re.compile(r"[0-9]{1,18}-[0-9]{1,18}")
 
 Entry = dict[str, Any]
 
@@ -31,8 +32,8 @@ class FeedError(Exception):
 class Feed(Protocol):
     """Entries per conversation. Ids are `<unix ms>-<n>` and only grow."""
 
-    def append(self, conversation_id: str, entry: Entry) -> str:
-        """Add an entry; its id. Raises FeedError."""
+    def append(self, conversation_id: str, entry: Entry, instead: str = "") -> str:
+        """Add an entry, and forget the one of the id `instead`; its id. Raises FeedError."""
 
     def read(self, conversation_id: str, after: str, block_ms: int) -> list[tuple[str, Entry]]:
         """The entries after an id ("" means all), waiting up to about `block_ms` for the first. Raises FeedError."""
@@ -45,11 +46,13 @@ class RedisFeed:
         self._client = client
         self._prefix = prefix
 
-    def append(self, conversation_id: str, entry: Entry) -> str:
-        """Add an entry; its id. Raises FeedError."""
+    def append(self, conversation_id: str, entry: Entry, instead: str = "") -> str:
+        """Add an entry, and forget the one of the id `instead`; its id. Raises FeedError."""
         key = self._key(conversation_id)
         pipe = self._client.pipeline(transaction=True)  # an entry never outlives its expiry
         pipe.xadd(key, {"entry": json.dumps(entry)}, maxlen=KEPT_ENTRIES, approximate=True)
+        if MESSAGE_ID.fullmatch(instead):
+            pipe.xdel(key, instead)
         pipe.expire(key, KEPT_SECONDS)
         try:
             return _text(pipe.execute()[0])
@@ -78,11 +81,13 @@ class MemoryFeed:
         self._last = (0, 0)
         self._changed = threading.Condition()
 
-    def append(self, conversation_id: str, entry: Entry) -> str:
-        """Add an entry; its id."""
+    def append(self, conversation_id: str, entry: Entry, instead: str = "") -> str:
+        """Add an entry, and forget the one of the id `instead`; its id."""
         with self._changed:
-            entry_id = self._next_id()
-            self._entries[conversation_id].append((entry_id, json.loads(json.dumps(entry))))
+            entry_id, entries = self._next_id(), self._entries[conversation_id]
+            for replaced in [kept for kept in entries if kept[0] == instead]:
+                entries.remove(replaced)
+            entries.append((entry_id, json.loads(json.dumps(entry))))
             self._changed.notify_all()
         return entry_id
 
@@ -106,7 +111,7 @@ class MemoryFeed:
 
 def _start(after: str) -> str:
     """The id to read from. What a browser sends may be anything; nonsense means from the beginning."""
-    return after if _ID.fullmatch(after) else "0-0"
+    return after if MESSAGE_ID.fullmatch(after) else "0-0"
 
 
 def _order(entry_id: str) -> tuple[int, int]:

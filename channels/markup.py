@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import html
+import itertools
 import re
 import unicodedata
 from collections.abc import Callable, Iterator, Sequence
@@ -41,6 +42,24 @@ def plain(md: str) -> str:
     return _render(md, _PLAIN)
 
 
+def terminal_text(md: str, *, styled: bool = False) -> str:
+    """Markdown as words for a terminal, with its formatting as ANSI styles if `styled`.
+
+    Control characters, which could move the cursor or hide what was said, are shown as their pictures.
+    """
+    return _render(md, _ANSI if styled else _TERMINAL)
+
+
+def page_html(md: str) -> str:
+    """Markdown as HTML for a page of ours, which cannot run anything and hides nothing.
+
+    No raw HTML, no images, links to the web, mail and phones only.
+    """
+    tokens = [_for_page(token) for token in _without_overfull(_parser(images=False).parse(md), md.split("\n"))]
+    made = _parser(images=False).renderer.render(tokens, _parser(images=False).options, {})
+    return str(made) if re.sub(r"<[^>]*>|\s", "", made) else f"<p>{_escape_html(md)}</p>\n"
+
+
 def utf16_len(text: str) -> int:
     """Length as Telegram counts it: UTF-16 code units."""
     return len(text) + sum(char > "\uffff" for char in text)
@@ -59,7 +78,11 @@ Wrap = Callable[[str], str]
 
 @dataclass(frozen=True, slots=True)
 class _Dialect:
-    """How one platform writes each kind of formatting. `solid` markers do not work in the middle of a word."""
+    """How one platform writes each kind of formatting.
+
+    `solid` markers do not work in the middle of a word. A table of more than `columns` is not aligned: where its lines
+    wrap, nobody could read it.
+    """
 
     escape: Wrap
     marks: dict[str, tuple[str, str]]
@@ -68,6 +91,7 @@ class _Dialect:
     link: Callable[[str, str], str]
     quote: Callable[[str, int], str]
     solid: bool = True
+    columns: int = 100
 
 
 #: Words that no Markdown and no platform reads as anything else: one line, no marks, no addresses.
@@ -89,15 +113,19 @@ def _parsed(md: str, dialect: _Dialect) -> str:
     return text if text.strip() else dialect.escape(md)
 
 
-@functools.lru_cache(maxsize=1)
-def _parser() -> MarkdownIt:
+@functools.lru_cache(maxsize=2)
+def _parser(*, images: bool = True) -> MarkdownIt:
     """CommonMark with tables and strikethrough.
 
     Raw HTML stays text. Link references are off: a line like `[x]: y` would vanish from a preview.
     """
-    parser = MarkdownIt("commonmark", {"html": False}).enable(["table", "strikethrough"]).disable("reference")
+    parser = (
+        MarkdownIt("commonmark", {"html": False, "breaks": True})
+        .enable(["table", "strikethrough"])
+        .disable("reference")
+    )
     parser.inline.ruler.before("backticks", "bare_url", _bare_url)
-    return parser
+    return parser if images else parser.disable("image")
 
 
 _URL = re.compile(r"://[^\s<>\"`|\\\[\]]+")
@@ -151,6 +179,7 @@ class _Blocks:
     quotes: int = 0
     heading: bool = False
     rows: list[list[str]] | None = None
+    rights: list[bool] = field(default_factory=list)
     overfull: Sequence[str] = ()
 
     def take(self, token: Token) -> None:
@@ -222,25 +251,38 @@ class _Blocks:
 
     def _list_item_close(self, token: Token) -> None:
         number = self.numbers[-1]
-        marker = "• " if number is None else f"{number}. "
+        marker = f"{_bullet(self.numbers)} " if number is None else f"{number}. "
         if number is not None:
             self.numbers[-1] = number + 1
         self._add(_item(marker, self.frames.pop()))
 
     def _table_open(self, token: Token) -> None:
-        self.rows = []
+        self.rows, self.rights = [], []
         lines = self.source[slice(*token.map)] if token.map else []
         # The parser drops cells beyond the last column; such a table is shown as it was written.
-        self.overfull = lines if any(_cells(line) > _cells(lines[0]) for line in lines[2:]) else []
+        self.overfull = lines if _is_overfull(lines) else []
+
+    def _th_open(self, token: Token) -> None:
+        self.rights.append("right" in str(token.attrGet("style") or ""))
 
     def _tr_open(self, token: Token) -> None:
         if self.rows is not None:
             self.rows.append([])
 
     def _table_close(self, token: Token) -> None:
-        table = _aligned(self.rows or []) if not self.overfull else "\n".join(self.overfull)
-        self.rows = None
-        self._add(self.dialect.pre(table, ""), pre=True)
+        rows, self.rows = self.rows or [], None
+        columns = sum(_widths(rows)) + 3 * max(0, len(rows[0]) - 1) if rows else 0
+        if self.overfull:
+            self._add(self.dialect.pre("\n".join(self.overfull), ""), pre=True)
+        elif columns <= self.dialect.columns:
+            self._add(self.dialect.pre(_aligned(rows, self.rights), ""), pre=True)
+        else:
+            self._add(_records(rows, self.dialect))
+
+
+def _bullet(numbers: Sequence[int | None]) -> str:
+    """Another one on each level: where an indent is two narrow spaces, it alone would tell too little."""
+    return "•◦▪"[(numbers.count(None) - 1) % 3]
 
 
 def _item(marker: str, blocks: Sequence[_Block]) -> str:
@@ -254,20 +296,49 @@ def _item(marker: str, blocks: Sequence[_Block]) -> str:
 _LANGUAGE = re.compile(r"\s*([\w+#.-]{1,20})(?=\s|$)", re.ASCII)
 
 
+def _is_overfull(lines: Sequence[str]) -> bool:
+    return any(_cells(line) > _cells(lines[0]) for line in lines[2:])
+
+
 def _cells(line: str) -> int:
     return len(re.findall(r"(?<!\\)\|", line.strip().strip("|")))
 
 
-def _aligned(rows: Sequence[Sequence[str]]) -> str:
+def _aligned(rows: Sequence[Sequence[str]], rights: Sequence[bool]) -> str:
     """A table as columns of equal width, for a monospaced block."""
     if not rows:
         return ""
-    widths = [max(map(_width, column)) for column in zip(*rows, strict=True)]
-    lines = [
-        " | ".join(cell + " " * (width - _width(cell)) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in rows
-    ]
+    widths = _widths(rows)
+    lines = [" | ".join(_padded(*cell) for cell in zip(row, widths, rights, strict=True)).rstrip() for row in rows]
     return "\n".join([lines[0], "-+-".join("-" * width for width in widths), *lines[1:]])
+
+
+def _padded(cell: str, width: int, right: bool) -> str:
+    gap = " " * (width - _width(cell))
+    return gap + cell if right else cell + gap
+
+
+def _widths(rows: Sequence[Sequence[str]]) -> list[int]:
+    return [max(map(_width, column)) for column in zip(*rows, strict=True)]
+
+
+def _records(rows: Sequence[Sequence[str]], dialect: _Dialect) -> str:
+    """A table that is too wide to be one: a paragraph for each row, a line for each cell behind its column's name."""
+    names, *body = rows
+    size = sum(len(cell) for row in rows for cell in row)
+    if not body or len(body) * sum(map(len, names)) > 4 * size + 4000:  # names that long would drown what they name
+        return "\n".join(" | ".join(map(dialect.escape, row)) for row in rows)
+    return "\n\n".join(_record(names, row, dialect) for row in body)
+
+
+def _record(names: Sequence[str], cells: Sequence[str], dialect: _Dialect) -> str:
+    opening, closing = dialect.marks["strong"]
+    first, *others = (
+        (dialect.escape(name) + ": " if name else "", dialect.escape(cell))
+        for name, cell in zip(names, cells, strict=True)
+    )
+    title = f"{opening}{first[1]}{closing}" if first[1] else ""
+    return "\n".join([(first[0] + title).rstrip(), *((name + cell).rstrip() for name, cell in others)])
 
 
 def _width(text: str) -> int:
@@ -362,6 +433,18 @@ def _words(text: str) -> str:
     return text
 
 
+def _visible(text: str) -> str:
+    """The text with a picture for each control character: no words may move the cursor or change its colours."""
+    return _CONTROL.sub(lambda char: _picture(ord(char[0])), text)
+
+
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+def _picture(code: int) -> str:
+    return "\u2421" if code == 0x7F else chr(0x2400 + code) if code < 0x20 else "\ufffd"
+
+
 def _escape_html(text: str) -> str:
     return html.escape(text, quote=False)
 
@@ -438,6 +521,16 @@ def _pre_words(text: str, language: str) -> str:
     return text
 
 
+def _visible_pre(text: str, language: str) -> str:
+    return _visible(text)
+
+
+def _visible_link(label: str, href: str) -> str:
+    return _bare_link(label, _visible(href))
+
+
+#: How many columns a phone shows, and what stands beside a workspace's list of channels.
+_PHONE, _DESK = 36, 64
 _MARKERS = {"strong": ("*", "*"), "em": ("_", "_"), "s": ("~", "~")}
 
 _HTML = _Dialect(
@@ -448,6 +541,7 @@ _HTML = _Dialect(
     link=_html_link,
     quote=_html_quote,
     solid=False,
+    columns=_PHONE,
 )
 _MRKDWN = _Dialect(
     escape=_escape_slack,
@@ -456,6 +550,7 @@ _MRKDWN = _Dialect(
     pre=_slack_pre,
     link=_slack_link,
     quote=lambda text, depth: _prefix(text, "&gt; ") if depth > 1 else _prefix(text, "> "),
+    columns=_DESK,
 )
 _WHATSAPP = _Dialect(
     escape=_defuse,
@@ -464,6 +559,7 @@ _WHATSAPP = _Dialect(
     pre=_whatsapp_pre,
     link=_bare_link,
     quote=lambda text, depth: _prefix(text, "> "),
+    columns=_PHONE,
 )
 _PLAIN = _Dialect(
     escape=_words,
@@ -474,6 +570,76 @@ _PLAIN = _Dialect(
     quote=lambda text, depth: _prefix(text, "> "),
     solid=False,
 )
+_TERMINAL = replace(_PLAIN, escape=_visible, code=_visible, pre=_visible_pre, link=_visible_link)
+_ANSI = replace(
+    _TERMINAL,
+    marks={"strong": ("\x1b[1m", "\x1b[22m"), "em": ("\x1b[3m", "\x1b[23m"), "s": ("\x1b[9m", "\x1b[29m")},
+)
+
+
+# A page of ours formats by itself: the tokens are changed where it would hide something, or link to anything.
+
+
+def _without_overfull(tokens: Sequence[Token], source: Sequence[str]) -> Iterator[Token]:
+    """The tokens; a table whose rows have cells beyond its last column, which would be dropped, as it was written."""
+    hidden = False
+    for token in tokens:
+        lines = source[slice(*token.map)] if token.type == "table_open" and token.map else []
+        if lines and _is_overfull(lines):
+            hidden = True
+            yield Token("code_block", "code", 0, content="\n".join(lines))
+        if not hidden:
+            yield token
+        hidden = hidden and token.type != "table_close"
+
+
+def _for_page(token: Token) -> Token:
+    # Table cells come with a style attribute, which our Content-Security-Policy forbids.
+    style = str(token.attrs.pop("style", ""))
+    if style:
+        token.attrs["class"] = style.rpartition(":")[2]
+    if token.type == "fence":
+        language = _LANGUAGE.match(token.info)
+        title = token.info[language.end() :].strip() if language else token.info.strip()
+        token.info, token.content = language[1] if language else "", f"{title}\n{token.content}".removeprefix("\n")
+    if token.children:
+        _keep_arithmetic(token.children)
+        token.children = list(_guarded(token.children))
+    return token
+
+
+def _keep_arithmetic(tokens: Sequence[Token]) -> None:
+    """2*3*4 is arithmetic, on a page too."""
+    opened: list[int] = []
+    for index, token in enumerate(tokens):
+        if token.type not in ("em_open", "strong_open", "s_open", "em_close", "strong_close", "s_close"):
+            continue
+        if token.nesting == 1:
+            opened.append(index)
+            continue
+        start = opened.pop()
+        before = tokens[start - 1].content[-1:] if start else ""
+        after = tokens[index + 1].content[:1] if index + 1 < len(tokens) else ""
+        if before.isalnum() and after.isalnum():
+            for mark in (tokens[start], token):
+                mark.type, mark.tag, mark.nesting, mark.content = "text", "", 0, mark.markup
+
+
+def _guarded(tokens: Sequence[Token]) -> Iterator[Token]:
+    """The tokens, with links that know nothing of our page; what is no link any more, and titles, as words."""
+    behind: list[str] = []
+    for token in tokens:
+        if token.type == "link_open":
+            href, title = str(token.attrGet("href") or ""), token.attrGet("title")
+            allowed = _ALLOWED.match(href)
+            token.attrs = {"href": href, "rel": "noopener", "target": "_blank"} if allowed else {}
+            address = "" if allowed or not href else f" ({href})"
+            behind.append((f' "{title}"' if title else "") + address)
+        if token.type == "link_close" and behind[-1]:
+            yield Token("text", "", 0, content=behind[-1])
+        if token.type == "link_close":
+            behind.pop()
+        yield token
 
 
 # Splitting works on the Markdown, and measures what a platform would count.
@@ -493,15 +659,17 @@ _BLOCK_START = re.compile(
         | `{3} | ~{3} | \[[^\]\n]*\]:)""",
     re.MULTILINE | re.VERBOSE,
 )
-_BOUNDARIES = (re.compile(r"\n[ \t]*\n+"), re.compile(r"\n"), re.compile(r"\s+"))
+_BOUNDARIES = (re.compile(r"\n[ \t]*\n+"), re.compile(r"\n(?=\S)"), re.compile(r"\n"), re.compile(r"\s+"))
+_TABLE_RULE = re.compile(r" {0,3}\|?[ \t]*:?-+:?[ \t]*(?:\|[ \t]*:?-+:?[ \t]*)*\|?[ \t]*")
 
 
 def split(md: str, limit: int, measure: Measure = len) -> list[str]:
     """Cut Markdown into pieces whose `measure` is at most `limit`.
 
     Cuts fall between paragraphs, else lines, else words, else characters. A fenced code block that must be cut is
-    closed and opened again, and the rest of a cut line that would begin a heading, list or the like is escaped; nothing
-    else is added and nothing is dropped. Raises ValueError on a limit below 1.
+    closed and opened again, a table that is cut between two rows begins with its head again, and the rest of a cut line
+    that would begin a heading, list or the like is escaped; nothing else is added and nothing is dropped. Raises
+    ValueError on a limit below 1.
     """
     if limit < 1:
         raise ValueError(f"limit {limit!r} is too small: use at least 1")
@@ -515,7 +683,7 @@ def split(md: str, limit: int, measure: Measure = len) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class _Cut:
-    """One cut: `start` is where the piece begins, `opening` the fence line it must repeat."""
+    """One cut: `start` is where the piece begins, `opening` the fence line or the table's head it must repeat."""
 
     md: str
     start: int
@@ -532,9 +700,9 @@ class _Cut:
         end = self._guess() or self._furthest()
         end = next((cut for cut in self._boundaries(end) if self._fits(cut)), None) or self._character(end)
         if self.opening and not self._fits(end):
-            # Not even one character fits beside the fence lines: give up the fence, never the text or the limit.
+            # Not even one character fits beside the repeated lines: give those up, never the text or the limit.
             return replace(self, opening="").best()
-        return self._piece(end), end, self._open_fence(end)
+        return self._piece(end), end, self._open_fence(end) or self._table_head(end)
 
     def _guess(self) -> int:
         """An end that nearly fills the limit, by rule of three: one or two measurements instead of a dozen."""
@@ -603,6 +771,21 @@ class _Cut:
                 opened = ""
         # A fence line too long to repeat in every piece is not worth keeping.
         return opened if len(opened) + len(_marker(opened)) < self.limit // 2 else ""
+
+    def _table_head(self, end: int) -> str:
+        """The head of a table that a cut at `end` falls into, between two of its rows, or ""."""
+        below = self.md[end:].partition("\n")[0]
+        if "|" not in below or self.md[end - 1] != "\n" or self._open_fence(end):
+            return ""
+        lines = (self.opening + self._text(end)).split("\n")[:-1]
+        head = ""
+        for name, rule in itertools.pairwise(lines):
+            if "|" not in rule:
+                head = ""
+            elif not head and "|" in name and _TABLE_RULE.fullmatch(rule) and _cells(name) == _cells(rule):
+                head = f"{name}\n{rule}\n"
+        # As with fences: one too long to repeat is not worth keeping.
+        return head if len(head) < self.limit // 2 else ""
 
 
 def _marker(fence: str) -> str:

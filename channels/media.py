@@ -1,4 +1,4 @@
-"""LocalMediaStore: files kept by their content, served through links that expire.
+"""Media stores: files kept by their content, served through links that expire.
 
 MediaError
 ├── TooLarge    more bytes than a chat platform would take
@@ -77,6 +77,23 @@ class MediaGone(MediaError):
 
 class BadToken(MediaError):
     """Raised when a link was not signed by us."""
+
+
+class MemoryMediaStore:
+    """Files in this process's memory, for as long as one conversation in it lasts. No platform can fetch them."""
+
+    def __init__(self) -> None:
+        self._files: dict[str, bytes] = {}
+
+    def put(self, data: bytes, *, mime_type: str, filename: str = "") -> Media:
+        """Keep the bytes under their content."""
+        ref = hashlib.sha256(data).hexdigest()
+        self._files[ref] = data
+        return Media(ref, mime_type, filename, len(data), stored=True)
+
+    def read(self, ref: str) -> bytes:
+        """The kept bytes. Raises KeyError for any other."""
+        return self._files[ref]
 
 
 class LocalMediaStore:

@@ -10,6 +10,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from agent import Agent, ChannelAgent, ConversationMemory, ToolPolicy
+from agent.channel_agent import MediaSink
 from agent.escalation import Escalation
 from agent.long_texts import TextStore
 from agent.tools.loader import LoadedTools
@@ -91,9 +92,15 @@ def follow(opened: OpenTools, settings: Settings, agents: Mapping[str, ChannelAg
 
 @contextmanager
 def terminal_agent(
-    settings: Settings, *, data: Path, channel: str | None, tell: Callable[[str], object] = lambda _: None
+    settings: Settings,
+    *,
+    data: Path,
+    channel: str | None,
+    media: MediaSink | None = None,
+    tell: Callable[[str], object] = lambda _: None,
 ) -> Iterator[ChannelAgent]:
     """One channel's agent with everything in memory, for `sayso chat`; `tell` hears of tools that are missing.
+    What tools make is kept in `media`.
 
     Its remote sources and its model are left at the end. Raises ConfigError.
     """
@@ -107,7 +114,7 @@ def terminal_agent(
     try:
         for problem in opened.problems:
             tell(problem)
-        yield _agent(outfit, name, opened, InMemoryPendingStore(parser_of(settings.channels[name])), None)
+        yield _agent(outfit, name, opened, InMemoryPendingStore(parser_of(settings.channels[name])), media)
     finally:
         opened.close()
         run_sync(outfit.aclose())
@@ -127,7 +134,7 @@ def _agent(
     name: str,
     opened: OpenTools,
     store: BasePendingStore,
-    media: LocalMediaStore | None,
+    media: MediaSink | None,
     journals: Journals | None = None,
     texts: TextStore | None = None,
 ) -> ChannelAgent:

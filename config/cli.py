@@ -137,19 +137,27 @@ def worker(
 @click.option("--channel", help="Whose tools and policy to use; by default the first channel's.")
 def chat(config: Path | None, data: Path, channel: str | None) -> None:
     """Talk to the bot in this terminal, with nothing else running."""
-    from channels.terminal import Terminal
+    from channels.media import MemoryMediaStore
+    from channels.terminal import Terminal, TerminalChannel, new_secret
     from config.agents import terminal_agent
     from config.logs import set_up_logs
 
     set_up_logs(logging.WARNING)  # between the lines of the conversation only what is wrong
     settings = load(config)
-    bot = terminal_agent(settings, data=data, channel=channel, tell=lambda problem: click.echo(problem, err=True))
+    files, secret = MemoryMediaStore(), new_secret()
+    bot = terminal_agent(
+        settings, data=data, channel=channel, media=files, tell=lambda problem: click.echo(problem, err=True)
+    )
     with ExitStack() as until_the_end:
         with clear_errors():
             agent = until_the_end.enter_context(bot)
         if isinstance(sys.stdin, io.TextIOWrapper):
             sys.stdin.reconfigure(errors="replace")  # a stray byte in a pipe is no reason to stop
-        Terminal(agent.ask_channel, data / "chat", sys.stdin, click.echo).run()
+        styled = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+        here = TerminalChannel(
+            "terminal", folder=data / "chat", files=files, say=click.echo, secret=secret, styled=styled
+        )
+        Terminal(here, secret, agent.take).run(sys.stdin, click.echo)
 
 
 @main.command()

@@ -10,14 +10,16 @@ const [POLL_MS, POLLS_BEFORE_STREAM] = [1500, 20];
 const [TYPING_MS, RETRY_MS] = [60_000, [600, 2000]];
 
 const acts = new Map(); // event id -> our own message element
+const bubbles = new Map(); // id in the feed, and id of the delivery -> the bot's message
 const heard = new Set(); // what the server has told already: event ids, and ids of deliveries it may try twice
 let lastId = "";
 let typingTimer = 0;
+let draft = null; // the answer as far as it has come
 
 function show(id, entry) {
   lastId = id;
   const at = new Date(parseInt(id, 10));
-  ({ user: showUser, tap: showTap, typing: showTyping, bubble: showBubble })[entry.type]?.(entry, at);
+  ({ user: showUser, tap: showTap, typing: showTyping, draft: showDraft, bubble: showBubble, edit: showEdit })[entry.type]?.(entry, at, id);
 }
 
 function showUser(entry, at) {
@@ -36,19 +38,52 @@ function showTap(entry) {
 }
 
 function showTyping(_entry, at) {
+  dropDraft();
   const left = TYPING_MS - (Date.now() - at);
   if (left > 0) setTyping(true, left);
 }
 
-function showBubble(entry, at) {
+// One draft at a time, in place of the dots. What is older than they would be belongs to nobody who still writes.
+function showDraft(entry, at) {
+  if (Date.now() - at > TYPING_MS) return;
   setTyping(false);
-  if (!firstHeard(entry.delivery)) return;
+  draft ??= Object.assign(addMessage("bot", at, [element("div", "bubble draft")]), { ariaHidden: "true" }); // read out once
+  const text = element("div", "text");
+  text.innerHTML = entry.html;
+  following(() => draft.querySelector(".bubble").replaceChildren(text));
+}
+
+function dropDraft() {
+  draft?.remove();
+  draft = null;
+}
+
+function showBubble(entry, at, id) {
+  setTyping(false);
+  dropDraft();
+  if (!firstHeard(entry.delivery)) return bubbles.set(id, bubbles.get(entry.delivery));
+  const message = addMessage("bot", at, partsOf(entry, id));
+  for (const name of [id, entry.delivery]) bubbles.set(name, message);
+}
+
+// The message of that id says something else now. Its file stays; its buttons do not, unless the new words come with some.
+function showEdit(entry) {
+  const message = bubbles.get(entry.of);
+  if (!firstHeard(entry.delivery) || !message) return;
+  const [bubble, ...buttons] = partsOf(entry, entry.of);
+  if (!entry.media) bubble.append(...message.querySelectorAll("figure, .file"));
+  following(() => {
+    message.querySelectorAll(".bubble, .buttons, .retry").forEach((part) => part.remove());
+    message.querySelector(".sr").after(bubble, ...buttons);
+  });
+}
+
+function partsOf(entry, id) {
   const text = element("div", "text");
   text.innerHTML = entry.html; // made by the server's Markdown renderer, which lets no HTML through
   const bubble = element("div", "bubble");
   bubble.append(text, ...(entry.media ? [mediaView(entry.media)] : []));
-  const buttons = entry.buttons.length ? [buttonRow(entry.buttons)] : [];
-  addMessage("bot", at, [bubble, ...buttons]);
+  return [bubble, ...(entry.buttons.length ? [buttonRow(entry.buttons, id)] : [])];
 }
 
 const firstHeard = (id) => !heard.has(id) && heard.add(id);
@@ -62,12 +97,18 @@ function element(tag, className = "", text = "") {
 
 const pressable = (className, text, onclick) => Object.assign(element("button", className, text), { type: "button", onclick });
 
-function addMessage(side, at, parts) {
+// Whoever reads the end goes on reading the end.
+function following(change) {
   const atBottom = main.scrollHeight - main.scrollTop - main.clientHeight < 120;
+  change();
+  if (atBottom) toBottom();
+}
+
+function addMessage(side, at, parts) {
   const message = element("article", `message ${side}${Date.now() - at < 5000 ? " new" : ""}`);
   message.append(element("span", "sr", side === "user" ? "You: " : "Bot: "), ...parts, timeOf(at));
-  log.append(message);
-  if (atBottom || side === "user") toBottom();
+  following(() => log.append(message));
+  if (side === "user") toBottom();
   return message;
 }
 
@@ -102,11 +143,11 @@ function downloadLink(media, className, text) {
   return Object.assign(element("a", className, text), { href: media.url, download: media.filename });
 }
 
-function buttonRow(buttons) {
+function buttonRow(buttons, id) {
   const row = Object.assign(element("div", "buttons"), { role: "group", ariaLabel: "Your answer" });
   for (const each of buttons) {
     const button = pressable(each.style, each.label, () => tap(button));
-    button.dataset.data = each.data;
+    Object.assign(button.dataset, { data: each.data, message: id });
     row.append(button);
   }
   return row;
@@ -179,8 +220,8 @@ async function sendFrom(message, body) {
 async function tap(button, id = newId()) {
   settle(button.closest(".message"));
   choose(button);
-  const failure = await post({ id, tap: button.dataset.data });
-  if (!failure || heard.has(id)) return;
+  const failure = await post({ id, tap: button.dataset.data, message: button.dataset.message });
+  if (!failure || heard.has(id) || !button.isConnected) return;
   choose(button, false);
   offerRetry(button.closest(".message"), failure, () => tap(button, id));
 }

@@ -5,23 +5,32 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import html
+import json
+import re
 import struct
+import tempfile
 import threading
 import zlib
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 from channels.base import Channel
+from channels.console import MAX_PIECE_CHARS, ConsoleChannel
 from channels.fakes import platforms as fakes
 from channels.fakes import signing
+from channels.feed import Feed, MemoryFeed
 from channels.markup import slack_mrkdwn, telegram_length, whatsapp_text
 from channels.slack import SlackChannel
 from channels.telegram import TelegramChannel
-from channels.types import Conversation, Hook, Media
+from channels.terminal import TerminalChannel
+from channels.types import Button, Conversation, Hook, Media
 from channels.whatsapp import WhatsAppChannel
+from tests.console.echo import DownFeed
 
 NOW = 1795204800.0
 WHATSAPP_URL = "https://bots.example.com/hooks/whatsapp?tenant=a%20b"
@@ -38,6 +47,7 @@ def png() -> bytes:
     return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + pixels + chunk(b"IEND", b"")
 
 
+YES_NO = (Button("Yes", "a:1:yes", "primary"), Button("No", "a:1:no", "danger"))
 FILES = {"img": png(), "pdf": b"%PDF-1.4 \r\n\x00\xff--binary\r\n"}
 IMAGE = Media("img", "image/png", "red.png", stored=True)
 PDF = Media("pdf", "application/pdf", "bill.pdf", stored=True)
@@ -57,7 +67,12 @@ class MemoryMedia:
 
     def url(self, ref: str, *, filename: str, mime_type: str) -> str:
         """Where Twilio may fetch it."""
-        return f"http://127.0.0.1:{self._server.server_address[1]}/{ref}/{mime_type.replace('/', '~')}/{filename}"
+        return f"{self.address}/{ref}/{mime_type.replace('/', '~')}/{filename}"
+
+    @property
+    def address(self) -> str:
+        """Where the files are served."""
+        return f"http://127.0.0.1:{self._server.server_address[1]}"
 
     def close(self) -> None:
         """Stop serving."""
@@ -93,9 +108,21 @@ class MemoryNotebook:
         self.notes[key] = value
 
 
+Seen = list[dict[str, Any]]
+
+
+def _ledger(_: Any, platforms: fakes.FakePlatforms) -> Seen:
+    return platforms.sent
+
+
 @dataclass(frozen=True)
 class Platform:
-    """What the contract suite must know of a platform."""
+    """What the contract suite must know of a platform.
+
+    `fake` is the name of its server, "" where it needs none. `proofs` are the headers that prove a hook, none for all
+    of them; `is_signed` says that they cover the body. `seen` tells what the person sees, with the buttons that work;
+    `edits` says that messages can be changed there, and `gone` looks like the id of one.
+    """
 
     name: str
     fake: str
@@ -108,6 +135,18 @@ class Platform:
     build: Callable[[MemoryMedia, str | None], Channel]
     text: Callable[[int, str], Hook]
     tap: Callable[[int, str], Hook]
+    proofs: tuple[str, ...] = ()
+    is_signed: bool = True
+    seen: Callable[[Any, fakes.FakePlatforms], Seen] = _ledger
+    edits: bool = False
+    gone: str = ""
+
+    def __repr__(self) -> str:
+        return self.name
+
+    def open(self, media: MemoryMedia, platforms: fakes.FakePlatforms) -> Channel:
+        """Its adapter, talking to its fake where there is one."""
+        return self.build(media, f"{platforms.url}/{self.fake}" if self.fake else None)
 
 
 def hook(signed: signing.Signed, url: str = "https://bots.example.com/hooks/x", now: float = NOW) -> Hook:
@@ -197,6 +236,8 @@ TELEGRAM = Platform(
     button_limit=4096,
     measure=telegram_length,
     build=telegram,
+    proofs=("x-telegram-bot-api-secret-token",),
+    is_signed=False,
     text=lambda number, text: telegram_hook(signing.telegram_text(number, text)),
     tap=lambda number, data: telegram_hook(signing.telegram_tap(number, data)),
 )
@@ -215,7 +256,131 @@ SLACK = Platform(
     ),
     tap=lambda number, data: slack_hook(signing.slack_tap(f"1.2.{number}", data)),
 )
+#: Those behind an HTTP API, which can be slow, full or away.
 ALL = (WHATSAPP, TELEGRAM, SLACK)
+
+
+class ShownConsole(ConsoleChannel):
+    """A console whose feed is in this process, or away."""
+
+    def __init__(self, media: MemoryMedia, feed: Feed) -> None:
+        super().__init__("web", feed=feed, media=media, keys=["console-test-key"])
+        self.media = media
+
+
+def console(media: MemoryMedia, api_url: str | None) -> ShownConsole:
+    """A console channel; with an address, its feed is away."""
+    return ShownConsole(media, DownFeed() if api_url else MemoryFeed())
+
+
+def shown(channel: ShownConsole, _: fakes.FakePlatforms) -> Seen:
+    """What the page shows once it has applied each entry, as console.js does."""
+    bubbles: dict[str, dict[str, Any]] = {}
+    for entry_id, entry in channel.entries(CONSOLE.user_id, ""):
+        if entry["type"] in ("bubble", "edit", "draft"):
+            bubbles[entry.get("of", entry_id)] = entry
+    return [_bubble(entry, channel.media) for entry in bubbles.values()]
+
+
+def _bubble(entry: Mapping[str, Any], source: MemoryMedia) -> dict[str, Any]:
+    buttons = [{"label": each["label"], "data": each["data"]} for each in entry.get("buttons", ())]
+    media = entry.get("media") and _downloaded(source.address + entry["media"]["url"], entry["media"]["filename"])
+    text = entry.get("text") or re.sub("<[^>]*>", "", entry["html"]).strip()
+    return {"chat": CONSOLE.conversation.chat, "text": text, "buttons": buttons, "media": media}
+
+
+def _downloaded(url: str, filename: str) -> dict[str, Any]:
+    with urlopen(url) as answer:
+        return {"sha256": sha256(answer.read()), "filename": filename}
+
+
+def _console_hook(number: int, **said: str) -> Hook:
+    body = json.dumps({"id": f"e{number}", **said}, ensure_ascii=False).encode()
+    return console_hook(body)
+
+
+def console_hook(body: bytes) -> Hook:
+    """What the page of one browser posts."""
+    headers = {"cookie": f"sayso_console_web={_SESSION}", "x-sayso-console": "1", "host": "bots.example.com"}
+    return Hook("https://bots.example.com/hooks/web", headers, body, now=NOW)
+
+
+_BROWSER = ConsoleChannel("web", feed=MemoryFeed(), media=MemoryMedia.__new__(MemoryMedia), keys=["console-test-key"])
+_SESSION = _BROWSER.new_session()
+CONSOLE = Platform(
+    name="console",
+    fake="",
+    conversation=_BROWSER.conversation(_BROWSER.user_of(_SESSION)),
+    user_id=_BROWSER.user_of(_SESSION),
+    secrets=(),
+    limit=MAX_PIECE_CHARS,
+    button_limit=MAX_PIECE_CHARS,
+    measure=len,
+    build=console,
+    text=lambda number, text: _console_hook(number, text=text),
+    tap=lambda number, data: _console_hook(number, tap=data),
+    proofs=("cookie",),
+    is_signed=False,
+    seen=shown,
+    edits=True,
+    gone="1-1",
+)
+
+
+class PrintingTerminal(TerminalChannel):
+    """A terminal whose prints are kept, and whose files go to a folder of their own."""
+
+    def __init__(self, media: MemoryMedia) -> None:
+        self.printed: list[str] = []
+        folder = Path(tempfile.mkdtemp(prefix="sayso-chat-"))
+        super().__init__("terminal", folder=folder, files=media, say=self.printed.append, secret=_TYPED)
+
+
+def printed(channel: PrintingTerminal, _: fakes.FakePlatforms) -> Seen:
+    """Each print as a message. What can be tapped is what a number taps."""
+    messages = [_printed(text) for text in channel.printed]
+    numbers = re.findall(r"\[(\d+)\] (\S+)", channel.printed[-1]) if messages else []
+    for number, label in numbers:
+        tap = channel.receive(terminal_hook(1, number)).turns[0].tap
+        if tap:
+            messages[-1]["buttons"].append({"label": label, "data": tap.data})
+    return messages
+
+
+def _printed(text: str) -> dict[str, Any]:
+    path = re.search(r"^\[saved (.*)\]$", text, re.MULTILINE)
+    media = path and {"sha256": sha256(Path(path[1]).read_bytes()), "filename": Path(path[1]).name}
+    words = re.sub(r"^\[.*\n?", "", text, flags=re.MULTILINE).strip()
+    return {"chat": "terminal", "text": words, "buttons": [], "media": media}
+
+
+def terminal_hook(number: int, line: str | bytes) -> Hook:
+    """A typed line."""
+    body = line if isinstance(line, bytes) else line.encode()
+    return Hook("", {"x-sayso-terminal": _TYPED, "x-sayso-line": str(number)}, body, now=NOW)
+
+
+_TYPED = "terminal-test-secret-1"
+TERMINAL = Platform(
+    name="terminal",
+    fake="",
+    conversation=Conversation("terminal", "terminal"),
+    user_id="terminal",
+    secrets=(),
+    limit=10**9,
+    button_limit=10**9,
+    measure=len,
+    build=lambda media, _: PrintingTerminal(media),
+    text=terminal_hook,
+    tap=lambda number, data: terminal_hook(number, str([each.data for each in YES_NO].index(data) + 1)),
+    proofs=("x-sayso-terminal",),
+    is_signed=False,
+    seen=printed,
+    gone="99",
+)
+EVERY = (*ALL, CONSOLE, TERMINAL)
+#: Those that keep the promises about edits and drafts.
+EDITING = (CONSOLE, TERMINAL)
 
 
 @asynccontextmanager

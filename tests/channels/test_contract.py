@@ -1,4 +1,4 @@
-"""The channel contract: every promise of the port, on every adapter, against servers that speak HTTP."""
+"""The channel contract: every promise of the port, on every adapter, against servers where there is an API."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 import logging
 import socket
 import traceback
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -25,22 +26,35 @@ from channels.fakes.platforms import TWILIO_ACCOUNT_SID, FakePlatforms
 from channels.types import Button, Delivery, Hook, Receipt, Reply, Turn
 from tests.channels.harness import (
     ALL,
+    EDITING,
+    EVERY,
     FILES,
     IMAGE,
     PDF,
+    SLACK,
+    TELEGRAM,
+    TERMINAL,
+    YES_NO,
     MemoryMedia,
     Platform,
+    Seen,
+    console_hook,
     sha256,
     slack_hook,
     telegram_hook,
+    terminal_hook,
     whatsapp_hook,
 )
 
-YES_NO = (Button("Yes", "a:1:yes", "primary"), Button("No", "a:1:no", "danger"))
 LONG = "\n\n".join(f"Paragraph {number} with **bold**, `code`, 5 < 6 & more words. 👍🏽" for number in range(400))
 
 
-@pytest.fixture(params=ALL, ids=lambda platform: platform.name)
+#: For promises of those behind an API, and of those that know edits and drafts; all others are everybody's.
+over_http = pytest.mark.parametrize("platform", ALL, ids=repr)
+editing = pytest.mark.parametrize("platform", EDITING, ids=repr)
+
+
+@pytest.fixture(params=EVERY, ids=repr)
 def platform(request: pytest.FixtureRequest) -> Platform:
     """Each platform in turn."""
     return request.param
@@ -49,12 +63,24 @@ def platform(request: pytest.FixtureRequest) -> Platform:
 @pytest.fixture
 def channel(platform: Platform, platforms: FakePlatforms, media: MemoryMedia) -> Channel:
     """Its adapter, talking to its fake."""
-    return platform.build(media, f"{platforms.url}/{platform.fake}")
+    return platform.open(media, platforms)
+
+
+@pytest.fixture
+def seen(platform: Platform, channel: Channel, platforms: FakePlatforms) -> Callable[[], Seen]:
+    """Tells what the person sees by now."""
+    return lambda: platform.seen(channel, platforms)
 
 
 def send(channel: Channel, platform: Platform, reply: Reply) -> Receipt:
     """Send one piece."""
     return asyncio.run(channel.send(Delivery("d1", platform.conversation, reply)))
+
+
+def deliver(channel: Channel, platform: Platform, reply: Reply) -> Receipt:
+    """Send a whole reply. Returns the receipt of its first piece, "" where it has none."""
+    receipts = [send(channel, platform, piece) for piece in channel.pieces(reply)]
+    return receipts[0] if receipts else Receipt("")
 
 
 def failure(channel: Channel, platform: Platform, reply: Reply) -> SendError:
@@ -65,21 +91,23 @@ def failure(channel: Channel, platform: Platform, reply: Reply) -> SendError:
 
 
 def test_one_changed_byte_is_forbidden(platform: Platform, channel: Channel):
-    """A body, or for Telegram a secret, that differs in one byte is refused."""
+    """A body, or a secret where that is all the proof, that differs in one byte is refused."""
     hook = platform.text(1, "send 10 to Bob")
-    forged = replace(hook, body=hook.body.replace(b"10", b"90"))
-    if platform.name == "telegram":
-        name = "x-telegram-bot-api-secret-token"
-        forged = replace(hook, headers={**hook.headers, name: hook.headers[name][:-1] + "4"})
-    with pytest.raises(Forbidden):
-        channel.receive(forged)
+    forged = [replace(hook, body=hook.body.replace(b"10", b"90"))] if platform.is_signed else []
+    for name in platform.proofs:
+        value = hook.headers[name]
+        changed = f"{value[:-5]}{'x' if value[-5] != 'x' else 'y'}{value[-4:]}"
+        forged.append(replace(hook, headers={**hook.headers, name: changed}))
+    for each in forged:
+        with pytest.raises(Forbidden):
+            channel.receive(each)
 
 
 @pytest.mark.parametrize("value", ["", "0", "é", "\ud800", "v0=", "1,2", "9" * 5000])
 def test_odd_signatures_are_forbidden(platform: Platform, channel: Channel, value: str):
     """Whatever stands in the signature headers, the answer is Forbidden and never a crash."""
     hook = platform.text(1, "hello")
-    signing = [name for name in hook.headers if name != "content-type"]
+    signing = platform.proofs or [name for name in hook.headers if name != "content-type"]
     for name in signing:
         with pytest.raises(Forbidden):
             channel.receive(replace(hook, headers={**hook.headers, name: value}))
@@ -101,6 +129,7 @@ def test_redelivery_has_the_same_event_id(platform: Platform, channel: Channel):
 
 def test_tap_carries_our_data_and_no_text(platform: Platform, channel: Channel):
     """A tapped button is not a typed word."""
+    send(channel, platform, Reply("sure?", buttons=YES_NO))
     turn = channel.receive(platform.tap(3, "a:1:yes")).turns[0]
     assert turn.tap is not None
     assert (turn.tap.data, turn.text) == ("a:1:yes", "")
@@ -127,13 +156,13 @@ def test_pieces_fit_and_lose_nothing(platform: Platform, channel: Channel):
     assert [piece.buttons for piece in pieces] == [()] * (len(pieces) - 1) + [YES_NO]
 
 
-def test_every_piece_of_a_long_reply_is_accepted(platform: Platform, channel: Channel, platforms: FakePlatforms):
+def test_every_piece_of_a_long_reply_is_accepted(platform: Platform, channel: Channel, seen: Callable[[], Seen]):
     """The limits we keep are those the platform checks, also when all characters must be escaped."""
     replies = (Reply(LONG, YES_NO, IMAGE), Reply("&<>" * 3000, YES_NO), Reply("👍🏽" * 5000))
     pieces = [piece for reply in replies for piece in channel.pieces(reply)]
     for piece in pieces:
         send(channel, platform, piece)
-    assert len(platforms.sent) == len(pieces)
+    assert len(seen()) == len(pieces)
 
 
 def test_short_reply_is_one_piece(platform: Platform, channel: Channel):
@@ -142,37 +171,38 @@ def test_short_reply_is_one_piece(platform: Platform, channel: Channel):
     assert channel.pieces(Reply("")) == ()
 
 
-def test_text_arrives(platform: Platform, channel: Channel, platforms: FakePlatforms):
+def test_text_arrives(platform: Platform, channel: Channel, seen: Callable[[], Seen]):
     """Words arrive where they belong, and formatting never hides them."""
     send(channel, platform, Reply("**Sum** is 5 < 6 & `x`"))
-    sent = platforms.sent[-1]
+    (sent,) = seen()
     words = sent["text"].replace("&lt;", "<").replace("&amp;", "&").replace("*", "").replace("`", "")
     assert (sent["chat"], words) == (platform.conversation.chat, "Sum is 5 < 6 & x")
 
 
-def test_buttons_arrive_with_their_data(platform: Platform, channel: Channel, platforms: FakePlatforms):
+def test_buttons_arrive_with_their_data(platform: Platform, channel: Channel, seen: Callable[[], Seen]):
     """What a tap will send back is exactly what we minted."""
     send(channel, platform, Reply("Delete 3 files?", buttons=YES_NO))
-    assert platforms.sent[-1]["buttons"] == [{"label": "Yes", "data": "a:1:yes"}, {"label": "No", "data": "a:1:no"}]
+    assert seen()[-1]["buttons"] == [{"label": "Yes", "data": "a:1:yes"}, {"label": "No", "data": "a:1:no"}]
 
 
 @pytest.mark.parametrize("file", [IMAGE, PDF], ids=["image", "document"])
-def test_files_arrive_unchanged(platform: Platform, channel: Channel, platforms: FakePlatforms, file):
+def test_files_arrive_unchanged(platform: Platform, channel: Channel, seen: Callable[[], Seen], file):
     """The bytes and the name at the other end are the ones in the store, with the words beside them."""
     for piece in channel.pieces(Reply("Here it is", media=file)):
         send(channel, platform, piece)
-    stored = next(entry["media"] for entry in platforms.sent if entry["media"])
+    stored = next(entry["media"] for entry in seen() if entry["media"])
     assert (stored["sha256"], stored["filename"]) == (sha256(FILES[file.ref]), file.filename)
-    assert [entry["text"] for entry in platforms.sent if entry["text"]] == ["Here it is"]
+    assert [entry["text"] for entry in seen() if entry["text"]] == ["Here it is"]
 
 
-@pytest.mark.parametrize("platform", [each for each in ALL if each.name != "whatsapp"], ids=lambda each: each.name)
-def test_missing_file_is_refused(platform: Platform, channel: Channel, platforms: FakePlatforms):
-    """A file that left the store will not come back by trying again. (Twilio fetches files itself, later.)"""
+@pytest.mark.parametrize("platform", [TELEGRAM, SLACK, TERMINAL], ids=repr)
+def test_missing_file_is_refused(platform: Platform, channel: Channel):
+    """A file that left the store will not come back by trying again. (Twilio and browsers fetch files later.)"""
     error = failure(channel, platform, Reply(media=replace(IMAGE, ref="gone")))
     assert isinstance(error, Refused)
 
 
+@over_http
 def test_rate_limit_says_how_long(platform: Platform, channel: Channel, platforms: FakePlatforms):
     """429 becomes RateLimited, with the platform's own wait."""
     platforms.script(platform.fake, "429")
@@ -181,6 +211,7 @@ def test_rate_limit_says_how_long(platform: Platform, channel: Channel, platform
     assert error.retry_after == 7.0
 
 
+@over_http
 def test_closed_address_is_told_from_refused_words(platform: Platform, channel: Channel, platforms: FakePlatforms):
     """Nothing will arrive there; other words might not be the cure."""
     closed = {"whatsapp": "63003", "telegram": "Bad Request: chat not found", "slack": "is_archived"}
@@ -192,6 +223,7 @@ def test_closed_address_is_told_from_refused_words(platform: Platform, channel: 
     assert kinds == [AddressClosed, Refused]
 
 
+@over_http
 @pytest.mark.parametrize("reply", [Reply("hello"), Reply("sure?", YES_NO), Reply("a", media=IMAGE)], ids=repr)
 def test_refused_connection_is_unreachable(platform: Platform, media: MemoryMedia, reply: Reply):
     """Nobody listens: certainly nothing arrived."""
@@ -201,6 +233,7 @@ def test_refused_connection_is_unreachable(platform: Platform, media: MemoryMedi
     assert isinstance(failure(platform.build(media, address), platform, reply), Unreachable)
 
 
+@over_http
 @pytest.mark.parametrize("error", ["drop", "lost"])
 def test_dropped_connection_is_ambiguous(platform: Platform, channel: Channel, platforms: FakePlatforms, error: str):
     """Once sent, a lost answer leaves open whether the message arrived; the adapter does not send it again."""
@@ -209,12 +242,14 @@ def test_dropped_connection_is_ambiguous(platform: Platform, channel: Channel, p
     assert len(platforms.sent) == (1 if error == "lost" else 0)
 
 
+@over_http
 def test_server_error_is_ambiguous(platform: Platform, channel: Channel, platforms: FakePlatforms):
     """A 500 says nothing about what was done before it."""
     platforms.script(platform.fake, "500")
     assert isinstance(failure(channel, platform, Reply("hello")), Ambiguous)
 
 
+@over_http
 @pytest.mark.parametrize("error", ["429", "500", "drop", "refuse"])
 def test_no_secret_in_errors_or_logs(
     platform: Platform, channel: Channel, platforms: FakePlatforms, error: str, caplog: pytest.LogCaptureFixture
@@ -247,12 +282,86 @@ def test_signed_nonsense_is_a_bad_hook_or_ignored(platform: Platform, channel: C
 
 def nonsense(platform: Platform) -> list[Hook]:
     """Signed requests that no platform would send."""
-    broken = {"message": [], "callback_query": {"from": {}}, "update_id": 1}
-    if platform.name == "whatsapp":
-        return [whatsapp_hook({"AccountSid": TWILIO_ACCOUNT_SID, **extra}) for extra in ({}, {"MessageSid": "SM1"})]
-    if platform.name == "telegram":
-        updates = ([], 1, {}, {"update_id": 1}, broken, {"message": None}, {"message": {"from": 3}})
-        return [telegram_hook(update) for update in updates]
+    match platform.name:
+        case "whatsapp":
+            return [whatsapp_hook({"AccountSid": TWILIO_ACCOUNT_SID, **extra}) for extra in ({}, {"MessageSid": "SM1"})]
+        case "telegram":
+            broken = {"message": [], "callback_query": {"from": {}}, "update_id": 1}
+            updates = ([], 1, {}, {"update_id": 1}, broken, {"message": None}, {"message": {"from": 3}})
+            return [telegram_hook(update) for update in updates]
+        case "console":
+            bodies = (b"", b"{}", b"{", b"[]", b"\xff", b'{"id":"e1"}', b'{"id":1,"text":"x"}', b'{"id":"e1","tap":[]}')
+            return [console_hook(body) for body in bodies]
+        case "terminal":
+            unnumbered = replace(terminal_hook(1, "x"), headers={"x-sayso-terminal": "terminal-test-secret-1"})
+            return [unnumbered, *(terminal_hook(1, line) for line in (b"", b"\n", b" \t\r\n", "\u2003"))]
     bodies = (b"", b"{}", b"{", b"[]", b"payload=", b"payload=1", b"payload=%5B%5D", b'{"type":"event_callback"}')
     events = [b'{"type":"event_callback","event":%s}' % event for event in (b"null", b"{}", b'{"type":"message"}')]
     return [slack_hook(body) for body in (*bodies, *events, b'{"type":"block_actions","actions":[]}')]
+
+
+@editing
+def test_an_edit_shows_the_outcome_and_takes_the_buttons(
+    platform: Platform, channel: Channel, seen: Callable[[], Seen]
+):
+    """In place of the question, or below it where that stays as it is: nothing is left to tap."""
+    question = send(channel, platform, Reply("Delete 3 files?", buttons=YES_NO))
+    assert question.message_id
+    receipt = deliver(channel, platform, Reply("Deleted.", edits=question.message_id))
+    texts = ["Deleted."] if platform.edits else ["Delete 3 files?", "Deleted."]
+    assert [message["text"] for message in seen()] == texts
+    assert [message["buttons"] for message in seen()] == [[] for _ in texts]
+    assert (receipt.message_id == question.message_id) is platform.edits
+
+
+@editing
+def test_an_edit_may_come_twice(platform: Platform, channel: Channel, seen: Callable[[], Seen]):
+    """A platform that finds nothing to change has done what was asked."""
+    question = send(channel, platform, Reply("Delete 3 files?", buttons=YES_NO))
+    edit = Reply("Deleted.", edits=question.message_id, optional=True)
+    assert [deliver(channel, platform, edit) for _ in range(2)] == [question if platform.edits else Receipt("")] * 2
+    assert len(seen()) == 1
+
+
+@editing
+def test_an_edit_may_bring_other_buttons(platform: Platform, channel: Channel, seen: Callable[[], Seen]):
+    """Those that it comes with, and no others."""
+    offer = send(channel, platform, Reply("Undo?", buttons=(Button("Undo", "a:2:yes"),)))
+    deliver(channel, platform, Reply("Really?", buttons=YES_NO, edits=offer.message_id))
+    assert [button["data"] for message in seen() for button in message["buttons"]] == ["a:1:yes", "a:1:no"]
+
+
+@editing
+def test_an_optional_edit_of_what_is_gone_is_left_out(platform: Platform, channel: Channel, seen: Callable[[], Seen]):
+    """Nobody misses it."""
+    assert deliver(channel, platform, Reply("Deleted.", edits=platform.gone, optional=True)) == Receipt("")
+    assert send(channel, platform, Reply("Deleted.", edits=platform.gone, optional=True)) == Receipt("")
+    assert seen() == []
+
+
+@editing
+def test_any_other_edit_of_what_is_gone_is_said_anew(platform: Platform, channel: Channel, seen: Callable[[], Seen]):
+    """Its words must arrive."""
+    receipt = deliver(channel, platform, Reply("Deleted.", edits=platform.gone))
+    assert receipt.message_id not in ("", platform.gone)
+    assert [message["text"] for message in seen()] == ["Deleted."]
+
+
+@editing
+def test_the_first_piece_of_a_long_edit_is_the_edit(platform: Platform, channel: Channel, seen: Callable[[], Seen]):
+    """The others follow as messages of their own."""
+    draft = send(channel, platform, Reply("Paragraph 0"))
+    pieces = channel.pieces(Reply(LONG, edits=draft.message_id))
+    assert [piece.edits for piece in pieces] == [draft.message_id, *[""] * (len(pieces) - 1)]
+
+
+@editing
+def test_a_draft_makes_room_for_its_answer(platform: Platform, channel: Channel, seen: Callable[[], Seen]):
+    """It grows in one place, as often as the pace says, and at the end there is the answer alone."""
+    turn, shown = channel.receive(platform.text(1, "tell me")).turns[0], ""
+    shows_drafts = channel.pace(platform.conversation).draft_gap > 0
+    for text in ("The", "The answer", "The answer gro"):
+        shown = asyncio.run(channel.draft(turn, text, shown))
+        assert bool(shown) <= shows_drafts
+    deliver(channel, platform, Reply("The answer.", edits=shown))
+    assert [message["text"] for message in seen()] == ["The answer."]

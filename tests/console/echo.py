@@ -66,7 +66,7 @@ class QuietFeed(MemoryFeed):
 class DownFeed:
     """A feed whose store is away."""
 
-    def append(self, conversation_id: str, entry: Entry) -> str:
+    def append(self, conversation_id: str, entry: Entry, instead: str = "") -> str:
         """Fail."""
         raise FeedError("cannot append to the feed: ConnectionError")
 

@@ -12,7 +12,8 @@ from werkzeug.serving import make_server
 
 from channels.console import ConsoleChannel
 from channels.media import LocalMediaStore
-from channels.types import Button, Reply, Turn
+from channels.types import Button, Delivery, Reply, Turn
+from workers.offload import run_sync
 
 from .echo import EchoApp
 
@@ -130,6 +131,35 @@ def test_a_turn_attended_to_twice_leaves_its_question_open(page: Page, echo: Ech
     page.wait_for_selector("text=That was all")
     assert page.locator("#log article").count() == 3
     assert page.locator(".buttons button:enabled").count() == 2
+
+
+def test_an_edit_changes_the_bubble_and_takes_its_buttons(page: Page, echo: EchoApp, channel: ConsoleChannel):
+    """Live and after a reload, from the stream as from polls."""
+    ask(page)
+    page.click("text=Cancel")
+    page.wait_for_selector("figure")
+    assert echo.turns[-1].message_id == page.locator(".buttons button").first.get_attribute("data-message")
+    answer = Reply("Draw a dot? **Cancelled.**", edits=echo.turns[-1].message_id, optional=True)
+    run_sync(channel.send(Delivery("later", echo.turns[-1].conversation, answer)))
+    expect(page.locator(".bot .text").first).to_have_text("Draw a dot? Cancelled.")
+    expect(page.locator(".buttons")).to_have_count(0)
+    page.route("**/console/web/events*", lambda route: route.fulfill(status=503, body=""))
+    page.reload()
+    expect(page.locator(".bot .text").first).to_have_text("Draw a dot? Cancelled.")
+    assert (page.locator(".buttons").count(), page.locator("#log article").count()) == (0, 3)
+
+
+def test_a_draft_grows_and_makes_room_for_the_answer(page: Page, echo: EchoApp, channel: ConsoleChannel):
+    """One bubble that says more and more, and nothing of it once the answer is there."""
+    ask(page)
+    (turn,) = echo.turns
+    shown = run_sync(channel.draft(turn, "The *ans"))
+    expect(page.locator(".draft")).to_have_text("The *ans")
+    shown = run_sync(channel.draft(turn, "The *answer* gro", shown))
+    expect(page.locator(".draft")).to_have_text("The answer gro")
+    run_sync(channel.send(Delivery("last", turn.conversation, Reply("The *answer*.", edits=shown))))
+    expect(page.locator(".bot .text").last).to_have_text("The answer.")
+    assert (page.locator(".draft").count(), page.locator("#log article").count()) == (0, 3)
 
 
 def test_a_refused_stream_falls_back_to_polling(page: Page):

@@ -11,7 +11,7 @@ import pytest
 
 from channels.base import BadHook, Forbidden, Unreachable
 from channels.console import MAX_PIECE_CHARS, ConsoleChannel
-from channels.feed import MemoryFeed
+from channels.feed import KEPT_ENTRIES, MemoryFeed
 from channels.media import LocalMediaStore
 from channels.types import Button, Conversation, Delivery, Hook, Media, Reply, Tap, Turn
 
@@ -114,6 +114,8 @@ def test_our_own_origin_is_welcome(channel: ConsoleChannel, origin: str):
         {"id": "1", "tap": "é" * 33},
         {"id": "1", "text": "hi", "tap": "x"},
         {"id": "1", "text": None, "tap": "x"},
+        {"id": "1", "tap": "x", "message": 5},
+        {"id": "1", "tap": "x", "message": "+"},
     ],
 )
 def test_a_body_of_the_wrong_shape_is_a_bad_hook(channel: ConsoleChannel, body: Any):
@@ -151,6 +153,12 @@ def test_a_tap_carries_the_buttons_data(channel: ConsoleChannel):
     """The data comes back as it was minted."""
     (turn,) = channel.receive(hook(channel, {"id": "e1", "tap": "c:abc"})).turns
     assert (turn.tap, turn.text) == (Tap("c:abc", callback_id="e1"), "")
+
+
+def test_a_tap_names_the_message_it_was_on(channel: ConsoleChannel):
+    """So that the answer can take its place."""
+    (turn,) = channel.receive(hook(channel, {"id": "e1", "tap": "c:abc", "message": "17-2"})).turns
+    assert turn.message_id == "17-2"
 
 
 @pytest.mark.parametrize(
@@ -248,8 +256,30 @@ def test_attending_shows_the_users_words_before_typing(channel: ConsoleChannel, 
 
 def test_attending_a_tap_tells_which_button(channel: ConsoleChannel, conversation: Conversation):
     """After a reload, the page knows which button was chosen."""
-    asyncio.run(channel.attend(Turn("u1:e1", conversation, "u1", tap=Tap("c:1"), message_id="e1")))
+    asyncio.run(channel.attend(Turn("u1:e1", conversation, "u1", tap=Tap("c:1", "e1"), message_id="1-0")))
     assert channel.feed.read(conversation.id, "", 0)[0][1] == {"type": "tap", "event": "e1", "data": "c:1"}
+
+
+def test_drafts_push_nothing_out_of_the_feed(channel: ConsoleChannel, conversation: Conversation):
+    """However long an answer grows, the feed holds its last draft, and none beside the answer."""
+    turn, shown = Turn("u1:e1", conversation, "u1", text="hi"), ""
+    asyncio.run(channel.send(Delivery("d0", conversation, Reply("said before"))))
+    for length in range(KEPT_ENTRIES + 10):
+        shown = asyncio.run(channel.draft(turn, "word " * length, shown))
+    kinds = [entry["type"] for _, entry in channel.feed.read(conversation.id, "", 0)]
+    assert kinds == ["bubble", "draft"]
+    asyncio.run(channel.send(Delivery("d1", conversation, Reply("all of it", edits=shown))))
+    entries = [entry for _, entry in channel.feed.read(conversation.id, "", 0)]
+    assert [(entry["type"], entry["text"]) for entry in entries] == [("bubble", "said before"), ("bubble", "all of it")]
+
+
+def test_an_answer_sent_again_behind_its_draft_is_one_bubble(channel: ConsoleChannel, conversation: Conversation):
+    """The draft is gone by then, and the page shows each delivery once."""
+    shown = asyncio.run(channel.draft(Turn("u1:e1", conversation, "u1", text="hi"), "gro"))
+    for attempt in (1, 2):
+        asyncio.run(channel.send(Delivery("d1", conversation, Reply("grown", edits=shown), attempt)))
+    entries = [entry for _, entry in channel.feed.read(conversation.id, "", 0)]
+    assert [(entry["type"], entry["delivery"]) for entry in entries] == [("bubble", "d1")] * 2
 
 
 def test_a_feed_that_is_away_makes_sending_unreachable(media: LocalMediaStore, conversation: Conversation):
@@ -257,6 +287,10 @@ def test_a_feed_that_is_away_makes_sending_unreachable(media: LocalMediaStore, c
     channel = ConsoleChannel("web", feed=DownFeed(), media=media, keys=["k"])
     with pytest.raises(Unreachable):
         asyncio.run(channel.send(Delivery("d1", conversation, Reply("hi"))))
+    with pytest.raises(Unreachable):
+        asyncio.run(channel.send(Delivery("d1", conversation, Reply("hi", edits="1-0"))))
+    with pytest.raises(Unreachable):
+        asyncio.run(channel.draft(Turn("u1:e1", conversation, "u1", text="hi"), "gro"))
 
 
 def test_attending_never_raises(media: LocalMediaStore, conversation: Conversation):
@@ -278,7 +312,7 @@ def test_pieces_lose_no_character(channel: ConsoleChannel, text: str):
 def test_a_caption_stays_with_its_file(channel: ConsoleChannel):
     """Text, file and buttons are one bubble."""
     reply = Reply("Chart", (Button("OK", "1"),), Media("0" * 64, "image/png", stored=True))
-    assert channel.pieces(reply) == [reply]
+    assert channel.pieces(reply) == (reply,)
 
 
 def test_a_long_text_asks_at_its_end(channel: ConsoleChannel, question: Reply):

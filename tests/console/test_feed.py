@@ -42,6 +42,22 @@ def test_reading_after_an_id_gives_only_what_is_newer(feed: Feed):
     assert feed.read("c", first, 0) == [(second, {"n": 2})]
 
 
+def test_one_entry_may_take_the_place_of_another(feed: Feed):
+    """A draft that grows is one entry, always the newest; whoever has read the older one reads on behind it."""
+    first, draft = feed.append("c", {"n": 1}), feed.append("c", {"n": 2})
+    last = feed.append("c", {"n": 3}, draft)
+    assert feed.read("c", "", 0) == [(first, {"n": 1}), (last, {"n": 3})]
+    assert feed.read("c", draft, 0) == [(last, {"n": 3})]
+
+
+@pytest.mark.parametrize("instead", ["", "nonsense", "1-1", "9" * 40 + "-1"])
+def test_what_is_not_there_cannot_be_replaced(feed: Feed, instead: str):
+    """The entry is added all the same."""
+    feed.append("c", {"n": 1})
+    feed.append("c", {"n": 2}, instead)
+    assert [entry for _, entry in feed.read("c", "", 0)] == [{"n": 1}, {"n": 2}]
+
+
 def test_nonsense_instead_of_an_id_reads_from_the_beginning(feed: Feed):
     """The id comes from a browser: it may be anything, and it breaks nothing."""
     feed.append("c", {"n": 1})

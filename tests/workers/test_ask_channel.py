@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from dataclasses import replace
 
@@ -9,6 +10,7 @@ import pytest
 
 from agent import Agent, AgentConfig, ScriptedProvider, ToolCall, channel_agent, tool
 from agent.channel_agent import ChannelAgent
+from channels.types import Conversation, Reply, Tap, Turn
 from pending import InMemoryPendingStore, RedisPendingStore
 from pending.records import Claim, StoredAction
 from pending.store import scope_of
@@ -16,6 +18,7 @@ from pending.texts import speak
 from tests.contracts.rigs import client_of, time_passes
 
 HERE = {"channel_id": "chat", "conversation_id": "room"}
+PLACE = Conversation("chat", "room")
 
 
 @pytest.fixture(params=["memory", "redis"])
@@ -177,3 +180,36 @@ def test_two_messages_at_once_have_one_history(monkeypatch):
     monkeypatch.setattr(channel_agent, "_load", loaded)
     agent.ask_channel("ana", "hello", **HERE)
     assert held == [True]
+
+
+def tapped(agent: ChannelAgent, reply: Reply, label: str, user: str = "ana") -> str:
+    """What is said to somebody who taps this button."""
+    (button,) = [each for each in reply.buttons if each.label == label]
+    turn = Turn(f"tap-{user}", PLACE, user, tap=Tap(button.data))
+    return asyncio.run(agent.take(turn))[0].text
+
+
+def test_a_button_of_another_person_confirms_nothing(make_agent):
+    """It is told so, and the question still stands for whom it was asked."""
+    agent = make_agent("A")
+    (question,) = asyncio.run(agent.take(Turn("e1", PLACE, "ana", "delete A")))
+    assert tapped(agent, question, "Confirm", user="bob") == speak("en").not_yours()
+    assert agent.deleted == []
+    assert (tapped(agent, question, "Confirm"), agent.deleted) == ("deleted A", ["A"])
+
+
+def test_a_tap_settles_once(make_agent):
+    """A real button in a place without a mailbox: it confirms, and tapped again it says what became of it."""
+    agent = make_agent("A")
+    (question,) = asyncio.run(agent.take(Turn("e1", PLACE, "ana", "delete A")))
+    assert [tapped(agent, question, "Confirm") for _ in range(2)] == ["deleted A", "deleted A"]
+    assert agent.deleted == ["A"]
+
+
+def test_a_tap_cancels(make_agent):
+    """The other button lets go."""
+    agent = make_agent("A")
+    (question,) = asyncio.run(agent.take(Turn("e1", PLACE, "ana", "delete A")))
+    assert "Delete A" in tapped(agent, question, "Cancel")
+    assert agent.ask_channel("ana", "yes", **HERE).content != "deleted A"
+    assert agent.deleted == []

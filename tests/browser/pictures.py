@@ -1,0 +1,147 @@
+"""Pictures of every reply style on every platform, from what the real adapters send: `make pictures`."""
+
+from __future__ import annotations
+
+import asyncio
+import html
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from playwright.sync_api import sync_playwright
+
+from channels.base import Channel
+from channels.fakes.platforms import FakePlatforms
+from channels.markup import page_html
+from channels.terminal import TerminalChannel
+from channels.types import Button, Delivery, Media, Receipt, Reply
+from tests.browser import screens
+from tests.browser.demo import FLAGS, chromium
+from tests.channels.harness import CONSOLE, EDITING, EVERY, MemoryMedia, Platform
+
+HERE = Path(__file__).parent
+IMAGES = HERE.parents[1] / "docs" / "img"
+CONSOLE_CSS = HERE.parents[1] / "channels" / "static" / "console.css"
+
+CODE = "```python\ndef due(invoice):\n    return invoice.total_net - invoice.paid\n```"
+WIDE = """| Invoice | Customer | Due | Amount | Status |
+|---|---|---|--:|---|
+| INV-42 | Ada Lovelace Ltd | 2026-11-30 | 1,200.00 EUR | open |
+| INV-43 | Hopper & Sons | 2026-12-04 | 890.50 EUR | overdue |"""
+LONG = "\n\n".join(f"Paragraph {number} of a report that is **too long** for one message." for number in range(1, 100))
+#: What is shown, by its title.
+SAMPLES: dict[str, Reply] = {
+    "Table": Reply("Two are open:\n\n| Invoice | Amount |\n|---|--:|\n| INV-42 | 1,200.00 |\n| INV-7 | 89.50 |"),
+    "Wide table": Reply(WIDE),
+    "Nested list": Reply("# To do\n1. Call *Ada*\n   - about INV-42\n     - and its **discount**\n2. ~~Pay Hopper~~"),
+    "Code": Reply(f"Set `total_net` like this:\n\n{CODE}"),
+    "Links": Reply("See [the docs](https://e.org/wiki/Ada_(disambiguation)) and https://e.org/a_b_c?x=1&y=_2_b."),
+    "Emoji": Reply("Done 👍🏽 👨‍👩‍👧 🇩🇪 ✅ — *three* left"),
+    "Right to left": Reply("שלום **עדה**, החשבונית INV-42 מוכנה:\n\n- סכום: 1,200 EUR\n- [פרטים](https://e.org/inv)"),
+    "Quote": Reply("> The invoice is **late**.\n> Please pay.\n\nShall I answer?"),
+    "Broken markup": Reply(
+        "**bold without end, `code too, [a link](https://e.org and 2*3*4 = 24, <b>snake_case_name</b>"
+    ),
+    "Long reply": Reply(LONG),
+    "Question": Reply(
+        "Delete **INV-42** (Ada Lovelace Ltd, 120.00 EUR)?",
+        (Button("Confirm", "c", "primary"), Button("Cancel", "x", "danger")),
+    ),
+    "Decided": Reply("Delete **INV-42** (Ada Lovelace Ltd, 120.00 EUR)?\n\n✓ Invoice INV-42 is deleted."),
+    "File": Reply("Here is your invoice.", media=Media("pdf", "application/pdf", "INV-42.pdf", stored=True)),
+}
+RENDERERS: Mapping[str, Callable[[str], str]] = {
+    "whatsapp": screens.whatsapp,
+    "telegram": screens.telegram,
+    "slack": screens.slack,
+    "console": page_html,
+    "terminal": screens.terminal,
+}
+WIDTHS = {"slack": 760, "terminal": 760}
+
+
+def main() -> None:
+    """One picture for each platform."""
+    media = MemoryMedia()
+    with FakePlatforms() as platforms, sync_playwright() as session:
+        browser = session.chromium.launch(executable_path=chromium(), args=list(FLAGS))
+        for platform in EVERY:
+            width = WIDTHS.get(platform.name, 390)
+            page = browser.new_page(viewport={"width": width, "height": 400}, device_scale_factor=1.5)
+            page.set_content(page_of(platform, media, platforms))
+            page.screenshot(path=IMAGES / f"reply-styles-{platform.name}.png", full_page=True)
+        browser.close()
+    media.close()
+
+
+def page_of(platform: Platform, media: MemoryMedia, platforms: FakePlatforms) -> str:
+    """All samples as this platform shows them."""
+    channel = _channel(platform, media, platforms)
+    body = "".join(
+        f"<h6>{title}</h6>{''.join(_shown(platform, channel, platforms, reply))}" for title, reply in SAMPLES.items()
+    )
+    css = (CONSOLE_CSS.read_text() if platform is CONSOLE else "") + (HERE / "screens.css").read_text()
+    return f'<meta charset="utf-8"><style>{css}</style><body class="skin {platform.name}"><main>{body}</main>'
+
+
+def _channel(platform: Platform, media: MemoryMedia, platforms: FakePlatforms) -> Any:
+    channel = platform.open(media, platforms)
+    if isinstance(channel, TerminalChannel):
+        channel._styled = True
+    return channel
+
+
+def _shown(platform: Platform, channel: Any, platforms: FakePlatforms, reply: Reply) -> Iterator[str]:
+    messages = [_bubble(platform, message) for message in _sent(platform, channel, platforms, reply)]
+    for number, message in enumerate(messages, 1):
+        if len(messages) < 3 and reply.text != LONG:
+            yield message
+        elif number in (1, len(messages)):  # where a long reply is cut is what one wants to see
+            yield f'<div class="{"end" if number == 1 else "start"}">{message}</div>'
+        elif number == 2:
+            yield f"<h6>… {len(messages) - 2} more …</h6>"
+
+
+def _sent(platform: Platform, channel: Any, platforms: FakePlatforms, reply: Reply) -> Sequence[Mapping[str, Any]]:
+    """What arrived of a reply, as it was sent: with the platform's own markup."""
+    before = len(platform.seen(channel, platforms))
+    if reply is SAMPLES["Decided"] and platform in EDITING:
+        question = _send(channel, platform, SAMPLES["Question"])
+        reply = replace(reply, edits=question.message_id)
+    for piece in channel.pieces(reply):
+        _send(channel, platform, piece)
+    if isinstance(channel, TerminalChannel):
+        printed = [re.sub(r"saved \S*/", "saved .sayso/chat/", text.rstrip("\n")) for text in channel.printed[before:]]
+        return [{"text": text, "buttons": [], "media": None} for text in printed]
+    return [{**message, "text": _raw(platform, message)} for message in platform.seen(channel, platforms)[before:]]
+
+
+def _send(channel: Channel, platform: Platform, piece: Reply) -> Receipt:
+    """Send one piece. In a thread of its own: a browser that is open has taken this one's loop."""
+    with ThreadPoolExecutor(max_workers=1) as pool:
+        return pool.submit(asyncio.run, channel.send(Delivery("d", platform.conversation, piece))).result()
+
+
+def _raw(platform: Platform, message: Mapping[str, Any]) -> str:
+    raw = message.get("raw") or {}
+    return str((raw.get("text") or raw.get("caption") or "") if platform.name == "telegram" else message["text"])
+
+
+def _bubble(platform: Platform, message: Mapping[str, Any]) -> str:
+    """One message in this platform's skin."""
+    words = f'<div class="text" dir="auto">{RENDERERS[platform.name](message["text"])}</div>' if message["text"] else ""
+    name = html.escape(message["media"]["filename"]) if message["media"] else ""
+    file = f'<div class="attached"><b>PDF</b><span>{name}</span></div>' if name else ""
+    styles = {button.data: button.style for button in SAMPLES["Question"].buttons}
+    buttons = "".join(
+        f'<button class="{styles[each["data"]]}">{html.escape(each["label"])}</button>' for each in message["buttons"]
+    )
+    row = f'<div class="buttons">{buttons}</div>' if buttons else ""
+    return f'<div class="message bot"><div class="bubble">{file}{words}</div>{row}</div>'
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,53 @@
+"""The pictures' pages: every platform shows every sample, by its own rules."""
+
+from __future__ import annotations
+
+import html
+import re
+
+import pytest
+
+from channels.fakes.platforms import FakePlatforms
+from tests.browser import screens
+from tests.browser.pictures import SAMPLES, page_of
+from tests.channels.harness import EVERY, MemoryMedia, Platform
+
+
+@pytest.mark.parametrize("platform", EVERY, ids=repr)
+def test_each_platform_shows_each_sample(platform: Platform):
+    """Through the real adapter, and with nothing of its markup left over."""
+    media = MemoryMedia()
+    with FakePlatforms() as platforms:
+        page = page_of(platform, media, platforms)
+    media.close()
+    words = html.unescape(re.sub(r"<style>.*?</style>|<[^>]*>", "", page, flags=re.DOTALL))
+    assert [title for title in SAMPLES if title not in words] == []
+    for shown in ("To do", "return invoice.total_net - invoice.paid", "2*3*4 = 24", "Confirm", "INV-42.pdf"):
+        assert shown in words
+    assert "**" not in words.replace("**bold without end", "")
+
+
+@pytest.mark.parametrize(
+    ("sent", "seen"),
+    [
+        ("*b* _i_ ~s~ snake_case_x 2*3*4", "<b>b</b> <i>i</i> <s>s</s> snake_case_x 2*3*4"),
+        ("`a_b_` and ```\n*x*\n```", "<code>a_b_</code> and <pre>*x*</pre>"),
+        ("> a\n> b\nc", "<blockquote>a\nb</blockquote>\nc"),
+        ("*b\nc*", "*b\nc*"),
+    ],
+)
+def test_marks_count_on_one_line_around_whole_words(sent: str, seen: str):
+    """As Slack and WhatsApp have it."""
+    assert screens.slack(sent) == seen
+    assert screens.whatsapp(sent.replace("&gt;", ">")) == seen
+
+
+def test_links_are_left_alone():
+    """Underscores in an address are no marks."""
+    assert screens.slack("<https://e.org/_a_|the _docs_>") == '<a href="https://e.org/_a_">the _docs_</a>'
+    assert screens.whatsapp("(https://e.org/_a_)") == '(<a href="https://e.org/_a_">https://e.org/_a_</a>)'
+
+
+def test_a_terminal_shows_styles():
+    """And no tag of anybody else's."""
+    assert screens.terminal("\x1b[1mb\x1b[22m <i>") == "<b>b</b> &lt;i&gt;"
