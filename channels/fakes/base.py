@@ -114,7 +114,10 @@ class Failure:
 
 
 class Ledger:
-    """What arrived at all platforms, in order; safe to use from the servers' threads."""
+    """What arrived at all platforms, in order; safe to use from the servers' threads.
+
+    `kept` is what a platform knows besides: a webhook's address, for one.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -126,6 +129,7 @@ class Ledger:
             self.sent: list[dict[str, Any]] = []
             self.calls: list[dict[str, Any]] = []
             self.blobs: dict[str, bytes] = {}
+            self.kept: dict[str, Any] = {}
             self._failures: dict[str, deque[Failure]] = {}
 
     def record(

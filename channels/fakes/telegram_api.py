@@ -2,26 +2,15 @@
 
 from __future__ import annotations
 
-import html
-import json
-import re
 from typing import Any
 
+from channels.fakes import telegram_setup as setup
 from channels.fakes.base import Answer, Call, Ledger, json_answer
+from channels.fakes.telegram_rules import RefusedError, buttons, chat_id, check_length, parsed
 
 _SENDS = ("sendMessage", "sendPhoto", "sendDocument")
-_TAGS = frozenset(
-    ("b", "strong", "i", "em", "u", "ins", "s", "strike", "del", "a", "code", "pre", "blockquote", "span")
-)
-_TAG = re.compile(r"<(/?)([A-Za-z][\w-]*)((?:\s+[\w-]+(?:=\"[^\"<>]*\")?)*)\s*>")
-
-
 #: Bytes above which a bot gets no file.
 _FILE_LIMIT = 20 * 1024 * 1024
-
-
-class RefusedError(Exception):
-    """Raised when Telegram would answer 400 with this description."""
 
 
 class FakeTelegram:
@@ -61,9 +50,8 @@ class FakeTelegram:
         self._ledger.note("telegram", method, params)
         if method == "getFile":
             return self._where(str(params.get("file_id")))
-        if method == "getMe":
-            bot_id = int(self._token.partition(":")[0])
-            return _result({"id": bot_id, "is_bot": True, "first_name": "Acme", "username": "acme_bot"})
+        if method in setup.METHODS:
+            return _result(setup.answered(self._ledger, int(self._token.partition(":")[0]), method, params))
         if method in ("answerCallbackQuery", "sendChatAction"):
             return _result(True)
         return _error(404, "Not Found")
@@ -91,19 +79,19 @@ class FakeTelegram:
     def _send(self, method: str, call: Call) -> Answer:
         params = call.params
         field, limit = ("text", 4096) if method == "sendMessage" else ("caption", 1024)
-        text = _parsed(str(params.get(field, "")), params.get("parse_mode"))
-        _check_length(text, limit, field)
+        text = parsed(str(params.get(field, "")), params.get("parse_mode"))
+        check_length(text, limit, field)
         media = self._file(method, call) if method != "sendMessage" else None
         number = self._ledger.record(
             "telegram",
             str(params["chat_id"]),
             thread=str(params.get("message_thread_id", "")),
             text=text,
-            buttons=_buttons(params.get("reply_markup")),
+            buttons=buttons(params.get("reply_markup")),
             media=media,
             raw={"method": method, **params},
         )
-        chat = {"id": _chat_id(params["chat_id"]), "type": "private"}
+        chat = {"id": chat_id(params["chat_id"]), "type": "private"}
         return _result({"message_id": number, "date": 1795204800, "chat": chat})
 
     def _file(self, method: str, call: Call) -> dict[str, Any]:
@@ -113,60 +101,6 @@ class FakeTelegram:
         if method == "sendPhoto" and upload.body[:3] != b"\xff\xd8\xff" and upload.body[:4] != b"\x89PNG":
             raise RefusedError("IMAGE_PROCESS_FAILED")
         return self._ledger.keep(upload.filename, upload.mime, upload.body)
-
-
-def _parsed(text: str, parse_mode: str | None) -> str:
-    """The text people see. Telegram refuses HTML it cannot parse."""
-    if parse_mode is None:
-        return text
-    if parse_mode != "HTML":
-        raise RefusedError("unsupported parse_mode")
-    open_tags: list[str] = []
-    for closing, name, _ in _TAG.findall(text):
-        _step(open_tags, bool(closing), name.lower())
-    if open_tags:
-        raise RefusedError(f"can't parse entities: Can't find end tag corresponding to start tag \"{open_tags[-1]}\"")
-    words = _TAG.sub("", text)
-    if "<" in words:
-        raise RefusedError("can't parse entities: Unsupported start tag")
-    return html.unescape(words)
-
-
-def _step(open_tags: list[str], closing: bool, name: str) -> None:
-    if name not in _TAGS:
-        raise RefusedError(f'can\'t parse entities: Unsupported start tag "{name}"')
-    if not closing:
-        if name == "blockquote" and "blockquote" in open_tags:
-            raise RefusedError("can't parse entities: blockquotes can't be nested")
-        open_tags.append(name)
-    elif not open_tags or open_tags.pop() != name:
-        raise RefusedError(f'can\'t parse entities: Unexpected end tag "{name}"')
-
-
-def _check_length(text: str, limit: int, field: str) -> None:
-    if len(text.encode("utf-16-le")) // 2 > limit:
-        raise RefusedError("message is too long" if field == "text" else "message caption is too long")
-    if field == "text" and not text.strip():
-        raise RefusedError("message text is empty")
-
-
-def _buttons(markup: Any) -> list[dict[str, str]]:
-    if not markup:
-        return []
-    keyboard = (json.loads(markup) if isinstance(markup, str) else markup)["inline_keyboard"]
-    keys = [key for row in keyboard for key in row]
-    for key in keys:
-        if not key.get("text"):
-            raise RefusedError("inline keyboard button text must be non-empty")
-        if not 1 <= len(key.get("callback_data", "").encode()) <= 64:
-            raise RefusedError("BUTTON_DATA_INVALID")
-    return [{"label": key["text"], "data": key["callback_data"]} for key in keys]
-
-
-def _chat_id(chat: Any) -> int:
-    if not re.fullmatch(r"-?\d+", str(chat)):
-        raise RefusedError("chat not found")
-    return int(chat)
 
 
 def _result(value: Any) -> Answer:
