@@ -16,6 +16,15 @@ _TAG = re.compile(r"<(/?)([A-Za-z][\w-]*)((?:\s+[\w-]+(?:=\"[^\"<>]*\")?)*)\s*>"
 #: Ports on which Telegram calls webhooks.
 _PORTS = (443, 80, 88, 8443)
 _LOCAL = ("127.0.0.1", "localhost")
+#: Bytes that Telegram takes of a photo, and of any other file.
+_PHOTO_LIMIT, _UPLOAD_LIMIT = 10 * 1024 * 1024, 50 * 1024 * 1024
+#: What it plays or shows; of other kinds it makes documents.
+_PLAYED = {
+    "audio": ("audio/mpeg", "audio/mp4", "audio/x-m4a", "audio/m4a"),
+    "voice": ("audio/ogg", "audio/mpeg", "audio/mp4", "audio/x-m4a"),
+    "video": ("video/mp4",),
+    "animation": ("image/gif", "video/mp4"),
+}
 #: Kinds of update that a webhook may ask for.
 UPDATES = frozenset(
     (
@@ -136,3 +145,13 @@ def check_commands(commands: list[Any]) -> None:
             raise RefusedError("BOT_COMMAND_INVALID")
         if not 1 <= len(str(command.get("description", ""))) <= 256:
             raise RefusedError("BOT_COMMAND_DESCRIPTION_INVALID")
+
+
+def check_upload(kind: str, mime: str, data: bytes) -> None:
+    """Raises RefusedError for a file that is not what its method shows or plays, or is too large for it."""
+    if len(data) > (_PHOTO_LIMIT if kind == "photo" else _UPLOAD_LIMIT):
+        raise RefusedError("file is too big")
+    if kind == "photo" and data[:3] != b"\xff\xd8\xff" and data[:4] != b"\x89PNG":
+        raise RefusedError("IMAGE_PROCESS_FAILED")
+    if kind in _PLAYED and mime not in _PLAYED[kind]:
+        raise RefusedError(f"{mime} is no {kind}")

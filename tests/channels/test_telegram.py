@@ -53,6 +53,8 @@ def test_bots_and_anonymous_admins_are_ignored(media: MemoryMedia):
     anonymous = {"from": {"id": 1087968824, "is_bot": True, "first_name": "Group"}}
     received = read(media, signing.telegram_text(1, "yes", chat=GROUP, **anonymous))
     assert (received.turns, received.ignored) == ((), "sent by a bot or by nobody")
+    as_group = {"sender_chat": {"id": GROUP}, "from": {"id": 5123456789, "is_bot": False, "first_name": "Ada"}}
+    assert read(media, signing.telegram_text(1, "yes", chat=GROUP, **as_group)).turns == ()
 
 
 @pytest.mark.parametrize(("told", "language"), [("pt-br", "pt-br"), ("", ""), (None, ""), (7, ""), ({"a": 1}, "")])
@@ -134,16 +136,6 @@ def test_odd_picture_travels_as_document(media: MemoryMedia, platforms: FakePlat
     assert (platforms.sent[0]["raw"]["method"], platforms.sent[0]["text"]) == ("sendDocument", "chart")
 
 
-@pytest.mark.parametrize(
-    "error", ["Forbidden: bot was blocked by the user", "Bad Request: chat not found", "401", "409"]
-)
-def test_permanent_errors_are_refused(media: MemoryMedia, platforms: FakePlatforms, error: str):
-    """PTB calls some of these network errors: retrying them would never end."""
-    platforms.script("telegram", error)
-    with pytest.raises(Refused):
-        send(telegram(media, platforms.telegram_url), Reply("x"))
-
-
 def test_long_caption_follows_its_picture(media: MemoryMedia):
     """A caption holds 1024 units; emoji count twice."""
     channel = telegram(media, None)
@@ -167,6 +159,45 @@ def test_attend_acknowledges_the_tap(media: MemoryMedia, platforms: FakePlatform
     calls = {call["method"]: call["params"] for call in platforms.calls}
     assert calls["answerCallbackQuery"] == {"callback_query_id": "cb9"}
     assert calls["sendChatAction"] == {"chat_id": "5123456789", "action": "typing"}
+
+
+def test_a_tap_is_acknowledged_once(media: MemoryMedia, platforms: FakePlatforms):
+    """Typing is shown again and again, in its topic; the second answer to one tap would be an error."""
+    channel = telegram(media, platforms.telegram_url)
+    update = signing.telegram_tap(9, "x", chat=GROUP, message_thread_id=12, is_topic_message=True)
+    turn = channel.receive(telegram_hook(update)).turns[0]
+    assert [asyncio.run(channel.attend(turn)) for _ in range(3)] == [4.0] * 3
+    methods = [call["method"] for call in platforms.calls]
+    assert (methods.count("answerCallbackQuery"), methods.count("sendChatAction")) == (1, 3)
+    assert {call["params"].get("message_thread_id", "12") for call in platforms.calls} == {"12"}
+
+
+def test_taps_are_not_remembered_for_ever(media: MemoryMedia):
+    """A process lives for weeks."""
+    channel = telegram(media, None)
+    assert all(channel._is_first(str(number)) for number in range(5000))
+    assert len(channel._answered) <= 1000
+    assert not channel._is_first("4999")
+
+
+def test_an_edit_decides_nothing(media: MemoryMedia):
+    """Nobody says yes by changing what they said before; nor by a caption, a forward or a sticker."""
+    extras = ({"caption": "yes", "photo": [{"file_id": "p"}]}, {"via_bot": {"id": 1, "username": "gif"}})
+    updates = [signing.telegram_edit(1, "yes", message_id=7), *(signing.telegram_text(2, "yes", **it) for it in extras)]
+    turns = [read(media, update).turns[0] for update in updates]
+    assert [(turn.text, turn.decides) for turn in turns] == [("yes", False)] * 3
+    assert (turns[0].kind, turns[0].message_id) == ("edit", "7")
+
+
+@pytest.mark.parametrize(("status", "extra", "closed"), [
+    ("kicked", {}, True), ("left", {}, True), ("restricted", {"is_member": False}, True),
+    ("restricted", {"is_member": True}, False), ("member", {}, False), ("administrator", {}, False),
+])  # fmt: skip
+def test_where_the_bot_is_told_to_be_silent(media: MemoryMedia, status: str, extra: dict, closed: bool):
+    """platforms.md 2.1: my_chat_member, for people who block and groups that remove."""
+    for chat in (5123456789, GROUP):
+        news = read(media, signing.telegram_member(1, status, chat=chat, **extra)).addresses[0]
+        assert (news.conversation, bool(news.closed)) == (Conversation("tg", str(chat)), closed)
 
 
 def test_button_styles_and_rows(media: MemoryMedia, platforms: FakePlatforms):
