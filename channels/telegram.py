@@ -20,7 +20,7 @@ from channels.fetch import Download, tls
 from channels.http import PerLoop
 from channels.markup import split, telegram_length
 from channels.telegram_errors import reaction, send_error
-from channels.telegram_posts import CAPTION_LIMIT, TEXT_LIMIT, Post, anew, beginning, instead, measure
+from channels.telegram_posts import CAPTION_LIMIT, TEXT_LIMIT, Post, anew, beginning, instead
 from channels.telegram_updates import Reader
 from channels.types import Button, Conversation, Delivery, Hook, Media, Receipt, Received, Reply, Turn
 
@@ -113,7 +113,7 @@ class TelegramChannel:
         """
         if reply.media and not reply.edits and telegram_length(reply.text) <= CAPTION_LIMIT:
             return (reply,)
-        texts = [Reply(text) for text in split(reply.text, TEXT_LIMIT, measure) if text.strip()]
+        texts = [Reply(text) for text in split(reply.text, TEXT_LIMIT, telegram_length) if text.strip()]
         file = [Reply(media=reply.media)] if reply.media else []
         parts = [*texts, *file] if reply.edits else [*file, *texts]
         if reply.buttons and not parts:
@@ -165,12 +165,13 @@ class TelegramChannel:
         return ""
 
     async def _show(self, turn: Turn, post: Post) -> None:
+        words, parse_mode = post.words
         await self._bots.here().send_message_draft(
             chat_id=int(post.chat),
             draft_id=_draft_id(turn),
-            text=post.words if post.reply.text else "",
+            text=words,
             message_thread_id=post.thread,
-            parse_mode="HTML" if post.formatted else None,
+            parse_mode=parse_mode,
             api_kwargs={"can_stop": True},
         )
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from channels.base import MediaSource, Refused
-from channels.markup import plain, split, telegram_html, telegram_length
+from channels.markup import head, plain, telegram_html, telegram_length
 from channels.telegram_errors import reaction
 from channels.types import Button, Media, Receipt, Reply
 
@@ -31,10 +31,10 @@ _SHOWN = {
     "audio/x-m4a": "audio",
     "video/mp4": "video",
 }
-#: Entities that Telegram formats; of those beyond, the words arrive and the links do not.
+#: Entities that Telegram formats; of those beyond the words arrive, and of a link not its address.
 ENTITY_LIMIT = 100
 #: Characters of Markdown that are looked at for one message, and units kept for the sign that more is to come.
-_WIDEST, _ROOM = 4 * TEXT_LIMIT, 16
+_WIDEST, _ROOM = 2 * TEXT_LIMIT, 16
 _UNITS = ((1024 * 1024, "MB"), (1024, "KB"), (1, "B"))
 
 
@@ -59,31 +59,35 @@ class Post:
             return await self._file(bot, self.reply.media, source)
         if self.reply.edits:
             return await self._edit(bot)
-        sent = await bot.send_message(text=self.words, link_preview_options=_no_preview(), **self._common)
+        what = {**self._common("text"), "message_thread_id": self.thread}
+        sent = await bot.send_message(link_preview_options=_no_preview(), **what)
         return Receipt(str(sent.message_id))
 
     @property
-    def words(self) -> str:
-        """The text in Telegram's HTML, or without any formatting."""
+    def words(self) -> tuple[str, str | None]:
+        """The text and how it is formatted: as Telegram's HTML, or not at all where that would show nothing, as of an
+        empty block of code, or would lose an address.
+        """
         text = self.reply.text
-        return telegram_html(text) if self.formatted else plain(text) or text
+        html = telegram_html(text) if self.formatted else ""
+        loses = "<a " in html and html.count("</") > ENTITY_LIMIT
+        if re.sub(r"<[^>]*>", "", html).strip() and not loses:
+            return html, "HTML"
+        words = plain(text)
+        return words if words.strip() else text, None
 
-    @property
-    def _format(self) -> dict[str, Any]:
+    def _common(self, field: str) -> dict[str, Any]:
+        words, parse_mode = self.words
         markup = _keyboard(self.reply.buttons)
-        return {"chat_id": self.chat, "parse_mode": "HTML" if self.formatted else None, "reply_markup": markup}
-
-    @property
-    def _common(self) -> dict[str, Any]:
-        return {**self._format, "message_thread_id": self.thread}
+        return {"chat_id": self.chat, field: words or None, "parse_mode": parse_mode, "reply_markup": markup}
 
     async def _edit(self, bot: Bot) -> Receipt:
         """Without buttons those of the old message go."""
-        what = {**self._format, "message_id": int(self.reply.edits)}
-        if self.shape == "caption":
-            await bot.edit_message_caption(caption=self.words, **what)
+        what = {**self._common("caption" if self.shape else "text"), "message_id": int(self.reply.edits)}
+        if self.shape:
+            await bot.edit_message_caption(**what)
         else:
-            await bot.edit_message_text(text=self.words, link_preview_options=_no_preview(), **what)
+            await bot.edit_message_text(link_preview_options=_no_preview(), **what)
         return Receipt(self.reply.edits)
 
     async def _file(self, bot: Bot, media: Media, source: MediaSource) -> Receipt:
@@ -91,8 +95,9 @@ class Post:
 
         data = await asyncio.to_thread(_read, source, media.ref)
         kind = self._kind(media, len(data))
-        upload = {kind: InputFile(data, filename=media.filename or "file"), "caption": self.words or None}
-        sent = await getattr(bot, f"send_{kind}")(**upload, **self._common)
+        what = {**self._common("caption"), "message_thread_id": self.thread}
+        upload = {kind: InputFile(data, filename=media.filename or "file")}
+        sent = await getattr(bot, f"send_{kind}")(**upload, **what)
         return Receipt(str(sent.message_id))
 
     def _kind(self, media: Media, size: int) -> str:
@@ -129,19 +134,11 @@ def anew(post: Post) -> Post | Receipt:
     return Receipt("") if post.reply.optional else replace(post, reply=replace(post.reply, edits=""), shape="")
 
 
-def measure(md: str) -> int:
-    """What Telegram counts of a text against its 4096 units; as much as them for 100 entities."""
-    length = telegram_length(md)
-    if len(md) <= 3 * ENTITY_LIMIT:  # no room for so many
-        return length
-    return max(length, -(-TEXT_LIMIT * telegram_html(md).count("</") // ENTITY_LIMIT))
-
-
 def beginning(md: str) -> str:
     """The text, or as much of it as one message holds."""
-    if len(md) <= _WIDEST and measure(md) <= TEXT_LIMIT:
+    if len(md) <= _WIDEST and telegram_length(md) <= TEXT_LIMIT:
         return md
-    return f"{split(md[:_WIDEST], TEXT_LIMIT - _ROOM, measure)[0]}…"
+    return f"{head(md[:_WIDEST], TEXT_LIMIT - _ROOM, telegram_length)}…"
 
 
 def _linked(text: str, media: Media, source: MediaSource) -> str:

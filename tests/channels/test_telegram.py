@@ -10,6 +10,7 @@ from channels.base import BadHook, Forbidden, Refused
 from channels.fakes import signing
 from channels.fakes.platforms import TELEGRAM_SECRET, FakePlatforms
 from channels.types import Button, Conversation, Delivery, Reply
+from config.schema import TelegramSettings
 from tests.channels.harness import IMAGE, MemoryMedia, hook, telegram, telegram_hook
 
 CHAT = Conversation("tg", "5123456789")
@@ -99,6 +100,19 @@ def test_who_a_group_message_is_addressed_to(media: MemoryMedia, text: str, extr
     """In groups people talk to each other, too."""
     update = signing.telegram_text(1, text, chat=GROUP, **extra)
     assert read(media, update, username="acme_bot").turns[0].addressed is addressed
+
+
+@pytest.mark.parametrize(
+    ("username", "known"), [("@Acme_Bot", True), ("acme_bot", True), ("", True), ("acme bot", False)]
+)
+def test_the_username_in_the_yaml_is_one(username: str, known: bool):
+    """With or without its @; what Telegram would never give is a mistake, told at the start."""
+    settings = {"platform": "telegram", "token": "t", "secret_token": "s", "username": username}
+    if known:
+        assert TelegramSettings.model_validate(settings).username == username
+    else:
+        with pytest.raises(ValueError, match="username"):
+            TelegramSettings.model_validate(settings)
 
 
 def test_command_loses_our_name(media: MemoryMedia):
