@@ -77,3 +77,36 @@ def test_an_unknown_token_or_method_is_told(platforms: FakePlatforms):
     assert api(platforms, "getMe", token="7000000001:wrong") == "Unauthorized"
     assert api(platforms, "sendMesage") == "Not Found"
     assert api(platforms, "getMe")["username"] == "acme_bot"
+
+
+@pytest.mark.parametrize(
+    ("method", "params", "refusal"),
+    [
+        ("sendMessageDraft", {"chat_id": 1, "draft_id": 0, "text": "x"}, "invalid draft identifier"),
+        ("sendMessageDraft", {"chat_id": -100, "draft_id": 1, "text": "x"}, "only to private chats"),
+        ("sendMessageDraft", {"chat_id": 1, "draft_id": 1, "text": "x" * 4097}, "message is too long"),
+        ("editMessageText", {"chat_id": 1, "message_id": 9, "text": "x"}, "message to edit not found"),
+        ("editMessageCaption", {"chat_id": 1, "message_id": 1, "caption": "x"}, "there is no caption"),
+        ("editMessageText", {"chat_id": 2, "message_id": 1, "text": "x"}, "message to edit not found"),
+        ("editMessageText", {"chat_id": 1, "message_id": 1, "text": "hello"}, "message is not modified"),
+        ("sendPhoto", {"chat_id": 1, "caption": "x" * 1025}, "caption is too long"),
+        ("sendMessage", {"chat_id": 1, "text": "x", "disable_web_page_preview": True}, "takes no"),
+        ("sendMessage", {"chat_id": "@ada", "text": "x"}, "chat not found"),
+        ("answerCallbackQuery", {"callback_query_id": "1", "text": "x" * 201}, "MESSAGE_TOO_LONG"),
+    ],
+)
+def test_what_telegram_refuses_is_refused(platforms: FakePlatforms, method: str, params: dict, refusal: str):
+    """platforms.md 2.3 and 2.4: limits, edits of one's own messages, drafts in private, today's parameters."""
+    assert api(platforms, "sendMessage", chat_id=1, text="hello")["message_id"] == 1
+    assert refusal in api(platforms, method, **params)
+    assert [entry["text"] for entry in platforms.sent] == ["hello"]
+
+
+def test_the_fake_counts_how_fast_a_chat_is_told(platforms: FakePlatforms):
+    """platforms.md 2.4: messages and edits of a chat, of each chat for itself."""
+    for text in ("a", "b"):
+        api(platforms, "sendMessage", chat_id=-100, text=text)
+    api(platforms, "editMessageText", chat_id=-100, message_id=1, text="c")
+    api(platforms, "sendMessage", chat_id=1, text="a")
+    fake = platforms.fakes["telegram"]
+    assert [fake.rate(chat, 60) for chat in ("-100", "1", "2")] == [3, 1, 0]
