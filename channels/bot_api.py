@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from io import BytesIO
 from typing import Any
 
 from aiohttp import ClientError, ClientSession, FormData
@@ -54,5 +55,8 @@ def _form(request_data: RequestData | None) -> FormData | None:
         return None
     form = FormData(request_data.json_parameters)
     for name, (filename, content, mime_type) in request_data.multipart_data.items():
-        form.add_field(name, content, filename=filename, content_type=mime_type)
+        # As a file it is read in parts: aiohttp would write bytes at once, and nobody else's message meanwhile.
+        form.add_field(
+            name, BytesIO(content) if isinstance(content, bytes) else content, filename=filename, content_type=mime_type
+        )
     return form

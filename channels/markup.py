@@ -681,6 +681,11 @@ def split(md: str, limit: int, measure: Measure = len) -> list[str]:
     return pieces
 
 
+def head(md: str, limit: int, measure: Measure = len) -> str:
+    """The first of the pieces that `split` cuts this Markdown into: "" of nothing."""
+    return _Cut(md, 0, "", limit, measure).best()[0] if md else ""
+
+
 @dataclass(frozen=True, slots=True)
 class _Cut:
     """One cut: `start` is where the piece begins, `opening` the fence line or the table's head it must repeat."""

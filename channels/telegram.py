@@ -9,68 +9,50 @@ import json
 import logging
 import re
 import warnings
-from collections.abc import Mapping, Sequence
+import zlib
+from collections.abc import Awaitable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, TypeVar
 
-from channels.base import (
-    AddressClosed,
-    Ambiguous,
-    BadHook,
-    FetchError,
-    Forbidden,
-    MediaSource,
-    Pace,
-    RateLimited,
-    Refused,
-    SendError,
-    Unreachable,
-)
+from channels.base import BadHook, FetchError, Forbidden, MediaSource, Notebook, Pace
 from channels.fetch import Download, tls
 from channels.http import PerLoop
-from channels.markup import plain, split, telegram_html, telegram_length
-from channels.types import Button, Conversation, Delivery, Hook, Media, Receipt, Received, Reply, Tap, Turn, storable
+from channels.markup import split, telegram_length
+from channels.telegram_errors import reaction, send_error
+from channels.telegram_posts import CAPTION_LIMIT, TEXT_LIMIT, Post, anew, beginning, instead
+from channels.telegram_updates import Reader
+from channels.types import Button, Conversation, Delivery, Hook, Media, Receipt, Received, Reply, Turn
 
 if TYPE_CHECKING:
     from aiohttp import ClientSession
-    from telegram import Bot, InlineKeyboardMarkup, InputFile
+    from telegram import Bot
+    from telegram.error import TelegramError
 
-#: Telegram's limits, in UTF-16 code units after formatting is parsed.
-TEXT_LIMIT, CAPTION_LIMIT = 4096, 1024
+T = TypeVar("T")
+
 #: Seconds after which "typing" is shown again.
 TYPING_SECONDS = 4.0
-#: Bytes above which a picture must travel as a document.
-PHOTO_LIMIT = 10 * 1024 * 1024
 #: Bytes above which Telegram gives a bot no file.
 FILE_LIMIT = 20 * 1024 * 1024
+#: Taps that a process remembers to have acknowledged.
+MAX_ANSWERED = 1000
 #: Telegram's words: about 30 messages a second in all, about one in a private chat (bursts are fine), 20 a minute in a
 #: group: five at once and one each 4 s are 20 in the first minute.
-CHAT_PACE = Pace(per_second=30, chat_gap=1.0, burst=10)
-GROUP_PACE = Pace(per_second=30, chat_gap=4.0, burst=5)
+CHAT_PACE = Pace(per_second=30, chat_gap=1.0, burst=10, draft_gap=1.0)
+GROUP_PACE = Pace(per_second=30, chat_gap=4.0, burst=5, draft_gap=4.0)
 
 _SECRET_TOKEN = re.compile(r"[A-Za-z0-9_-]{1,256}")
-_COMMAND = re.compile(r"^(/\w+)@(\w+)")
-_PHOTOS = ("image/jpeg", "image/png")
-#: How Telegram says that it will not show a picture.
-_NOT_A_PHOTO = ("photo_", "image_process_failed")
-#: Where a message carries a file, in the order we look, with the MIME type when Telegram names none.
-_FILES = {
-    "document": "application/octet-stream",
-    "voice": "audio/ogg",
-    "audio": "audio/mpeg",
-    "video": "video/mp4",
-    "video_note": "video/mp4",
-}
-_KNOWN = ("message", "callback_query")
-
-Json = Mapping[str, Any]
+#: Ids of supergroups are below this one. Basic groups, whose ids are negative and above, become supergroups.
+_SUPERGROUPS = -1_000_000_000_000
 
 
 class TelegramChannel:
     """One bot. Lives as long as the process; it keeps one HTTP client per event loop.
 
-    `api_url` replaces https://api.telegram.org; `username` (without @) sharpens who a group message is addressed to.
+    `api_url` replaces https://api.telegram.org. `username` says which @name is the bot's in a group; without it any
+    that ends in "bot" is. The notebook keeps where groups moved: `telegram:moved:<bot id>:<old chat>`. Raises
+    ValueError for a token or a secret that cannot be one.
     """
 
     def __init__(
@@ -80,6 +62,7 @@ class TelegramChannel:
         token: str,
         secret_token: str,
         media: MediaSource,
+        notebook: Notebook,
         api_url: str | None = None,
         username: str = "",
     ) -> None:
@@ -90,9 +73,10 @@ class TelegramChannel:
         self._name = name
         self._token = token.strip()
         self._secret = secret_token.encode()
-        self._media = media
+        self._media, self._notebook = media, notebook
         self._api_url = (api_url or "https://api.telegram.org").rstrip("/")
-        self._username = username.lstrip("@").lower()
+        self._reader = Reader(name, self._token.partition(":")[0], username.lstrip("@").lower())
+        self._answered: frozenset[str] = frozenset()
         self._bots = PerLoop(partial(_new_bot, self._token, self._api_url), tls=tls)
         _hush()
 
@@ -114,103 +98,82 @@ class TelegramChannel:
         except (ValueError, RecursionError) as exc:
             raise BadHook("the body is not JSON") from exc
         try:
-            return self._read(update)
+            return self._reader.read(update)
         except (KeyError, TypeError, AttributeError, ValueError, IndexError):
             return Received(ignored="malformed update")
 
-    def _read(self, update: Json) -> Received:
-        kind = next((kind for kind in _KNOWN if kind in update), None)
-        if kind is None:
-            return Received(ignored=f"update of kind {next((key for key in update if key != 'update_id'), '')!r}")
-        event_id, act = f"{update['update_id']}", update[kind]
-        if "from" not in act or act["from"].get("is_bot"):
-            return Received(ignored="sent by a bot or by nobody")
-        turn = self._tap(event_id, act) if kind == "callback_query" else self._message(event_id, act)
-        return turn if isinstance(turn, Received) else Received(turns=(turn,))
-
-    def _tap(self, event_id: str, query: Json) -> Turn | Received:
-        if "message" not in query or "data" not in query:
-            return Received(ignored="tap without a message or data")
-        message = query["message"]
-        return Turn(
-            event_id=event_id,
-            conversation=self._conversation(message),
-            user_id=str(query["from"]["id"]),
-            user_name=_full_name(query["from"]),
-            tap=Tap(data=storable(query["data"]), callback_id=query["id"]),
-            message_id=str(message["message_id"]),
-            language=_language(query["from"]),
-        )
-
-    def _message(self, event_id: str, message: Json) -> Turn | Received:
-        text = str(message.get("text") or message.get("caption") or "")
-        media = tuple(_media(message))
-        if not text and not media:
-            return Received(ignored="message without text or a file")
-        return Turn(
-            event_id=event_id,
-            conversation=self._conversation(message),
-            user_id=str(message["from"]["id"]),
-            user_name=_full_name(message["from"]),
-            text=self._without_our_name(text),
-            media=media,
-            message_id=str(message["message_id"]),
-            addressed=self._addressed(message, text),
-            language=_language(message["from"]),
-        )
-
-    def _conversation(self, message: Json) -> Conversation:
-        thread = str(message["message_thread_id"]) if message.get("is_topic_message") else ""
-        return Conversation(self._name, str(message["chat"]["id"]), thread)
-
-    def _without_our_name(self, text: str) -> str:
-        """`/status@acme_bot x` is `/status x` once it reached us."""
-        command = _COMMAND.match(text)
-        return command.group(1) + text[command.end() :] if command and self._is_us(command.group(2)) else text
-
-    def _addressed(self, message: Json, text: str) -> bool:
-        """In a group the bot is addressed by a command, by its name, or by a reply to it."""
-        if message["chat"].get("type") == "private":
-            return True
-        if str(message.get("reply_to_message", {}).get("from", {}).get("id", "")) == self._token.partition(":")[0]:
-            return True
-        command = _COMMAND.match(text)
-        if text.startswith("/"):
-            return command is None or self._is_us(command.group(2))
-        return any(self._is_us(name) for name in re.findall(r"@(\w+)", text))
-
-    def _is_us(self, username: str) -> bool:
-        """Without a configured username any bot's name counts: every one of them ends in "bot"."""
-        lowered = username.lower()
-        return lowered == self._username if self._username else lowered.endswith("bot")
-
     def pace(self, conversation: Conversation) -> Pace:
         """Groups are slower: their ids are negative."""
-        return GROUP_PACE if conversation.chat.startswith("-") else CHAT_PACE
+        return CHAT_PACE if _is_private(conversation) else GROUP_PACE
 
     def pieces(self, reply: Reply) -> Sequence[Reply]:
-        """Captions up to 1024 units stay on their file; longer words follow it. Buttons sit on the last piece."""
-        if reply.media and telegram_length(reply.text) <= CAPTION_LIMIT:
+        """Captions up to 1024 units stay on their file; longer words follow it. Buttons sit on the last piece.
+
+        What an edit cannot change, which is a file, follows the words.
+        """
+        if reply.media and not reply.edits and telegram_length(reply.text) <= CAPTION_LIMIT:
             return (reply,)
         texts = [Reply(text) for text in split(reply.text, TEXT_LIMIT, telegram_length) if text.strip()]
-        parts = [Reply(media=reply.media), *texts] if reply.media else texts
+        file = [Reply(media=reply.media)] if reply.media else []
+        parts = [*texts, *file] if reply.edits else [*file, *texts]
         if reply.buttons and not parts:
             parts = [Reply(_labels(reply.buttons))]
-        return (*parts[:-1], replace(parts[-1], buttons=reply.buttons)) if parts else ()
+        if not parts:
+            return ()
+        parts[0] = replace(parts[0], edits=reply.edits, optional=reply.optional)
+        return (*parts[:-1], replace(parts[-1], buttons=reply.buttons))
 
     async def attend(self, turn: Turn) -> float:
-        """Stop the tapped button's spinner and show "typing", which Telegram does for 5 seconds."""
+        """Stop the tapped button's spinner, once, and show "typing", which Telegram does for 5 seconds."""
         with contextlib.suppress(Exception):
-            bot = self._bots.here()
-            steps = [bot.send_chat_action(turn.conversation.chat, "typing", message_thread_id=_thread(turn))]
-            if turn.tap and turn.tap.callback_id:
+            bot, chat = self._bots.here(), await self._moved_to(turn.conversation.chat)
+            steps = [bot.send_chat_action(chat, "typing", message_thread_id=_thread(turn))]
+            if turn.tap and self._is_first(turn.tap.callback_id):
                 steps.append(bot.answer_callback_query(turn.tap.callback_id))
             await asyncio.gather(*steps, return_exceptions=True)
         return TYPING_SECONDS
 
+    def _is_first(self, callback_id: str) -> bool:
+        """Whether this process did not answer that tap yet. Replaced as a whole, so that threads need no lock."""
+        if not callback_id or callback_id in self._answered:
+            return False
+        self._answered = (self._answered if len(self._answered) < MAX_ANSWERED else frozenset()) | {callback_id}
+        return True
+
     async def draft(self, turn: Turn, text: str, shown: str = "") -> str:
-        """Nothing yet."""
+        """In private the platform's own draft, which goes by itself and which its person may stop; in a group a message
+        that is edited. Of a text too long for one message its beginning is shown.
+        """
+        text = beginning(text)
+        if _is_private(turn.conversation):
+            return await self._told(self._sketch(turn, text))
+        if not text.strip():
+            return shown
+        post = Post(turn.conversation.chat, _thread(turn), Reply(text, edits=shown))
+        return (await self._told(self._deliver(post))).message_id
+
+    async def _sketch(self, turn: Turn, text: str) -> str:
+        from telegram.error import BadRequest
+
+        post = Post(turn.conversation.chat, _thread(turn), Reply(text))
+        try:
+            await self._show(turn, post)
+        except BadRequest as exc:
+            if reaction(exc) != "plain":
+                raise
+            await self._show(turn, replace(post, formatted=False))
         return ""
+
+    async def _show(self, turn: Turn, post: Post) -> None:
+        words, parse_mode = post.words
+        await self._bots.here().send_message_draft(
+            chat_id=int(post.chat),
+            draft_id=_draft_id(turn),
+            text=words,
+            message_thread_id=post.thread,
+            parse_mode=parse_mode,
+            api_kwargs={"can_stop": True},
+        )
 
     async def fetch(self, media: Media) -> bytes:
         """Ask for a link, then download. The link holds the bot's token: it stays in here."""
@@ -232,58 +195,51 @@ class TelegramChannel:
         return file.file_path or ""
 
     async def send(self, delivery: Delivery) -> Receipt:
-        """Send one piece; formatting that Telegram cannot parse is sent again as plain text, once."""
-        from telegram.error import BadRequest, TelegramError
+        """Send one piece, or edit a message of ours. What Telegram refuses as it is goes otherwise, once: plain words,
+        a document, a link, a message of its own, to the group's new id.
+        """
+        reply = delivery.reply
+        post = Post(delivery.conversation.chat, _thread(delivery), reply)
+        impossible = reply.edits and (reply.media or not reply.edits.isdecimal())
+        return await self._told(self._deliver(anew(post) if impossible else post))
+
+    async def _told(self, sending: Awaitable[T]) -> T:
+        """What came of it. Raises SendError in place of PTB's errors."""
+        from telegram.error import TelegramError
 
         try:
-            try:
-                return await self._post(delivery, telegram_html(delivery.reply.text), "HTML")
-            except BadRequest as exc:
-                if "parse entities" not in str(exc).lower():
-                    raise
-                return await self._post(delivery, plain(delivery.reply.text) or delivery.reply.text, None)
+            return await sending
         except TelegramError as exc:
-            _translate(exc)
+            raise send_error(exc) from exc
 
-    async def _post(self, delivery: Delivery, text: str, parse_mode: str | None) -> Receipt:
-        common: dict[str, Any] = {
-            "chat_id": delivery.conversation.chat,
-            "message_thread_id": _thread(delivery),
-            "reply_markup": _keyboard(delivery.reply.buttons),
-            "parse_mode": parse_mode,
-        }
-        if delivery.reply.media:
-            return await self._post_file(delivery.reply.media, {**common, "caption": text or None})
-        from telegram import LinkPreviewOptions
+    async def _deliver(self, post: Post | Receipt) -> Receipt:
+        from telegram.error import TelegramError
 
-        sent = await self._bots.here().send_message(text=text, link_preview_options=LinkPreviewOptions(True), **common)
-        return Receipt(str(sent.message_id))
+        if isinstance(post, Post):
+            post = replace(post, chat=await self._moved_to(post.chat))
+        while isinstance(post, Post):
+            try:
+                return await post.to(self._bots.here(), self._media)
+            except TelegramError as exc:
+                post = await self._other(post, exc)
+        return post
 
-    async def _post_file(self, media: Media, common: dict[str, Any]) -> Receipt:
-        from telegram import InputFile
+    async def _other(self, post: Post, exc: TelegramError) -> Post | Receipt:
+        other = await asyncio.to_thread(instead, post, exc, self._media)
+        if other is None:
+            raise exc
+        if isinstance(other, Post) and other.chat != post.chat:
+            await asyncio.to_thread(self._notebook.put, self._moved_key(post.chat), other.chat)
+        return other
 
-        data = await asyncio.to_thread(_read, self._media, media.ref)
-        upload = InputFile(data, filename=media.filename or "file")
-        if media.mime_type in _PHOTOS and len(data) <= PHOTO_LIMIT:
-            with contextlib.suppress(_NotAPhotoError):
-                return await self._post_photo(upload, common)
-        sent = await self._bots.here().send_document(document=upload, **common)
-        return Receipt(str(sent.message_id))
+    async def _moved_to(self, chat: str) -> str:
+        """The chat, or the supergroup that it became."""
+        if not re.fullmatch(r"-\d+", chat) or int(chat) < _SUPERGROUPS:
+            return chat
+        return await asyncio.to_thread(self._notebook.get, self._moved_key(chat)) or chat
 
-    async def _post_photo(self, upload: InputFile, common: dict[str, Any]) -> Receipt:
-        from telegram.error import BadRequest
-
-        try:
-            sent = await self._bots.here().send_photo(photo=upload, **common)
-        except BadRequest as exc:
-            if str(exc).lower().startswith(_NOT_A_PHOTO):
-                raise _NotAPhotoError from exc
-            raise
-        return Receipt(str(sent.message_id))
-
-
-class _NotAPhotoError(Exception):
-    """Raised when Telegram will not show a picture, for its shape or its bytes, but would take it as a document."""
+    def _moved_key(self, chat: str) -> str:
+        return f"telegram:moved:{self._token.partition(':')[0]}:{chat}"
 
 
 def _hush() -> None:
@@ -305,51 +261,9 @@ def _new_bot(token: str, api_url: str, session: ClientSession) -> Bot:
     return Bot(token, f"{api_url}/bot", f"{api_url}/file/bot", request=request, get_updates_request=request)
 
 
-def _translate(exc: Exception) -> NoReturn:
-    """Say in our words what PTB raised. Order matters: its BadRequest and TimedOut are NetworkErrors too."""
-    from telegram import error
-
-    if isinstance(exc, error.RetryAfter):
-        raise RateLimited(_seconds(exc)) from exc
-    if isinstance(exc, error.Forbidden) or "chat not found" in str(exc).lower():
-        raise AddressClosed(_reason(exc)) from exc
-    if isinstance(exc, (error.ChatMigrated, error.InvalidToken, error.BadRequest, error.Conflict)):
-        raise Refused(_reason(exc)) from exc
-    raise _network_trouble(exc) from exc
-
-
-def _seconds(exc: Any) -> float:
-    wait = exc.retry_after
-    return float(wait.total_seconds() if hasattr(wait, "total_seconds") else wait)
-
-
-def _reason(exc: Exception) -> str:
-    """The kind of refusal. What follows a colon may quote the message, so it is left out."""
-    return f"{type(exc).__name__}: {str(exc).partition(':')[0][:80]}"
-
-
-def _network_trouble(exc: Exception) -> SendError:
-    from channels.bot_api import NeverSent
-
-    if str(exc).startswith("Too Many Requests"):
-        return RateLimited(1.0)
-    if str(exc).startswith("Request Entity Too Large"):
-        return Refused("the file is too large for Telegram")
-    if isinstance(exc, NeverSent):
-        return Unreachable("no connection to Telegram")
-    return Ambiguous("no clear answer from Telegram")
-
-
 def _check_size(size: int) -> None:
     if size > FILE_LIMIT:
         raise FetchError(f"the file has {size} bytes: Telegram gives bots at most {FILE_LIMIT}")
-
-
-def _read(source: MediaSource, ref: str) -> bytes:
-    try:
-        return source.read(ref)
-    except KeyError:
-        raise Refused("the file to send is gone from the media store") from None
 
 
 def _thread(of: Turn | Delivery) -> int | None:
@@ -357,49 +271,16 @@ def _thread(of: Turn | Delivery) -> int | None:
     return int(thread) if thread.isdecimal() else None
 
 
-def _keyboard(buttons: Sequence[Button]) -> InlineKeyboardMarkup | None:
-    if not buttons:
-        return None
-    from telegram import InlineKeyboardButton, InlineKeyboardMarkup
+def _is_private(conversation: Conversation) -> bool:
+    """Ids of groups are negative."""
+    return not conversation.chat.startswith("-")
 
-    keys = [
-        InlineKeyboardButton(
-            button.label,
-            callback_data=button.data,
-            style=None if button.style == "default" else button.style,
-        )
-        for button in buttons
-    ]
-    return InlineKeyboardMarkup([keys[row : row + 2] for row in range(0, len(keys), 2)])
+
+def _draft_id(turn: Turn) -> int:
+    """The draft of a turn: the same for each step of its answer, never 0."""
+    return zlib.crc32(turn.event_id.encode()) % 0x7FFFFFFF + 1
 
 
 def _labels(buttons: Sequence[Button]) -> str:
     """Telegram refuses buttons without words, so the buttons' own labels stand in."""
     return " / ".join(button.label for button in buttons)
-
-
-def _language(person: Json) -> str:
-    """The language of the person's Telegram app. Not every app tells."""
-    return str(person.get("language_code") or "")
-
-
-def _full_name(user: Json) -> str:
-    return " ".join(str(user[part]) for part in ("first_name", "last_name") if user.get(part))
-
-
-def _media(message: Json) -> list[Media]:
-    if message.get("photo"):
-        largest = message["photo"][-1]
-        return [Media(largest["file_id"], "image/jpeg", size=int(largest.get("file_size") or 0))]
-    for kind, mime_type in _FILES.items():
-        if kind in message:
-            file = message[kind]
-            return [
-                Media(
-                    ref=file["file_id"],
-                    mime_type=file.get("mime_type") or mime_type,
-                    filename=file.get("file_name") or "",
-                    size=int(file.get("file_size") or 0),
-                )
-            ]
-    return []

@@ -77,6 +77,8 @@ def _telegram(name: str, settings: TelegramSettings, shelf: Shelf) -> TelegramCh
         token=settings.token.get_secret_value(),
         secret_token=settings.secret_token.get_secret_value(),
         media=shelf.media,
+        notebook=shelf.notebook,
+        username=settings.username,
         api_url=settings.api_url,
     )
 

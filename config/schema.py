@@ -292,11 +292,12 @@ class WhatsAppSettings(ChannelSettings):
 
 
 class TelegramSettings(ChannelSettings):
-    """A Telegram bot."""
+    """A Telegram bot. Its `username` tells in groups which @name is its own; without it any that ends in bot is."""
 
     platform: Literal["telegram"]
     token: Secret
     secret_token: Secret
+    username: Annotated[str, Field(pattern=r"^(@?[A-Za-z0-9_]{4,32})?$")] = ""
     api_url: OptionalUrl = None
 
     @field_validator("secret_token")

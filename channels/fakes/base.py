@@ -115,7 +115,10 @@ class Failure:
 
 
 class Ledger:
-    """What arrived at all platforms, in order; safe to use from the servers' threads."""
+    """What arrived at all platforms, in order; safe to use from the servers' threads.
+
+    `kept` is what a platform knows besides: a webhook's address, for one.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -128,6 +131,7 @@ class Ledger:
             self.calls: list[dict[str, Any]] = []
             self.blobs: dict[str, bytes] = {}
             self._seconds: Counter[tuple[str, int]] = Counter()
+            self.kept: dict[str, Any] = {}
             self._failures: dict[str, deque[Failure]] = {}
 
     def record(

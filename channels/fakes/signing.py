@@ -6,6 +6,7 @@ import base64
 import hashlib
 import hmac
 import json
+import re
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlencode
@@ -73,8 +74,37 @@ def telegram_hook(secret: str, update: Mapping[str, Any]) -> Signed:
 def telegram_text(
     update_id: int, text: str, *, user: int = 5123456789, chat: int | None = None, **extra: Any
 ) -> Update:
-    """The update of a typed message; in a private chat unless `chat` is negative."""
-    return {"update_id": update_id, "message": {**_telegram_message(update_id, user, chat), "text": text, **extra}}
+    """The update of a typed message, in which names and commands are marked; private unless `chat` is negative."""
+    message = {**_telegram_message(update_id, user, chat), "text": text, **_telegram_entities(text), **extra}
+    return {"update_id": update_id, "message": message}
+
+
+def _telegram_entities(text: str) -> dict[str, Any]:
+    """What Telegram finds in a text, by UTF-16 code units."""
+    found = [
+        {
+            "type": "mention" if match.group().startswith("@") else "bot_command",
+            "offset": len(text[: match.start()].encode("utf-16-le", "replace")) // 2,
+            "length": len(match.group()),
+        }
+        for match in re.finditer(r"(?<![\w/@])(?:@\w{4,32}|/\w{1,32}(?:@\w{4,32})?)(?!\w)", text, re.ASCII)
+    ]
+    return {"entities": found} if found else {}
+
+
+def telegram_edit(update_id: int, text: str, *, message_id: int, **extra: Any) -> Update:
+    """The update of a message whose words were changed."""
+    message = telegram_text(update_id, text, **extra)["message"]
+    return {"update_id": update_id, "edited_message": {**message, "message_id": message_id, "edit_date": 1795204801}}
+
+
+def telegram_member(update_id: int, status: str, *, chat: int = 5123456789, **extra: Any) -> Update:
+    """The update of a bot that was blocked, let in or removed: its new status in a chat."""
+    message = _telegram_message(update_id, 5123456789, chat)
+    member = {"user": {"id": 7000000001, "is_bot": True, "first_name": "Acme"}, "status": status, **extra}
+    change = {key: message[key] for key in ("from", "chat", "date")}
+    old = {**member, "status": "member"}
+    return {"update_id": update_id, "my_chat_member": {**change, "old_chat_member": old, "new_chat_member": member}}
 
 
 def telegram_photo(

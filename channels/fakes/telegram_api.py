@@ -1,27 +1,38 @@
-"""FakeTelegram: the Bot API's send methods and files, with its limits, its HTML rules and its envelope."""
+"""FakeTelegram: the Bot API's messages, edits, drafts and files, with its limits, its HTML rules and its envelope."""
 
 from __future__ import annotations
 
-import html
-import json
-import re
+import time
+from http import HTTPStatus
 from typing import Any
 
+from channels.fakes import telegram_setup as setup
 from channels.fakes.base import Answer, Call, Ledger, json_answer
+from channels.fakes.telegram_rules import RefusedError, buttons, chat_id, check_length, check_upload, parsed
 
-_SENDS = ("sendMessage", "sendPhoto", "sendDocument")
-_TAGS = frozenset(
-    ("b", "strong", "i", "em", "u", "ins", "s", "strike", "del", "a", "code", "pre", "blockquote", "span")
-)
-_TAG = re.compile(r"<(/?)([A-Za-z][\w-]*)((?:\s+[\w-]+(?:=\"[^\"<>]*\")?)*)\s*>")
-
-
+#: Groups that became supergroups, old id to new: kept in the ledger, for tests to add to.
+MOVED = "telegram moved"
+_TIMES = "telegram times"
 #: Bytes above which a bot gets no file.
 _FILE_LIMIT = 20 * 1024 * 1024
-
-
-class RefusedError(Exception):
-    """Raised when Telegram would answer 400 with this description."""
+_PLACE = ("chat_id", "message_thread_id", "parse_mode", "reply_markup")
+_UPLOADS = {
+    "sendPhoto": "photo",
+    "sendDocument": "document",
+    "sendAudio": "audio",
+    "sendVideo": "video",
+    "sendVoice": "voice",
+    "sendAnimation": "animation",
+}
+#: The parameters that each method takes: of others Telegram says nothing, and does nothing.
+_TAKES = {
+    "sendMessage": (*_PLACE, "text", "link_preview_options"),
+    **{method: (*_PLACE, "caption", kind) for method, kind in _UPLOADS.items()},
+    "editMessageText": ("chat_id", "message_id", "text", "parse_mode", "reply_markup", "link_preview_options"),
+    "editMessageCaption": ("chat_id", "message_id", "caption", "parse_mode", "reply_markup"),
+    "editMessageReplyMarkup": ("chat_id", "message_id", "reply_markup"),
+    "sendMessageDraft": ("chat_id", "message_thread_id", "draft_id", "text", "parse_mode", "can_stop"),
+}
 
 
 class FakeTelegram:
@@ -31,8 +42,8 @@ class FakeTelegram:
         self._ledger, self._token = ledger, token
 
     def sends(self, call: Call) -> bool:
-        """Whether this call sends a message."""
-        return call.route.rpartition("/")[2] in _SENDS
+        """Whether this call sends, changes or sketches a message."""
+        return call.route.rpartition("/")[2] in _TAKES
 
     def answer(self, call: Call) -> Answer:
         """What the Bot API would say."""
@@ -42,9 +53,7 @@ class FakeTelegram:
         if token != self._token:
             return _error(401, "Unauthorized")
         try:
-            if method in _SENDS:
-                return self._send(method, call)
-            return self._other(method, call.params)
+            return self._message(method, call) if method in _TAKES else self._other(method, call.params)
         except RefusedError as exc:
             return _error(400, f"Bad Request: {exc}")
 
@@ -52,25 +61,38 @@ class FakeTelegram:
         """A scripted error: an HTTP status or a description."""
         if error == "429":
             return _error(429, "Too Many Requests: retry after 7", retry_after=7)
+        if error == "413":
+            return _error(413, "Request Entity Too Large")
         if error.isdecimal():
-            return _error(int(error), "Internal Server Error")
+            return _error(int(error), HTTPStatus(int(error)).phrase)
         status = 403 if error.startswith("Forbidden") else 400
         return _error(status, error)
+
+    def host(self, data: bytes) -> str:
+        """Keep a file that a person sent. Returns its file_id."""
+        return self._ledger.host(data)
+
+    def rate(self, chat: str, seconds: float) -> int:
+        """The most messages that came into a chat in so many seconds; edits count, as they do for Telegram."""
+        times = self._ledger.kept.get(_TIMES, {}).get(chat, [])
+        return max((sum(start <= later < start + seconds for later in times) for start in times), default=0)
 
     def _other(self, method: str, params: dict[str, Any]) -> Answer:
         self._ledger.note("telegram", method, params)
         if method == "getFile":
             return self._where(str(params.get("file_id")))
-        if method == "getMe":
-            bot_id = int(self._token.partition(":")[0])
-            return _result({"id": bot_id, "is_bot": True, "first_name": "Acme", "username": "acme_bot"})
-        if method in ("answerCallbackQuery", "sendChatAction"):
-            return _result(True)
-        return _error(404, "Not Found")
+        if method in setup.METHODS:
+            return _result(setup.answered(self._ledger, int(self._token.partition(":")[0]), method, params))
+        if method == "answerCallbackQuery":
+            return _result(self._acknowledged(params))
+        return _result(True) if method == "sendChatAction" else _error(404, "Not Found")
 
-    def host(self, data: bytes) -> str:
-        """Keep a file that a person sent. Returns its file_id."""
-        return self._ledger.host(data)
+    def _acknowledged(self, params: dict[str, Any]) -> bool:
+        if not params.get("callback_query_id"):
+            raise RefusedError("query is too old and response timeout expired or query ID is invalid")
+        if len(str(params.get("text", ""))) > 200:
+            raise RefusedError("MESSAGE_TOO_LONG")
+        return True
 
     def _where(self, file_id: str) -> Answer:
         data = self._ledger.blobs.get(file_id)
@@ -88,85 +110,80 @@ class FakeTelegram:
             return _error(404, "Not Found")
         return Answer(200, data, {"Content-Type": "application/octet-stream"})
 
-    def _send(self, method: str, call: Call) -> Answer:
+    def _message(self, method: str, call: Call) -> Answer:
         params = call.params
-        field, limit = ("text", 4096) if method == "sendMessage" else ("caption", 1024)
-        text = _parsed(str(params.get(field, "")), params.get("parse_mode"))
-        _check_length(text, limit, field)
-        media = self._file(method, call) if method != "sendMessage" else None
+        if unknown := set(params) - set(_TAKES[method]):
+            raise RefusedError(f"{method} takes no {sorted(unknown)}")
+        chat = str(chat_id(params.get("chat_id")))
+        if moved := self._ledger.kept.get(MOVED, {}).get(chat):
+            words = "Bad Request: group chat was upgraded to a supergroup chat"
+            return _error(400, words, migrate_to_chat_id=int(moved))
+        if method == "sendMessageDraft":
+            return _result(self._sketch(chat, params))
+        self._ledger.kept.setdefault(_TIMES, {}).setdefault(chat, []).append(time.monotonic())
+        if method.startswith("edit"):
+            return self._edit(method, chat, params)
+        return self._send(method, chat, call)
+
+    def _send(self, method: str, chat: str, call: Call) -> Answer:
+        params = call.params
         number = self._ledger.record(
             "telegram",
-            str(params["chat_id"]),
+            chat,
             thread=str(params.get("message_thread_id", "")),
-            text=text,
-            buttons=_buttons(params.get("reply_markup")),
-            media=media,
+            text=_words(params, "caption" if method in _UPLOADS else "text"),
+            buttons=buttons(params.get("reply_markup")),
+            media=self._file(method, call) if method in _UPLOADS else None,
             raw={"method": method, **params},
         )
-        chat = {"id": _chat_id(params["chat_id"]), "type": "private"}
-        return _result({"message_id": number, "date": 1795204800, "chat": chat})
+        return _result(_told(number, chat))
 
     def _file(self, method: str, call: Call) -> dict[str, Any]:
         upload = next((part for part in call.parts if part.filename), None)
         if upload is None:
             raise RefusedError("there is no file in the request")
-        if method == "sendPhoto" and upload.body[:3] != b"\xff\xd8\xff" and upload.body[:4] != b"\x89PNG":
-            raise RefusedError("IMAGE_PROCESS_FAILED")
+        check_upload(_UPLOADS[method], upload.mime, upload.body)
         return self._ledger.keep(upload.filename, upload.mime, upload.body)
 
+    def _edit(self, method: str, chat: str, params: dict[str, Any]) -> Answer:
+        """Change a message in the ledger, where it keeps its place, and note the call."""
+        number = int(params.get("message_id") or 0)
+        entry = self._ledger.sent[number - 1] if 0 < number <= len(self._ledger.sent) else {}
+        if (entry.get("platform"), entry.get("chat")) != ("telegram", chat):
+            raise RefusedError("message to edit not found")
+        if method == "editMessageText" and entry["media"]:
+            raise RefusedError("there is no text in the message to edit")
+        if method == "editMessageCaption" and not entry["media"]:
+            raise RefusedError("there is no caption in the message to edit")
+        field = {"editMessageText": "text", "editMessageCaption": "caption"}.get(method, "")
+        text = _words(params, field) if field else entry["text"]
+        new = {"text": text, "buttons": buttons(params.get("reply_markup"))}
+        if new == {key: entry[key] for key in new}:
+            raise RefusedError("message is not modified: specified new message content and reply markup are the same")
+        entry |= new
+        self._ledger.note("telegram", method, params)
+        return _result(_told(number, chat))
 
-def _parsed(text: str, parse_mode: str | None) -> str:
-    """The text people see. Telegram refuses HTML it cannot parse."""
-    if parse_mode is None:
-        return text
-    if parse_mode != "HTML":
-        raise RefusedError("unsupported parse_mode")
-    open_tags: list[str] = []
-    for closing, name, _ in _TAG.findall(text):
-        _step(open_tags, bool(closing), name.lower())
-    if open_tags:
-        raise RefusedError(f"can't parse entities: Can't find end tag corresponding to start tag \"{open_tags[-1]}\"")
-    words = _TAG.sub("", text)
-    if "<" in words:
-        raise RefusedError("can't parse entities: Unsupported start tag")
-    return html.unescape(words)
-
-
-def _step(open_tags: list[str], closing: bool, name: str) -> None:
-    if name not in _TAGS:
-        raise RefusedError(f'can\'t parse entities: Unsupported start tag "{name}"')
-    if not closing:
-        if name == "blockquote" and "blockquote" in open_tags:
-            raise RefusedError("can't parse entities: blockquotes can't be nested")
-        open_tags.append(name)
-    elif not open_tags or open_tags.pop() != name:
-        raise RefusedError(f'can\'t parse entities: Unexpected end tag "{name}"')
-
-
-def _check_length(text: str, limit: int, field: str) -> None:
-    if len(text.encode("utf-16-le")) // 2 > limit:
-        raise RefusedError("message is too long" if field == "text" else "message caption is too long")
-    if field == "text" and not text.strip():
-        raise RefusedError("message text is empty")
+    def _sketch(self, chat: str, params: dict[str, Any]) -> bool:
+        if chat.startswith("-"):
+            raise RefusedError("message drafts can be sent only to private chats")
+        if not 0 < abs(int(params.get("draft_id") or 0)) < 2**31:
+            raise RefusedError("invalid draft identifier specified")
+        if params.get("text"):
+            _words(params, "text")
+        self._ledger.note("telegram", "sendMessageDraft", params)
+        return True
 
 
-def _buttons(markup: Any) -> list[dict[str, str]]:
-    if not markup:
-        return []
-    keyboard = (json.loads(markup) if isinstance(markup, str) else markup)["inline_keyboard"]
-    keys = [key for row in keyboard for key in row]
-    for key in keys:
-        if not key.get("text"):
-            raise RefusedError("inline keyboard button text must be non-empty")
-        if not 1 <= len(key.get("callback_data", "").encode()) <= 64:
-            raise RefusedError("BUTTON_DATA_INVALID")
-    return [{"label": key["text"], "data": key["callback_data"]} for key in keys]
+def _words(params: dict[str, Any], field: str) -> str:
+    text = parsed(str(params.get(field, "")), params.get("parse_mode"))
+    check_length(text, 4096 if field == "text" else 1024, field)
+    return text
 
 
-def _chat_id(chat: Any) -> int:
-    if not re.fullmatch(r"-?\d+", str(chat)):
-        raise RefusedError("chat not found")
-    return int(chat)
+def _told(number: int, chat: str) -> dict[str, Any]:
+    place = {"id": int(chat), "type": "supergroup" if chat.startswith("-") else "private"}
+    return {"message_id": number, "date": 1795204800, "chat": place}
 
 
 def _result(value: Any) -> Answer:

@@ -173,7 +173,11 @@ def whatsapp(media: MemoryMedia, api_url: str | None, **extra: Any) -> WhatsAppC
 
 def telegram(media: MemoryMedia, api_url: str | None, **extra: Any) -> TelegramChannel:
     """A Telegram channel with the fakes' credentials."""
-    settings: dict[str, Any] = {"token": fakes.TELEGRAM_TOKEN, "secret_token": fakes.TELEGRAM_SECRET}
+    settings: dict[str, Any] = {
+        "token": fakes.TELEGRAM_TOKEN,
+        "secret_token": fakes.TELEGRAM_SECRET,
+        "notebook": MemoryNotebook(),
+    }
     return TelegramChannel("tg", media=media, api_url=api_url, **{**settings, **extra})
 
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from channels import markup
-from channels.fakes.telegram_api import _parsed
+from channels.fakes.telegram_rules import parsed
 from channels.markup import plain, slack_mrkdwn, split, telegram_html, telegram_length, utf16_len, whatsapp_text
 
 WORDS = st.text(st.characters(codec="utf-8"), max_size=400)
@@ -42,7 +42,7 @@ def test_words_alone_are_what_parsing_makes_of_them(md: str):
 @given(MARKDOWN | WORDS)
 def test_telegram_html_always_parses(md: str):
     """Telegram never has a reason to refuse the formatting."""
-    _parsed(telegram_html(md), "HTML")
+    parsed(telegram_html(md), "HTML")
 
 
 @pytest.mark.parametrize("render", [telegram_html, slack_mrkdwn, whatsapp_text, plain])

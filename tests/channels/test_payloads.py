@@ -11,7 +11,7 @@ import pytest
 
 from channels.base import Channel
 from channels.fakes.platforms import SLACK_SIGNING_SECRET, TELEGRAM_SECRET, TWILIO_AUTH_TOKEN
-from channels.types import Conversation, Hook, Media, Received, StatusUpdate, Tap, Turn
+from channels.types import Conversation, Hook, HookAnswer, Media, Received, StatusUpdate, Tap, Turn
 from tests.channels.harness import NOW, MemoryMedia, slack, telegram, whatsapp
 
 PAYLOADS = Path(__file__).parent.parent / "payloads"
@@ -43,8 +43,8 @@ def tg(
 ) -> Turn:
     """A Telegram turn of Ada's."""
     where = Conversation("tg", chat, thread)
-    who = {"user_id": "5123456789", "user_name": "Ada Test", "language": "de"}
-    return Turn(str(update_id), where, text=text, message_id=str(message_id), **who, **extra)
+    who = {"user_id": "5123456789", "user_name": "Ada Test", "language": "de", "in_group": chat.startswith("-")}
+    return Turn(str(update_id), where, text=text, message_id=str(message_id or ""), **who, **extra)
 
 
 def sl(ts: str, text: str, channel: str = "D0ADA", thread: str = "", **extra: Any) -> Turn:
@@ -78,6 +78,10 @@ PDF = Media("BQACAgIAAxkBAAIdoc", "application/pdf", "rechnung.pdf", 183220)
 THREAD = ("C0OPS", "1795204800.000150")
 ORDER = ("submitted form 'Bestellung'", "Größe: Groß", "Dazu: Käse, Oliven", "Tag: 2026-11-24", "Für wen: U0ADA, U0BOB")
 LOST = ("a file that was deleted", "a file that Slack hides: its workspace is over a limit")
+STICKER = Media("CAACAgIAAxkBAAIsticker", "image/webp", size=20460)
+ANIMATION = Media("CgACAgIAAxkBAAIgif", "video/mp4", "tanz.mp4", 301122)
+#: A Telegram group with topics.
+FORUM = "-1002000000001"
 #: platforms.md 1.1: the number is hidden, and the id is the address.
 HIDDEN = Turn(
     f"SM{0x2C:032x}",
@@ -123,10 +127,35 @@ TURNS = {
     "telegram/group_mention_topic": tg(900000003, 55, "👍 @acme_bot bitte /status@acme_bot", "-1002000000001", "12"),
     "telegram/button_tap": tg(900000005, 103, tap=Tap("c:42:y", "22005000000000001")),
     "telegram/photo_caption": tg(900000007, 104, "So sieht es aus", media=(PHOTO,)),
-    "telegram/album_item_1": tg(900000008, 105, "zwei Bilder", media=(PHOTO,)),
-    "telegram/album_item_2": tg(900000009, 106, media=(PHOTO,)),
+    "telegram/album_item_1": tg(900000008, 105, "zwei Bilder", media=(PHOTO,), group="13800000000000001"),
+    "telegram/album_item_2": tg(900000009, 106, media=(PHOTO,), group="13800000000000001"),
     "telegram/voice": tg(900000010, 107, media=(Media("AwACAgIAAxkBAAIvoice", "audio/ogg", size=17020),)),
     "telegram/document": tg(900000011, 108, "Rechnung", media=(PDF,)),
+    "telegram/edited_message": tg(900000014, 101, "Hallo 👋 wie geht es euch?", kind="edit"),
+    "telegram/location": tg(900000101, 201, notes=("location 52.5163,13.3777",)),
+    "telegram/venue": tg(
+        900000102, 202, notes=("location 52.5163,13.3777 (Brandenburger Tor, Pariser Platz, Berlin)",)
+    ),
+    "telegram/contact": tg(900000103, 203, notes=("contact Grace Test +4915100000099",)),
+    "telegram/sticker": tg(900000104, 204, media=(STICKER,), notes=("sticker 👍",)),
+    "telegram/sticker_video": tg(900000105, 205, notes=("sticker 🎉",)),
+    "telegram/animation": tg(900000106, 206, "so", media=(ANIMATION,)),
+    "telegram/video_note": tg(900000107, 207, media=(Media("DQACAgIAAxkBAAInote", "video/mp4", size=402000),)),
+    "telegram/reply_quote": tg(900000108, 208, "der passt", quoted="am Dienstag"),
+    "telegram/reply_photo": tg(900000109, 209, "was ist das?", quoted="Unser Garten"),
+    "telegram/forwarded_yes": tg(900000110, 210, "ja", notes=("forwarded from Bob Hidden",)),
+    "telegram/poll": tg(900000111, 211, notes=("poll Wann?: heute, morgen",)),
+    "telegram/dice": tg(900000112, 212, notes=("dice 🎲 showing 4",)),
+    "telegram/web_app_data": tg(900000113, 213, notes=('data of a web app: {"yes": true}',)),
+    "telegram/private_topic": tg(900000114, 214, "und hier?", thread="77"),
+    "telegram/ephemeral": tg(900000115, 0, "/status", FORUM),
+    "telegram/text_mention": tg(900000116, 216, "🙋🏽 Acme, bitte", FORUM),
+    "telegram/mention_of_another": tg(900000117, 217, "@ada_t schreib an me@acme_bot", FORUM, addressed=False),
+    "telegram/topic_of_ours": tg(900000118, 218, "hallo zusammen", FORUM, "12", addressed=False),
+    "telegram/tap_inaccessible": tg(900000119, 99, tap=Tap("c:41:y", "22005000000000002")),
+    "telegram/stopped_generation": Turn(
+        "900000120", Conversation("tg", "5123456789"), "5123456789", "/stop", user_name="Ada Test"
+    ),
     "slack/message_im": DIRECT,
     "slack/message_im_retry": DIRECT,
     "slack/app_mention_thread": MENTION,
@@ -169,9 +198,15 @@ TURNS = {
 IGNORED = {
     "whatsapp/reaction": "message of type 'reaction'",
     "whatsapp/unsupported": "message of type 'unsupported'",
-    "telegram/edited_message": "update of kind 'edited_message'",
-    "telegram/blocked_by_user": "update of kind 'my_chat_member'",
     "telegram/reaction": "update of kind 'message_reaction'",
+    "telegram/anonymous_admin": "sent in the name of a chat: behind it may be anybody",
+    "telegram/linked_channel_post": "sent in the name of a chat: behind it may be anybody",
+    "telegram/channel_post": "update of kind 'channel_post'",
+    "telegram/other_bot": "sent by a bot or by nobody",
+    "telegram/new_members": "message without words or a file",
+    "telegram/migrated": "the group became a supergroup",
+    "telegram/live_location_moves": "a live location moved",
+    "telegram/unknown_kind": "update of kind 'someday_kind'",
     "slack/own_bot_message": "sent by a bot",
     "slack/bot_message": "message of subtype 'bot_message'",
     "slack/message_changed_unfurl": "change that its author did not make",
@@ -204,6 +239,10 @@ NEWS = {
     "slack/channel_archive": {"C0OPS": "is_archived"},
     "slack/channel_unarchive": {"C0OPS": ""},
     "slack/channel_id_changed": {"G0PRIV": "channel_id_changed", "C0PRIV": ""},
+    "telegram/blocked_by_user": {"5123456789": "blocked by its person"},
+    "telegram/unblocked_by_user": {"5123456789": ""},
+    "telegram/added_to_group": {FORUM: ""},
+    "telegram/removed_from_group": {FORUM: "removed from the group"},
 }
 
 #: What an operator hears of.
@@ -242,7 +281,7 @@ def test_payload_is_a_status(name: str, media: MemoryMedia):
 
 @pytest.mark.parametrize("name", NEWS)
 def test_payload_is_news_of_an_address(name: str, media: MemoryMedia):
-    """An address that closed, or opened again, without anybody having said a word."""
+    """An address that closed, or opened again, without anybody having said a word (platforms.md 2.1)."""
     received = replay(name, media)
     assert (received.turns, received.ignored) == ((), "")
     assert {news.conversation.address: news.closed for news in received.addresses} == NEWS[name]
@@ -255,6 +294,12 @@ def test_payload_alerts_the_operator(name: str, media: MemoryMedia):
     assert (received.turns, received.answer.status) == ((), 200)
     assert len(received.alerts) == 1
     assert ALERTS[name] in received.alerts[0]
+
+
+@pytest.mark.parametrize("name", [name for name in (*TURNS, *IGNORED, *NEWS) if name.startswith("telegram/")])
+def test_telegram_hears_an_empty_answer(name: str, media: MemoryMedia):
+    """platforms.md 2.1: of a body with a `method` Telegram would do what it says."""
+    assert replay(name, media).answer == HookAnswer()
 
 
 def test_handshake_answers_the_challenge(media: MemoryMedia):

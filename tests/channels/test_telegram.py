@@ -10,6 +10,7 @@ from channels.base import BadHook, Forbidden, Refused
 from channels.fakes import signing
 from channels.fakes.platforms import TELEGRAM_SECRET, FakePlatforms
 from channels.types import Button, Conversation, Delivery, Reply
+from config.schema import TelegramSettings
 from tests.channels.harness import IMAGE, MemoryMedia, hook, telegram, telegram_hook
 
 CHAT = Conversation("tg", "5123456789")
@@ -53,6 +54,8 @@ def test_bots_and_anonymous_admins_are_ignored(media: MemoryMedia):
     anonymous = {"from": {"id": 1087968824, "is_bot": True, "first_name": "Group"}}
     received = read(media, signing.telegram_text(1, "yes", chat=GROUP, **anonymous))
     assert (received.turns, received.ignored) == ((), "sent by a bot or by nobody")
+    as_group = {"sender_chat": {"id": GROUP}, "from": {"id": 5123456789, "is_bot": False, "first_name": "Ada"}}
+    assert read(media, signing.telegram_text(1, "yes", chat=GROUP, **as_group)).turns == ()
 
 
 @pytest.mark.parametrize(("told", "language"), [("pt-br", "pt-br"), ("", ""), (None, ""), (7, ""), ({"a": 1}, "")])
@@ -99,6 +102,19 @@ def test_who_a_group_message_is_addressed_to(media: MemoryMedia, text: str, extr
     assert read(media, update, username="acme_bot").turns[0].addressed is addressed
 
 
+@pytest.mark.parametrize(
+    ("username", "known"), [("@Acme_Bot", True), ("acme_bot", True), ("", True), ("acme bot", False)]
+)
+def test_the_username_in_the_yaml_is_one(username: str, known: bool):
+    """With or without its @; what Telegram would never give is a mistake, told at the start."""
+    settings = {"platform": "telegram", "token": "t", "secret_token": "s", "username": username}
+    if known:
+        assert TelegramSettings.model_validate(settings).username == username
+    else:
+        with pytest.raises(ValueError, match="username"):
+            TelegramSettings.model_validate(settings)
+
+
 def test_command_loses_our_name(media: MemoryMedia):
     """`/start@acme_bot x` is what `/start x` is in private."""
     assert read(media, signing.telegram_text(1, "/start@acme_bot x", chat=GROUP)).turns[0].text == "/start x"
@@ -134,16 +150,6 @@ def test_odd_picture_travels_as_document(media: MemoryMedia, platforms: FakePlat
     assert (platforms.sent[0]["raw"]["method"], platforms.sent[0]["text"]) == ("sendDocument", "chart")
 
 
-@pytest.mark.parametrize(
-    "error", ["Forbidden: bot was blocked by the user", "Bad Request: chat not found", "401", "409"]
-)
-def test_permanent_errors_are_refused(media: MemoryMedia, platforms: FakePlatforms, error: str):
-    """PTB calls some of these network errors: retrying them would never end."""
-    platforms.script("telegram", error)
-    with pytest.raises(Refused):
-        send(telegram(media, platforms.telegram_url), Reply("x"))
-
-
 def test_long_caption_follows_its_picture(media: MemoryMedia):
     """A caption holds 1024 units; emoji count twice."""
     channel = telegram(media, None)
@@ -167,6 +173,45 @@ def test_attend_acknowledges_the_tap(media: MemoryMedia, platforms: FakePlatform
     calls = {call["method"]: call["params"] for call in platforms.calls}
     assert calls["answerCallbackQuery"] == {"callback_query_id": "cb9"}
     assert calls["sendChatAction"] == {"chat_id": "5123456789", "action": "typing"}
+
+
+def test_a_tap_is_acknowledged_once(media: MemoryMedia, platforms: FakePlatforms):
+    """Typing is shown again and again, in its topic; the second answer to one tap would be an error."""
+    channel = telegram(media, platforms.telegram_url)
+    update = signing.telegram_tap(9, "x", chat=GROUP, message_thread_id=12, is_topic_message=True)
+    turn = channel.receive(telegram_hook(update)).turns[0]
+    assert [asyncio.run(channel.attend(turn)) for _ in range(3)] == [4.0] * 3
+    methods = [call["method"] for call in platforms.calls]
+    assert (methods.count("answerCallbackQuery"), methods.count("sendChatAction")) == (1, 3)
+    assert {call["params"].get("message_thread_id", "12") for call in platforms.calls} == {"12"}
+
+
+def test_taps_are_not_remembered_for_ever(media: MemoryMedia):
+    """A process lives for weeks."""
+    channel = telegram(media, None)
+    assert all(channel._is_first(str(number)) for number in range(5000))
+    assert len(channel._answered) <= 1000
+    assert not channel._is_first("4999")
+
+
+def test_an_edit_decides_nothing(media: MemoryMedia):
+    """Nobody says yes by changing what they said before; nor by a caption, a forward or a sticker."""
+    extras = ({"caption": "yes", "photo": [{"file_id": "p"}]}, {"via_bot": {"id": 1, "username": "gif"}})
+    updates = [signing.telegram_edit(1, "yes", message_id=7), *(signing.telegram_text(2, "yes", **it) for it in extras)]
+    turns = [read(media, update).turns[0] for update in updates]
+    assert [(turn.text, turn.decides) for turn in turns] == [("yes", False)] * 3
+    assert (turns[0].kind, turns[0].message_id) == ("edit", "7")
+
+
+@pytest.mark.parametrize(("status", "extra", "closed"), [
+    ("kicked", {}, True), ("left", {}, True), ("restricted", {"is_member": False}, True),
+    ("restricted", {"is_member": True}, False), ("member", {}, False), ("administrator", {}, False),
+])  # fmt: skip
+def test_where_the_bot_is_told_to_be_silent(media: MemoryMedia, status: str, extra: dict, closed: bool):
+    """platforms.md 2.1: my_chat_member, for people who block and groups that remove."""
+    for chat in (5123456789, GROUP):
+        news = read(media, signing.telegram_member(1, status, chat=chat, **extra)).addresses[0]
+        assert (news.conversation, bool(news.closed)) == (Conversation("tg", str(chat)), closed)
 
 
 def test_button_styles_and_rows(media: MemoryMedia, platforms: FakePlatforms):

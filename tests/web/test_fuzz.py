@@ -47,7 +47,8 @@ def client() -> FlaskClient:
             from_="whatsapp:+14155238886", media=nothing, notebook=nothing,
         ),
         TelegramChannel(
-            "telegram", token=fakes.TELEGRAM_TOKEN, secret_token=fakes.TELEGRAM_SECRET, media=nothing
+            "telegram", token=fakes.TELEGRAM_TOKEN, secret_token=fakes.TELEGRAM_SECRET, media=nothing,
+            notebook=nothing,
         ),
         SlackChannel(
             "slack", bot_token=fakes.SLACK_BOT_TOKEN, signing_secret=fakes.SLACK_SIGNING_SECRET, media=nothing

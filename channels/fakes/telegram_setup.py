@@ -1,0 +1,75 @@
+"""Setup of FakeTelegram: who the bot is, where its webhook goes and which commands it lists."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from channels.fakes.base import Ledger
+from channels.fakes.telegram_rules import UPDATES, RefusedError, check_commands, check_webhook, listed
+
+#: What is kept of a bot: its webhook as getWebhookInfo tells it, which a test may add to, and its commands.
+WEBHOOK, COMMANDS = "telegram webhook", "telegram commands"
+METHODS = ("getMe", "setWebhook", "deleteWebhook", "getWebhookInfo", "setMyCommands", "getMyCommands")
+_BOT = {
+    "is_bot": True,
+    "first_name": "Acme",
+    "username": "acme_bot",
+    "can_join_groups": True,
+    "can_read_all_group_messages": False,
+    "supports_inline_queries": False,
+    "has_topics_enabled": False,
+}
+_NO_WEBHOOK = {"url": "", "has_custom_certificate": False, "pending_update_count": 0}
+
+
+def answered(ledger: Ledger, bot_id: int, method: str, params: dict[str, Any]) -> Any:
+    """The result of one of the `METHODS`. Raises RefusedError."""
+    if method == "setWebhook":
+        return _set(ledger, params)
+    if method == "deleteWebhook":
+        return _delete(ledger, params)
+    if method == "getWebhookInfo":
+        return ledger.kept.get(WEBHOOK, _NO_WEBHOOK)
+    if method == "setMyCommands":
+        commands = listed(params.get("commands"), "commands")
+        check_commands(commands)
+        ledger.kept[COMMANDS] = commands
+        return True
+    if method == "getMyCommands":
+        return ledger.kept.get(COMMANDS, [])
+    return {**_BOT, "id": bot_id}
+
+
+def _set(ledger: Ledger, params: dict[str, Any]) -> bool:
+    url = str(params.get("url", ""))
+    if not url:
+        return _delete(ledger, params)
+    connections = str(params.get("max_connections", "40"))
+    check_webhook(url, str(params.get("secret_token", "")), connections)
+    before = ledger.kept.get(WEBHOOK, _NO_WEBHOOK)
+    webhook = {**_NO_WEBHOOK, "url": url, "max_connections": int(connections)}
+    webhook["pending_update_count"] = 0 if _true(params, "drop_pending_updates") else before["pending_update_count"]
+    updates = _updates(params, before)
+    ledger.kept[WEBHOOK] = {**webhook, "allowed_updates": updates} if updates else webhook
+    return True
+
+
+def _updates(params: dict[str, Any], before: dict[str, Any]) -> list[str]:
+    """Which updates come: none told keeps what was asked for before, an empty list is the usual ones."""
+    if "allowed_updates" not in params:
+        return list(before.get("allowed_updates", []))
+    updates = listed(params["allowed_updates"], "allowed updates")
+    if unknown := set(updates) - UPDATES:  # Telegram passes over them: then the update never comes
+        raise RefusedError(f"unknown allowed updates {sorted(unknown)}")
+    return updates
+
+
+def _delete(ledger: Ledger, params: dict[str, Any]) -> bool:
+    before = ledger.kept.pop(WEBHOOK, _NO_WEBHOOK)
+    waiting = 0 if _true(params, "drop_pending_updates") else before["pending_update_count"]
+    ledger.kept[WEBHOOK] = {**_NO_WEBHOOK, "pending_update_count": waiting}
+    return True
+
+
+def _true(params: dict[str, Any], name: str) -> bool:
+    return str(params.get(name, "")).lower() in ("true", "1")

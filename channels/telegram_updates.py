@@ -1,0 +1,201 @@
+"""Telegram's updates, read: what people did, and what happened to the bot's address."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from channels.telegram_content import files, full_name, notes, spoken
+from channels.types import AddressNews, Conversation, Received, Tap, Turn, storable
+
+Json = Mapping[str, Any]
+
+_COMMAND = re.compile(r"^(/\w+)@(\w+)")
+_KINDS = ("message", "edited_message", "callback_query", "my_chat_member", "stopped_message_generation")
+#: Where a bot is a member: it may be told there. A `restricted` one is if the update says so.
+_INSIDE = ("creator", "administrator", "member")
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """Reads the updates of one bot: its channel's name, its id, and its @username where that is known.
+
+    Raises KeyError, TypeError, AttributeError, ValueError or IndexError for what is no update.
+    """
+
+    channel: str
+    bot_id: str
+    username: str = ""
+
+    def read(self, update: Json) -> Received:
+        """What an update holds. Of a kind that nobody waits for, it is ignored."""
+        event_id = f"{update.get('update_id', '')}"
+        kind = next((key for key in (*_KINDS, *update) if key in update and key != "update_id"), "")
+        if not event_id:
+            return Received(ignored="malformed update")
+        match kind:
+            case "message":
+                return self._message(event_id, update[kind])
+            case "edited_message":
+                return self._edit(event_id, update[kind])
+            case "callback_query":
+                return self._tap(event_id, update[kind])
+            case "my_chat_member":
+                return self._member(update[kind])
+            case "stopped_message_generation":
+                return self._stopped(event_id, update[kind])
+        return Received(ignored=f"update of kind {kind!r}")
+
+    def _message(self, event_id: str, message: Json) -> Received:
+        if why := _not_of_a_person(message):
+            return Received(ignored=why)
+        if "migrate_to_chat_id" in message or "migrate_from_chat_id" in message:
+            return Received(ignored="the group became a supergroup")
+        text, person = spoken(message), message["from"]
+        turn = Turn(
+            event_id=event_id,
+            conversation=self._conversation(message),
+            user_id=str(person["id"]),
+            user_name=full_name(person),
+            text=self._without_our_name(text),
+            media=files(message),
+            message_id=_message_id(message),
+            addressed=self._addressed(message, text),
+            language=_language(person),
+            quoted=_quoted(message),
+            notes=notes(message),
+            group=str(message.get("media_group_id", "")),
+            in_group=_in_group(message),
+        )
+        if not (text or turn.media or turn.notes):
+            return Received(ignored="message without words or a file")
+        return Received(turns=(turn,))
+
+    def _edit(self, event_id: str, message: Json) -> Received:
+        """New words of an old message. A live location is edited with each step its sender takes."""
+        if "location" in message:
+            return Received(ignored="a live location moved")
+        received = self._message(event_id, message)
+        return replace(received, turns=tuple(replace(turn, kind="edit", group="") for turn in received.turns))
+
+    def _tap(self, event_id: str, query: Json) -> Received:
+        if "message" not in query or "data" not in query:
+            return Received(ignored="tap without a message or data")
+        message, person = query["message"], query["from"]
+        if person.get("is_bot"):
+            return Received(ignored="sent by a bot or by nobody")
+        turn = Turn(
+            event_id=event_id,
+            conversation=self._conversation(message),
+            user_id=str(person["id"]),
+            user_name=full_name(person),
+            tap=Tap(data=storable(query["data"]), callback_id=query["id"]),
+            message_id=_message_id(message),
+            language=_language(person),
+            in_group=_in_group(message),
+        )
+        return Received(turns=(turn,))
+
+    def _member(self, change: Json) -> Received:
+        """The bot was blocked or let in again, by a person or in a group."""
+        chat, now = change["chat"], change["new_chat_member"]
+        if chat.get("type") == "channel":
+            return Received(ignored="a change in a channel, which nobody talks in")
+        inside = now["status"] in _INSIDE or (now["status"] == "restricted" and now.get("is_member"))
+        where = Conversation(self.channel, str(chat["id"]))
+        return Received(addresses=(AddressNews(where, "" if inside else _outside(chat)),))
+
+    def _stopped(self, event_id: str, stopped: Json) -> Received:
+        """A person stopped an answer while it was shown as a draft, which happens in private only: as if told so."""
+        chat = stopped["chat"]
+        if chat.get("type") != "private":
+            return Received(ignored="an answer stopped by nobody in particular")
+        where = Conversation(self.channel, str(chat["id"]), str(stopped.get("message_thread_id", "")))
+        return Received(turns=(Turn(event_id, where, str(chat["id"]), text="/stop", user_name=full_name(chat)),))
+
+    def _conversation(self, message: Json) -> Conversation:
+        thread = str(message["message_thread_id"]) if message.get("is_topic_message") else ""
+        return Conversation(self.channel, str(message["chat"]["id"]), thread)
+
+    def _without_our_name(self, text: str) -> str:
+        """`/status@acme_bot x` is `/status x` once it reached us."""
+        command = _COMMAND.match(text)
+        return command.group(1) + text[command.end() :] if command and self._is_us(command.group(2)) else text
+
+    def _addressed(self, message: Json, text: str) -> bool:
+        """In a group the bot is addressed by a command, by its name, or by a reply to it."""
+        if not _in_group(message):
+            return True
+        if self._answers_us(message.get("reply_to_message", {})):
+            return True
+        command = _COMMAND.match(text)
+        if text.startswith("/"):
+            return command is None or self._is_us(command.group(2))
+        return any(self._names_us(text, entity) for entity in _entities(message, text))
+
+    def _answers_us(self, original: Json) -> bool:
+        """Whether that is a message of ours. All that is said in a topic answers the word that it was created."""
+        return str(original.get("from", {}).get("id", "")) == self.bot_id and "forum_topic_created" not in original
+
+    def _names_us(self, text: str, entity: Json) -> bool:
+        if entity["type"] == "text_mention":
+            return str(entity["user"]["id"]) == self.bot_id
+        # Offsets count UTF-16 code units: two bytes each.
+        start = 2 * entity["offset"]
+        words = text.encode("utf-16-le")[start : start + 2 * entity["length"]].decode("utf-16-le", "replace")
+        return entity["type"] in ("mention", "bot_command") and self._is_us(words.partition("@")[2])
+
+    def _is_us(self, username: str) -> bool:
+        """Without a configured username any bot's name counts: every one of them ends in "bot"."""
+        lowered = username.lower()
+        return lowered == self.username if self.username else lowered.endswith("bot")
+
+
+def _not_of_a_person(message: Json) -> str:
+    """Why nobody in particular said this, "" where a person did."""
+    if "sender_chat" in message:
+        # An anonymous admin, or a channel: whoever else writes so could confirm for the one who asked.
+        return "sent in the name of a chat: behind it may be anybody"
+    if "direct_messages_topic" in message:
+        return "sent to a channel, whose answers are its own"
+    if "from" not in message or message["from"].get("is_bot"):
+        return "sent by a bot or by nobody"
+    return ""
+
+
+def _outside(chat: Json) -> str:
+    return "blocked by its person" if chat.get("type") == "private" else "removed from the group"
+
+
+def _in_group(message: Json) -> bool:
+    return bool(message["chat"].get("type") != "private")
+
+
+def _message_id(message: Json) -> str:
+    """The message's id; "" for one that is shown to one person only, which has none of its own."""
+    return str(message["message_id"] or "")
+
+
+def _entities(message: Json, text: str) -> Iterator[Json]:
+    """What Telegram found in the words; where it says nothing of them, every @name."""
+    found = message.get("entities") or message.get("caption_entities")
+    if found:
+        yield from found
+        return
+    for name in re.finditer(r"(?<!\w)@\w+", text):
+        units = [len(part.encode("utf-16-le")) // 2 for part in (text[: name.start()], name.group())]
+        yield {"type": "mention", "offset": units[0], "length": units[1]}
+
+
+def _quoted(message: Json) -> str:
+    """The part of a message that was picked to reply to, else all its words."""
+    if "quote" in message:
+        return str(message["quote"]["text"])
+    return spoken(message.get("reply_to_message", {}))
+
+
+def _language(person: Json) -> str:
+    """The language of the person's Telegram app. Not every app tells."""
+    return str(person.get("language_code") or "")

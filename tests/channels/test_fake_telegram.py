@@ -1,0 +1,112 @@
+"""FakeTelegram refuses what the Bot API refuses: a fake that accepts everything proves nothing."""
+
+from __future__ import annotations
+
+import json
+import urllib.error
+import urllib.request
+from typing import Any
+
+import pytest
+
+from channels.fakes.platforms import TELEGRAM_TOKEN, FakePlatforms
+from channels.fakes.telegram_setup import WEBHOOK
+
+HOOK = "https://bots.example.com/hooks/tg"
+
+
+def api(platforms: FakePlatforms, method: str, token: str = TELEGRAM_TOKEN, **params: Any) -> Any:
+    """The result of a method, or what Telegram said against it."""
+    url = f"{platforms.telegram_url}/bot{token}/{method}"
+    request = urllib.request.Request(url, json.dumps(params).encode(), {"Content-Type": "application/json"})
+    try:
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            return json.loads(answer.read())["result"]
+    except urllib.error.HTTPError as exc:
+        return json.loads(exc.read())["description"]
+
+
+@pytest.mark.parametrize(
+    ("params", "refusal"),
+    [
+        ({"url": "http://bots.example.com/x"}, "HTTPS URL must be provided"),
+        ({"url": "https://bots.example.com:8080/x"}, "only on ports 80, 88, 443 or 8443"),
+        ({"url": "https://10.0.0.7/x"}, "IP address 10.0.0.7 is reserved"),
+        ({"url": HOOK, "secret_token": "no spaces"}, "secret token contains unallowed characters"),
+        ({"url": HOOK, "max_connections": 0}, "max_connections must be between 1 and 100"),
+        ({"url": HOOK, "max_connections": 101}, "max_connections must be between 1 and 100"),
+        ({"url": HOOK, "allowed_updates": "message"}, "can't parse allowed updates JSON object"),
+        ({"url": HOOK, "allowed_updates": ["messages"]}, "unknown allowed updates ['messages']"),
+    ],
+)
+def test_a_webhook_that_would_never_be_called_is_refused(platforms: FakePlatforms, params: dict, refusal: str):
+    """platforms.md 2.1 and 2.5: https, four ports, no private address, a plain secret, an array of known kinds."""
+    assert refusal in api(platforms, "setWebhook", **params)
+    assert api(platforms, "getWebhookInfo")["url"] == ""
+
+
+def test_a_webhook_is_set_told_and_deleted(platforms: FakePlatforms):
+    """platforms.md 2.1: kinds of update that are not told again stay as they were."""
+    asked = {"url": HOOK, "secret_token": "s", "max_connections": 5, "allowed_updates": ["message", "callback_query"]}
+    assert api(platforms, "setWebhook", **asked) is True
+    platforms.ledger.kept[WEBHOOK] |= {"pending_update_count": 3, "last_error_message": "Wrong response: 503"}
+    assert api(platforms, "setWebhook", url=HOOK) is True
+    info = api(platforms, "getWebhookInfo")
+    assert (info["url"], info["pending_update_count"], info["max_connections"]) == (HOOK, 3, 40)
+    assert (info["allowed_updates"], "last_error_message" in info) == (["message", "callback_query"], False)
+    assert api(platforms, "deleteWebhook", drop_pending_updates=True) is True
+    assert api(platforms, "getWebhookInfo") == {"url": "", "has_custom_certificate": False, "pending_update_count": 0}
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:8000/hooks/tg", "https://bots.example.com:8443/hooks/tg"])
+def test_a_webhook_of_this_machine_is_taken(platforms: FakePlatforms, url: str):
+    """Tests have no certificate."""
+    assert api(platforms, "setWebhook", url=url) is True
+
+
+def test_commands_are_listed_as_they_were_set(platforms: FakePlatforms):
+    """Small letters, digits and _, each with a description."""
+    menu = [{"command": "help", "description": "What I can do"}]
+    assert (api(platforms, "setMyCommands", commands=menu), api(platforms, "getMyCommands")) == (True, menu)
+    assert api(platforms, "setMyCommands", commands=[{"command": "Help", "description": "x"}]).endswith("INVALID")
+    assert api(platforms, "setMyCommands", commands=[{"command": "help", "description": ""}]).endswith("INVALID")
+
+
+def test_an_unknown_token_or_method_is_told(platforms: FakePlatforms):
+    """platforms.md 2.4: 401 and 404 are what a revoked or a wrong token answers."""
+    assert api(platforms, "getMe", token="7000000001:wrong") == "Unauthorized"
+    assert api(platforms, "sendMesage") == "Not Found"
+    assert api(platforms, "getMe")["username"] == "acme_bot"
+
+
+@pytest.mark.parametrize(
+    ("method", "params", "refusal"),
+    [
+        ("sendMessageDraft", {"chat_id": 1, "draft_id": 0, "text": "x"}, "invalid draft identifier"),
+        ("sendMessageDraft", {"chat_id": -100, "draft_id": 1, "text": "x"}, "only to private chats"),
+        ("sendMessageDraft", {"chat_id": 1, "draft_id": 1, "text": "x" * 4097}, "message is too long"),
+        ("editMessageText", {"chat_id": 1, "message_id": 9, "text": "x"}, "message to edit not found"),
+        ("editMessageCaption", {"chat_id": 1, "message_id": 1, "caption": "x"}, "there is no caption"),
+        ("editMessageText", {"chat_id": 2, "message_id": 1, "text": "x"}, "message to edit not found"),
+        ("editMessageText", {"chat_id": 1, "message_id": 1, "text": "hello"}, "message is not modified"),
+        ("sendPhoto", {"chat_id": 1, "caption": "x" * 1025}, "caption is too long"),
+        ("sendMessage", {"chat_id": 1, "text": "x", "disable_web_page_preview": True}, "takes no"),
+        ("sendMessage", {"chat_id": "@ada", "text": "x"}, "chat not found"),
+        ("answerCallbackQuery", {"callback_query_id": "1", "text": "x" * 201}, "MESSAGE_TOO_LONG"),
+    ],
+)
+def test_what_telegram_refuses_is_refused(platforms: FakePlatforms, method: str, params: dict, refusal: str):
+    """platforms.md 2.3 and 2.4: limits, edits of one's own messages, drafts in private, today's parameters."""
+    assert api(platforms, "sendMessage", chat_id=1, text="hello")["message_id"] == 1
+    assert refusal in api(platforms, method, **params)
+    assert [entry["text"] for entry in platforms.sent] == ["hello"]
+
+
+def test_the_fake_counts_how_fast_a_chat_is_told(platforms: FakePlatforms):
+    """platforms.md 2.4: messages and edits of a chat, of each chat for itself."""
+    for text in ("a", "b"):
+        api(platforms, "sendMessage", chat_id=-100, text=text)
+    api(platforms, "editMessageText", chat_id=-100, message_id=1, text="c")
+    api(platforms, "sendMessage", chat_id=1, text="a")
+    fake = platforms.fakes["telegram"]
+    assert [fake.rate(chat, 60) for chat in ("-100", "1", "2")] == [3, 1, 0]

@@ -1,0 +1,98 @@
+"""What Telegram answers, row by row of platforms.md 2.4, and what the channel makes of it."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from channels.base import AddressClosed, Ambiguous, ChannelDown, RateLimited, Refused, SendError
+from channels.fakes.platforms import FakePlatforms
+from channels.telegram_errors import REACTIONS
+from channels.types import Conversation, Delivery, Reply
+from tests.channels.harness import IMAGE, MemoryMedia, telegram
+
+GROUP = Conversation("tg", "-1002000000001")
+
+#: Each row of the table: what Telegram answers, and which error follows.
+ROWS = [
+    ("429", RateLimited),
+    ("Forbidden: bot was blocked by the user", AddressClosed),
+    ("Forbidden: user is deactivated", AddressClosed),
+    ("Forbidden: bot was kicked from the supergroup chat", AddressClosed),
+    ("Forbidden: bot is not a member of the supergroup chat", AddressClosed),
+    ("Forbidden: bot can't initiate conversation with a user", AddressClosed),
+    ("Bad Request: chat not found", AddressClosed),
+    ("Bad Request: message thread not found", Refused),
+    ("Bad Request: message is too long", Refused),
+    ("Bad Request: reply markup is too long", Refused),
+    ("Bad Request: wrong HTTP URL specified", Refused),
+    ("Bad Request: failed to get HTTP URL content", Refused),
+    ("Bad Request: message can't be deleted", Refused),
+    ("401", ChannelDown),
+    ("404", ChannelDown),
+    ("409", Refused),
+    ("413", Refused),
+    ("500", Ambiguous),
+    ("502", Ambiguous),
+    ("503", Ambiguous),
+    ("lost", Ambiguous),
+    ("drop", Ambiguous),
+]
+
+
+def failure(media: MemoryMedia, platforms: FakePlatforms, reply: Reply) -> SendError:
+    """The error that sending ends in."""
+    with pytest.raises(SendError) as caught:
+        asyncio.run(telegram(media, platforms.telegram_url).send(Delivery("d", GROUP, reply)))
+    return caught.value
+
+
+@pytest.mark.parametrize(("answer", "error"), ROWS)
+def test_each_answer_has_its_reaction(
+    media: MemoryMedia, platforms: FakePlatforms, answer: str, error: type[SendError]
+):
+    """platforms.md 2.4: PTB calls some of these network errors; retrying what is permanent would never end."""
+    platforms.script("telegram", answer)
+    raised = failure(media, platforms, Reply("hello"))
+    assert type(raised) is error
+    assert len(platforms.sent) == (1 if answer == "lost" else 0)
+
+
+def test_the_wait_is_telegrams_own(media: MemoryMedia, platforms: FakePlatforms):
+    """platforms.md 2.4: parameters.retry_after, whatever it is."""
+    platforms.script("telegram", "429")
+    raised = failure(media, platforms, Reply("hello"))
+    assert isinstance(raised, RateLimited)
+    assert raised.retry_after == 7.0
+
+
+def test_no_reason_quotes_the_message(media: MemoryMedia, platforms: FakePlatforms):
+    """What follows a colon may be the person's words."""
+    platforms.script("telegram", "Bad Request: can't find something: the-secret-words")
+    assert "the-secret-words" not in str(failure(media, platforms, Reply("the-secret-words")))
+
+
+def test_a_method_that_a_server_does_not_know_is_no_revoked_token(media: MemoryMedia, platforms: FakePlatforms):
+    """A Bot API server of one's own may be older than the program: the channel goes on."""
+    from telegram.error import InvalidToken
+
+    from channels.telegram_errors import send_error
+
+    assert type(send_error(InvalidToken("Not Found: method not found"))) is Refused
+
+
+def test_every_row_of_the_table_can_be_reached():
+    """A row behind one that takes all would never count."""
+    seen: set[str] = set()
+    for kind, words, _ in REACTIONS:
+        assert kind not in seen
+        seen |= {kind} if not words else set()
+
+
+@pytest.mark.parametrize("answer", ["Bad Request: PHOTO_INVALID_DIMENSIONS", "Bad Request: IMAGE_PROCESS_FAILED"])
+def test_a_picture_that_is_not_shown_travels_as_document(media: MemoryMedia, platforms: FakePlatforms, answer: str):
+    """platforms.md 2.3: sides up to 10000 together and a ratio up to 20; a chart of another shape still arrives."""
+    platforms.script("telegram", answer)
+    asyncio.run(telegram(media, platforms.telegram_url).send(Delivery("d", GROUP, Reply("chart", media=IMAGE))))
+    assert [(entry["raw"]["method"], entry["text"]) for entry in platforms.sent] == [("sendDocument", "chart")]
