@@ -64,8 +64,8 @@ def approve(channel: str, who: str, config: Path | None, data: Path) -> None:
         waited = desk.register.approve(channel, desk.name_of(who))
         told = bool(waited and desk.tell(waited))
     click.echo(f"{_named(waited, who)} may talk on {channel}{', and is told' if told else ''}")
-    if desk.is_open:
-        click.echo(f"(everybody may: access of {channel} has neither allow nor pairing)")
+    for remark in desk.remarks(who, waited):
+        click.echo(f"({remark})")
 
 
 @people.command()
@@ -101,9 +101,13 @@ class _Desk:
     register: Register
     outbox: Outbox
 
-    @property
-    def is_open(self) -> bool:
-        return self.rules.allow is None and not self.rules.pairing
+    def remarks(self, who: str, waited: Waiting | None) -> Iterator[str]:
+        """Why letting somebody in changes nothing."""
+        ids = waited.ids if waited else (self.name_of(who),)
+        if not self.rules.block.isdisjoint(ids):
+            yield "but stays out for as long as `block` of the configuration names them"
+        elif self.rules.allow is None and not self.rules.pairing:
+            yield "everybody may: its `access` has neither allow nor pairing"
 
     def name_of(self, who: str) -> str:
         """An id as the channel spells it; a code stays one."""
@@ -153,7 +157,7 @@ def _check(settings: Settings, channel: str) -> None:
 
 
 def _named(waited: Waiting | None, who: str) -> str:
-    name = f"{waited.name} ({waited.ids[0]})" if waited else who
+    name = f"{waited.name} ({waited.ids[0]})" if waited and waited.name else waited.ids[0] if waited else who
     return plain(name, WIDTH)
 
 

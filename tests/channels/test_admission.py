@@ -89,7 +89,7 @@ def test_ids_are_compared_exactly():
 
 @pytest.mark.parametrize("entry", ["+4915100000042", "whatsapp:+4915100000042", "WhatsApp:+4915100000042"])
 def test_phone_numbers_match_with_and_without_their_platform(entry: str):
-    """platforms.md 1: WhatsApp addresses are whatsapp:+E.164; a bare number of the YAML means the same."""
+    """platforms.md 1, Identity: addresses are whatsapp:+E.164; a bare number of the YAML means the same."""
     asked = rules(allow=[entry], phones=True)
     said = turn("whatsapp:+4915100000042", chat="whatsapp:+4915100000042")
     assert asked.judge(said) == Admitted(said)
