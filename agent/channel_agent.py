@@ -401,6 +401,7 @@ class ChannelAgent:
             ttl_seconds=self._confirm_ttl,
             parser_version=self.parser.version,
             language=words.language,
+            aliases=turn.aliases,
         )
         book = TimerBook(case.turn.scope.id, case.received_at, words.language, case.timers) if case.lease else None
         memory = await _recollected(case)

@@ -82,8 +82,12 @@ class HookDoor:
         log.log(level, "reply.status", extra=extra)
 
     def _accept(self, turn: Turn) -> None:
+        reason = self._services.gate.ignores(turn)
+        if reason:  # not even the spool's disk keeps it
+            log.info("turn.ignored", extra={"conversation": turn.conversation.id, "reason": reason})
+            return
         parts = split_button(turn.tap.data) if turn.tap else None
-        door = self._services.spool or self._services.mailbox
+        door = self._services.spool or self._services.gate
         accepted = door.accept(turn, tapped=parts[0] if parts else "")
         log.info("turn.accepted", extra={"conversation": turn.conversation.id, "outcome": accepted.outcome})
         if accepted.refused:

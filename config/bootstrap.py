@@ -20,6 +20,7 @@ from channels.feed import RedisFeed
 from channels.media import LocalMediaStore
 from channels.sdks import load_sdks
 from channels.types import Turn
+from config.access import guard_of
 from config.agents import agents_of, follow, load_tools_of, parser_of
 from config.data_folder import open_data
 from config.embedded import running_url
@@ -38,11 +39,13 @@ from workers.connections import Connections
 from workers.deliveries import Deliveries, RedisDeliveries
 from workers.drain import Drain
 from workers.founding import check_alone, found
+from workers.gate import Gate
 from workers.journals import RedisJournals
 from workers.lifeline import ALIVE, Lifeline
 from workers.mailbox import LUA, Limits, Mailbox, RedisMailbox
 from workers.notebook import RedisNotebook
 from workers.outbox import Postman, RedisOutbox
+from workers.people import RedisPeople
 from workers.queue import WakeUps
 from workers.reaper import Reaper
 from workers.receipts import FOLDER as RECEIPTS
@@ -79,6 +82,7 @@ class Services:
     redis: Redis
     primaries: tuple[Primary, ...]
     mailbox: Mailbox
+    gate: Gate
     channels: Mapping[str, Channel]
     media: LocalMediaStore
     clock: SharedClock
@@ -141,6 +145,7 @@ def bootstrap(
         follow(opened, settings, agents)
     voice = _voice(agents)
     mailbox = RedisMailbox(scripts, voice, wake_up, limits=_limits(settings))
+    gate = Gate(mailbox, voice, guard_of(settings, client, redis_url))
     lifeline, workers = Lifeline(data / ALIVE, own.name), settings.workers
     paces, receipts = paces_of(settings, channels, len(primaries)), ReceiptFiles(data / RECEIPTS, lifeline.name)
     postman = Postman(RedisOutbox(scripts, wake_up), channels, speak, paces=paces, receipts=receipts)
@@ -151,6 +156,7 @@ def bootstrap(
         redis=client,
         primaries=primaries,
         mailbox=mailbox,
+        gate=gate,
         channels=channels,
         media=media,
         clock=clock,
@@ -162,7 +168,7 @@ def bootstrap(
         reaper=Reaper(own.client, Scripts(own.client, LUA, gated=gated), wake_up, lifeline, queue=wake_up.queue),
         auditor=Auditor(own.client, Ledger(data / LEDGER, Signer(keys)), gated=gated),
         deliveries=RedisDeliveries(scripts, wake_up),
-        spool=Spool(SpoolFile(data / SPOOL), mailbox) if settings.spool else None,
+        spool=Spool(SpoolFile(data / SPOOL), gate) if settings.spool else None,
         tides=open_tides(primaries, data),
         tools=opened,
         outfit=outfit,
@@ -245,6 +251,14 @@ def open_deliveries(settings: Settings, data: Path) -> Deliveries:
     client = _connect(url, patient=False)
     scripts = _scripts(client, open_primaries(settings, url, client), LUA)
     return RedisDeliveries(scripts, WakeUps(client))
+
+
+def open_people(settings: Settings, data: Path) -> tuple[RedisPeople, RedisOutbox]:
+    """Who is approved, blocked or waiting, and where they are told, for the command line. Raises ConfigError."""
+    url = find_redis(settings, data)
+    client = _connect(url, patient=False)
+    scripts = _scripts(client, open_primaries(settings, url, client), LUA)
+    return RedisPeople(client), RedisOutbox(scripts, WakeUps(client))
 
 
 def find_redis(settings: Settings, data: Path) -> str:

@@ -1,4 +1,4 @@
-"""The `sayso` command: up, web, worker, chat, check, explain, audit, deliveries, redis, shards, simulate."""
+"""The `sayso` command: up, web, worker, chat, check, explain, audit, deliveries, people, redis, shards, simulate."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ import click
 from config.audit_cli import audit
 from config.deliveries_cli import deliveries
 from config.explain_cli import explain
+from config.people_cli import people
 from config.redis_cli import redis
 from config.refusals import clear_errors, fail, load
 from config.shards_cli import shards
@@ -48,6 +49,7 @@ main.add_command(explain)
 main.add_command(redis)
 main.add_command(shards)
 main.add_command(deliveries)
+main.add_command(people)
 main.add_command(simulate)
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 import click
 
 from config.refusals import clear_errors, fail, load
+from config.rows import plain
 
 if TYPE_CHECKING:  # as in config.cli: a command loads only what it needs
     from workers.deliveries import Aside, Deliveries, Fate
@@ -68,7 +69,7 @@ def show(delivery: str, config: Path | None, data: Path) -> None:
     for fate in rows:
         click.echo(_row(fate))
     if closed:
-        click.echo(f"the address takes nothing until its person writes again: {_plain(closed)}")
+        click.echo(f"the address takes nothing until its person writes again: {plain(closed, WIDTH)}")
 
 
 @deliveries.command()
@@ -111,11 +112,5 @@ def _row(fate: Fate) -> str:
     notes.append(fate.doubtful and "(may have arrived)")
     if fate.state == "retried":
         notes.append(f"as #{fate.receipt}")
-    words = "  ".join(_plain(note) for note in notes if note)
+    words = "  ".join(plain(note, WIDTH) for note in notes if note)
     return f"{at}  {fate.id:34}  {fate.state:9}  {fate.tries:2} tries  {words}".rstrip()
-
-
-def _plain(words: str) -> str:
-    """Somebody's words on one line of a terminal, and nothing that would command it."""
-    line = " ".join("".join(letter if letter.isprintable() else " " for letter in words).split())
-    return line if len(line) <= WIDTH else f"{line[: WIDTH - 1]}…"

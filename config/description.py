@@ -8,6 +8,7 @@ from pathlib import Path
 
 from agent.decision import decide
 from agent.policy import Decision
+from config.access import welcome
 from config.agents import load_tools_of, tool_policy
 from config.outfit import lone_outfit, own_tools
 from config.patterns import stray_patterns
@@ -31,7 +32,7 @@ def describe(settings: Settings, *, seconds: float = OPEN_SECONDS) -> str:
     lines = []
     for name, channel in settings.channels.items():
         lines.append(f"{name} ({channel.platform}), a yes is good for {channel.confirm_ttl:g} s")
-        lines += [f"  {line}" for line in portrait(settings, name)]
+        lines += [f"  {welcome(channel)}", *(f"  {line}" for line in portrait(settings, name))]
         build_selector(settings, name)
         outfit.provider_of(name)
         config = replace(outfit.config_of(name), tool_policy=tool_policy(channel.policy))
@@ -39,6 +40,8 @@ def describe(settings: Settings, *, seconds: float = OPEN_SECONDS) -> str:
         lines += [f"  {tool.name}: {_WORDS[decide(tool, {}, config).decision]}" for tool in tools]
         if channel.selector:
             lines.append("  (of these its selector shows some)")
+        elif channel.access and channel.access.roles:
+            lines.append("  (of these each role may use some)")
     if any(line.endswith("runs at once") for line in lines):
         lines.append("(a tool may also ask by itself)")
     return "\n".join([*lines, *opened.problems, *stray_patterns(settings, opened), *unknown_prices(settings)])

@@ -129,7 +129,7 @@ class _Case:
         selector = build_selector(self.settings, self.channel)
         shown = asyncio.run(foresee(selector, self.tool))
         roles = ", ".join(map(repr, asyncio.run(roles_in(selector))))
-        because = Reason(f"role {roles}" if roles else "", self.where("selector") if selector else "")
+        because = Reason(f"role {roles}" if roles else "", self.where(*self._chooses) if selector else "")
         known = Explanation(
             channel=self.channel,
             user=self.user,
@@ -140,6 +140,12 @@ class _Case:
             shown_because=because,
         )
         return _Judged(self, known, run).judge(args)
+
+    @property
+    def _chooses(self) -> tuple[str, ...]:
+        """Where it stands who may use what."""
+        access = self.settings_of.access
+        return ("access", "roles") if access and access.roles else ("selector",)
 
     def _named(self) -> Reason:
         """Which pattern gives the channel this tool."""

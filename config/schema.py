@@ -156,6 +156,30 @@ class RolesSettings(Section):
         return self
 
 
+def _not_nothing(access: object) -> object:
+    if access is None:
+        raise ValueError("access has nothing below it: write `access: {}`, or leave it out")
+    return access
+
+
+class AccessSettings(Section):
+    """Who may talk on a channel.
+
+    `allow`: only these people; left out, everybody. `block`: never. `pairing`: strangers get a code, with which an
+    operator lets them in. `groups`: whether a message of a group is for the bot where it is addressed (`mention`),
+    `always` or `never`. `chats`: only in these. `per_minute`: turns of one person, over all conversations. `roles`:
+    which tools they may use.
+    """
+
+    allow: list[Annotated[str, Field(min_length=1)]] | None = None
+    block: list[Annotated[str, Field(min_length=1)]] = []
+    pairing: bool = False
+    groups: Literal["mention", "always", "never"] = "mention"
+    chats: list[Annotated[str, Field(min_length=1)]] | None = Field(default=None, min_length=1)
+    per_minute: Annotated[int | None, NotBoolean] = Field(default=None, ge=1, le=60_000)
+    roles: RolesSettings | None = None
+
+
 class EmbeddingSettings(Section):
     """How many tools are shown, and who compares their descriptions: letters, or the server at `base_url`."""
 
@@ -227,6 +251,7 @@ class ChannelSettings(Section):
     People are answered in the language they write, out of `languages`; `language` is for those we know nothing of.
     """
 
+    access: Annotated[AccessSettings | None, BeforeValidator(_not_nothing)] = None
     tools: list[str] | None = None
     policy: PolicySettings | None = None
     selector: Selector | None = None

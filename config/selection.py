@@ -8,15 +8,39 @@ from fnmatch import fnmatchcase
 from agent import AllOf, Always, AnyOf, EmbeddingSelector, FailOpen, KeywordSelector, RoleBasedSelector, Tool
 from agent.selectors import Embedder, HttpEmbedder, SelectorLoadError, ToolSelector, UserRoles, find_selector
 from agent.tools.nearest import did_you_mean
+from channels.admission import role_names
 from config.loader import ConfigError
-from config.schema import DenyWhenSettings, EmbeddingSettings, Path_, RolesSettings, SelectorSettings, Settings
+from config.schema import (
+    DenyWhenSettings,
+    EmbeddingSettings,
+    Path_,
+    RolesSettings,
+    SelectorSettings,
+    Settings,
+    WhatsAppSettings,
+)
 
 
 def build_selector(settings: Settings, channel: str) -> ToolSelector | None:
-    """The selector of a channel, None where all its tools are shown. Raises ConfigError."""
-    configured = settings.channels[channel].selector
-    path: Path_ = ("channels", channel, "selector")
-    return _Builder(settings).build(configured, path) if configured else None
+    """The selector of a channel, None where all its tools are shown. Raises ConfigError.
+
+    What the roles of its `access` may use comes first: the selector chooses from that.
+    """
+    build = _Builder(settings).build
+    made = [build(given, path) for given, path in _configured(settings, channel)]
+    return AllOf(*made) if len(made) > 1 else made[0] if made else None
+
+
+def _configured(settings: Settings, channel: str) -> Iterator[tuple[SelectorSettings, Path_]]:
+    """The selectors of a channel with their places; roles spelled as its people are."""
+    chosen = settings.channels[channel]
+    if chosen.access and chosen.access.roles:
+        phones = isinstance(chosen, WhatsAppSettings)
+        users = role_names(chosen.access.roles.users.items(), phones=phones)
+        roles = chosen.access.roles.model_copy(update={"users": users})
+        yield SelectorSettings(roles=roles), ("channels", channel, "access")
+    if chosen.selector:
+        yield chosen.selector, ("channels", channel, "selector")
 
 
 class _Builder:
@@ -76,8 +100,8 @@ def misnamed(settings: Settings, channel: str, tools: Sequence[Tool]) -> list[st
     """What in a channel's selector names none of its tools, and in its `deny_when` none of their arguments."""
     chosen = settings.channels[channel]
     problems = []
-    if chosen.selector:
-        problems += _lost(settings, chosen.selector, ("channels", channel, "selector"), [tool.name for tool in tools])
+    for given, path in _configured(settings, channel):
+        problems += _lost(settings, given, path, [tool.name for tool in tools])
     for index, rule in enumerate(chosen.policy.deny_when if chosen.policy else ()):
         problems += _unknown_argument(settings, rule, ("channels", channel, "policy", "deny_when", index, "arg"), tools)
     return problems

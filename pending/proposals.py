@@ -54,7 +54,10 @@ class Proposed:
 
 @dataclass(slots=True)
 class ChannelRun:
-    """One turn's run on a channel: the scope that proposals belong to, and what was proposed so far, in order."""
+    """One turn's run on a channel: the scope that proposals belong to, and what was proposed so far, in order.
+
+    `aliases` are other ids of the same person.
+    """
 
     user_id: str
     channel_id: str | None
@@ -62,6 +65,7 @@ class ChannelRun:
     ttl_seconds: float
     parser_version: str
     language: str = ""
+    aliases: tuple[str, ...] = ()
     proposals: list[PendingAction] = field(default_factory=list)
     executors: dict[str, Executor] = field(default_factory=dict)
     #: Answers of the model that were worked on, and of each proposal in which it was made and where.
@@ -122,6 +126,12 @@ def current_user() -> str | None:
     """Whose turn is being answered, by the id that their platform gives them; None outside a channel run."""
     run = _run.get()
     return run.user_id if run else None
+
+
+def current_names() -> tuple[str, ...]:
+    """All ids of whoever's turn is being answered, that of `current_user` first; none outside a channel run."""
+    run = _run.get()
+    return (run.user_id, *run.aliases) if run else ()
 
 
 def begin_round() -> None:

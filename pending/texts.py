@@ -184,6 +184,22 @@ class Texts:
         """So many people write that no new conversation can begin."""
         return self._say("crowded")
 
+    def stranger(self) -> str:
+        """Only people on a list may talk to the bot here, and this one is on none."""
+        return self._say("stranger")
+
+    def pairing_code(self, code: str, seconds: float) -> str:
+        """With this code an operator lets somebody in, for so long."""
+        return self._say("pairing_code", code=code, duration=self._duration(seconds))
+
+    def your_id(self, name: str) -> str:
+        """The id that whoever asks has on this channel."""
+        return self._say("your_id", name=name)
+
+    def approved(self) -> str:
+        """An operator let them in."""
+        return self._say("approved")
+
     def too_long(self) -> str:
         """The turn was ended because it took too long."""
         return self._say("too_long")

@@ -30,7 +30,7 @@ REFUSAL = "refusal"
 LUA = Path(__file__).parent / "lua"
 
 
-Outcome = Literal["new", "duplicate", "ignored", "full", "fast", "crowded", "spooled"]
+Outcome = Literal["new", "duplicate", "ignored", "full", "fast", "crowded", "spooled", "stranger", "hasty"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,11 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """What became of a turn at the door. A `spooled` one is on this machine's disk and has no number yet."""
+    """What became of a turn at the door. A `spooled` one is on this machine's disk and has no number yet.
+
+    Of an `ignored` one, of a `stranger`'s, and of a `hasty` one, whose person sends too many on this channel, nothing
+    is kept, and its platform need not send it again.
+    """
 
     outcome: Outcome
     seq: int
@@ -69,14 +73,28 @@ class Accepted:
         return self.outcome in ("full", "fast", "crowded")
 
 
-class Mailbox(Protocol):
-    """Turns in, one lease at a time, commits out. Every call is safe to repeat."""
+class Entrance(Protocol):
+    """Where turns go in."""
 
     def accept(self, turn: Turn, *, tapped: str = "", waited_seconds: float = 0.0) -> Accepted:
         """Store a turn once and wake a worker, in one step. `tapped` names the pending action a button is for.
 
         A turn that waited elsewhere counts as received so much earlier. Nobody is told when it is refused: it waits on.
         """
+
+
+class Porch(Entrance, Protocol):
+    """A mailbox as whoever stands at its door needs it."""
+
+    def tell(self, turn: Turn, reply: Reply) -> bool:
+        """Say something to whoever is not let in, once a minute, while there is room. Returns whether it is said."""
+
+    def is_asked(self, turn: Turn) -> bool:
+        """Whether a question waits for the answer of whoever wrote this."""
+
+
+class Mailbox(Entrance, Protocol):
+    """Turns in, one lease at a time, commits out. Every call is safe to repeat."""
 
     def lease(self, conversation: str, token: str) -> tuple[Lease, Work] | None:
         """Take a lane and see what it holds. None while another worker has it."""
@@ -129,13 +147,17 @@ class RedisMailbox:
         )
         accepted = Accepted(outcome, int(seq))
         if accepted.refused and not waited_seconds:
-            self._tell(turn, outcome)
+            self.tell(turn, refusal(self._voice(turn), outcome))  # the platform hears it each time
         return accepted
 
-    def _tell(self, turn: Turn, outcome: Outcome) -> None:
-        """Say why, once a minute and while there is room; the platform hears it each time."""
-        entry, name = outbox_entry(turn.conversation, refusal(self._voice(turn), outcome)), turn.conversation.id
-        self._scripts.run("tell", name, entry, self._limits.per_shard, *self._wake_up(name))
+    def tell(self, turn: Turn, reply: Reply) -> bool:
+        """Say something, once a minute and while there is room. Raises redis.RedisError."""
+        entry, name = outbox_entry(turn.conversation, reply), turn.conversation.id
+        return bool(self._scripts.run("tell", name, entry, self._limits.per_shard, *self._wake_up(name)))
+
+    def is_asked(self, turn: Turn) -> bool:
+        """Whether a question waits for an answer. Raises redis.RedisError."""
+        return bool(self._scripts.run("asked", turn.conversation.id, turn.scope.id))
 
     def lease(self, conversation: str, token: str) -> tuple[Lease, Work] | None:
         """Take a lane if it is free. `token` is the worker's own random word."""

@@ -257,7 +257,7 @@ class MemoryLanes:
             refused = self._refused(lane, turn, now, is_new=is_new, paced=not waited)
             if refused:
                 if not waited_seconds:
-                    self._tell(lane, turn, now, refused)
+                    self.tell(turn, refusal(self._voice(turn), refused))
                 return Accepted(refused, 0)
             self._lanes[name] = lane
             self._lanes.move_to_end(name)
@@ -524,15 +524,24 @@ class MemoryLanes:
         live, _ = self._pendings.view(turn.conversation.id, turn.scope.id, "")
         return bool(live)
 
-    def _tell(self, lane: _Lane, turn: Turn, now: float, refused: Outcome) -> None:
-        """Say why, once a minute and while there is room."""
-        name, awaited = turn.conversation.id, lane.awaited(now)
-        if now - lane.told_full < BUSY_NOTICE_SECONDS or not (awaited or self._may_tell(name, lane, now)):
-            return
-        self._lanes[name] = lane
-        lane.told_full = now
-        lane.due = lane.due if awaited else now + WAKE_GRACE_SECONDS
-        _say(lane, "", outbox_entry(turn.conversation, refusal(self._voice(turn), refused)))
+    def tell(self, turn: Turn, reply: Reply) -> bool:
+        """Say something to somebody who is not let in, once a minute and while there is room."""
+        name, now = turn.conversation.id, self._clock()
+        with self._lock:
+            lane = self._lanes.get(name, _Lane())
+            awaited = lane.awaited(now)
+            if now - lane.told_full < BUSY_NOTICE_SECONDS or not (awaited or self._may_tell(name, lane, now)):
+                return False
+            self._lanes[name] = lane
+            lane.told_full = now
+            lane.due = lane.due if awaited else now + WAKE_GRACE_SECONDS
+            _say(lane, "", outbox_entry(turn.conversation, reply))
+            return True
+
+    def is_asked(self, turn: Turn) -> bool:
+        """Whether a question waits for the answer of whoever wrote this."""
+        with self._lock:
+            return self._waits_for(turn)
 
     def _may_tell(self, name: str, lane: _Lane, now: float) -> bool:
         return not self._crowded(lane, now, shares=1) and (name in self._lanes or self._has_room())

@@ -12,7 +12,7 @@ from redis.exceptions import RedisError, ResponseError
 
 from channels.types import Turn
 from workers.breather import Breather, NotAsked
-from workers.mailbox import Accepted, Mailbox
+from workers.mailbox import Accepted, Entrance
 from workers.spool_file import Kept, SpoolFile, SpoolUnusable
 
 log = logging.getLogger(__name__)
@@ -35,7 +35,7 @@ class Spool:
     def __init__(
         self,
         file: SpoolFile,
-        mailbox: Mailbox,
+        mailbox: Entrance,
         *,
         clock: Callable[[], float] = time.time,
         steady: Callable[[], float] = time.monotonic,

@@ -17,6 +17,19 @@ class Words(Protocol):
     def too_fast(self) -> str:
         """This person writes more per minute than is read."""
 
+    @property
+    def language(self) -> str:
+        """Which one it is: a BCP 47 primary subtag."""
+
+    def stranger(self) -> str:
+        """Only people on a list may talk, and this one is on none."""
+
+    def pairing_code(self, code: str, seconds: float) -> str:
+        """With this code an operator lets them in, for so long."""
+
+    def your_id(self, name: str) -> str:
+        """Whoever asks has this id."""
+
     def crowded(self) -> str:
         """Too many conversations wait for another one to begin."""
 

@@ -10,7 +10,7 @@ from typing import ClassVar
 
 from agent.messages import Message
 from agent.tools.tool import Tool
-from pending.proposals import current_user
+from pending.proposals import current_names
 
 #: Says the role of whoever speaks now; async, if it has to ask somebody for it.
 RoleOf = Callable[[], str | Awaitable[str | None] | None]
@@ -60,7 +60,7 @@ def _by_role(allowed: Mapping[str, Collection[str]]) -> dict[str, tuple[str, ...
 
 @dataclass(frozen=True, slots=True)
 class UserRoles:
-    """Says the role of the user whose turn is being answered, by the id that their platform gives them.
+    """Says the role of the user whose turn is being answered, by an id that their platform gives them; their own first.
 
     Whoever is not listed has the `default`; "" is no role at all.
     """
@@ -70,4 +70,4 @@ class UserRoles:
 
     def __call__(self) -> str:
         """The role of whoever speaks now."""
-        return self.users.get(current_user() or "", self.default)
+        return next((self.users[name] for name in current_names() if name in self.users), self.default)

@@ -22,7 +22,7 @@ SAYS_PREVIEW = (
 SAYS_ALONE = (
     "overtaken", "tampered", "stale", "not_yours", "model_away", "busy", "too_fast", "crowded", "too_long", "broken",
     "channel_gone", "interrupted_before", "stopped", "nothing_to_stop", "budget_spent", "refused", "in_circles",
-    "model_lost", "too_many_steps",
+    "model_lost", "too_many_steps", "stranger", "approved",
 )  # fmt: skip
 MINUTES = {
     "ar": "5 دقائق", "de": "5 Minuten", "en": "5 minutes", "es": "5 minutos", "fr": "5 minutes", "hi": "5 मिनट",
@@ -51,6 +51,8 @@ def previews(language: str) -> Iterator[str]:
     yield words.reminder_set(HOSTILE, "9:00")
     yield words.reminder_set("A", HOSTILE)
     yield words.escalation(HOSTILE, "wa", 600)
+    yield words.pairing_code(HOSTILE, 3600)
+    yield words.your_id(HOSTILE)
     yield words.plan([HOSTILE, "B"])
     for state in ("done", "failed", "unknown", "cancelled"):
         yield words.plan_report([(state, HOSTILE, "")])
@@ -130,7 +132,7 @@ def test_acknowledgements_are_short(language):
     """A phone shows each without scrolling; no line says nothing."""
     words = speak(language)
     said = [getattr(words, name)("A") for name in SAYS_PREVIEW] + [getattr(words, name)() for name in SAYS_ALONE]
-    said.append(words.escalation("A", "wa", 600))
+    said += [words.escalation("A", "wa", 600), words.pairing_code("A", 3600), words.your_id("A")]
     assert all(1 < len(line) <= 200 for line in said)
     assert len(set(said)) == len(said)
 

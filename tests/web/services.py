@@ -10,6 +10,8 @@ from flask.testing import FlaskClient
 
 from channels.types import Conversation, Hook, Received, Turn
 from channels.web import create_app
+from tests.contracts.rigs import voice
+from workers.gate import Gate
 from workers.mailbox import Accepted
 
 PUBLIC_URL = "https://bots.example.com/base"
@@ -40,7 +42,7 @@ class FakeMailbox:
         self.outcome = outcome
         self.turns: list[tuple[Turn, str]] = []
 
-    def accept(self, turn: Turn, *, tapped: str = "") -> Accepted:
+    def accept(self, turn: Turn, *, tapped: str = "", waited_seconds: float = 0.0) -> Accepted:
         """Keep the turn."""
         assert Turn.from_json(turn.to_json()) == turn
         assert turn.conversation.id
@@ -72,6 +74,8 @@ def browser(channel: Any = None, mailbox: Any = None, **parts: Any) -> FlaskClie
         "tides": (),
         **parts,
     }
+    mailbox = mailbox or FakeMailbox()
+    parts = {"gate": Gate(mailbox, voice), **parts}
     channels = {channel.name: channel} if channel else parts.pop("channels")
     parts.pop("channels", None)
-    return create_app(SimpleNamespace(mailbox=mailbox or FakeMailbox(), channels=channels, **parts)).test_client()
+    return create_app(SimpleNamespace(mailbox=mailbox, channels=channels, **parts)).test_client()

@@ -1,0 +1,248 @@
+"""People: what operators decided counts at once and for good, codes are good for an hour, and both stores agree."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from redis import Redis
+
+from channels.types import Conversation
+from workers import people as room
+from workers.people import LETTERS, MemoryPeople, RedisPeople, Register, TooManyPeople, UnknownPerson, Waiting, new_code
+
+CHAT = Conversation("wa", "whatsapp:+4915", "t1")
+ANA = Waiting(("+4915", "DE.1"), "Ana ✨", CHAT, "de")
+
+
+class MemoryRig:
+    """People in memory, on a clock of their own."""
+
+    def __init__(self, _: object) -> None:
+        self.now = 1000.0
+        self.people = MemoryPeople(clock=lambda: self.now)
+        self.register = Register(self.people)
+
+    def pass_time(self, seconds: int) -> None:
+        """Move the clock."""
+        self.now += seconds
+
+
+class RedisRig:
+    """People in Redis. Its clock cannot be moved, so all that is written down moves back instead."""
+
+    def __init__(self, client: Redis) -> None:
+        self.client = client
+        self.people = RedisPeople(client)
+        self.register = Register(self.people)
+
+    def pass_time(self, seconds: int) -> None:
+        """Move back when they began to wait, and how long keys are kept."""
+        for name, entry in self.client.hgetall("sayso:waiting:wa").items():
+            at, _, rest = entry.partition(" ")
+            self.client.hset("sayso:waiting:wa", name, f"{int(at) - seconds} {rest}")
+        for key in self.client.scan_iter("sayso:told:*"):
+            self.client.expire(key, self.client.ttl(key) - seconds)
+
+
+@pytest.fixture(params=[MemoryRig, RedisRig])
+def rig(request):
+    """A store of either kind."""
+    return request.param(request.getfixturevalue("redis_client") if request.param is RedisRig else None)
+
+
+@pytest.fixture
+def people(rig):
+    """The store alone."""
+    return rig.people
+
+
+@pytest.fixture
+def register(rig):
+    """What operators decide, over it."""
+    return rig.register
+
+
+def test_blocked_beats_approved(people, register):
+    """Somebody has two ids, and one of them is blocked."""
+    register.approve("wa", "+4915")
+    register.block("wa", "DE.1")
+    assert people.standing("wa", ["+4915", "DE.1"]) == people.standing("wa", ["DE.1", "+4915"]) == "blocked"
+
+
+def test_block_by_code_holds_for_every_id(people, register):
+    """Who comes back under the other one is the same."""
+    code = people.code("wa", ANA)
+    register.block("wa", code)
+    assert [people.standing("wa", [name]) for name in ANA.ids] == ["blocked", "blocked"]
+    assert people.waiting("wa") == []
+
+
+def test_block_of_an_approved_person_holds_for_every_id(people, register):
+    """Operators name one of them."""
+    register.approve("wa", people.code("wa", ANA))
+    register.block("wa", "DE.1")
+    assert people.standing("wa", ["+4915"]) == "blocked"
+
+
+def test_nobody_knows_a_stranger(people):
+    """Nor one without ids; nor does waiting help."""
+    people.code("wa", ANA)
+    assert people.standing("wa", ["+4915"]) == people.standing("wa", []) == ""
+
+
+def test_code_is_good_once(people, register):
+    """By hand, in any case of letters; then nobody waits with it, and no id is made of it."""
+    code = people.code("wa", ANA)
+    told = register.approve("wa", code.lower())
+    assert replace(told, at=0.0) == replace(ANA, code=code)
+    assert people.standing("wa", ["DE.1"]) == "approved"
+    register.forget("wa", "DE.1")
+    with pytest.raises(UnknownPerson, match="a code is good for an hour"):
+        register.approve("wa", code)
+    assert people.people("wa") == []
+
+
+def test_code_of_another_channel_is_unknown(people, register):
+    """Channels share no people."""
+    code = people.code("wa", ANA)
+    with pytest.raises(UnknownPerson):
+        register.approve("tg", code)
+    register.approve("wa", code)
+    assert people.standing("tg", ["+4915"]) == ""
+
+
+def test_code_ends_after_an_hour(rig):
+    """And another one is given."""
+    code = rig.people.code("wa", ANA)
+    rig.pass_time(3599)
+    assert [each.code for each in rig.people.waiting("wa")] == [code]
+    rig.pass_time(2)
+    assert rig.people.waiting("wa") == []
+    with pytest.raises(UnknownPerson):
+        rig.register.approve("wa", code)
+    assert rig.people.code("wa", ANA) != code
+
+
+def test_who_asks_again_has_the_same_code(people):
+    """From wherever: the first conversation is told."""
+    code = people.code("wa", ANA)
+    assert people.code("wa", replace(ANA, conversation=Conversation("wa", "group"))) == code
+    assert [each.conversation for each in people.waiting("wa")] == [CHAT]
+
+
+def test_a_hundred_wait_at_most(rig):
+    """One more gets no code, those who wait keep theirs; an hour later there is room."""
+    codes = {rig.people.code("wa", replace(ANA, ids=(f"u{n}",))) for n in range(100)}
+    assert len(codes) == 100
+    assert rig.people.code("wa", ANA) == ""
+    assert rig.people.code("wa", replace(ANA, ids=("u7",))) in codes
+    rig.pass_time(3601)
+    assert rig.people.code("wa", ANA) != ""
+
+
+def test_stranger_is_told_once_an_hour(rig):
+    """Each for themselves."""
+    assert not rig.people.was_told("wa", "+4915")
+    rig.people.note_told("wa", "+4915")
+    assert rig.people.was_told("wa", "+4915")
+    assert not rig.people.was_told("tg", "+4915")
+    assert not rig.people.was_told("wa", "+4916")
+    rig.pass_time(3601)
+    assert not rig.people.was_told("wa", "+4915")
+
+
+def test_decision_stands_until_it_is_forgotten(rig):
+    """Longer than any code; the newest decision counts."""
+    rig.register.approve("wa", "+4915")
+    rig.pass_time(10**6)
+    assert rig.people.standing("wa", ["+4915"]) == "approved"
+    rig.register.block("wa", "+4915")
+    rig.register.approve("wa", "+4915")
+    assert rig.people.standing("wa", ["+4915"]) == "approved"
+    rig.register.forget("wa", "+4915")
+    assert rig.people.standing("wa", ["+4915"]) == ""
+
+
+def test_whoever_waits_can_be_turned_down(people, register):
+    """They have to ask again, and get another code."""
+    code = people.code("wa", ANA)
+    register.forget("wa", code)
+    assert people.waiting("wa") == []
+    assert people.code("wa", ANA) != code
+
+
+def test_one_about_whom_nothing_is_kept_cannot_be_forgotten(people, register):
+    """A typing mistake is said."""
+    with pytest.raises(UnknownPerson, match="nothing is kept of '\\+49'"):
+        register.forget("wa", "+49")
+
+
+def test_everybody_is_listed_once(people, register):
+    """With name and ids."""
+    register.approve("wa", people.code("wa", ANA))
+    register.block("wa", "U0SPAM")
+    assert {(each.ids, each.state, each.name) for each in people.people("wa")} == {
+        (("+4915", "DE.1"), "approved", "Ana ✨"),
+        (("U0SPAM",), "blocked", ""),
+    }
+
+
+def test_people_are_bounded(people, register, monkeypatch):
+    """Who is known already can be decided about still."""
+    monkeypatch.setattr(room, "MAX_PEOPLE", 2)
+    register.approve("wa", "a")
+    register.approve("wa", "b")
+    with pytest.raises(TooManyPeople, match="forget some first"):
+        register.block("wa", "c")
+    register.block("wa", "b")
+    assert people.standing("wa", ["b", "c"]) == "blocked"
+    assert people.standing("wa", ["c"]) == ""
+
+
+def test_any_text_is_an_id(people, register):
+    """Ids are somebody else's."""
+    name = "a b\n'\"é\x00" + "x" * 300
+    register.block("wa", people.code("wa", replace(ANA, ids=(name,), name="\n {}")))
+    assert people.standing("wa", [name]) == "blocked"
+
+
+def test_codes_are_random_and_unambiguous():
+    """Eight letters, no digit and no vowel: no platform's id looks like one."""
+    codes = {new_code() for _ in range(1000)}
+    assert len(codes) == 1000
+    assert all(len(code) == 8 and set(code) <= set(LETTERS) for code in codes)
+    assert not set(LETTERS) & set("AEIOUY01L")
+
+
+def test_two_processes_decide_alike(redis_client: Redis):
+    """Each has a store of its own over the same server."""
+    here, there = RedisPeople(redis_client), RedisPeople(redis_client)
+    code = here.code("wa", ANA)
+    assert there.code("wa", ANA) == code
+    Register(there).approve("wa", code)
+    assert here.standing("wa", ["+4915"]) == "approved"
+
+
+def test_redis_keeps_decisions_for_good_and_the_rest_for_an_hour(redis_client: Redis):
+    """Whoever was only told is kept as a hash."""
+    people = RedisPeople(redis_client)
+    people.code("wa", ANA)
+    people.note_told("wa", "+4915")
+    Register(people).approve("wa", "+4916")
+    ttls = {key: redis_client.ttl(key) for key in redis_client.scan_iter()}
+    assert ttls["sayso:people:wa"] == -1
+    assert 3500 < ttls["sayso:waiting:wa"] <= 3600
+    assert all("4915" not in key for key in ttls)
+    assert json.loads(redis_client.hget("sayso:people:wa", "+4916"))["state"] == "approved"
+
+
+def test_each_question_of_the_door_is_one_round_trip(redis_client: Redis, monkeypatch: pytest.MonkeyPatch):
+    """A webhook waits for it."""
+    people, asked = RedisPeople(redis_client), []
+    ask: Callable[..., object] = people._connections.ask
+    monkeypatch.setattr(people._connections, "ask", lambda *command: asked.append(command[0]) or ask(*command))
+    people.standing("wa", ["a", "b", "c"])
+    assert asked == ["HMGET"]

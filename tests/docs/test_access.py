@@ -1,0 +1,56 @@
+"""docs/access.md: its configuration is valid and its rules hold, and every key has a line."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from channels.admission import Admitted, Ignored, Stranger
+from channels.types import Conversation, Turn
+from config.access import rules_of
+from config.description import describe
+from config.loader import load_settings
+from config.people_cli import people
+from config.schema import AccessSettings, Settings
+
+PAGE = (Path(__file__).parents[2] / "docs" / "access.md").read_text()
+SECRETS = dict.fromkeys(re.findall(r"\$\{(\w+)\}", PAGE), "s")
+
+
+def settings(folder: Path) -> Settings:
+    """The configuration of the page."""
+    (block,) = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
+    (folder / "sayso.yaml").write_text(block)
+    return load_settings(folder / "sayso.yaml", SECRETS)
+
+
+def turn(channel: str, user: str, chat: str) -> Turn:
+    """Somebody says something."""
+    return Turn("e1", Conversation(channel, chat), user, "hi")
+
+
+def test_the_configuration_of_the_page_is_valid(tmp_path: Path) -> None:
+    """As `sayso check` checks it."""
+    said = describe(settings(tmp_path))
+    assert "talks to: 2 named and whom an operator approves; only in 3 chats" in said
+    assert (
+        "talks to: 1 named and whom an operator approves, by code; never to 1; 20 turns a minute each; as customer"
+        in said
+    )
+
+
+def test_the_rules_of_the_page_hold(tmp_path: Path) -> None:
+    """What it says of the people it names."""
+    team, customers = (rules_of(channel) for channel in settings(tmp_path).channels.values())
+    assert isinstance(team.judge(turn("team", "U0ADA", "C0OPS")), Admitted)
+    assert team.judge(turn("team", "U0EVE", "C0OPS")) == Stranger()
+    assert team.judge(turn("team", "U0ADA", "C0FUN")) == Ignored("chat")
+    boss, spam = "whatsapp:+4915100000042", "whatsapp:+4915100000666"
+    assert isinstance(customers.judge(turn("customers", boss, boss)), Admitted)
+    assert customers.judge(turn("customers", "whatsapp:DE.1", spam), "approved") == Ignored("blocked")
+
+
+def test_every_key_and_command_has_a_line() -> None:
+    """What nobody documents does not exist."""
+    assert [key for key in AccessSettings.model_fields if f"| `{key}` |" not in PAGE] == []
+    assert [name for name in people.commands if f"sayso people {name}" not in PAGE] == []

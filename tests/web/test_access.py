@@ -1,0 +1,143 @@
+"""Access at the door: who may not talk is answered as if nothing were wrong, and nothing of theirs is kept."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from redis import Redis
+from redis.exceptions import ConnectionError as RedisConnectionError
+
+from channels.admission import rules
+from channels.fakes import platforms as fakes
+from channels.fakes.signing import telegram_hook, telegram_text
+from channels.types import Received, Tap
+from channels.web import create_app
+from config.bootstrap import bootstrap
+from config.loader import load_settings
+from tests.contracts.rigs import MemoryRig, voice
+from tests.web.services import TURN, FakeChannel, browser
+from workers.gate import Gate, Guard
+from workers.people import MemoryPeople, RedisPeople, Register
+from workers.quota import memory_quota
+from workers.spool import Spool
+from workers.spool_file import SpoolFile
+
+SHOP = TURN.conversation
+
+
+class Door:
+    """A web process with these rules for its channel."""
+
+    def __init__(self, *, spool: Path | None = None, **access) -> None:
+        self.lanes, self.people = MemoryRig().mailbox, MemoryPeople()
+        gate = Gate(self.lanes, voice, Guard({"shop": rules(**access)}, self.people, memory_quota()))
+        self.channel, self.spool = FakeChannel(), Spool(SpoolFile(spool), gate) if spool else None
+        if self.spool:
+            self.spool.watch = lambda: None  # type: ignore[method-assign]
+        self.client = browser(self.channel, self.lanes, gate=gate, spool=self.spool)
+
+    def post(self, text: str = "hello", **fields) -> int:
+        """The status that a platform hears for a turn."""
+        fields = {"event_id": f"e{len(self.channel.hooks)}", "text": text, **fields}
+        self.channel.answer = Received(turns=(replace(TURN, **fields),))
+        return self.client.post("/hooks/shop").status_code
+
+    def kept(self) -> object:
+        """What the conversation holds: a turn, a reply, nothing."""
+        held = self.lanes.lease(SHOP.id, "w")
+        return held[1] if held else None
+
+
+@pytest.mark.parametrize("more", [{}, {"tap": Tap("c:1")}, {"text": "/whoami"}, {"kind": "edit"}])
+def test_blocked_person_is_answered_and_nothing_is_kept(tmp_path: Path, more: dict):
+    """200, so that the platform does not repeat it; neither in Redis nor on the spool's disk."""
+    for door in (Door(block=[TURN.user_id]), Door(block=[TURN.user_id], spool=tmp_path)):
+        assert door.post(**more) == 200
+        assert door.kept() is None
+        assert not door.spool or door.spool.count() == 0
+
+
+def test_person_blocked_by_an_operator_is_answered_and_nothing_is_kept():
+    """At once, without a start of anything."""
+    door = Door()
+    assert door.post() == 200
+    Register(door.people).block("shop", TURN.user_id)
+    assert (door.post(event_id="later"), len(door.kept().following)) == (200, 0)
+
+
+def test_stranger_is_told_and_nothing_else_is_kept():
+    """The reply waits; no turn does."""
+    door = Door(pairing=True)
+    assert door.post("my secret") == 200
+    assert "my secret" not in door.kept().text
+    assert door.people.waiting("shop")[0].code in door.kept().text
+
+
+def test_person_who_is_too_fast_is_not_retried():
+    """200: Telegram repeats for a day what hears anything else, and the person was told to write again."""
+    door = Door(per_minute=1)
+    assert [door.post(text) for text in "abc"] == [200, 200, 200]
+    work = door.kept()
+    assert "more messages per minute" in work.text
+
+
+def test_redis_that_cannot_say_who_somebody_is_keeps_them_out():
+    """503: the platform repeats it; whoever the file blocks is not even asked about."""
+    door = Door(block=["eve"])
+
+    def away(*_):
+        raise RedisConnectionError("away")
+
+    door.people.standing = away
+    assert door.post() == 503
+    assert door.post(user_id="eve") == 200
+
+
+def test_spool_keeps_them_until_redis_can_say(tmp_path: Path):
+    """Then whoever is on no list is turned away."""
+    door = Door(spool=tmp_path, allow=["ana"])
+    standing = door.people.standing
+
+    def away(*_):
+        raise RedisConnectionError("away")
+
+    door.people.standing = away
+    assert [door.post(), door.post(user_id="ana")] == [200, 200]
+    door.people.standing = standing
+    assert (door.spool.drain(), door.spool.count()) == (2, 0)
+    assert [each.user_id for each in _turns(door)] == ["ana"]
+
+
+def _turns(door: Door) -> list:
+    return [letter.turn for letter in door.lanes._lanes[SHOP.id].inbox]
+
+
+def test_stranger_is_let_in_with_their_code(tmp_path: Path, redis_url: str, redis_client: Redis):
+    """A wired web process, real webhooks: nothing of the first message is kept, the one after the approval is."""
+    file = tmp_path / "sayso.yaml"
+    file.write_text(
+        "channels: {tg: {platform: telegram, token: '${T}', secret_token: '${S}', access: {pairing: true}}}\n"
+    )
+    settings = load_settings(file, {"T": fakes.TELEGRAM_TOKEN, "S": fakes.TELEGRAM_SECRET})
+    services = bootstrap(settings, data=tmp_path, redis_url=redis_url)
+    client = create_app(services).test_client()
+
+    def post(number: int, text: str) -> int:
+        headers, body = telegram_hook(fakes.TELEGRAM_SECRET, telegram_text(number, text))
+        return client.post("/hooks/tg", headers=headers, data=body).status_code
+
+    people = RedisPeople(redis_client)
+    assert post(1, "my secret") == 200
+    assert not any("my secret" in str(redis_client.dump(key)) for key in redis_client.scan_iter())
+    assert not any(":in:" in key for key in redis_client.scan_iter())
+    assert post(2, "again") == 200
+    (waits,) = people.waiting("tg")
+    Register(people).approve("tg", waits.code)
+    assert post(3, "let me in") == 200
+    (inbox,) = (key for key in redis_client.scan_iter() if ":in:" in key)
+    assert [("let me in" in entry) for entry in redis_client.lrange(inbox, 0, -1)] == [True]
+    Register(people).block("tg", waits.ids[0])
+    assert post(4, "hello?") == 200
+    assert redis_client.llen(inbox) == 1

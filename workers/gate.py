@@ -1,0 +1,103 @@
+"""Gate: the door of a mailbox at which strangers, the blocked and the hasty are turned away before anything is kept."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from channels.admission import Admitted, Ignored, Rules, Stranger, asks_who
+from channels.types import Reply, Turn
+from workers.lane import stops
+from workers.mailbox import REFUSAL, Accepted, Porch, refusal
+from workers.people import WAIT_SECONDS, People, Waiting
+
+if TYPE_CHECKING:  # it loads its library
+    from workers.quota import Quota
+from workers.words import Voice
+
+log = logging.getLogger(__name__)
+
+
+#: Characters of a stranger's name that an operator sees.
+MAX_NAME = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """What stands at the gate where somebody is turned away: the rules of each such channel, and what it asks."""
+
+    rules: Mapping[str, Rules]
+    people: People
+    quota: Quota | None = None
+
+
+class Gate:
+    """Lets turns into the mailbox, by their channel's rules; one per process.
+
+    A channel without rules costs nothing here. With them it is asked first who somebody is; where Redis cannot say,
+    nobody is let in.
+    """
+
+    def __init__(self, porch: Porch, voice: Voice, guard: Guard | None = None) -> None:
+        self._porch = porch
+        self._voice = voice
+        self._guard = guard
+
+    def ignores(self, turn: Turn) -> str:
+        """Why a turn is nothing to the bot, as far as the configuration says so; else ""."""
+        rules = self._rules(turn)
+        return rules.ignores(turn) if rules else ""
+
+    def accept(self, turn: Turn, *, tapped: str = "", waited_seconds: float = 0.0) -> Accepted:
+        """Let a turn in, or say why not to whoever may hear it. Raises redis.RedisError when nothing was promised."""
+        rules, guard = self._rules(turn), self._guard
+        if not (rules and guard):
+            return self._porch.accept(turn, tapped=tapped, waited_seconds=waited_seconds)
+        match rules.judge(turn, guard.people.standing(turn.conversation.channel, rules.ids(turn))):
+            case Ignored(reason):
+                log.info("turn.ignored", extra={"conversation": turn.conversation.id, "reason": reason})
+                return Accepted("ignored", 0)
+            case Stranger():
+                self._turn_away(turn, rules, guard.people)
+                return Accepted("stranger", 0)
+            case Admitted(admitted) if guard.quota and not waited_seconds and _is_paced(admitted, rules):
+                return self._paced(admitted, rules, guard.quota)
+            case Admitted(admitted):  # what waited elsewhere was not written all at once
+                return self._porch.accept(admitted, tapped=tapped, waited_seconds=waited_seconds)
+
+    def _rules(self, turn: Turn) -> Rules | None:
+        return self._guard.rules.get(turn.conversation.channel) if self._guard else None
+
+    def _paced(self, turn: Turn, rules: Rules, quota: Quota) -> Accepted:
+        """Let a turn in unless its person has sent too many; an answer to a question always, as a tap or a stop."""
+        whose = (turn.conversation.channel, next(iter(rules.ids(turn)), ""), rules.per_minute or 0)
+        if quota.is_used_up(*whose) and not self._porch.is_asked(turn):
+            if turn.addressed:
+                self._porch.tell(turn, refusal(self._voice(turn), "fast"))
+            return Accepted("hasty", 0)
+        accepted = self._porch.accept(turn)
+        if accepted.outcome == "new":
+            quota.book(*whose)
+        return accepted
+
+    def _turn_away(self, turn: Turn, rules: Rules, people: People) -> None:
+        """Say that they are on no list: once an hour, and again to who asks for their id."""
+        channel, ids, asks = turn.conversation.channel, rules.ids(turn), asks_who(turn)
+        if not asks and people.was_told(channel, ids[0]):
+            return
+        words = self._voice(turn)
+        lines = [words.stranger()]
+        if rules.pairing:
+            code = people.code(channel, Waiting(ids, turn.user_name[:MAX_NAME], turn.conversation, words.language))
+            lines += [words.pairing_code(code, WAIT_SECONDS)] if code else []
+        if asks:
+            lines.append(words.your_id(turn.user_id))
+        if self._porch.tell(turn, Reply("\n".join(lines), language=words.language, collapse=REFUSAL)):
+            people.note_told(channel, ids[0])
+
+
+def _is_paced(turn: Turn, rules: Rules) -> bool:
+    """Whether it counts as one more of its person: taps and stops never do."""
+    return rules.per_minute is not None and not turn.tap and not stops(turn)
