@@ -153,6 +153,7 @@ def _agent(
         languages=channel.languages,
         expiry_notice=channel.expiry_notice,
         escalation=_escalation(settings, channel),
+        commands=channel.commands,
     )
 
 

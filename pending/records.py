@@ -44,7 +44,8 @@ class StoredAction:
     """A record as stored: the sealed part exactly as it was sealed, and where it is in its life.
 
     `pid` is the name it was found under, `seen` the number of the last turn that came in before it was shown,
-    `begun_at` when it was claimed or started, `looked_at` the store's own time when it was looked up.
+    `begun_at` when it was claimed or started, `looked_at` the store's own time when it was looked up, `prompt` the
+    platform's id of the message that asked, "" where nobody told it.
     """
 
     pid: str
@@ -59,6 +60,7 @@ class StoredAction:
     seen: int = 0
     begun_at: float = 0.0
     looked_at: float = field(default=0.0, compare=False)
+    prompt: str = ""
 
     @property
     def is_over(self) -> bool:
@@ -87,6 +89,7 @@ class StoredAction:
             result=given.get("result", ""),
             seen=round(_seconds(given.get("seen")) * 1000),
             begun_at=_seconds(given.get("begun")),
+            prompt=given.get("prompt", ""),
         )
 
     @classmethod
@@ -105,7 +108,8 @@ class StoredAction:
         expires = str(round(self.expires_at * 1000))
         record = {"pid": self.pid, "rec": self.record, "mac": self.mac, "state": self.state, "expires": expires}
         words = {"by": self.by, "attempt": self.attempt, "told": self.told, "result": self.result}
-        return {**record, **words, "seen": str(self.seen), "begun": str(round(self.begun_at * 1000))}
+        times = {"seen": str(self.seen), "begun": str(round(self.begun_at * 1000))}
+        return {**record, **words, **times, "prompt": self.prompt}
 
     @property
     def action(self) -> PendingAction:
