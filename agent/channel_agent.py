@@ -8,44 +8,45 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain
 from secrets import token_urlsafe
-from typing import Protocol
 
 from agent.agent import Agent
 from agent.case import TAPPED, Answer, Case, said
 from agent.choices import Choices
 from agent.commands import Commands
 from agent.confirmed import ToolKinds
-from agent.decided import CHOICE_KIND, MAX_KEPT_CHARS, Prompts
+from agent.decided import CHOICE_KIND, Prompts
 from agent.escalation import Escalation
 from agent.heard import heard, spoken
 from agent.long_texts import LongTexts, TextStore
+from agent.made import Made, MediaSink
 from agent.memory import ConversationMemory
 from agent.messages import Message, Role
+from agent.questions import Questions
 from agent.recollection import recollected, remembered
 from agent.replied import replied
 from agent.result import AgentResult
 from agent.scope import in_scope
-from agent.tools.artifacts import Artifact, collect_artifacts
+from agent.tools.artifacts import collect_artifacts
 from agent.tools.offers import collect_choices
 from agent.tools.timers import TimerBook, timer_book
 from agent.turn_journal import TurnJournal, unclear_calls
-from channels.types import Button, Media, Reply, Scope, Turn
+from channels.types import Reply, Scope, Turn
 from pending.action import PendingAction, State
 from pending.intent import Words, read_answer
 from pending.language import choose
 from pending.parser import ConfirmParser
-from pending.plan import Effect, Proposal, propose, undo_of
+from pending.plan import Proposal, propose
 from pending.proposals import channel_run
 from pending.records import CHANGED, OPEN_STATES, Claim, Decision, StoredAction
 from pending.seal import ButtonPress
 from pending.store import BasePendingStore, InMemoryPendingStore, scope_of
-from pending.texts import Texts, brief, speak
+from pending.texts import Texts, speak
 from workers.journals import Journals
-from workers.lane import Arm, Change, JournalUnreadable, Lease, Move, QueuedTurn, outbox_entry
-from workers.offload import offload, reach, run_sync
+from workers.lane import Change, JournalUnreadable, Lease, Move, QueuedTurn
+from workers.offload import reach, run_sync
 
 log = logging.getLogger(__name__)
 
@@ -53,14 +54,9 @@ log = logging.getLogger(__name__)
 MAX_MEMORIES = 5000
 
 _WAITING = ("armed", "shown")
+#: Why a run ended whose last words are its own, not ours.
+_ITS_OWN = ("answer", "terminal")
 _BEGUN_AND_OVER = ("done", "failed", "unknown")
-
-
-class MediaSink(Protocol):
-    """Where files made by tools are kept for delivery."""
-
-    def put(self, data: bytes, *, mime_type: str, filename: str) -> Media:
-        """Store the bytes."""
 
 
 class ChannelAgent:
@@ -95,17 +91,16 @@ class ChannelAgent:
         self.store = store or InMemoryPendingStore()
         self.parser = parser or self.store.parser
         self._confirm_ttl = confirm_ttl or self.store.default_ttl_seconds
-        self._media = media
+        self._made = Made(media)
         self._journals = journals
         self._texts = texts
         self._language = language
-        self._expiry_notice = expiry_notice
-        self._escalation = escalation
         self._languages = frozenset(languages or getattr(self.parser, "languages", ()))
         self._memories: OrderedDict[str, ConversationMemory] = OrderedDict()
         self._memories_lock = threading.Lock()
         self._prompts = Prompts(self.store)
         self._choices = Choices(self.store)
+        self._questions = Questions(self.store, escalation, expiry_notice=expiry_notice)
         self._commands = Commands(agent, self._prompts) if commands else None
         ToolKinds(lambda: agent.tools, self.store, lambda: agent.config)
 
@@ -161,7 +156,7 @@ class ChannelAgent:
             lease=lease,
             seq=queued.seq,
             timers=queued.timers,
-            journal=TurnJournal(self._journals, lease, queued, self._stored, texts) if self._journals else None,
+            journal=TurnJournal(self._journals, lease, queued, self._made.stored, texts) if self._journals else None,
             texts=texts,
         )
         answer = await self._answer(case)
@@ -353,10 +348,10 @@ class ChannelAgent:
             outcome = await self.store.settlement.confirm(claim, stored)
         if outcome is None:
             return said(case, case.words.stale())
-        answer = said(case, outcome.told, tuple(await self._files_of_effect(artifacts)))
+        answer = said(case, outcome.told, await self._made.of_effect(artifacts))
         if outcome.status == "early":
             return answer
-        answer = self._with_undo(case, _asserting(case, answer, outcome.record), outcome.effects)
+        answer = self._questions.with_undo(case, _asserting(case, answer, outcome.record), outcome.effects)
         answer = self._choices.offered(case, answer, choices)
         return await self._closed(case, answer, stored, outcome.record.state, outcome.told)
 
@@ -364,31 +359,14 @@ class ChannelAgent:
         """The outcome of this very turn: it was reached before a crash, and is told now."""
         effects = await self.store.settlement.effects(case.turn.scope, stored)
         told = await self._retold(case.turn.scope, stored)
-        answer = self._with_undo(case, _asserting(case, said(case, told), stored.action), effects)
+        asserting = _asserting(case, said(case, told), stored.action)
+        answer = self._questions.with_undo(case, asserting, effects)
         return await self._closed(case, answer, stored, stored.state, told)
 
     async def _retold(self, scope: Scope, stored: StoredAction) -> str:
         """What became of an action that is over, as far as it is known by now."""
         begun = stored.state in _BEGUN_AND_OVER
         return (begun and await self.store.settlement.report(scope, stored)) or _told(stored)
-
-    def _with_undo(self, case: Case, answer: Answer, effects: Sequence[Effect]) -> Answer:
-        """The answer with a button that undoes what can be undone. It waits beside what the scope may wait for."""
-        if case.lease is None:  # words alone carry no button
-            return answer
-        limits = [(self.store.executors.undo_seconds(effect.action.kind), effect) for effect in effects]
-        seconds = min((limit for limit, _ in limits if limit), default=0.0)
-        undo = undo_of([effect for limit, effect in limits if limit], seconds)
-        if undo is None:
-            return answer
-        scope, words, pid = case.turn.scope, speak(undo.head.language), undo.head.pending_action_id
-        (told, _), *files = answer.change.replies
-        button = Button(words.undo_label, self.store.seal.mint(pid, "confirm", scope))
-        is_long = len(told.text) > MAX_KEPT_CHARS
-        above = ((told, ""),) if is_long else ()
-        offer = Reply(_joined(["" if is_long else told.text, words.undo_offer(seconds)]), (button,))
-        arms = undo.arms(self.store.seal, scope.id, live=False)
-        return replace(answer, change=replace(answer.change, replies=(*above, (offer, pid), *files), arms=arms))
 
     def _words(self, turn: Turn, memory: ConversationMemory) -> Texts:
         """How to speak to this person: as they write, now or before, else as their app, else as the channel does."""
@@ -427,78 +405,32 @@ class ChannelAgent:
             case.memory.summary, case.memory.notes = memory.summary, memory.notes
         for pid, executor in run.executors.items():
             self.store.executors.keep(pid, executor)
-        files = await self._files(result.artifacts)
         proposal = propose([replace(action, requested_at=case.received_at) for action in run.proposals])
+        answer = await self._reply(case, result, proposal, preface)
+        if book is None:
+            return answer
+        change = replace(answer.change, timers=tuple(book.added), silenced=tuple(book.silenced))
+        return replace(answer, change=change)
+
+    async def _reply(self, case: Case, result: AgentResult, proposal: Proposal | None, preface: str) -> Answer:
+        """What the person reads of a run, and is asked."""
+        words = case.words
+        files = tuple((Reply(media=media), "") for media in await self._made.kept(result.artifacts))
         content = replied(result, words, has_acted=self._has_acted(result))
         # Whatever the model makes of it, the person hears of what may have been done.
         beside = [content] if proposal and result.stop_reason == "terminal" else result.beside
         told = _joined([preface, *(words.unknown(call.tool_name) for call in result.unclear), *beside])
-        change = self._change(case, proposal, _Parts(told, content, files))
-        if book:
-            change = replace(change, timers=tuple(book.added), silenced=tuple(book.silenced))
-        answer = Answer(change, result)
-        # Beside a question, or an ending that is ours, nothing else is asked.
-        chosen_from = result.choices if proposal is None and result.stop_reason in ("answer", "terminal") else ()
-        return self._choices.offered(case, answer, chosen_from)
+        if proposal:  # nothing else is asked beside it
+            asked, arms = self._questions.asked(case, proposal, told)
+            return Answer(Change(replies=(*files, asked), arms=arms), result)
+        text = _joined([told, content])
+        answer = Answer(Change(replies=(*(((Reply(text), ""),) if text else ()), *files)), result)
+        return self._choices.offered(case, answer, result.choices if result.stop_reason in _ITS_OWN else ())
 
     def _has_acted(self, result: AgentResult) -> bool:
         """Whether tools were called that may have changed something."""
         acting = {tool.name for tool in self.agent.tools if not tool.read_only}
         return any(call.tool_name in acting for call in result.tool_calls)
-
-    def _change(self, case: Case, proposal: Proposal | None, parts: _Parts) -> Change:
-        files = tuple((Reply(media=media), "") for media in parts.files)
-        if proposal is None:
-            text = parts.text(parts.content)
-            words_first = ((Reply(text), ""),) if text else ()
-            return Change(replies=words_first + files)
-        head = proposal.head
-        words = speak(head.language)
-        question = parts.text(words.question(head.preview, head.ttl_seconds, head.code))
-        asked = Reply(question, self._buttons(head, case, words))
-        *steps, arm = proposal.arms(self.store.seal, case.turn.scope.id)
-        return Change(
-            replies=(*files, (asked, head.pending_action_id)), arms=(*steps, self._with_notices(case, arm, head))
-        )
-
-    def _with_notices(self, case: Case, arm: Arm, head: PendingAction) -> Arm:
-        """The action, and what is said when nobody answers: without a lane there is nobody to say it."""
-        if case.lease is None:
-            return arm
-        preview, here = brief(head.preview), case.turn.conversation
-        if self._escalation:
-            arm = self._escalation.alarmed(arm, preview, here)
-        if not self._expiry_notice:
-            return arm
-        told = speak(head.language).expired_unanswered(preview)
-        return replace(arm, notice=outbox_entry(here, Reply(told, language=head.language)))
-
-    def _buttons(self, head: PendingAction, case: Case, words: Texts) -> tuple[Button, ...]:
-        """What is asked for with a code has no button that confirms: the code must be typed."""
-        seal, scope, pid = self.store.seal, case.turn.scope, head.pending_action_id
-        confirm = Button(words.confirm_label, seal.mint(pid, "confirm", scope), "primary")
-        cancel = Button(words.cancel_label, seal.mint(pid, "cancel", scope), "danger")
-        return (cancel,) if head.code else (confirm, cancel)
-
-    async def _files(self, artifacts: Sequence[Artifact]) -> list[Media]:
-        stored = [await self._stored(artifact) for artifact in artifacts]
-        return [artifact.kept for artifact in stored if artifact.kept]
-
-    async def _files_of_effect(self, artifacts: list[Artifact]) -> list[Media]:
-        """What was done is done: a file that cannot be kept must not turn its outcome into an error."""
-        try:
-            return await self._files(artifacts)
-        except Exception:
-            log.exception("pending.files_lost")
-            return []
-
-    async def _stored(self, artifact: Artifact) -> Artifact:
-        """The file in the media store, once; what has no bytes, or no store to go to, stays as it is."""
-        if artifact.kept or artifact.data is None or self._media is None:
-            return artifact
-        name = artifact.filename or "file"
-        kept = await offload(self._media.put, artifact.data, mime_type=artifact.mime_type, filename=name)
-        return replace(artifact, data=None, kept=kept)
 
     async def _applied(self, conversation: str, change: Change) -> bool:
         """Make the change. False when another message of the same scope was quicker: this answer is void."""
@@ -520,18 +452,6 @@ class ChannelAgent:
             while len(self._memories) > MAX_MEMORIES:
                 self._memories.popitem(last=False)
         return memory
-
-
-@dataclass(frozen=True, slots=True)
-class _Parts:
-    """The parts of an answer before they become replies."""
-
-    preface: str
-    content: str
-    files: list[Media]
-
-    def text(self, body: str) -> str:
-        return "\n\n".join(part for part in (self.preface, body) if part)
 
 
 def _memory_scope(turn: Turn) -> str:

@@ -37,7 +37,7 @@ class Choices:
         if case.lease is None:
             listed = "\n".join([text or case.words.choose(), "", *(f"- {label}" for label in labels)])
             return replace(answer, change=replace(answer.change, replies=(*above, (Reply(listed), ""))))
-        offer = self._offer(case, text or case.words.choose(), labels)
+        offer = self._offer(case, Reply(text or case.words.choose()).text, labels)
         change = replace(
             answer.change,
             replies=(*above, (self._reply(case, offer), offer.pending_action_id)),
@@ -69,11 +69,11 @@ class Choices:
         return replace(stored, state="expired")
 
     def _offer(self, case: Case, text: str, labels: Sequence[str]) -> PendingAction:
-        where, args = case.turn.conversation, {"labels": list(labels)}
+        where, args = case.turn.conversation, {"labels": list(labels), "text": text}
         return PendingAction(
             user_id=case.turn.user_id,
             kind=CHOICE_KIND,
-            preview=text,
+            preview=" / ".join(labels),
             args=args,
             args_digest=compute_args_digest(args),
             channel_id=where.channel,
@@ -87,7 +87,7 @@ class Choices:
         seal, pid = self._store.seal, offer.pending_action_id
         labels = enumerate(offer.args["labels"])
         return Reply(
-            offer.preview,
+            offer.args["text"],
             tuple(Button(label, seal.mint_choice(pid, place, case.turn.scope)) for place, label in labels),
         )
 

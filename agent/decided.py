@@ -44,7 +44,7 @@ class Prompts:
         if not stored.is_genuine(self._store.seal, scope):
             return ""
         if stored.action.kind == CHOICE_KIND:
-            return stored.action.preview
+            return str(stored.action.args["text"])
         undone = await self._store.settlement.undone(scope, stored) if is_undo(stored.action) else ""
         return undone if 0 < len(undone) <= MAX_KEPT_CHARS else brief(stored.action.preview)
 

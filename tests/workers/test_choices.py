@@ -280,3 +280,11 @@ def test_audit_of_a_choice_is_lawful(shop):
     shop.say(tap=small)
     events = [entry["event"] for entry in shop.rig.audit() if entry["pid"] == small[1:23]]
     assert events == ["armed", "shown", "claimed", "started", "done"]
+
+
+def test_what_was_said_stays_as_it_was_written(make_shop):
+    """Marks of direction in an answer are no trick: they are shown, and kept when the buttons go."""
+    shop = make_shop(ASK, "\u2068A\u2069\tok", "That.")
+    assert shop.say("hm") == "\u2068A\u2069\tok"
+    shop.say(tap=shop.buttons["Small"])
+    assert shop.edits == ["\u2068A\u2069\tok\n\n✅ Small"]
