@@ -496,7 +496,7 @@ def _with_prompt(stored: StoredAction, queued: QueuedTurn) -> StoredAction:
     """The action as it is now, with the message that asked, which only the turn's own view of it names."""
     views = (StoredAction.from_hash(given) for given in (queued.live, queued.tapped))
     prompt = next((view.prompt for view in views if view and view.pid == stored.pid), "")
-    return replace(stored, prompt=prompt)
+    return replace(stored, prompt=stored.prompt or prompt)
 
 
 def _told(stored: StoredAction) -> str:

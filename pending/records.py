@@ -43,9 +43,9 @@ _SEALED = {each.name: each.default for each in fields(PendingAction) if each.nam
 class StoredAction:
     """A record as stored: the sealed part exactly as it was sealed, and where it is in its life.
 
-    `pid` is the name it was found under, `seen` the number of the last turn that came in before it was shown,
-    `begun_at` when it was claimed or started, `looked_at` the store's own time when it was looked up, `prompt` the
-    platform's id of the message that asked, "" where nobody told it.
+    `pid` is the name it was found under, `seen` the number of the last turn that came in before it was shown, `prompt`
+    the platform's id of the message that shows it ("" where it gave none), `begun_at` when it was claimed or started,
+    `looked_at` the store's own time when it was looked up.
     """
 
     pid: str
@@ -59,8 +59,8 @@ class StoredAction:
     result: str = ""
     seen: int = 0
     begun_at: float = 0.0
-    looked_at: float = field(default=0.0, compare=False)
     prompt: str = ""
+    looked_at: float = field(default=0.0, compare=False)
 
     @property
     def is_over(self) -> bool:
@@ -100,7 +100,7 @@ class StoredAction:
         pid, looked, (record, mac, state, expires, by, attempt, told, result, seen, begun) = row
         return cls(
             pid, record, mac or "", state, _seconds(expires), by or "", attempt or "", told or "", result or "",
-            round(_seconds(seen) * 1000), _seconds(begun), _seconds(looked),
+            round(_seconds(seen) * 1000), _seconds(begun), looked_at=_seconds(looked),
         )  # fmt: skip
 
     def to_hash(self) -> dict[str, str]:
