@@ -92,6 +92,7 @@ from agent.tools import (
     ToolTag,
     ToolValidationError,
     emit_artifact,
+    offer_choices,
     tool,
 )
 from agent.trace import AgentTrace, TraceStep
@@ -205,6 +206,7 @@ __all__ = [
     "UsageStats",
     "discover_selectors",
     "emit_artifact",
+    "offer_choices",
     "provided",
     "tool",
 ]

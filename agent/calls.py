@@ -17,6 +17,7 @@ from agent.one_call import Asked
 from agent.result_cache import CachedResult, remember
 from agent.tools.artifacts import collect_artifacts
 from agent.tools.errors import ToolError
+from agent.tools.offers import collect_choices
 from agent.tools.registry import Call, batches, unknown_tool
 from agent.tools.results import shown
 from agent.tools.screening import screen
@@ -166,12 +167,15 @@ class _Calls:
             collect_artifacts() as files,
             collect_proposals() as proposals,
             collect_timers() as timers,
+            collect_choices() as choices,
             keyed(self.journal.key(at)),
         ):
             ran = await self.watch.watched(asked, self.config)
         made = ran.outcome
         if files or proposals or timers:
             made = replace(made, artifacts=tuple(files), proposals=tuple(proposals), timers=tuple(timers))
+        if choices and ran.error is None:
+            made = replace(made, choices=tuple(choices))
         if ran.raw is not None and (self.compressor is not None or ran.key):
             made = await self._finished(at, asked, made, ran.raw, ran.key)
         return await self.journal.keep(at, made)
@@ -189,7 +193,7 @@ class _Calls:
             kept = CachedResult(raw, summary.text, summary.mark) if summary.mark else kept
             if summary.failed:
                 return made
-        if key and not (made.artifacts or made.proposals or made.timers):
+        if key and not (made.artifacts or made.proposals or made.timers or made.choices):
             await _remember(asked.tool, key, kept, self.config)
         return made
 

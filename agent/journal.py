@@ -35,6 +35,8 @@ class CallOutcome:
     artifacts: tuple[Artifact, ...] = ()
     proposals: tuple[Proposed, ...] = ()
     timers: tuple[TimerChange, ...] = ()
+    #: The answers it offers.
+    choices: tuple[str, ...] = ()
     #: What it cost to make the text for the model, where another model shortened it.
     usage: UsageStats = NO_USAGE
     #: The digest of the tool's own words, where the text for the model is not those.

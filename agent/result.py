@@ -37,6 +37,7 @@ class AgentResult:
     `messages` is the transcript of this run alone, the user's words included: what a conversation's history grows by.
     `unclear` are the calls of which nobody knows how they ended: a killed or stopped attempt at this run had begun
     them, or who was asked never answered. `beside` is what terminal tools said in the same answer as a proposal.
+    `choices` are the answers that tools put under the reply: those of the call that offered last.
     """
 
     content: str
@@ -54,6 +55,7 @@ class AgentResult:
     unclear: tuple[ToolCall, ...] = ()
     beside: tuple[str, ...] = ()
     structured_error: str = ""
+    choices: tuple[str, ...] = ()
 
     @property
     def message(self) -> Message:

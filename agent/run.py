@@ -122,6 +122,8 @@ class Run:
     #: What terminal tools said.
     closings: list[str] = field(default_factory=list)
     artifacts: list[Artifact] = field(default_factory=list)
+    #: The answers offered last.
+    choices: tuple[str, ...] = ()
     open_round: OpenRound | None = None
     #: Whether its observers know how it ends.
     is_told: bool = False
@@ -172,6 +174,7 @@ class Run:
     def _take(self, outcome: CallOutcome) -> None:
         self.messages.append(outcome.message)
         self.artifacts += outcome.artifacts
+        self.choices = outcome.choices or self.choices
         if outcome.unclear:
             self.unclear.append(outcome.call)
         if outcome.ends == "terminal":
@@ -195,6 +198,7 @@ class Run:
             unclear=tuple(self.unclear),
             beside=tuple(self.closings) if ending.reason == "pending" else (),
             structured_error=ending.structured_error,
+            choices=self.choices,
         )
 
 

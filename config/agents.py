@@ -10,9 +10,9 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from agent import Agent, ChannelAgent, ConversationMemory, ToolPolicy
-from agent.channel_agent import MediaSink
 from agent.escalation import Escalation
 from agent.long_texts import TextStore
+from agent.made import MediaSink
 from agent.tools.loader import LoadedTools
 from agent.tools.reload import Reload
 from channels.media import LocalMediaStore
@@ -160,6 +160,7 @@ def _agent(
         languages=channel.languages,
         expiry_notice=channel.expiry_notice,
         escalation=_escalation(settings, channel),
+        commands=channel.commands,
     )
 
 

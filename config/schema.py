@@ -249,6 +249,7 @@ class ChannelSettings(Section):
 
     `messages_per_second` is this account's own pace; 0 says that nobody paces it, not even by conversation.
     People are answered in the language they write, out of `languages`; `language` is for those we know nothing of.
+    Without `commands`, /help and the like go to the model.
     """
 
     access: Annotated[AccessSettings | None, BeforeValidator(_not_nothing)] = None
@@ -261,6 +262,7 @@ class ChannelSettings(Section):
     confirm_emoji: bool = False
     messages_per_second: Annotated[float | None, NotBoolean] = Field(default=None, ge=0, le=10_000)
     expiry_notice: bool = False
+    commands: bool = True
     escalate: EscalateSettings | None = None
     agent: ChannelAgentSettings = ChannelAgentSettings()
 

@@ -15,15 +15,17 @@ from channels.types import Intent, Scope
 BUTTON_MAC_BYTES = 12
 _LETTERS: dict[Intent, str] = {"confirm": "y", "cancel": "n", "ignore": "i"}
 _INTENTS = {letter: intent for intent, letter in _LETTERS.items()}
-_BUTTON = re.compile(r"1([A-Za-z0-9_-]{22})([yni])([A-Za-z0-9_-]{16})")
+#: What is pressed: an answer, or by its place one of at most ten choices.
+_BUTTON = re.compile(r"1([A-Za-z0-9_-]{22})([yni0-9])([A-Za-z0-9_-]{16})")
 
 
 @dataclass(frozen=True, slots=True)
 class ButtonPress:
-    """What a genuine button says: which action, and what its user wants done with it."""
+    """What a genuine button says: which action, and what its user wants done with it; or which of its choices it is."""
 
     pending_action_id: str
-    intent: Intent
+    intent: Intent | None = None
+    choice: int | None = None
 
 
 class Seal:
@@ -48,8 +50,13 @@ class Seal:
 
     def mint(self, pending_action_id: str, intent: Intent, scope: Scope) -> str:
         """A button's payload, at most 64 bytes: it works for one action, one intent and one person in one place."""
-        letter = _LETTERS[intent]
-        return f"1{pending_action_id}{letter}{_button_mac(self._keys[0], pending_action_id, letter, scope)}"
+        return self._minted(pending_action_id, _LETTERS[intent], scope)
+
+    def mint_choice(self, pending_action_id: str, choice: int, scope: Scope) -> str:
+        """As `mint`, for the choice at this place, 0 to 9. Raises ValueError for any other."""
+        if choice not in range(10):
+            raise ValueError(f"choice {choice!r} has no button: there are ten places, 0 to 9")
+        return self._minted(pending_action_id, str(choice), scope)
 
     def read(self, data: str, scope: Scope) -> ButtonPress | None:
         """What a tapped payload says, or None when we did not mint it for this scope."""
@@ -61,11 +68,18 @@ class Seal:
             hmac.compare_digest(_button_mac(key, pending_action_id, letter, scope).encode(), mac.encode())
             for key in self._keys
         )
-        return ButtonPress(pending_action_id, _INTENTS[letter]) if genuine else None
+        if not genuine:
+            return None
+        if letter in _INTENTS:
+            return ButtonPress(pending_action_id, _INTENTS[letter])
+        return ButtonPress(pending_action_id, choice=int(letter))
+
+    def _minted(self, pending_action_id: str, letter: str, scope: Scope) -> str:
+        return f"1{pending_action_id}{letter}{_button_mac(self._keys[0], pending_action_id, letter, scope)}"
 
 
 def split_button(data: str) -> tuple[str, str, str] | None:
-    """Action id, intent letter and MAC of something that looks like our payload. Proves nothing by itself."""
+    """Action id, letter or place, and MAC of something that looks like our payload. Proves nothing by itself."""
     match = _BUTTON.fullmatch(data)
     return (match[1], match[2], match[3]) if match else None
 

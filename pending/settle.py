@@ -119,6 +119,13 @@ class Settlement:
         steps = await self._steps(scope, stored.action)
         return _report(stored.action, steps) if steps else ""
 
+    async def undone(self, scope: Scope, stored: StoredAction) -> str:
+        """What the effects had reported that an undo takes back, in their order; "" when a record was changed."""
+        if not stored.is_genuine(self._seal, scope):
+            return ""
+        steps = await self._steps(scope, stored.action) if stored.action.kind == PLAN_KIND else [stored]
+        return "\n".join(str(step.action.args.get("result", "")) for step in reversed(steps or ())).strip()
+
     async def _execute(
         self, claim: Claim, stored: StoredAction, state: State | str, deadline: float | None
     ) -> ConfirmOutcome:

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from functools import cache, lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 #: One TOML file per language, named by its BCP 47 primary subtag.
 CATALOGUES = Path(__file__).parent / "catalogues"
@@ -271,6 +271,58 @@ class Texts:
     def escalation(self, preview: str, channel: str, seconds: float) -> str:
         """Told to operators: nobody answered a question on `channel` yet; an answer counts for so long after it."""
         return self._say("escalation", preview=preview, channel=channel, duration=self._duration(seconds))
+
+    def choose(self) -> str:
+        """Above buttons that are answers to choose from."""
+        return self._say("choose")
+
+    def already_chosen(self, label: str) -> str:
+        """One of these answers was chosen before."""
+        return self._say("already_chosen", label=label)
+
+    def help_intro(self) -> str:
+        """Above the list of commands."""
+        return self._say("help_intro")
+
+    def command(self, name: str) -> str:
+        """What the command of this name does. Raises KeyError for one that there is not."""
+        return self._say(f"help_{name}")
+
+    def asks_first(self, names: str) -> str:
+        """The tools of these names are used only after a yes."""
+        return self._say("asks_first", names=names)
+
+    def needs_yes(self) -> str:
+        """Beside such a tool."""
+        return self._say("needs_yes")
+
+    def no_tools(self) -> str:
+        """This person may use no tools here."""
+        return self._say("no_tools")
+
+    def who(self, what: Literal["id", "name", "channel", "role", "aliases"], value: str) -> str:
+        """One thing that is known of a person."""
+        return self._say(f"who_{what}", value=value)
+
+    def status_waiting(self, preview: str, seconds: float) -> str:
+        """A question that can still be answered for so long."""
+        return self._say("status_waiting", preview=brief(preview), duration=self._duration(seconds))
+
+    def status_running(self, preview: str) -> str:
+        """An action that was begun and has not ended."""
+        return self._say("status_running", preview=brief(preview))
+
+    def status_idle(self) -> str:
+        """No question is open and no action is running."""
+        return self._say("status_idle")
+
+    def status_reminder(self, text: str, seconds: float) -> str:
+        """What will be said in so long."""
+        return self._say("status_reminder", text=text, duration=self._duration(seconds))
+
+    def reset_done(self) -> str:
+        """The history of this conversation is empty."""
+        return self._say("reset_done")
 
     def _step(self, state: str, preview: str, told: str) -> str:
         if state == "done":

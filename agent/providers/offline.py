@@ -8,6 +8,7 @@ from datetime import UTC, date, datetime
 from itertools import takewhile
 from typing import Any
 
+from agent.heard import spoken
 from agent.messages import Message, Role, ToolCall, UsageStats
 from agent.providers.base import Completion, ProviderRequest
 from agent.providers.matching import match_tools
@@ -52,7 +53,7 @@ class OfflineProvider:
         return Message(Role.ASSISTANT, tool_calls=(ToolCall(schema["name"], args, f"call_{len(messages)}"),))
 
     def _move(self, user: Message | None, schemas: Sequence[Schema]) -> Move:
-        text = user.content.strip() if user else ""
+        text = spoken(user.content).strip() if user else ""
         if text.startswith("/") and text[1:2].isalpha():
             return _command(text[1:], schemas)
         matched = match_tools(text, schemas)

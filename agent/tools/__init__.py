@@ -12,6 +12,7 @@ from agent.tools.errors import (
 )
 from agent.tools.loader import LoadedTools, ToolLoader, load_tools
 from agent.tools.metadata import ToolMetadata, ToolTag
+from agent.tools.offers import collect_choices, offer_choices
 from agent.tools.outcome import ToolOutcome
 from agent.tools.registry import ToolRegistry
 from agent.tools.timers import (
@@ -49,8 +50,10 @@ __all__ = [
     "ToolValidationError",
     "cancel_scheduled",
     "collect_artifacts",
+    "collect_choices",
     "emit_artifact",
     "load_tools",
+    "offer_choices",
     "remind",
     "schedule_reply",
     "scheduled",

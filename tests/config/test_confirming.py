@@ -49,3 +49,11 @@ def test_channel_reads_its_own_languages(tmp_path: Path, line: str, version: str
     """All shipped ones when it names none; emoji only when it says so."""
     with terminal_agent(settings_of(tmp_path, line), data=tmp_path / "data", channel=None) as agent:
         assert agent.parser.version == version
+
+
+@pytest.mark.parametrize(("line", "answered"), [("title: Sayso", True), ("commands: false", False)])
+def test_channel_answers_commands_unless_it_says_not_to(tmp_path: Path, line: str, answered: bool):
+    """Then they go to the model."""
+    with terminal_agent(settings_of(tmp_path, line), data=tmp_path / "data", channel=None) as agent:
+        told = agent.ask_channel("ana", "/whoami").content
+        assert told.startswith("Your id here: `ana`") == answered

@@ -69,7 +69,7 @@ class Judge:
         world.last_sent[conversation] = max(at, last)
         if (conversation, at) in world.sent:
             world.counts["repeated replies"] += 1
-            if not reply.text.startswith(speak("en").repeated("")):
+            if not (reply.edits or reply.text.startswith(speak("en").repeated(""))):  # an edit sent twice is one
                 world.broke("a repeated reply is marked", delivery.id)
 
     def said(self, delivery: Delivery, *, arrived: bool) -> None:

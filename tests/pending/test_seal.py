@@ -61,6 +61,22 @@ def test_button_says_what_was_minted(intent):
     assert len(data.encode()) <= 64
 
 
+@pytest.mark.parametrize("place", range(10))
+def test_choice_says_which_one_it_is(place):
+    """And is no answer to a question; one place's button is not another's."""
+    data = SEAL.mint_choice(PID, place, ANA)
+    assert SEAL.read(data, ANA) == ButtonPress(PID, choice=place)
+    assert SEAL.read(f"{data[:23]}{(place + 1) % 10}{data[24:]}", ANA) is None
+    assert len(data.encode()) <= 64
+
+
+@pytest.mark.parametrize("place", [-1, 10, 99])
+def test_choice_without_a_place_has_no_button(place):
+    """One character says which it is."""
+    with pytest.raises(ValueError, match="ten places"):
+        SEAL.mint_choice(PID, place, ANA)
+
+
 def test_ids_of_actions_fit_in_a_button():
     """Whatever id an action gets, its button can be read."""
     for _ in range(200):

@@ -17,12 +17,14 @@ HOSTILE = "Delete {preview} {yes} {nope} 100% %s **A** \\1 \\g<0> `x` \u202e"
 OWN = {"marks", "sure", "endings", "letters", "foreign", "duration"}
 SAYS_PREVIEW = (
     "failed", "unknown", "not_done", "cancelled", "expired", "dropped", "early", "ignored", "unsafe", "undo",
-    "maybe_missing", "not_delivered", "reminder", "expired_unanswered",
+    "maybe_missing", "not_delivered", "reminder", "expired_unanswered", "already_chosen", "asks_first",
+    "status_running",
 )  # fmt: skip
 SAYS_ALONE = (
     "overtaken", "tampered", "stale", "not_yours", "model_away", "busy", "too_fast", "crowded", "too_long", "broken",
     "channel_gone", "interrupted_before", "stopped", "nothing_to_stop", "budget_spent", "refused", "in_circles",
-    "model_lost", "too_many_steps", "stranger", "approved",
+    "model_lost", "too_many_steps", "stranger", "approved", "choose", "help_intro", "needs_yes", "no_tools",
+    "status_idle", "reset_done",
 )  # fmt: skip
 MINUTES = {
     "ar": "5 دقائق", "de": "5 Minuten", "en": "5 minutes", "es": "5 minutos", "fr": "5 minutes", "hi": "5 मिनट",
@@ -53,6 +55,10 @@ def previews(language: str) -> Iterator[str]:
     yield words.escalation(HOSTILE, "wa", 600)
     yield words.pairing_code(HOSTILE, 3600)
     yield words.your_id(HOSTILE)
+    yield words.status_waiting(HOSTILE, 60)
+    yield words.status_reminder(HOSTILE, 60)
+    for what in ("id", "name", "channel", "role", "aliases"):
+        yield words.who(what, HOSTILE)
     yield words.plan([HOSTILE, "B"])
     for state in ("done", "failed", "unknown", "cancelled"):
         yield words.plan_report([(state, HOSTILE, "")])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable
+from dataclasses import replace
 
 from redis.exceptions import RedisError
 
@@ -29,10 +30,11 @@ class FakeChannel:
         self.errors: list[Exception | None] = []
 
     def pieces(self, reply: Reply) -> list[Reply]:
-        """A message for each paragraph."""
-        return [Reply(text) for text in reply.text.split("|")[:-1]] + [
+        """A message for each paragraph; the first one edits what the reply does."""
+        first, *others = [Reply(text) for text in reply.text.split("|")[:-1]] + [
             Reply(reply.text.split("|")[-1], reply.buttons, reply.media)
         ]
+        return [replace(first, edits=reply.edits, optional=reply.optional), *others]
 
     async def attend(self, turn: Turn) -> float:
         """Do nothing."""

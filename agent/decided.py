@@ -1,0 +1,66 @@
+"""Decided: what becomes of the message that asked, once it is answered: its buttons go, its outcome is shown."""
+
+from __future__ import annotations
+
+from channels.types import Reply, Scope, Turn
+from pending.action import RESERVED, State
+from pending.plan import is_undo
+from pending.records import StoredAction
+from pending.seal import split_button
+from pending.store import BasePendingStore
+from pending.texts import brief
+
+#: The kind of a record whose buttons are answers to choose from.
+CHOICE_KIND = f"{RESERVED}choice"
+#: Characters of a message with buttons that must stay when they go, because nothing else repeats them: a longer one is
+#: sent by itself, and its buttons below it.
+MAX_KEPT_CHARS = 1000
+#: Characters of an outcome that are shown where it was asked for: the whole of it is a message of its own.
+MAX_TOLD_CHARS = 600
+
+#: Before what is said of an action that ended so; anything else is a warning.
+_SYMBOLS: dict[State, str] = {"done": "✅", "cancelled": "❌", "expired": "⌛"}
+_WARNING = "⚠️"
+
+
+class Prompts:
+    """The messages that asked on one channel. Lives as long as its store."""
+
+    def __init__(self, store: BasePendingStore) -> None:
+        self._store = store
+
+    async def closed(self, turn: Turn, stored: StoredAction, state: State, told: str) -> tuple[tuple[Reply, str], ...]:
+        """What is sent to close the message that asked for an action which ended so, before anything else is said: no
+        second set of buttons is shown while the first can be tapped. Sent twice it is the same. Nothing where nobody
+        knows which message that is.
+        """
+        prompt = prompt_of(turn, stored)
+        if not prompt:
+            return ()
+        return ((closing(prompt, await self._shown(turn.scope, stored), state, told), ""),)
+
+    async def _shown(self, scope: Scope, stored: StoredAction) -> str:
+        """What stays of the message; nothing of a record that was changed: its words are not ours to repeat."""
+        if not stored.is_genuine(self._store.seal, scope):
+            return ""
+        if stored.action.kind == CHOICE_KIND:
+            return str(stored.action.args["text"])
+        undone = await self._store.settlement.undone(scope, stored) if is_undo(stored.action) else ""
+        return undone if 0 < len(undone) <= MAX_KEPT_CHARS else brief(stored.action.preview)
+
+
+def prompt_of(turn: Turn, stored: StoredAction) -> str:
+    """The platform's id of the message that asked: the one whose button was tapped, else the one that was delivered; ""
+    where nobody knows.
+    """
+    parts = split_button(turn.tap.data) if turn.tap else None
+    if parts and parts[0] == stored.pid and turn.message_id:
+        return turn.message_id
+    return stored.prompt
+
+
+def closing(prompt: str, shown: str, state: State, told: str) -> Reply:
+    """Takes the place of the message that asked, without its buttons; it is left out where that cannot be edited."""
+    outcome = f"{_SYMBOLS.get(state, _WARNING)} {told if len(told) <= MAX_TOLD_CHARS else brief(told)}"
+    text = outcome if shown and shown in told else f"{shown}\n\n{outcome}"
+    return Reply(text.strip(), edits=prompt, optional=True)

@@ -1,0 +1,71 @@
+"""Questions: how a person is asked for a yes, or offered an undo, and what is said when nobody answers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from agent.case import Answer, Case
+from agent.decided import MAX_KEPT_CHARS
+from agent.escalation import Escalation
+from channels.types import Button, Reply
+from pending.action import PendingAction
+from pending.plan import Effect, Proposal, undo_of
+from pending.store import BasePendingStore
+from pending.texts import Texts, brief, speak
+from workers.lane import Arm, outbox_entry
+
+
+class Questions:
+    """What one channel asks. Lives as long as its store."""
+
+    def __init__(self, store: BasePendingStore, escalation: Escalation | None, *, expiry_notice: bool) -> None:
+        self._store = store
+        self._escalation = escalation
+        self._expiry_notice = expiry_notice
+
+    def asked(self, case: Case, proposal: Proposal, above: str) -> tuple[tuple[Reply, str], tuple[Arm, ...]]:
+        """The question for a yes, below what else is to be read, and the records that it arms."""
+        head = proposal.head
+        words = speak(head.language)
+        question = words.question(head.preview, head.ttl_seconds, head.code)
+        asked = Reply("\n\n".join(filter(None, [above, question])), self._buttons(head, case, words))
+        *steps, arm = proposal.arms(self._store.seal, case.turn.scope.id)
+        return (asked, head.pending_action_id), (*steps, self._with_notices(case, arm, head))
+
+    def with_undo(self, case: Case, answer: Answer, effects: Sequence[Effect]) -> Answer:
+        """The answer with a button that undoes what can be undone. It waits beside what the scope may wait for."""
+        if case.lease is None:  # words alone carry no button
+            return answer
+        limits = [(self._store.executors.undo_seconds(effect.action.kind), effect) for effect in effects]
+        seconds = min((limit for limit, _ in limits if limit), default=0.0)
+        undo = undo_of([effect for limit, effect in limits if limit], seconds)
+        if undo is None:
+            return answer
+        scope, words, pid = case.turn.scope, speak(undo.head.language), undo.head.pending_action_id
+        (told, _), *files = answer.change.replies
+        button = Button(words.undo_label, self._store.seal.mint(pid, "confirm", scope))
+        is_long = len(told.text) > MAX_KEPT_CHARS
+        above = ((told, ""),) if is_long else ()
+        offer = Reply("\n\n".join([*([] if is_long else [told.text]), words.undo_offer(seconds)]), (button,))
+        arms = undo.arms(self._store.seal, scope.id, live=False)
+        return replace(answer, change=replace(answer.change, replies=(*above, (offer, pid), *files), arms=arms))
+
+    def _with_notices(self, case: Case, arm: Arm, head: PendingAction) -> Arm:
+        """The action, and what is said when nobody answers: without a lane there is nobody to say it."""
+        if case.lease is None:
+            return arm
+        preview, here = brief(head.preview), case.turn.conversation
+        if self._escalation:
+            arm = self._escalation.alarmed(arm, preview, here)
+        if not self._expiry_notice:
+            return arm
+        told = speak(head.language).expired_unanswered(preview)
+        return replace(arm, notice=outbox_entry(here, Reply(told, language=head.language)))
+
+    def _buttons(self, head: PendingAction, case: Case, words: Texts) -> tuple[Button, ...]:
+        """What is asked for with a code has no button that confirms: the code must be typed."""
+        seal, scope, pid = self._store.seal, case.turn.scope, head.pending_action_id
+        confirm = Button(words.confirm_label, seal.mint(pid, "confirm", scope), "primary")
+        cancel = Button(words.cancel_label, seal.mint(pid, "cancel", scope), "danger")
+        return (cancel,) if head.code else (confirm, cancel)

@@ -1,0 +1,290 @@
+"""Choices: a tool's own buttons say their label once, for their own person, and never confirm anything."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+from redis.exceptions import RedisError
+
+from agent import Agent, AgentConfig, ScriptedProvider, ToolCall, tool
+from agent.channel_agent import ChannelAgent
+from agent.decided import MAX_KEPT_CHARS
+from agent.tools import offer_choices
+from pending.texts import speak
+from tests.contracts.rigs import CHAT, MemoryRig, RedisRig, turn, voice
+from tests.workers.fakes import FakeChannel
+from workers.drain import Drain
+from workers.outbox import Postman
+
+#: What the model does with a question about a size.
+ASK = ToolCall("ask_size", {}, "c1")
+
+
+class Shop:
+    """A bot with a tool that offers sizes, and one that needs a yes."""
+
+    def __init__(self, rig, *lines, labels=("Small", "Large")) -> None:
+        self.rig, self.channel, self.deleted, self.asked = rig, FakeChannel(), [], 0
+
+        @tool()
+        def ask_size() -> str:
+            """Ask for a size."""
+            self.asked += 1
+            offer_choices(*labels)
+            return "asked"
+
+        @tool(requires_approval=True, preview="Delete {name}")
+        def delete(name: str) -> str:
+            """Delete a thing."""
+            self.deleted.append(name)
+            offer_choices("Another", "Enough")
+            return f"deleted {name}"
+
+        self.provider = ScriptedProvider(lines)
+        agent = Agent([ask_size, delete], self.provider, AgentConfig(max_retries=0))
+        self.agent = ChannelAgent(agent, rig.store, journals=rig.journals)
+        channels = {"chat": self.channel}
+        self.drain = Drain(rig.mailbox, Postman(rig.outbox, channels, speak), channels, {"chat": self.agent}, voice)
+
+    def say(self, text: str = "", **fields) -> str:
+        """A turn and its answer."""
+        self.rig.accept(replace(turn(text, **fields), message_id="prompt" if "tap" in fields else ""))
+        return self.work()
+
+    def work(self) -> str:
+        """Drain the room; the last words that arrived."""
+        asyncio.run(self.drain.run(CHAT.id))
+        return self.channel.texts[-1]
+
+    @property
+    def buttons(self) -> dict[str, str]:
+        """The buttons last shown: data by label."""
+        shown = next(each.reply.buttons for each in reversed(self.channel.sent) if each.reply.buttons)
+        return {button.label: button.data for button in shown}
+
+    @property
+    def edits(self) -> list[str]:
+        """What the message with the buttons says by now."""
+        return [each.reply.text for each in self.channel.sent if each.reply.edits == "prompt"]
+
+    @property
+    def heard(self) -> str:
+        """What the model was told last."""
+        return self.provider.requests[-1].messages[-1].content
+
+
+@pytest.fixture(params=["memory", "redis"])
+def make_shop(request):
+    """Makes a shop whose model says these lines."""
+    client = request.getfixturevalue("redis_client") if request.param == "redis" else None
+    return lambda *lines, **options: Shop(RedisRig(client) if client else MemoryRig(), *lines, **options)
+
+
+@pytest.fixture
+def shop(make_shop):
+    """A shop that has asked for a size."""
+    shop = make_shop(ASK, "Which size?", "Small it is.", "Once more?")
+    assert shop.say("a coffee") == "Which size?"
+    return shop
+
+
+def test_late_choice_is_not_heard(shop):
+    """After a day its buttons go, and what was asked stays."""
+    shop.rig.pass_time(86_401)
+    assert "not for anything" in shop.say(tap=shop.buttons["Small"])
+    assert shop.edits == ["Which size?\n\n⌛"]
+    assert len(shop.provider.requests) == 2
+
+
+def test_second_tap_hears_what_was_chosen(shop):
+    """Whatever it is on: one of them was meant."""
+    small, large = shop.buttons.values()
+    assert shop.say(tap=small) == "Small it is."
+    assert shop.say(tap=large) == shop.say(tap=small) == "Already chosen: Small"
+    assert shop.edits == ["Which size?\n\n✅ Small"] * 3
+    assert len(shop.provider.requests) == 3
+
+
+def test_choice_of_another_user_is_not_theirs(shop):
+    """It stays for whom it was offered to."""
+    assert "the person who asked" in shop.say(tap=shop.buttons["Small"], user="bob")
+    assert shop.edits == []
+    assert shop.say(tap=shop.buttons["Small"]) == "Small it is."
+
+
+def test_choice_that_was_made_up_is_not_heard(shop):
+    """Neither a place that was not offered nor an answer that no offer has."""
+    seal, scope, small = shop.rig.store.seal, turn().scope, shop.buttons["Small"]
+    assert "not for anything" in shop.say(tap=f"{small[:23]}7{small[24:]}")
+    assert "not for anything" in shop.say(tap=seal.mint(small[1:23], "confirm", scope))
+    assert len(shop.provider.requests) == 2
+
+
+def test_choice_of_a_changed_record_is_not_heard(shop):
+    """The labels are sealed: nobody can write others."""
+    small = shop.buttons["Small"]
+    shop.rig.store.seal._keys.insert(0, b"another")
+    forged = shop.rig.store.seal.mint_choice(small[1:23], 0, turn().scope)
+    shop.rig.store.seal._keys.pop()
+    assert "not for anything" in shop.say(tap=forged)
+
+
+def test_choice_never_confirms_what_waits(make_shop):
+    """A label that reads as a yes is no yes: like any other words it moves on."""
+    shop = make_shop(ASK, "Sure?", ToolCall("delete", {"name": "A"}, "c2"), "I see.", labels=("Yes", "No"))
+    shop.say("hm")
+    yes = shop.buttons["Yes"]
+    shop.say("delete A")
+    assert shop.say(tap=yes).endswith("I see.")
+    assert "dropped this: Delete A" in shop.channel.texts[-1]
+    shop.say("yes")
+    assert shop.deleted == []
+
+
+def test_choice_leaves_nothing_to_a_plain_yes(make_shop):
+    """What waits for its button is not what a yes is for."""
+    shop = make_shop(ASK, "Sure?", "What do you mean?", labels=("Yes", "No"))
+    shop.say("hm")
+    assert shop.say("yes") == "What do you mean?"
+
+
+@pytest.mark.parametrize("step", ["claim", "start", "finish"])
+def test_choice_survives_a_killed_worker(shop, step):
+    """Its turn goes on with the same label, once."""
+    shop.rig.accept(turn(tap=shop.buttons["Small"]))
+    records = shop.rig.store.records
+    whole = getattr(records, step)
+
+    def die(*args):
+        whole(*args)
+        raise RedisError("killed")
+
+    setattr(records, step, die)
+    with pytest.raises(RedisError):
+        shop.work()
+    setattr(records, step, whole)
+    shop.rig.end_lease()
+    assert shop.work() == "Small it is."
+    assert shop.heard == "[tapped a button]\nSmall"
+
+
+def test_offer_survives_a_killed_worker(make_shop):
+    """What the tool offered is in the journal: it is not asked again, and the buttons are there."""
+    shop = make_shop(ASK, "Which size?", "Which size?")
+    shop.rig.accept(turn("a coffee"))
+    commit = shop.rig.mailbox.commit
+
+    def die(*_, **__):
+        raise RedisError("killed")
+
+    shop.rig.mailbox.commit = die
+    with pytest.raises(RedisError):
+        shop.work()
+    shop.rig.mailbox.commit = commit
+    shop.rig.end_lease()
+    assert shop.work() == "Which size?"
+    assert list(shop.buttons) == ["Small", "Large"]
+    assert shop.asked == 1
+
+
+def test_choice_that_could_not_be_answered_drops_what_waits(make_shop):
+    """As when its words had been typed: nothing stays armed behind it."""
+    shop = make_shop(ASK, "Which size?", ToolCall("delete", {"name": "A"}, "c2"))
+    shop.say("a coffee")
+    small = shop.buttons["Small"]
+    shop.say("delete A")
+
+    async def broken(*_, **__):
+        raise RuntimeError("secret")
+
+    shop.agent.agent.arun = broken
+    assert shop.say(tap=small).startswith("Not confirmed, so I dropped this: Delete A")
+    assert "Already chosen: Small" in shop.say(tap=small)
+
+
+def test_choice_is_what_the_person_says(shop):
+    """Marked as a tap, in its place in the conversation."""
+    shop.say(tap=shop.buttons["Large"])
+    assert shop.heard == "[tapped a button]\nLarge"
+
+
+def test_typed_label_is_just_text(shop):
+    """The buttons stay."""
+    assert shop.say("Small") == "Small it is."
+    assert shop.heard == "Small"
+    assert shop.edits == []
+
+
+def test_payloads_are_short_ids(make_shop):
+    """Ten labels of sixty characters, and nothing of them in a payload of 64 bytes."""
+    labels = [f"{number} {'x' * 58}" for number in range(10)]
+    shop = make_shop(ASK, "Which?", "That.", labels=labels)
+    shop.say("a coffee")
+    assert list(shop.buttons) == labels
+    assert all(len(data.encode()) <= 64 for data in shop.buttons.values())
+    shop.say(tap=shop.buttons[labels[9]])
+    assert shop.heard.endswith(labels[9])
+
+
+def test_long_answer_has_its_choices_below_it(make_shop):
+    """When they are taken, no word of it is replaced."""
+    shop = make_shop(ASK, "x" * (MAX_KEPT_CHARS + 1), "Small it is.")
+    assert shop.say("a coffee") == "Please choose:"
+    shop.say(tap=shop.buttons["Small"])
+    assert shop.edits == ["Please choose:\n\n✅ Small"]
+
+
+def test_question_comes_before_choices(make_shop):
+    """Two things to answer under one message would be one too many."""
+    shop = make_shop([ASK, ToolCall("delete", {"name": "A"}, "c2")])
+    shop.say("hm")
+    assert list(shop.buttons) == ["Confirm", "Cancel"]
+
+
+def test_confirmed_tool_offers_choices_too(make_shop):
+    """Below what it reports."""
+    shop = make_shop(ToolCall("delete", {"name": "A"}, "c2"), "Another, then.")
+    shop.say("delete A")
+    assert shop.say("yes") == "deleted A"
+    shop.say(tap=shop.buttons["Another"])
+    assert shop.heard == "[tapped a button]\nAnother"
+
+
+def test_where_nothing_can_be_tapped_the_labels_are_listed():
+    """Without a lane there is nobody who would hear a tap."""
+    shop = Shop(MemoryRig(), ASK, "Which size?")
+    assert shop.agent.ask_channel("ana", "a coffee").content == "Which size?\n\n- Small\n- Large"
+
+
+@pytest.mark.parametrize(
+    "labels", [(), [str(number) for number in range(11)], ("",), (" ",), ("x" * 61,), ("Small", "small ")]
+)
+def test_offer_nobody_could_choose_from_is_refused(labels):
+    """Its author hears why."""
+    with pytest.raises(ValueError, match="choice"):
+        offer_choices(*labels)
+
+
+def test_labels_show_what_nobody_sees():
+    """A mark of direction cannot turn one label into another."""
+    shop = Shop(MemoryRig(), ASK, "Which?", labels=("safe\u202eelif\n",))
+    shop.say("hm")
+    assert list(shop.buttons) == ["safe⟨U+202E⟩elif"]
+
+
+def test_audit_of_a_choice_is_lawful(shop):
+    """Armed, shown, claimed, started, done: like all that is done once."""
+    small = shop.buttons["Small"]
+    shop.say(tap=small)
+    events = [entry["event"] for entry in shop.rig.audit() if entry["pid"] == small[1:23]]
+    assert events == ["armed", "shown", "claimed", "started", "done"]
+
+
+def test_what_was_said_stays_as_it_was_written(make_shop):
+    """Marks of direction in an answer are no trick: they are shown, and kept when the buttons go."""
+    shop = make_shop(ASK, "\u2068A\u2069\tok", "That.")
+    assert shop.say("hm") == "\u2068A\u2069\tok"
+    shop.say(tap=shop.buttons["Small"])
+    assert shop.edits == ["\u2068A\u2069\tok\n\n✅ Small"]

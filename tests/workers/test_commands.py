@@ -1,0 +1,204 @@
+"""Commands: every channel answers them by itself; none of them decides anything but /reset, which cancels."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from agent import Agent, AgentConfig, OfflineProvider, RoleBasedSelector, ScriptedProvider, ToolPolicy, tool
+from agent.channel_agent import ChannelAgent
+from agent.selectors import UserRoles
+from agent.tools.loader import load_tools
+from pending.texts import languages, speak
+from tests.contracts.rigs import CHAT, MemoryRig, turn, voice
+from tests.workers.fakes import FakeChannel
+from workers.drain import Drain
+from workers.outbox import Postman
+
+COMMANDS = ("/help", "/start", "/tools", "/status", "/whoami", "/reset")
+
+
+@tool(requires_approval=True, preview="Delete {name}")
+def delete(name: str) -> str:
+    """Delete a thing.
+
+    For ever.
+    """
+    return f"deleted {name}"
+
+
+@tool(read_only=True)
+def find(name: str) -> str:
+    """Find a thing."""
+    return name
+
+
+class Room:
+    """A conversation in memory with these tools."""
+
+    def __init__(self, *tools, provider=None, policy=None, selector=None, **options) -> None:
+        self.rig, self.channel = MemoryRig(), FakeChannel()
+        self.provider = provider or OfflineProvider()
+        config = AgentConfig(max_retries=0, tool_policy=policy)
+        agent = Agent(tools or [delete, find], self.provider, config, selector=selector)
+        self.agent = ChannelAgent(agent, self.rig.store, journals=self.rig.journals, **options)
+        channels = {"chat": self.channel}
+        postman = Postman(self.rig.outbox, channels, speak)
+        self.drain = Drain(self.rig.mailbox, postman, channels, {"chat": self.agent}, voice)
+
+    def say(self, text: str, **fields) -> str:
+        """A turn and its answer."""
+        self.rig.accept(replace(turn(text), **fields))
+        asyncio.run(self.drain.run(CHAT.id))
+        return self.channel.texts[-1]
+
+
+@pytest.mark.parametrize("command", [each for each in COMMANDS if each != "/reset"])
+def test_commands_leave_what_waits_alone(command):
+    """A question is still open behind one, and a yes still confirms it."""
+    room = Room()
+    room.say("/delete name=A")
+    room.say(command)
+    assert room.say("yes") == "deleted A"
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_commands_ask_no_model_and_are_not_remembered(command):
+    """The conversation goes on as if nothing had been said."""
+    room = Room(provider=ScriptedProvider(["hello"]))
+    room.say(command)
+    assert room.provider.requests == []
+    room.say("hi")
+    assert [message.content for message in room.provider.requests[0].messages if message.role == "user"] == ["hi"]
+
+
+@pytest.mark.parametrize("text", ["/helpme", "/help@other_bot", "help", "please /help", "/ help", "/"])
+def test_other_words_go_to_the_model(text):
+    """Only what is a command for certain is one."""
+    room = Room(provider=ScriptedProvider(["hello"]))
+    assert room.say(text) == "hello"
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_where_commands_are_off_they_go_to_the_model(command):
+    """`commands: false`."""
+    room = Room(provider=ScriptedProvider(["hello"]), commands=False)
+    assert room.say(command) == "hello"
+
+
+def test_tool_of_the_same_name_is_not_shadowed():
+    """It was there first, and /help does not promise the other."""
+
+    @tool(read_only=True)
+    def status() -> str:
+        """Ask the machine."""
+        return "all green"
+
+    room = Room(status)
+    assert "all green" in room.say("/status")
+    assert "/status" not in room.say("/help")
+
+
+@pytest.mark.parametrize("text", ["/HELP", "/help me please", "/start ref_42", " /Help\n"])
+def test_help_says_what_can_be_done(text):
+    """In any case, whatever follows it."""
+    told = Room().say(text)
+    for name in ("/help", "/tools", "/status", "/whoami", "/reset", "/stop"):
+        assert f"- {name}: " in told
+    assert told.endswith("Only after your yes: `delete`")
+
+
+def test_whoami_tells_what_an_operator_needs():
+    """Id, name, channel, role and other ids."""
+    roles = RoleBasedSelector(UserRoles({"ana": "boss"}), allowed={"boss": ["*"]})
+    room = Room(selector=roles)
+    told = room.say("/whoami", user_name="Ana", aliases=("+4915", "U1"))
+    assert told.split("\n") == [
+        "Your id here: `ana`", "Your name: Ana", "Channel: `chat`", "Your role: boss", "Also known as: `+4915`, `U1`",
+    ]  # fmt: skip
+    assert "Your role: -" in room.say("/whoami", user_id="bob")
+    assert "role" not in Room().say("/whoami")
+
+
+def test_tools_lists_what_this_person_may_use():
+    """Not what their role must not see, nor what the policy denies; and which of them ask."""
+    roles = RoleBasedSelector(UserRoles({"ana": "boss"}, "guest"), allowed={"boss": ["*"], "guest": ["find"]})
+    room = Room(selector=roles)
+    assert room.say("/tools") == "- `delete` (only after your yes): Delete a thing.\n- `find`: Find a thing."
+    assert room.say("/tools", user_id="bob") == "- `find`: Find a thing."
+    denied = Room(policy=ToolPolicy(deny=["*"]))
+    assert denied.say("/tools") == "There is nothing I may use for you here."
+    assert "find" in Room(policy=ToolPolicy(review=["find"], deny=["delete"])).say("/help")
+
+
+def test_status_tells_what_waits_and_what_will_be_said():
+    """With the seconds left, of this person alone."""
+    room = Room(*load_tools("examples.reminders").tools, delete)
+    assert room.say("/status") == "Nothing waits for your answer, and nothing is running."
+    room.say("/remind_me text=tea when='in 5 minutes'")
+    room.say("/delete name=A")
+    room.rig.pass_time(19.5)
+    waiting, reminder = room.say("/status").split("\n")
+    assert waiting == "Waiting for your answer, 40 seconds left: Delete A"
+    assert reminder == "Reminder in 4 minutes: tea"
+    assert room.say("/status", user_id="bob").startswith("Nothing waits")
+
+
+def test_status_of_a_question_that_expired():
+    """It does not wait any more."""
+    room = Room()
+    room.say("/delete name=A")
+    room.rig.pass_time(61)
+    assert room.say("/status").startswith("Nothing waits")
+
+
+def test_reset_forgets_and_cancels():
+    """And says both."""
+    room = Room(provider=ScriptedProvider(["hello", "who?"]))
+    room.say("I am Ana")
+    assert room.say("/reset") == "I have forgotten what was said here so far."
+    room.say("who am I?")
+    words = [message.content for message in room.provider.requests[-1].messages if message.role == "user"]
+    assert words == ["who am I?"]
+
+
+def test_reset_cancels_what_waits():
+    """A yes behind it confirms nothing."""
+    room = Room()
+    room.say("/delete name=A")
+    assert room.say("/reset").endswith("Cancelled: Delete A")
+    assert "deleted" not in room.say("yes")
+
+
+def test_reset_of_another_person_leaves_mine():
+    """In a group everybody has a history of their own."""
+    room = Room()
+    room.say("/delete name=A")
+    room.say("/reset", user_id="bob")
+    assert room.say("yes") == "deleted A"
+
+
+def test_reset_of_an_expired_question_says_so():
+    """What was not cancelled is not called cancelled."""
+    room = Room()
+    room.say("/delete name=A")
+    room.rig.pass_time(61)
+    assert "expired" in room.say("/reset")
+
+
+def test_commands_work_without_a_lane():
+    """As in a terminal."""
+    agent = ChannelAgent(Agent([delete], ScriptedProvider(["hello"])))
+    agent.ask_channel("ana", "hi")
+    assert agent.ask_channel("ana", "/reset").content == "I have forgotten what was said here so far."
+    assert agent.ask_channel("ana", "/tools").content.startswith("- `delete`")
+
+
+@pytest.mark.parametrize("language", sorted(languages()))
+def test_commands_speak_every_language(language):
+    """As the channel does, where nothing else is known of a person."""
+    room = Room(language=language)
+    assert room.say("/help").startswith(speak(language).help_intro())
+    assert speak(language).needs_yes() in room.say("/tools")
