@@ -63,6 +63,9 @@ _FILES = {
     "video_note": "video/mp4",
 }
 _KNOWN = ("message", "callback_query")
+#: The kinds of update that a webhook asks for: what is read here, and no other. Left out of `setWebhook`, the setting
+#: before it would stay.
+ALLOWED_UPDATES = ("message", "edited_message", "callback_query", "my_chat_member")
 
 Json = Mapping[str, Any]
 
@@ -93,7 +96,7 @@ class TelegramChannel:
         self._media = media
         self._api_url = (api_url or "https://api.telegram.org").rstrip("/")
         self._username = username.lstrip("@").lower()
-        self._bots = PerLoop(partial(_new_bot, self._token, self._api_url), tls=tls)
+        self._bots = PerLoop(partial(new_bot, self._token, self._api_url), tls=tls)
         _hush()
 
     def __repr__(self) -> str:
@@ -293,7 +296,8 @@ def _hush() -> None:
         logger.setLevel(max(logger.level, logging.WARNING))
 
 
-def _new_bot(token: str, api_url: str, session: ClientSession) -> Bot:
+def new_bot(token: str, api_url: str, session: ClientSession) -> Bot:
+    """PTB's bot over a kept session; `api_url` is the Bot API server's address."""
     from telegram import Bot
     from telegram.warnings import PTBDeprecationWarning
 

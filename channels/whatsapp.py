@@ -124,7 +124,7 @@ class WhatsAppChannel:
         self._status_callback = status_callback
         self._media, self._notebook = media, notebook
         self._api_url = api_url.rstrip("/") if api_url else None
-        self._client = PerLoop(functools.partial(_new_client, account_sid, auth_token, self._api_url))
+        self._client = PerLoop(functools.partial(new_client, account_sid, auth_token, self._api_url))
         #: The Contents made or looked up so far, by their key.
         self._contents: dict[str, str] = {}
 
@@ -281,7 +281,8 @@ class WhatsAppChannel:
         return str(json.loads(answer.text)["sid"]) if answer.status_code in (200, 201) else None
 
 
-def _new_client(account_sid: str, auth_token: str, api_url: str | None, session: ClientSession) -> Any:
+def new_client(account_sid: str, auth_token: str, api_url: str | None, session: ClientSession) -> Any:
+    """Twilio's client over a kept session; `api_url` replaces every Twilio origin."""
     from twilio.rest import Client  # type: ignore[import-untyped]  # twilio ships no types
 
     return Client(account_sid, auth_token, http_client=_http_client_type()(session, api_url))

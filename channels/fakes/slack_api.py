@@ -9,6 +9,7 @@ from slack_sdk.errors import SlackObjectFormationError
 from slack_sdk.models.blocks import Block
 
 from channels.fakes.base import ACCEPTED, Answer, Call, Ledger, json_answer
+from channels.fakes.slack_setup import SCOPES, auth_test
 
 _FILES = "/files-pri/"
 _LOGIN = b"<!DOCTYPE html><html><head><title>Sign in | Slack</title></head><body>Sign in</body></html>"
@@ -21,6 +22,7 @@ class FakeSlack:
     def __init__(self, ledger: Ledger, token: str, url: str) -> None:
         self._ledger, self._token, self._url = ledger, token, url
         self._uploads: dict[str, dict[str, Any]] = {}
+        self.scopes: tuple[str, ...] = SCOPES
 
     def sends(self, call: Call) -> bool:
         """Whether this call sends a message. A file is sent by the last of its three calls."""
@@ -45,7 +47,7 @@ class FakeSlack:
             return steps[method](params)
         self._ledger.note("slack", method, params)
         if method == "auth.test":
-            return json_answer({"ok": True, "user_id": "U0BOT", "bot_id": "B0BOT", "team_id": "T0ACME"})
+            return auth_test(self.scopes)
         return json_answer(ACCEPTED) if method == "assistant.threads.setStatus" else self.failure("unknown_method")
 
     def failure(self, error: str) -> Answer:

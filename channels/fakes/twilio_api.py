@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from channels.fakes.base import ACCEPTED, Answer, Call, Ledger, json_answer
+from channels.fakes.twilio_setup import TwilioSetup
 
 _ADDRESS = re.compile(r"whatsapp:(\+\d{6,15}|[A-Z]{2}\.\w+)")
 
@@ -37,6 +38,7 @@ class FakeTwilio:
         self.redirect = ""
         self._basic = "Basic " + base64.b64encode(f"{account_sid}:{auth_token}".encode()).decode()
         self._contents: dict[str, dict[str, Any]] = {}
+        self.setup = TwilioSetup(account_sid)
 
     def sends(self, call: Call) -> bool:
         """Whether this call sends a message."""
@@ -60,7 +62,7 @@ class FakeTwilio:
         if call.route == "/v2/Indicators/Typing.json":
             self._ledger.note("twilio", "typing", call.params)
             return json_answer(ACCEPTED, 201)
-        return _error(404, 20404, "The requested resource was not found")
+        return self.setup.answer(call) or _error(404, 20404, "The requested resource was not found")
 
     def failure(self, error: str) -> Answer:
         """A scripted error: an HTTP status or one of Twilio's codes."""
