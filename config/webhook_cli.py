@@ -59,7 +59,8 @@ def set_(channel: str, config: Path | None, max_connections: int, *, drop_pendin
 @_data
 def status(channel: str, config: Path | None) -> None:
     """Show what CHANNEL's platform says of it. Ends with 1 when something is wrong."""
-    _show(_run(_desk(config, channel).look()))
+    desk = _desk(config, channel)
+    _show(_run(desk.look()))
 
 
 @webhook.command()
@@ -69,7 +70,8 @@ def status(channel: str, config: Path | None) -> None:
 @_drop_pending
 def delete(channel: str, config: Path | None, *, drop_pending: bool) -> None:
     """Have CHANNEL's platform send nothing any more. Slack prints what to click."""
-    _say(_run(_desk(config, channel, drop_pending=drop_pending).leave()))
+    desk = _desk(config, channel, drop_pending=drop_pending)
+    _say(_run(desk.leave()))
 
 
 def _desk(config: Path | None, channel: str, *, drop_pending: bool = False, max_connections: int = 40) -> Desk:

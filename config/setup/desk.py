@@ -31,7 +31,7 @@ class SetupError(Exception):
 
 
 class Desk(Protocol):
-    """One channel's desk. Lives as long as one command."""
+    """One channel's desk. Lives as long as one command, and its event loop: that closes the connections."""
 
     async def point(self) -> list[str]:
         """Tell the platform where this channel's webhooks go. Returns what was done. Raises SetupError."""

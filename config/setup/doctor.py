@@ -13,7 +13,7 @@ from redis.exceptions import RedisError
 from config.bootstrap import find_public_url, find_redis, open_primaries, risks_of
 from config.loader import ConfigError
 from config.schema import AnyChannel, ConsoleSettings, Settings
-from config.setup.desk import is_local
+from config.setup.desk import Desk, is_local
 from config.setup.desks import desk_of
 from config.setup.finding import Finding, shown
 from config.setup.probe import probe_of
@@ -42,6 +42,8 @@ class Doctor:
         self._settings, self._data = settings, data
         self._web, self._own = web, own
         self._url = find_public_url(settings)
+        #: Held until the loop ends, which closes their connections.
+        self._desks: list[Desk] = []
 
     async def findings(self) -> AsyncIterator[Finding]:
         """Every check, as it comes out. Whatever is out of reach is a finding."""
@@ -129,7 +131,8 @@ class Doctor:
         probe = probe_of(name, channel, self._url, self._own())
         if probe is None:
             return
-        for finding in await desk_of(self._settings, name, self._url).look():
+        self._desks.append(desk := desk_of(self._settings, name, self._url))
+        for finding in await desk.look():
             yield finding
         for finding in await probe.findings(self._web):
             yield finding
