@@ -89,7 +89,10 @@ class ConsoleChannel:
             raise Forbidden(f"header {PAGE_HEADER!r} is missing: only the console page may post here")
         if not _same_origin(hook):
             raise Forbidden(f"origin {hook.header('origin')!r} is not this server: open the console page itself")
-        user_id = self.user_of(parse_cookie(hook.header("cookie")).get(self.cookie, ""))
+        try:
+            user_id = self.user_of(parse_cookie(hook.header("cookie")).get(self.cookie, ""))
+        except UnicodeDecodeError:
+            user_id = ""
         if not user_id:
             raise Forbidden("no valid console session: reload the page")
         turn = replace(self._turn(user_id, _json_object(hook.body)), language=_language(hook))

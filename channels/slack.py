@@ -116,7 +116,7 @@ class SlackChannel:
         self._verify(hook)
         try:
             return self._read(_body(hook.body))
-        except (KeyError, TypeError, AttributeError, ValueError, IndexError, RecursionError) as exc:
+        except (KeyError, TypeError, AttributeError, ValueError, IndexError, OverflowError, RecursionError) as exc:
             raise BadHook("the request is signed but makes no sense") from exc
 
     def _verify(self, hook: Hook) -> None:

@@ -118,7 +118,7 @@ class TelegramChannel:
             raise BadHook("the body is not JSON") from exc
         try:
             return self._read(update)
-        except (KeyError, TypeError, AttributeError, ValueError, IndexError):
+        except (KeyError, TypeError, AttributeError, ValueError, IndexError, OverflowError, RecursionError):
             return Received(ignored="malformed update")
 
     def _read(self, update: Json) -> Received:
