@@ -8,8 +8,8 @@ from channels.fakes.base import Answer, json_answer
 
 #: Scopes of an app with all that a bot of ours does.
 SCOPES = (
-    *("app_mentions:read", "assistant:write", "channels:history", "chat:write", "commands", "files:read"),
-    *("files:write", "groups:history", "im:history", "im:write", "mpim:history"),
+    *("app_mentions:read", "assistant:write", "channels:history", "channels:read", "chat:write", "commands"),
+    *("files:read", "files:write", "groups:history", "groups:read", "im:history", "im:write", "mpim:history"),
 )
 
 

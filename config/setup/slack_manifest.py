@@ -49,7 +49,7 @@ def manifest(channel: str, public_url: str, *, name: str, command: str = COMMAND
         "oauth_config": {"scopes": {"bot": list(scopes())}},
         "settings": {
             "event_subscriptions": {"request_url": url, "bot_events": events(view)},
-            "interactivity": {"is_enabled": True, "request_url": url},
+            "interactivity": {"is_enabled": True, "request_url": url, "message_menu_options_url": url},
             "org_deploy_enabled": False,
             "socket_mode_enabled": False,
             "token_rotation_enabled": False,

@@ -16,20 +16,35 @@ METHODS: dict[str, tuple[str, ...]] = {
     "files.getUploadURLExternal": ("files:write",),
     "files.info": ("files:read",),
 }
-#: The scope that an event needs to be sent at all, "" for none.
-EVENTS = {
-    "app_mention": "app_mentions:read",
-    "app_uninstalled": "",
-    "assistant_thread_context_changed": "assistant:write",
-    "assistant_thread_started": "assistant:write",
-    "message.channels": "channels:history",
-    "message.groups": "groups:history",
-    "message.im": "im:history",
-    "message.mpim": "mpim:history",
-    "tokens_revoked": "",
+_OPEN, _CLOSED = "channels:read", "groups:read"
+#: Scopes that an event needs to be sent at all, or to be sent of every kind of Slack channel.
+EVENTS: dict[str, tuple[str, ...]] = {
+    "app_mention": ("app_mentions:read",),
+    "app_uninstalled": (),
+    "assistant_thread_context_changed": ("assistant:write",),
+    "assistant_thread_started": ("assistant:write",),
+    "channel_archive": (_OPEN,),
+    "channel_deleted": (_OPEN,),
+    "channel_id_changed": (_OPEN,),
+    "channel_left": (_OPEN,),
+    "channel_unarchive": (_OPEN,),
+    "group_archive": (_CLOSED,),
+    "group_deleted": (_CLOSED,),
+    "group_left": (_CLOSED,),
+    "group_unarchive": (_CLOSED,),
+    "member_joined_channel": (_OPEN, _CLOSED),
+    "member_left_channel": (_OPEN, _CLOSED),
+    "message.channels": ("channels:history",),
+    "message.groups": ("groups:history",),
+    "message.im": ("im:history",),
+    "message.mpim": ("mpim:history",),
+    "tokens_revoked": (),
 }
 #: What no method and no event stands for: slash commands, and the files that people send.
-FEATURES = {"slash commands": "commands", "files from people": "files:read"}
+FEATURES: dict[str, tuple[str, ...]] = {
+    "slash commands and shortcuts": ("commands",),
+    "files from people": ("files:read",),
+}
 
 #: How Slack shows the bot beside other windows: the older one, and the one that is to replace it.
 View = Literal["assistant", "agent"]
@@ -45,10 +60,7 @@ def events(view: View) -> list[str]:
 def scopes() -> dict[str, list[str]]:
     """Every scope that the bot needs, and what for: methods, events and features."""
     found: dict[str, list[str]] = {}
-    for method, needed in METHODS.items():
+    for what, needed in {**METHODS, **EVENTS, **FEATURES}.items():
         for scope in needed:
-            found.setdefault(scope, []).append(method)
-    for what, scope in {**EVENTS, **FEATURES}.items():
-        if scope:
             found.setdefault(scope, []).append(what)
     return dict(sorted(found.items()))
