@@ -17,9 +17,6 @@ from redis import Redis
 
 from channels.fakes import platforms as fakes
 from channels.fakes.platforms import FakePlatforms
-from channels.slack import SlackChannel
-from channels.telegram import TelegramChannel
-from channels.whatsapp import WhatsAppChannel
 from config.cli import main
 from config.loader import load_settings
 from config.setup.desks import desk_of
@@ -37,21 +34,7 @@ Handler = Callable[[httpx.Request], httpx.Response]
 
 def our_web(mailbox: services.FakeMailbox, public_url: str = PUBLIC_URL, **secrets: str) -> Handler:
     """The web process with the three adapters, and secrets of its own where some are given."""
-    nothing: Any = None
-    told = {"auth_token": fakes.TWILIO_AUTH_TOKEN, "secret_token": fakes.TELEGRAM_SECRET, **secrets}
-    told.setdefault("signing_secret", fakes.SLACK_SIGNING_SECRET)
-    sid, bot = fakes.TWILIO_ACCOUNT_SID, fakes.TELEGRAM_TOKEN
-    channels = [
-        WhatsAppChannel(
-            "wa", account_sid=sid, auth_token=told["auth_token"], from_="whatsapp:+4930123456", media=nothing,
-            notebook=nothing,
-        ),
-        TelegramChannel("tg", token=bot, secret_token=told["secret_token"], media=nothing),
-        SlackChannel(
-            "sl", bot_token=fakes.SLACK_BOT_TOKEN, signing_secret=told["signing_secret"], media=nothing
-        ),
-    ]  # fmt: skip
-    by_name = {channel.name: channel for channel in channels}
+    by_name = services.real_channels(**secrets)
     client: FlaskClient = services.browser(mailbox=mailbox, public_url=public_url, channels=by_name)
 
     def answer(request: httpx.Request) -> httpx.Response:

@@ -26,12 +26,8 @@ from typing import Any
 from urllib.parse import unquote_to_bytes
 
 from channels.console import ConsoleChannel
-from channels.fakes import platforms as fakes
 from channels.feed import MemoryFeed
-from channels.slack import SlackChannel
-from channels.telegram import TelegramChannel
 from channels.types import Turn
-from channels.whatsapp import WhatsAppChannel
 from config.keys import secret_keys
 from tests.config.processes import family
 from tests.flows.system import System, until
@@ -129,21 +125,10 @@ class Sink(services.FakeMailbox):
 
 def wsgi() -> tuple[Ask, str]:
     """How the WSGI app of this process is asked, and a console session that it knows."""
-    nothing: Any = None
-    console = ConsoleChannel("web", feed=MemoryFeed(), media=nothing, keys=["fuzz"])
-    channels = [
-        WhatsAppChannel(
-            "wa", account_sid=fakes.TWILIO_ACCOUNT_SID, auth_token=fakes.TWILIO_AUTH_TOKEN,
-            from_="whatsapp:+14155238886", media=nothing, notebook=nothing,
-        ),
-        TelegramChannel("tg", token=fakes.TELEGRAM_TOKEN, secret_token=fakes.TELEGRAM_SECRET, media=nothing),
-        SlackChannel(
-            "sl", bot_token=fakes.SLACK_BOT_TOKEN, signing_secret=fakes.SLACK_SIGNING_SECRET, media=nothing
-        ),
-        console,
-    ]  # fmt: skip
-    by_name = {channel.name: channel for channel in channels}
-    app = services.browser(channels=by_name, mailbox=Sink(), deliveries=Forgetful()).application
+    channels = services.real_channels()
+    console = channels["web"]
+    assert isinstance(console, ConsoleChannel)
+    app = services.browser(channels=channels, mailbox=Sink(), deliveries=Forgetful()).application
     app.config["PROPAGATE_EXCEPTIONS"] = True  # one that nobody handles comes out here
     return (lambda sent: asked(app.wsgi_app, sent)), f"{console.cookie}={console.new_session()}"
 
