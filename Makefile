@@ -3,7 +3,7 @@ PYTHON ?= python3.11
 BIN := .venv/bin
 SOURCES := agent channels config examples pending workers tests benchmarks
 
-.PHONY: demo test check format bench model duel faults e2e kills failures mutants pictures screenshot clean
+.PHONY: demo test check format bench model duel faults fuzz e2e kills failures mutants pictures screenshot clean
 
 demo: .venv/ready  ## the bot in your browser, with nothing else installed
 	$(BIN)/sayso up --config config/demo.yaml
@@ -51,6 +51,9 @@ duel: .venv/ready-dev  ## two workers at one confirmation: every place where one
 
 faults: .venv/ready-dev  ## 100,000 random stories of what goes wrong in an agent's run, new ones each time; four minutes
 	SAYSO_FAULTS=100000 $(BIN)/python -m pytest tests/agent/test_faults.py -k no_story
+
+fuzz: .venv/ready-dev  ## 100,000 mutated webhooks to each endpoint, some over real HTTP; ten to thirty minutes
+	$(BIN)/python -m tests.web.fuzz --count $${SAYSO_FUZZ:-100000}
 
 e2e: .venv/ready-dev  ## web, two workers and Redis as processes; every webhook twice
 	$(BIN)/python -m pytest tests/flows -v

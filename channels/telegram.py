@@ -77,7 +77,7 @@ class TelegramChannel:
         self._api_url = (api_url or "https://api.telegram.org").rstrip("/")
         self._reader = Reader(name, self._token.partition(":")[0], username.lstrip("@").lower())
         self._answered: frozenset[str] = frozenset()
-        self._bots = PerLoop(partial(_new_bot, self._token, self._api_url), tls=tls)
+        self._bots = PerLoop(partial(new_bot, self._token, self._api_url), tls=tls)
         _hush()
 
     def __repr__(self) -> str:
@@ -99,7 +99,7 @@ class TelegramChannel:
             raise BadHook("the body is not JSON") from exc
         try:
             return self._reader.read(update)
-        except (KeyError, TypeError, AttributeError, ValueError, IndexError):
+        except (KeyError, TypeError, AttributeError, ValueError, IndexError, OverflowError, RecursionError):
             return Received(ignored="malformed update")
 
     def pace(self, conversation: Conversation) -> Pace:
@@ -249,7 +249,8 @@ def _hush() -> None:
         logger.setLevel(max(logger.level, logging.WARNING))
 
 
-def _new_bot(token: str, api_url: str, session: ClientSession) -> Bot:
+def new_bot(token: str, api_url: str, session: ClientSession) -> Bot:
+    """PTB's bot over a kept session; `api_url` is the Bot API server's address."""
     from telegram import Bot
     from telegram.warnings import PTBDeprecationWarning
 

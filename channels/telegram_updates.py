@@ -13,7 +13,9 @@ from channels.types import AddressNews, Conversation, Received, Tap, Turn, stora
 Json = Mapping[str, Any]
 
 _COMMAND = re.compile(r"^(/\w+)@(\w+)")
-_KINDS = ("message", "edited_message", "callback_query", "my_chat_member", "stopped_message_generation")
+#: The kinds of update that a webhook asks for: what is read here, and no other. Left out of `setWebhook`, the setting
+#: before it would stay.
+ALLOWED_UPDATES = ("message", "edited_message", "callback_query", "my_chat_member", "stopped_message_generation")
 #: Where a bot is a member: it may be told there. A `restricted` one is if the update says so.
 _INSIDE = ("creator", "administrator", "member")
 
@@ -32,7 +34,7 @@ class Reader:
     def read(self, update: Json) -> Received:
         """What an update holds. Of a kind that nobody waits for, it is ignored."""
         event_id = f"{update.get('update_id', '')}"
-        kind = next((key for key in (*_KINDS, *update) if key in update and key != "update_id"), "")
+        kind = next((key for key in (*ALLOWED_UPDATES, *update) if key in update and key != "update_id"), "")
         if not event_id:
             return Received(ignored="malformed update")
         match kind:

@@ -119,7 +119,7 @@ def bootstrap(
     keys = open_data(data)
     os.environ.setdefault("SAYSO_DATA", str(data))
     redis_url = redis_url or find_redis(settings, data)
-    public_url = settings.public_url or _public_url(public_url)
+    public_url = find_public_url(settings, public_url)
     client = _open_redis(redis_url, patient=patient)
     primaries = open_primaries(settings, redis_url, client, patient=patient)
     if not patient:
@@ -194,8 +194,9 @@ def preload(settings: Settings) -> None:
         parser_of(channel)
 
 
-def _public_url(given: str) -> str:
-    return (given or os.environ.get("SAYSO_PUBLIC_URL", DEFAULT_URL)).rstrip("/")
+def find_public_url(settings: Settings, given: str = "") -> str:
+    """Where platforms reach the web: by the configuration, as given, by the environment, or on this machine."""
+    return settings.public_url or (given or os.environ.get("SAYSO_PUBLIC_URL", DEFAULT_URL)).rstrip("/")
 
 
 def _limits(settings: Settings) -> Limits:
@@ -281,13 +282,18 @@ def check_redis(services: Services) -> None:
     """Refuse a Redis that would lose what we keep, and say what is risky. Raises RedisUnfit, redis.RedisError."""
     services.clock()  # before there is a loop, which would not wait for it
     for client in dict.fromkeys([services.redis, *(primary.client for primary in services.primaries)]):
-        _check_version(client)
-        for warning in check_fit(client):
+        for warning in risks_of(client):
             log.warning("redis.risk", extra={"advice": warning})
     if services.settings.shards:
         found(services.redis, services.primaries)
     else:
         check_alone(services.redis)
+
+
+def risks_of(client: Redis) -> list[str]:
+    """Refuse a server that would lose what we keep; return what is risky. Raises RedisUnfit, redis.RedisError."""
+    _check_version(client)
+    return check_fit(client)
 
 
 def _check_version(client: Redis) -> None:

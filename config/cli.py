@@ -1,4 +1,6 @@
-"""The `sayso` command: up, web, worker, chat, check, explain, audit, deliveries, people, redis, shards, simulate."""
+"""The `sayso` command: up, web, worker, chat, check, doctor, webhook, slack, explain, audit, deliveries, people, redis,
+shards, simulate.
+"""
 
 from __future__ import annotations
 
@@ -17,12 +19,15 @@ import click
 # Each command loads only what it needs, and `up` hears signals before it loads anything.
 from config.audit_cli import audit
 from config.deliveries_cli import deliveries
+from config.doctor_cli import doctor
 from config.explain_cli import explain
 from config.people_cli import people
 from config.redis_cli import redis
 from config.refusals import clear_errors, fail, load
 from config.shards_cli import shards
 from config.simulate_cli import simulate
+from config.slack_cli import slack
+from config.webhook_cli import webhook
 
 _config = click.option(
     "--config", "config", type=click.Path(path_type=Path), help="The YAML file.  [default: SAYSO_CONFIG, or the demo]"
@@ -45,12 +50,15 @@ def main() -> None:
 
 
 main.add_command(audit)
+main.add_command(doctor)
 main.add_command(explain)
 main.add_command(redis)
 main.add_command(shards)
 main.add_command(deliveries)
 main.add_command(people)
 main.add_command(simulate)
+main.add_command(slack)
+main.add_command(webhook)
 
 
 @main.command()

@@ -13,6 +13,7 @@ from slack_sdk.errors import SlackObjectFormationError
 from slack_sdk.models.blocks import Block
 
 from channels.fakes.base import ACCEPTED, Answer, Call, Ledger, json_answer
+from channels.fakes.slack_setup import SCOPES, auth_test
 
 _FILES = "/files-pri/"
 _LOGIN = b"<!DOCTYPE html><html><head><title>Sign in | Slack</title></head><body>Sign in</body></html>"
@@ -34,10 +35,6 @@ _NEEDS = {
     "files.completeUploadExternal": "files:write",
     "assistant.threads.setStatus": "assistant:write",
 }
-#: What the app is allowed, unless a test takes something away.
-SCOPES = frozenset(
-    {*_NEEDS.values(), "app_mentions:read", "channels:history", "im:history", "channels:read", "commands"}
-)
 #: Characters of one message: its text, and all its blocks together.
 _TEXT_LIMIT, _BLOCKS_LIMIT = 4000, 13_200
 
@@ -80,8 +77,7 @@ class FakeSlack:
         """What sends nothing."""
         self._ledger.note("slack", method, params)
         if method == "auth.test":
-            who = {"ok": True, "user_id": "U0BOT", "bot_id": "B0BOT", "team_id": "T0ACME"}
-            return json_answer(who, X_OAuth_Scopes=",".join(sorted(self.scopes)))
+            return auth_test(self.scopes)
         steps = {
             "assistant.threads.setStatus": self._status,
             "conversations.open": self._open,

@@ -20,6 +20,7 @@ from uuid import uuid4
 
 from channels.fakes.base import ACCEPTED, Answer, Call, Ledger, json_answer
 from channels.fakes.signing import whatsapp_hook
+from channels.fakes.twilio_setup import TwilioSetup
 
 _ADDRESS = re.compile(r"whatsapp:(\+\d{6,15}|[A-Z]{2}\.\w+)")
 _MESSAGE_SID = re.compile(r"(SM|MM)[0-9a-fA-F]{32}")
@@ -68,6 +69,7 @@ class FakeTwilio:
         self._contents: dict[str, dict[str, Any]] = {}
         #: Addresses whose window is closed: nobody wrote for 24 hours.
         self.closed: set[str] = set()
+        self.setup = TwilioSetup(account_sid)
 
     def sends(self, call: Call) -> bool:
         """Whether this call sends a message."""
@@ -90,7 +92,7 @@ class FakeTwilio:
             return _error(400, exc.code, str(exc))
         if call.route.startswith(self._messages):
             return self._media(call)
-        return _error(404, 20404, "The requested resource was not found")
+        return self.setup.answer(call) or _error(404, 20404, "The requested resource was not found")
 
     def failure(self, error: str) -> Answer:
         """A scripted error: an HTTP status or one of Twilio's codes."""

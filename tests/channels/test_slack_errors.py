@@ -10,7 +10,8 @@ import pytest
 
 from channels.base import AddressClosed, Ambiguous, ChannelDown, RateLimited, Refused, SendError, Unreachable
 from channels.fakes.platforms import FakePlatforms
-from channels.fakes.slack_api import SCOPES, FakeSlack
+from channels.fakes.slack_api import FakeSlack
+from channels.fakes.slack_setup import SCOPES
 from channels.slack_errors import REACTIONS, reaction_to
 from channels.types import Conversation, Delivery, Receipt, Reply
 from tests.channels.harness import IMAGE, MemoryMedia, server, slack

@@ -52,6 +52,12 @@ def test_a_forged_session_is_forbidden(channel: ConsoleChannel):
         channel.receive(hook(channel, {"id": "1", "text": "hi"}, cookie=f"{channel.cookie}=admin"))
 
 
+def test_cookie_that_is_no_text_is_refused(channel: ConsoleChannel):
+    """Bytes that nobody can read are a stranger's: forbidden, not an error."""
+    with pytest.raises(Forbidden):
+        channel.receive(hook(channel, {"id": "1", "text": "hi"}, cookie=f"{channel.cookie}=\xaa\xff"))
+
+
 def test_a_session_of_another_console_is_forbidden(channel: ConsoleChannel, feed: MemoryFeed, media: LocalMediaStore):
     """A cookie moved from one console channel to another opens nothing."""
     other = ConsoleChannel("other", feed=feed, media=media, keys=["console-test-key"])

@@ -8,8 +8,13 @@ from typing import Any
 
 from flask.testing import FlaskClient
 
+from channels.base import Channel
+from channels.fakes import platforms as fakes
+from channels.feed import MemoryFeed
 from channels.types import Conversation, Hook, Received, Turn
 from channels.web import create_app
+from config.platforms import Shelf, open_channel
+from config.schema import Settings
 from tests.contracts.rigs import voice
 from workers.gate import Gate
 from workers.mailbox import Accepted
@@ -61,6 +66,25 @@ class FakeDeliveries:
         """Keep it."""
         self.reports.append(said)
         return said[2]
+
+
+def real_channels(**secrets: str) -> dict[str, Channel]:
+    """A channel of each platform as a configuration makes it, some with other secrets. None of them may send."""
+    nothing: Any = None
+    told = {
+        "auth_token": fakes.TWILIO_AUTH_TOKEN, "secret_token": fakes.TELEGRAM_SECRET,
+        "signing_secret": fakes.SLACK_SIGNING_SECRET, **secrets,
+    }  # fmt: skip
+    sender = {"account_sid": fakes.TWILIO_ACCOUNT_SID, "auth_token": told["auth_token"], "from": "whatsapp:+4930123456"}
+    given = {
+        "wa": {"platform": "whatsapp", **sender},
+        "tg": {"platform": "telegram", "token": fakes.TELEGRAM_TOKEN, "secret_token": told["secret_token"]},
+        "sl": {"platform": "slack", "bot_token": fakes.SLACK_BOT_TOKEN, "signing_secret": told["signing_secret"]},
+        "web": {"platform": "console"},
+    }
+    settings = Settings.model_validate({"channels": given})
+    shelf = Shelf(nothing, MemoryFeed(), nothing, ["key"], PUBLIC_URL)
+    return {name: open_channel(name, settings, shelf) for name in given}
 
 
 def browser(channel: Any = None, mailbox: Any = None, **parts: Any) -> FlaskClient:

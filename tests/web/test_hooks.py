@@ -16,7 +16,7 @@ from redis.connection import UnixDomainSocketConnection
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from channels.base import BadHook, Forbidden
-from channels.types import HookAnswer, Received, StatusUpdate, Tap
+from channels.types import HookAnswer, Media, Received, StatusUpdate, Tap
 from channels.web import MAX_BODY
 from tests.contracts.rigs import voice
 from tests.web.services import PUBLIC_URL, TURN, FakeChannel, FakeDeliveries, FakeMailbox, browser
@@ -159,6 +159,14 @@ def test_turn_with_a_field_of_a_wrong_type_is_dropped(caplog: pytest.LogCaptureF
     assert [turn for turn, _ in mailbox.turns] == [TURN]
     assert "turn.malformed" in caplog.messages
     assert "4915100000042" not in caplog.text
+
+
+def test_turn_that_no_worker_could_read_is_dropped():
+    """Nothing in the place of a file's id is written without a word, and would stop its conversation for good."""
+    mailbox = FakeMailbox()
+    bent = replace(TURN, media=(Media(None, "image/png"),))  # type: ignore[arg-type]
+    assert browser(FakeChannel(Received(turns=(bent, TURN))), mailbox).post("/hooks/shop").status_code == 200
+    assert [turn for turn, _ in mailbox.turns] == [TURN]
 
 
 @pytest.mark.parametrize("path", ["/hooks/shop/", "/hooks/", "/hook/shop", "/media/hooks/shop"])

@@ -1,0 +1,189 @@
+"""Doctor: every check of a whole bot, one after the other: its Redis, its workers, its address and its platforms."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+
+import httpx
+from redis import Redis
+from redis.exceptions import RedisError
+
+from config.bootstrap import find_public_url, find_redis, open_primaries, risks_of
+from config.loader import ConfigError
+from config.schema import AnyChannel, ConsoleSettings, Settings
+from config.setup.desk import Desk, is_local
+from config.setup.desks import desk_of
+from config.setup.finding import Finding, shown
+from config.setup.probe import probe_of
+from workers.founding import check_alone
+from workers.presence import Presence
+from workers.redis import RedisUnfit, connect
+from workers.resume import halt_of
+from workers.shards import Primary
+
+#: Seconds for an answer of our own web.
+WEB_SECONDS = 10.0
+#: Seconds by which the clocks of this machine and of Redis may differ: links live by one, Slack's signatures by the
+#: other, and those are good for 300.
+CLOCK_SECONDS, CLOCK_LIMIT = 2.0, 60.0
+
+
+class Doctor:
+    """Looks at one configuration as it runs. It changes nothing.
+
+    `web` is how our own web is asked; `own` is this machine's clock, in Unix seconds.
+    """
+
+    def __init__(
+        self, settings: Settings, data: Path, *, web: httpx.AsyncClient, own: Callable[[], float] = time.time
+    ) -> None:
+        self._settings, self._data = settings, data
+        self._web, self._own = web, own
+        self._url = find_public_url(settings)
+        #: Held until the loop ends, which closes their connections.
+        self._desks: list[Desk] = []
+
+    async def findings(self) -> AsyncIterator[Finding]:
+        """Every check, as it comes out. Whatever is out of reach is a finding."""
+        yield Finding("config", "ok", f"{len(self._settings.channels)} channels: {', '.join(self._settings.channels)}")
+        for finding in self._redis():
+            yield finding
+        async for finding in self._address():
+            yield finding
+        for name, channel in self._settings.channels.items():
+            async for finding in self._channel(name, channel):
+                yield finding
+
+    def _redis(self) -> Iterator[Finding]:
+        try:
+            url = find_redis(self._settings, self._data)
+            primaries = open_primaries(self._settings, url, connect(url))
+        except (ConfigError, ValueError) as exc:
+            says = str(exc) if isinstance(exc, ConfigError) else "redis_url is no URL of a Redis"
+            yield Finding("redis", "fail", says, "set REDIS_URL, or give --data of a running `sayso up`")
+            return
+        for primary in primaries:
+            try:
+                yield from self._server(primary)
+            except RedisError as exc:
+                says = f"{_place(primary.client)} does not answer ({type(exc).__name__})"
+                yield Finding(_named("redis", primary), "fail", says, "start it, and check REDIS_URL and its password")
+
+    def _server(self, primary: Primary) -> Iterator[Finding]:
+        client, place = primary.client, _place(primary.client)
+        try:
+            risks = risks_of(client)
+            if not primary.name:
+                check_alone(client)
+        except RedisUnfit as exc:
+            yield Finding(_named("redis", primary), "fail", f"{place} is not fit", str(exc))
+            risks = []
+        else:
+            if not risks:
+                yield Finding(_named("redis", primary), "ok", f"{place} answers, and keeps what it acknowledged")
+        for risk in risks:
+            says, _, cure = risk.partition(": ")
+            yield Finding(_named("redis", primary), "warn", f"{place}: {says}", cure or risk)
+        if halt_of(client):
+            says = f"{place} has forgotten something, and is halted"
+            yield Finding(_named("halt", primary), "fail", says, "read docs/outages.md, then run `sayso redis resume`")
+        yield self._clock(primary)
+        yield _workers(primary)
+
+    def _clock(self, primary: Primary) -> Finding:
+        before = self._own()
+        seconds, microseconds = primary.client.time()
+        ahead = seconds + microseconds / 1e6 - (before + self._own()) / 2
+        check, says = (
+            _named("clock", primary),
+            f"Redis is {abs(ahead):.1f} s {'ahead of' if ahead > 0 else 'behind'} us",
+        )
+        if abs(ahead) <= CLOCK_SECONDS:
+            return Finding(check, "ok", f"this machine and Redis agree within {CLOCK_SECONDS:g} s")
+        cure = "have both set their clocks by NTP: links expire by one, and Slack's signatures by the other"
+        return Finding(check, "warn" if abs(ahead) <= CLOCK_LIMIT else "fail", says, cure)
+
+    async def _address(self) -> AsyncIterator[Finding]:
+        given = shown(self._url)
+        if is_local(self._url):
+            vendors = [name for name, channel in self._settings.channels.items() if _needs_outside(channel)]
+            if vendors:
+                says = f"{given} is this machine or its own network: {', '.join(vendors)} would never hear of it"
+                cure = "set public_url to the https address at which your proxy or tunnel answers from outside"
+                yield Finding("public_url", "fail", says, cure)
+        try:
+            answer = await self._web.get(f"{self._url}/healthz")
+            ours = answer.status_code == 200 and _says_ok(answer)
+        except (httpx.HTTPError, httpx.InvalidURL) as exc:
+            says = f"{given} does not answer from here ({type(exc).__name__})"
+            yield Finding("healthz", "fail", says, "start the web, and see that public_url leads to it")
+            return
+        if not ours:
+            says = f"{given}/healthz was answered with {answer.status_code}, and not by Sayso"
+            yield Finding("healthz", "fail", says, "see what public_url leads to: the proxy must pass every path on")
+            return
+        where = ", for this machine only" if is_local(self._url) else ""
+        yield Finding("healthz", "ok", f"{given} answers{where}")
+
+    async def _channel(self, name: str, channel: AnyChannel) -> AsyncIterator[Finding]:
+        probe = probe_of(name, channel, self._url, self._own())
+        if probe is None:
+            return
+        self._desks.append(desk := desk_of(self._settings, name, self._url))
+        for finding in await desk.look():
+            yield finding
+        for finding in await probe.findings(self._web):
+            yield finding
+
+
+async def model_findings(settings: Settings) -> AsyncIterator[Finding]:
+    """Each model of the configuration, asked for one word. It costs what that costs."""
+    from agent.messages import Message, Role
+    from agent.providers.base import ProviderError, ProviderRequest, acall
+    from config.models import Models
+
+    models = Models(settings)
+    for model, channel in {settings.agent_of(name).model: name for name in settings.channels}.items():
+        try:
+            name = model.partition(":")[2] or model
+            request = ProviderRequest(
+                model=name, system_prompt="", messages=[Message(Role.USER, "Say: ok")], max_tokens=200, timeout=30.0
+            )
+            await acall(models.of(channel), request)
+        except (ConfigError, ProviderError) as exc:
+            yield Finding("model", "fail", f"{model}: {exc}", "see its key, its name and its vendor's status page")
+        else:
+            yield Finding("model", "ok", f"{model} answers")
+    await models.aclose()
+
+
+def _needs_outside(channel: AnyChannel) -> bool:
+    """Whether its platform is somewhere else: with an `api_url` it may be a server of one's own."""
+    return not isinstance(channel, ConsoleSettings) and not channel.api_url
+
+
+def _says_ok(answer: httpx.Response) -> bool:
+    try:
+        return bool(answer.json() == {"status": "ok"})
+    except ValueError:
+        return False
+
+
+def _workers(primary: Primary) -> Finding:
+    count = Presence(primary.client).count()
+    if count:
+        return Finding(_named("workers", primary), "ok", f"{count} alive")
+    cure = f"start one with `sayso worker{f' --shard {primary.name}' if primary.name else ''}`"
+    return Finding(_named("workers", primary), "fail", "none is alive: messages are kept, and nobody answers", cure)
+
+
+def _named(check: str, primary: Primary) -> str:
+    return f"{check} {primary.name}".strip()
+
+
+def _place(client: Redis) -> str:
+    """Where a server is, without its password."""
+    given = client.connection_pool.connection_kwargs
+    return str(given.get("path") or f"{given.get('host', 'localhost')}:{given.get('port', 6379)}")

@@ -1,0 +1,42 @@
+"""Fake bots: one of each platform, configured at the fake platforms."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from channels.fakes import platforms as fakes
+from channels.fakes.platforms import FakePlatforms
+from channels.fakes.twilio_setup import SENDER
+
+PUBLIC_URL = "https://bots.example.com"
+ENVIRON = {
+    "TWILIO_AUTH_TOKEN": fakes.TWILIO_AUTH_TOKEN,
+    "TELEGRAM_TOKEN": fakes.TELEGRAM_TOKEN,
+    "TELEGRAM_SECRET": fakes.TELEGRAM_SECRET,
+    "SLACK_BOT_TOKEN": fakes.SLACK_BOT_TOKEN,
+    "SLACK_SIGNING_SECRET": fakes.SLACK_SIGNING_SECRET,
+}
+
+_YAML = """
+public_url: {public_url}
+channels:
+  wa: {{platform: whatsapp, account_sid: {sid}, auth_token: "${{TWILIO_AUTH_TOKEN}}", from: "{sender}"{wa}}}
+  tg: {{platform: telegram, token: "${{TELEGRAM_TOKEN}}", secret_token: "${{TELEGRAM_SECRET}}"{tg}}}
+  sl: {{platform: slack, bot_token: "${{SLACK_BOT_TOKEN}}", signing_secret: "${{SLACK_SIGNING_SECRET}}"{sl}}}
+  web: {{platform: console}}
+"""
+
+
+def written(folder: Path, platforms: FakePlatforms | None, public_url: str = PUBLIC_URL, sender: str = SENDER) -> Path:
+    """The configuration of the four; without fakes it names the real platforms."""
+    urls = {
+        name: f", api_url: {url}" if url else ""
+        for name, url in (
+            ("wa", platforms and platforms.twilio_url),
+            ("tg", platforms and platforms.telegram_url),
+            ("sl", platforms and platforms.slack_url),
+        )
+    }
+    file = folder / "sayso.yaml"
+    file.write_text(_YAML.format(public_url=public_url, sid=fakes.TWILIO_ACCOUNT_SID, sender=sender, **urls))
+    return file

@@ -1,0 +1,167 @@
+"""`sayso slack manifest`: Slack takes it, every event and method has its scope, and nothing is asked for besides."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from click.testing import CliRunner
+
+from channels.fakes.slack_setup import SCOPES
+from config.cli import main
+from config.setup.slack_needs import EVENTS, METHODS, scopes
+from tests.config.fake_bots import ENVIRON, PUBLIC_URL, written
+
+ROOT = Path(__file__).parents[2]
+URL = f"{PUBLIC_URL}/hooks/sl"
+#: What the manifest of Slack's schema may hold, as far as ours has it: names, and the longest text of each.
+SHAPE: dict[str, Any] = {
+    "_metadata": {"major_version": int, "minor_version": int},
+    "display_information": {"name": 35, "description": 140},
+    "features": {
+        "app_home": {"home_tab_enabled": bool, "messages_tab_enabled": bool, "messages_tab_read_only_enabled": bool},
+        "bot_user": {"display_name": 80, "always_online": bool},
+        "slash_commands": [
+            {"command": 32, "url": 3000, "description": 2000, "usage_hint": 1000, "should_escape": bool}
+        ],
+        "assistant_view": {"assistant_description": 300},
+    },
+    "oauth_config": {"scopes": {"bot": [255]}},
+    "settings": {
+        "event_subscriptions": {"request_url": 3000, "bot_events": [255]},
+        "interactivity": {"is_enabled": bool, "request_url": 3000, "message_menu_options_url": 3000},
+        "org_deploy_enabled": bool,
+        "socket_mode_enabled": bool,
+        "token_rotation_enabled": bool,
+    },
+}
+
+
+@pytest.fixture
+def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The configuration of four channels."""
+    for name, value in ENVIRON.items():
+        monkeypatch.setenv(name, value)
+    return written(tmp_path, None)
+
+
+def run(config: Path, *args: str) -> tuple[int, str]:
+    """Exit code and all output."""
+    result = CliRunner().invoke(main, ["slack", "manifest", *args, "--config", str(config)])
+    return result.exit_code, result.output
+
+
+def made(config: Path, *args: str) -> dict[str, Any]:
+    """The manifest itself."""
+    code, words = run(config, "--format", "json", *args)
+    assert code == 0, words
+    return json.loads(words)
+
+
+def check(value: Any, shape: Any, place: str = "manifest") -> None:
+    """Fail where a manifest has what Slack does not know, or lacks what it wants."""
+    match shape:
+        case dict():
+            assert value.keys() == shape.keys(), place
+            for name, part in shape.items():
+                check(value[name], part, f"{place}.{name}")
+        case list():
+            assert value, place
+            assert len({json.dumps(each) for each in value}) == len(value), f"{place}: twice"
+            for each in value:
+                check(each, shape[0], place)
+        case int():
+            assert isinstance(value, str), place
+            assert 1 <= len(value) <= shape, place
+        case _:
+            assert isinstance(value, shape), place
+
+
+@pytest.mark.parametrize(
+    ("args", "why"),
+    [
+        (("--name", "x" * 36), "the name has 36 characters"),
+        (("--command", "sayso"), "no slash command"),
+        (("--command", "/" + "x" * 32), "no slash command"),
+        (("--command", "/Say So"), "no slash command"),
+        (("tg",), "no Slack channel: name one of sl"),
+    ],
+)
+def test_what_slack_would_refuse_is_refused_here(config: Path, args: tuple[str, ...], why: str):
+    """With the cure, exit code 1 and no manifest."""
+    code, words = run(config, *args)
+    assert (code, why in words, "settings" in words) == (1, True, False)
+
+
+def test_address_without_https_is_refused(tmp_path: Path, config: Path):
+    """Slack saves no request URL that is not https."""
+    code, words = run(written(tmp_path, None, public_url="http://bots.example.com"))
+    assert (code, "Slack takes https only" in words) == (1, True)
+
+
+def test_manifest_has_the_shape_that_slack_knows(config: Path):
+    """platforms.md 3.5: unknown keys, missing keys and texts too long are refused by Slack."""
+    check(made(config), SHAPE)
+
+
+def test_yaml_says_the_same_as_json(config: Path):
+    """Slack's page takes both."""
+    code, words = run(config)
+    assert (code, yaml.safe_load(words)) == (0, made(config))
+
+
+def test_every_event_has_the_scope_it_needs(config: Path):
+    """Without it Slack saves the event and never sends it."""
+    manifest = made(config)
+    given = set(manifest["oauth_config"]["scopes"]["bot"])
+    events = manifest["settings"]["event_subscriptions"]["bot_events"]
+    assert [event for event in events if not given.issuperset(EVENTS[event])] == []
+    assert {"app_mention", "message.im", "app_uninstalled", "tokens_revoked"} <= set(events)
+
+
+def test_every_method_that_is_called_has_the_scope_it_needs():
+    """A method that the Slack channel calls, and METHODS does not name, fails here: add it with its scopes."""
+    source = "".join(path.read_text() for path in sorted((ROOT / "channels").glob("slack*.py")))
+    named = re.findall(r'"((?:assistant|auth|chat|conversations|files|reactions|users|views)\.[A-Za-z.]+)"', source)
+    called = re.findall(r"\.here\(\)\.([a-z]+_\w+)\(", source)
+    dotted = {"files_upload_v2": ("files.getUploadURLExternal", "files.completeUploadExternal")}
+    used = {*named, *(each for name in called for each in dotted.get(name, (name.replace("_", "."),)))}
+    assert used
+    assert sorted(used - METHODS.keys()) == []
+
+
+def test_scopes_are_exactly_those_needed(config: Path):
+    """None that nothing stands for: an admin reads the list before an install. The fake's app has the same."""
+    given = made(config)["oauth_config"]["scopes"]["bot"]
+    assert given == sorted(scopes())
+    assert set(SCOPES) == set(given)
+    assert not {"reactions:read", "users:read", "im:read", "chat:write.public"} & set(given)
+
+
+def test_all_addresses_are_the_channels_own(config: Path):
+    """Events, buttons and commands come to one place."""
+    manifest = made(config, "sl")
+    settings, command = manifest["settings"], manifest["features"]["slash_commands"][0]
+    urls = [settings["event_subscriptions"]["request_url"], settings["interactivity"]["request_url"], command["url"]]
+    assert urls == [URL] * 3
+    assert (command["command"], settings["interactivity"]["is_enabled"]) == ("/sayso", True)
+
+
+def test_people_can_write_to_the_bot_directly(config: Path):
+    """platforms.md 3.5: message events need messages_tab_enabled for direct messages."""
+    home = made(config)["features"]["app_home"]
+    assert (home["messages_tab_enabled"], home["messages_tab_read_only_enabled"]) == (True, False)
+
+
+def test_name_command_and_view_are_ones_own(config: Path):
+    """platforms.md 3.5: agent_view is newer than assistant_view; its threads come without events of their own."""
+    manifest = made(config, "--name", "Büro Bot!", "--command", "/buero", "--view", "agent")
+    features = manifest["features"]
+    assert features["slash_commands"][0]["command"] == "/buero"
+    assert (features["bot_user"]["display_name"], "assistant_view" in features) == ("Bro Bot", False)
+    assert features["agent_view"]["agent_description"]
+    assert "assistant_thread_started" not in manifest["settings"]["event_subscriptions"]["bot_events"]

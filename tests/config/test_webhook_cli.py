@@ -1,0 +1,265 @@
+"""The `sayso webhook` commands: what a platform would refuse is not asked of it, and what it says comes with a cure."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from channels.fakes import platforms as fakes
+from channels.fakes.platforms import FakePlatforms
+from channels.fakes.telegram_setup import WEBHOOK
+from channels.fakes.twilio_setup import SENDER, SERVICE_SID
+from channels.telegram_updates import ALLOWED_UPDATES
+from config.cli import main
+from config.schema import WhatsAppSettings
+from config.setup.telegram import COMMANDS
+from config.setup.twilio import RETRIES, SANDBOX
+from tests.config.fake_bots import ENVIRON, PUBLIC_URL, written
+from tests.config.processes import free_port
+
+
+class Bench:
+    """The fakes, a configuration, and the command."""
+
+    def __init__(self, folder: Path, platforms: FakePlatforms) -> None:
+        self.folder, self.platforms = folder, platforms
+        self.twilio = platforms.fakes["twilio"].setup  # type: ignore[attr-defined]
+        self.configure()
+
+    def configure(self, *, real: bool = False, **given: str) -> None:
+        """Write the configuration anew."""
+        self.config = written(self.folder, None if real else self.platforms, **given)
+
+    def run(self, *args: object) -> tuple[int, str]:
+        """Exit code and all output. No secret is ever in it."""
+        result = CliRunner().invoke(main, ["webhook", *map(str, args), "--config", str(self.config)])
+        if result.exception and not isinstance(result.exception, SystemExit):
+            raise result.exception
+        assert not [secret for secret in ENVIRON.values() if secret in result.output]
+        return result.exit_code, result.output
+
+    def asked(self, method: str) -> list[dict]:
+        """What Telegram was asked."""
+        return [call["params"] for call in self.platforms.calls if call["method"] == method]
+
+
+@pytest.fixture
+def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
+    """All three platforms."""
+    for name, value in ENVIRON.items():
+        monkeypatch.setenv(name, value)
+    with FakePlatforms() as platforms:
+        yield Bench(tmp_path, platforms)
+
+
+@pytest.mark.parametrize(
+    ("url", "why"),
+    [
+        ("http://bots.example.com", "https only"),
+        ("https://bots.example.com:8080", "443, 80, 88, 8443 only"),
+        ("https://127.0.0.1", "no platform can reach"),
+        ("https://localhost:8443", "no platform can reach"),
+        ("https://192.168.1.7", "no platform can reach"),
+    ],
+)
+def test_address_that_telegram_refuses_is_refused_before_it_is_asked(bench: Bench, url: str, why: str):
+    """platforms.md 2.1: only https on 443, 80, 88, 8443; reserved addresses are refused. The cure is named."""
+    bench.configure(real=True, public_url=url)
+    code, words = bench.run("set", "tg")
+    assert (code, why in words, "public_url" in words) == (1, True, True)
+    assert bench.platforms.calls == []
+
+
+def test_server_of_ones_own_takes_any_address(bench: Bench):
+    """With an `api_url` that is not Telegram's, http on any port is fine."""
+    bench.configure(public_url="http://127.0.0.1:8000")
+    assert bench.run("set", "tg")[0] == 0
+    assert bench.platforms.ledger.kept[WEBHOOK]["url"] == "http://127.0.0.1:8000/hooks/tg"
+
+
+def test_waiting_updates_are_dropped_only_when_told(bench: Bench):
+    """What people wrote while the bot was away is not thrown away by a set."""
+    bench.run("set", "tg")
+    bench.run("set", "tg", "--drop-pending")
+    assert [asked.get("drop_pending_updates") for asked in bench.asked("setWebhook")] == [None, "true"]
+    assert bench.run("set", "wa", "--drop-pending")[0] == 1
+
+
+def test_telegram_is_told_everything_a_webhook_needs(bench: Bench):
+    """platforms.md 2.1, 2.5: secret, kinds of update (left out, the old ones stay), connections; and the menu."""
+    code, words = bench.run("set", "tg", "--max-connections", 7)
+    asked = bench.asked("setWebhook")[0]
+    assert (code, asked["url"], asked["secret_token"]) == (0, f"{PUBLIC_URL}/hooks/tg", fakes.TELEGRAM_SECRET)
+    assert (asked["max_connections"], bench.platforms.ledger.kept[WEBHOOK]["allowed_updates"]) == (
+        "7",
+        list(ALLOWED_UPDATES),
+    )
+    assert [each["command"] for each in bench.platforms.ledger.kept["telegram commands"]] == list(COMMANDS)
+    assert "webhook set to https://bots.example.com/hooks/tg" in words
+    assert "ok    tg pending              0 updates waiting" in words
+
+
+def test_status_tells_what_went_wrong_and_the_cure(bench: Bench):
+    """platforms.md 2.5: getWebhookInfo has the count and the last error; a 403 is another secret."""
+    bench.run("set", "tg")
+    assert bench.run("status", "tg")[0] == 0
+    info = bench.platforms.ledger.kept[WEBHOOK]
+    info |= {"pending_update_count": 99, "last_error_date": int(time.time()) - 60}
+    info["last_error_message"] = "Wrong response from the webhook: 403 Forbidden\x1b[31m"
+    code, words = bench.run("status", "tg")
+    assert (code, "99 updates waiting" in words, "403 Forbidden" in words, "\x1b" in words) == (1, True, True, False)
+    assert "the secret_token differs: run `sayso webhook set tg`" in words
+
+
+def test_old_error_of_telegram_is_no_news(bench: Bench):
+    """Telegram remembers the last one for ever."""
+    bench.run("set", "tg")
+    bench.platforms.ledger.kept[WEBHOOK] |= {"last_error_date": 1795204800, "last_error_message": "Connection refused"}
+    code, words = bench.run("status", "tg")
+    assert (code, "Connection refused (2026-11-20 20:00:00 UTC), over an hour ago" in words) == (0, True)
+
+
+def test_webhook_of_somebody_else_is_told(bench: Bench):
+    """Without the user, and the query, that may be secrets of theirs."""
+    other = {"url": "https://me:pass@other.example.com/x?token=1", "has_custom_certificate": False}
+    bench.platforms.ledger.kept[WEBHOOK] = {**other, "pending_update_count": 0}
+    code, words = bench.run("status", "tg")
+    assert (code, "Telegram sends to https://other.example.com/x, not to" in words) == (1, True)
+    assert "pass" not in words
+    assert "token=1" not in words
+
+
+def test_delete_says_what_it_did(bench: Bench):
+    """And that there was nothing, the second time."""
+    bench.run("set", "tg")
+    assert "webhook deleted: it was https://bots.example.com/hooks/tg" in bench.run("delete", "tg")[1]
+    assert bench.run("delete", "tg") == (0, "no webhook was set: nothing to delete\n")
+    assert "no webhook is set" in bench.run("status", "tg")[1]
+
+
+def test_wrong_token_is_told(bench: Bench, monkeypatch: pytest.MonkeyPatch):
+    """platforms.md 2.4: 401 is a token that is wrong or revoked. It is not repeated."""
+    monkeypatch.setenv("TELEGRAM_TOKEN", "7000000001:AAwrong")
+    code, words = bench.run("set", "tg")
+    assert (code, "Telegram does not know this token" in words, "AAwrong" in words) == (1, True, False)
+
+
+@pytest.mark.parametrize("channel", ["wa", "tg", "sl"])
+def test_platform_out_of_reach_is_told(bench: Bench, channel: str):
+    """One line, no traceback."""
+    url, nowhere = bench.platforms.url, f"http://127.0.0.1:{free_port()}"
+    bench.config.write_text(bench.config.read_text().replace(url, nowhere))
+    code, words = bench.run("status", channel)
+    assert (code, "no connection to" in words, "cure: " in words) == (1, True, True)
+
+
+def test_sender_of_twilio_is_pointed_here(bench: Bench):
+    """platforms.md 1.5: found by its number, set by its XE id; 1.1: retries by a fragment, and a fallback."""
+    code, words = bench.run("set", "wa")
+    url = f"{PUBLIC_URL}/hooks/wa"
+    assert (code, bench.twilio.sender["webhook"]) == (
+        0,
+        {
+            "callback_url": url + RETRIES, "callback_method": "POST", "fallback_url": url, "fallback_method": "POST",
+            "status_callback_url": f"{url}/status", "status_callback_method": "POST",
+        },
+    )  # fmt: skip
+    assert f"sender {SENDER}: webhook set" in words
+    assert "ok    wa webhook" in words
+
+
+def test_messaging_service_is_set_where_there_is_one(bench: Bench, monkeypatch: pytest.MonkeyPatch):
+    """platforms.md 1.5: services(MG).update; a service that leaves webhooks to its numbers would never send here."""
+    monkeypatch.setattr(WhatsAppSettings, "messaging_service_sid", SERVICE_SID, raising=False)
+    assert "leaves webhooks to its numbers" in bench.run("status", "wa")[1]
+    assert bench.run("set", "wa")[0] == 0
+    kept = bench.twilio.service
+    assert (kept["inbound_request_url"], kept["use_inbound_webhook_on_number"]) == (
+        f"{PUBLIC_URL}/hooks/wa{RETRIES}",
+        False,
+    )
+    assert kept["status_callback"] == f"{PUBLIC_URL}/hooks/wa/status"
+    bench.run("delete", "wa")
+    assert kept["inbound_request_url"] is None
+
+
+def test_sandbox_is_clicked(bench: Bench):
+    """platforms.md 1.5: its addresses have no API."""
+    bench.configure(sender=SANDBOX)
+    code, words = bench.run("set", "wa")
+    assert (code, "In the Twilio Console" in words, f"{PUBLIC_URL}/hooks/wa/status" in words) == (0, True, True)
+    assert bench.twilio.sender["webhook"] == {}
+
+
+def test_unknown_sender_is_told_with_those_there_are(bench: Bench):
+    """A typing error in the number is the usual reason."""
+    bench.configure(sender="whatsapp:+4930999999")
+    code, words = bench.run("set", "wa")
+    assert (code, "no sender whatsapp:+4930999999" in words, SENDER in words) == (1, True, True)
+
+
+def test_sender_that_is_offline_is_told_with_its_reasons(bench: Bench):
+    """platforms.md 1.5: ONLINE, or OFFLINE with reasons."""
+    bench.run("set", "wa")
+    bench.twilio.sender |= {"status": "OFFLINE", "offline_reasons": [{"code": "63020", "message": "Not verified"}]}
+    code, words = bench.run("status", "wa")
+    assert (code, "is OFFLINE: Not verified" in words) == (1, True)
+
+
+@pytest.mark.parametrize(("status", "fine"), [("approved", True), ("pending", False), ("", False)])
+def test_template_that_is_not_approved_is_told(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, status: str, *, fine: bool
+):
+    """platforms.md 1.3: outside the 24 hours only approved templates go out."""
+    bench.run("set", "wa")
+    sid = f"HX{7:032x}"
+    bench.twilio.templates[sid] = ("reminder", status)
+    monkeypatch.setattr(WhatsAppSettings, "template", sid, raising=False)
+    code, words = bench.run("status", "wa")
+    assert (code == 0, f"reminder is {status or 'unsubmitted'}" in words) == (fine, True)
+
+
+def test_wrong_twilio_token_is_told(bench: Bench, monkeypatch: pytest.MonkeyPatch):
+    """platforms.md 1.4: 20003 / 401 is credentials."""
+    monkeypatch.setenv("TWILIO_AUTH_TOKEN", "wrong-auth-token")
+    code, words = bench.run("set", "wa")
+    assert (code, "does not take account_sid and auth_token" in words, "primary Auth Token" in words) == (1, True, True)
+
+
+def test_slack_prints_what_to_click(bench: Bench):
+    """platforms.md 3.5: a bot's token sets nothing; the manifest says all of it."""
+    code, words = bench.run("set", "sl")
+    assert (code, f"Request URL {PUBLIC_URL}/hooks/sl" in words, "`sayso slack manifest sl`" in words) == (
+        0,
+        True,
+        True,
+    )
+    assert "Event Subscriptions   off" in bench.run("delete", "sl")[1]
+
+
+def test_missing_scope_of_slack_is_told_with_what_it_is_for(bench: Bench):
+    """platforms.md 3.4: missing_scope is a new install. What an app has is in a header of every answer."""
+    assert bench.run("status", "sl")[0] == 0
+    slack = bench.platforms.fakes["slack"]
+    slack.scopes = tuple(scope for scope in slack.scopes if scope != "files:write")  # type: ignore[attr-defined]
+    code, words = bench.run("status", "sl")
+    assert (code, "missing: files:write (for files.completeUploadExternal" in words) == (1, True)
+    assert "install again" in words
+
+
+def test_revoked_slack_token_is_told(bench: Bench, monkeypatch: pytest.MonkeyPatch):
+    """platforms.md 3.4."""
+    monkeypatch.setenv("SLACK_BOT_TOKEN", "xoxb-other")
+    assert "does not take the bot_token (invalid_auth)" in bench.run("status", "sl")[1]
+
+
+@pytest.mark.parametrize(("channel", "why"), [("web", "no webhook"), ("nowhere", "name one of wa, tg, sl, web")])
+def test_channel_without_a_webhook_is_refused(bench: Bench, channel: str, why: str):
+    """With exit code 1, for each of the three."""
+    for command in ("set", "status", "delete"):
+        code, words = bench.run(command, channel)
+        assert (code, why in words) == (1, True)

@@ -1,0 +1,50 @@
+"""docs/setup.md: what it shows of a command is what the command prints."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from channels.fakes.platforms import FakePlatforms
+from config.cli import main
+from tests.config.fake_bots import ENVIRON, written
+
+PAGE = (Path(__file__).parents[2] / "docs" / "setup.md").read_text()
+SHOWN = re.findall(r"```console\n\$ sayso (.*?)\n(.*?)```", PAGE, re.DOTALL)
+NAMES = {"wa": "shop-wa", "tg": "ops-tg", "sl": "desk"}
+
+
+@pytest.fixture
+def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The configuration that the page speaks of, at the fakes."""
+    for name, value in ENVIRON.items():
+        monkeypatch.setenv(name, value)
+    with FakePlatforms() as platforms:
+        file = written(tmp_path, platforms)
+        text = file.read_text()
+        for short, name in NAMES.items():
+            text = text.replace(f"  {short}:", f"  {name}:")
+        file.write_text(text)
+        yield file
+
+
+def test_every_block_is_what_its_command_prints(config: Path) -> None:
+    """In the order of the page, on one bot."""
+    assert len(SHOWN) == 5
+    for command, output in SHOWN:
+        assert CliRunner().invoke(main, [*command.split(), "--config", str(config)]).output == output
+
+
+def test_every_option_of_the_page_is_one() -> None:
+    """And each has a line."""
+    for command, options in {
+        "webhook set": ("--drop-pending", "--max-connections"),
+        "slack manifest": ("--format", "--name", "--command", "--view"),
+        "doctor": ("--data", "--json", "--model"),
+    }.items():
+        told = CliRunner().invoke(main, [*command.split(), "--help"]).output
+        assert [option for option in options if option not in told or option not in PAGE] == []

@@ -1,0 +1,41 @@
+"""`sayso doctor` and `sayso webhook` as commands, beside a bot that runs: Redis, web and workers as processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+from tests.flows.system import ENVIRON, System
+
+
+def run(system: System, *args: str, **environ: str) -> tuple[int, str, str]:
+    """Exit code, output and errors of a command on the running system."""
+    done = subprocess.run(
+        [sys.executable, "-m", "config.cli", *args, "--config", str(system.config), "--data", str(system.data)],
+        env={**os.environ, **ENVIRON, "REDIS_URL": system.redis.url, **environ},
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_doctor_finds_what_is_wrong_and_nothing_else(system: System) -> None:
+    """A secret that is not the running web's, for one channel only: the round trip goes through the real web."""
+    for channel in ("ops-tg", "quick-tg"):
+        assert run(system, "webhook", "set", channel)[0] == 0
+    code, words, errors = run(system, "doctor", "--json", SLACK_SIGNING_SECRET="another")
+    wrong = {(each["channel"], each["check"]): each for each in json.loads(words) if each["state"] != "ok"}
+    # One bot has one webhook: the channel that set it last has it. The Sandbox's number is no sender of its account.
+    assert (code, errors, wrong.keys()) == (1, "", {("ops-tg", "webhook"), ("desk", "signature")})
+    assert "answered with 403" in wrong["desk", "signature"]["says"]
+
+
+def test_doctor_says_what_is_fine(system: System) -> None:
+    """A line a check, and not one secret."""
+    _, words, errors = run(system, "doctor", "--model")
+    lines = words.splitlines()
+    for check in ("redis", "clock", "workers", "healthz", "shop-wa signature", "quick-tg webhook", "desk scopes"):
+        assert any(line.startswith(f"ok    {check} ") for line in lines), (check, words)
+    assert any(line.startswith("ok    model ") for line in lines)
+    assert not [secret for name, secret in ENVIRON.items() if name != "TWILIO_ACCOUNT_SID" and secret in words + errors]

@@ -1,0 +1,139 @@
+"""Every recorded webhook, sent to the running web process with a valid signature: the turn is in the mailbox."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from urllib.parse import parse_qsl
+
+import httpx
+import pytest
+from redis import Redis
+
+from channels.fakes import platforms as fakes
+from channels.signing import Signed, slack_hook, whatsapp_hook
+from channels.types import Conversation, Turn
+from tests.channels.test_payloads import PAYLOADS, TURNS
+from tests.flows.system import System, until
+from workers.redis import PREFIX, shard_of
+
+#: The channels' names are those of the expectations.
+YAML = """
+public_url: {public_url}
+redis_url: ${{REDIS_URL}}
+agent: {{model: offline}}
+limits: {{waiting: 1000, per_minute: 60000, in_one_go: 60000}}
+channels:
+  wa: {{platform: whatsapp, account_sid: "${{TWILIO_ACCOUNT_SID}}", auth_token: "${{TWILIO_AUTH_TOKEN}}",
+       from: "whatsapp:+14155238886", api_url: {url}/twilio}}
+  tg: {{platform: telegram, token: "${{TELEGRAM_TOKEN}}", secret_token: "${{TELEGRAM_SECRET}}",
+       api_url: {url}/telegram}}
+  sl: {{platform: slack, bot_token: "${{SLACK_BOT_TOKEN}}", signing_secret: "${{SLACK_SIGNING_SECRET}}",
+       api_url: {url}/slack}}
+"""
+CHANNELS = {"whatsapp": "wa", "telegram": "tg", "slack": "sl"}
+NAMES = sorted(f"{path.parent.name}/{path.stem}" for path in PAYLOADS.glob("*/*.json"))
+#: Headers that are made anew for the address and the hour at which a webhook is replayed.
+SIGNED = ("x-twilio-signature", "x-twilio-webhooks-signature-settings", "x-slack-signature", "host", "content-length")
+SECRET = "x-telegram-bot-api-secret-token"
+
+
+class Stage:
+    """A web process, its Redis, and no worker: what was accepted stays where it is."""
+
+    def __init__(self, system: System) -> None:
+        self.system = system
+        self.redis = Redis.from_url(system.redis.url, decode_responses=True)
+
+    def post(self, name: str, signed: Signed) -> int:
+        """The status with which a recorded webhook is answered."""
+        return self.system.post(place(name), signed).status_code
+
+    def kept(self, conversation: Conversation) -> list[Turn]:
+        """The turns of a conversation that wait in its mailbox, in order."""
+        entries = self.redis.lrange(f"{PREFIX}{{{shard_of(conversation.id)}}}:in:{conversation.id}", 0, -1)
+        return [Turn.from_json(entry.split(" ", 4)[4]) for entry in entries]
+
+    def all_kept(self) -> int:
+        """How many turns wait in all mailboxes."""
+        return sum(self.redis.llen(key) for key in self.redis.scan_iter(f"{PREFIX}*:in:*", count=1000))
+
+    def is_up(self) -> bool:
+        """Whether the web answers."""
+        with suppress(httpx.HTTPError):
+            return httpx.get(f"{self.system.url}/healthz", timeout=5).status_code == 200
+        return False
+
+
+@pytest.fixture(scope="module")
+def stage() -> Iterator[Stage]:
+    """One for all payloads."""
+    with tempfile.TemporaryDirectory(prefix="sayso-replay-") as folder:
+        system = System(Path(folder), workers=0)
+        system.config.write_text(YAML.format(public_url=system.url, url=system.platforms.url))
+        with system:
+            running = Stage(system)
+            until(running.is_up)
+            yield running
+            running.redis.close()
+
+
+def place(name: str) -> str:
+    """The path below /hooks/ that a recorded webhook goes to here."""
+    recorded = json.loads((PAYLOADS / f"{name}.json").read_text())
+    return CHANNELS[name.partition("/")[0]] + ("/status" if "/status" in recorded["url"] else "")
+
+
+def signed(name: str, url: str) -> Signed:
+    """A recorded webhook, with a signature for this address and this moment beside its other headers."""
+    recorded = json.loads((PAYLOADS / f"{name}.json").read_text())
+    body = (recorded["raw_body"] if "raw_body" in recorded else json.dumps(recorded["json"])).encode()
+    told = {header.lower(): value for header, value in recorded["headers"].items() if header.lower() not in SIGNED}
+    if name.startswith("whatsapp/"):
+        form = dict(parse_qsl(body.decode(), keep_blank_values=True))
+        return {**told, **whatsapp_hook(f"{url}/hooks/{place(name)}", fakes.TWILIO_AUTH_TOKEN, form)[0]}, body
+    if name.startswith("slack/"):
+        return {**told, **slack_hook(fakes.SLACK_SIGNING_SECRET, body, time.time())[0]}, body
+    return told, body
+
+
+def with_one_byte_changed(name: str, hook: Signed) -> list[Signed]:
+    """The webhook with one byte of what is signed changed: at both ends, in the middle, and between."""
+    headers, body = hook
+    if name.startswith("telegram/"):  # it signs nothing: the secret must be right, byte for byte
+        secret = headers[SECRET].encode()
+        return [({**headers, SECRET: flipped(secret, at).decode()}, body) for at in (0, len(secret) // 2, -1)]
+    step = max(1, len(body) // 7)
+    return [(headers, flipped(body, at)) for at in (*range(0, len(body), step), -1)]
+
+
+def flipped(data: bytes, at: int) -> bytes:
+    """With one bit of one byte turned."""
+    changed = bytearray(data)
+    changed[at] ^= 1
+    return bytes(changed)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_one_changed_byte_is_forbidden(stage: Stage, name: str):
+    """403 for each, and nothing is kept. platforms.md 1.2, 2.2 and 3.2."""
+    before = stage.all_kept()
+    for forged in with_one_byte_changed(name, signed(name, stage.system.url)):
+        assert stage.post(name, forged) == 403
+    assert stage.all_kept() == before
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_replayed_webhook_brings_its_turn(stage: Stage, name: str):
+    """Answered with 200; the turn is the last of its conversation, or one that came before; else nothing is kept."""
+    expected, before = TURNS.get(name), stage.all_kept()
+    kept = stage.kept(expected.conversation) if expected else []
+    assert stage.post(name, signed(name, stage.system.url)) == 200
+    if expected is None or expected.event_id in {turn.event_id for turn in kept}:
+        assert stage.all_kept() == before
+    elif kept or expected.addressed:  # what names nobody counts in a conversation that has begun
+        assert stage.kept(expected.conversation) == [*kept, expected]
