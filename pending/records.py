@@ -43,8 +43,9 @@ _SEALED = {each.name: each.default for each in fields(PendingAction) if each.nam
 class StoredAction:
     """A record as stored: the sealed part exactly as it was sealed, and where it is in its life.
 
-    `pid` is the name it was found under, `seen` the number of the last turn that came in before it was shown,
-    `begun_at` when it was claimed or started, `looked_at` the store's own time when it was looked up.
+    `pid` is the name it was found under, `seen` the number of the last turn that came in before it was shown, `prompt`
+    the platform's id of the message that shows it ("" where it gave none), `begun_at` when it was claimed or started,
+    `looked_at` the store's own time when it was looked up.
     """
 
     pid: str
@@ -58,6 +59,7 @@ class StoredAction:
     result: str = ""
     seen: int = 0
     begun_at: float = 0.0
+    prompt: str = ""
     looked_at: float = field(default=0.0, compare=False)
 
     @property
@@ -87,6 +89,7 @@ class StoredAction:
             result=given.get("result", ""),
             seen=round(_seconds(given.get("seen")) * 1000),
             begun_at=_seconds(given.get("begun")),
+            prompt=given.get("prompt", ""),
         )
 
     @classmethod
@@ -94,10 +97,10 @@ class StoredAction:
         """The record in a script's `snapshot`, None when there is none."""
         if not row:
             return None
-        pid, looked, (record, mac, state, expires, by, attempt, told, result, seen, begun) = row
+        pid, looked, (record, mac, state, expires, by, attempt, told, result, seen, begun, prompt) = row
         return cls(
             pid, record, mac or "", state, _seconds(expires), by or "", attempt or "", told or "", result or "",
-            round(_seconds(seen) * 1000), _seconds(begun), _seconds(looked),
+            round(_seconds(seen) * 1000), _seconds(begun), prompt or "", _seconds(looked),
         )  # fmt: skip
 
     def to_hash(self) -> dict[str, str]:
@@ -105,7 +108,8 @@ class StoredAction:
         expires = str(round(self.expires_at * 1000))
         record = {"pid": self.pid, "rec": self.record, "mac": self.mac, "state": self.state, "expires": expires}
         words = {"by": self.by, "attempt": self.attempt, "told": self.told, "result": self.result}
-        return {**record, **words, "seen": str(self.seen), "begun": str(round(self.begun_at * 1000))}
+        times = {"seen": str(self.seen), "begun": str(round(self.begun_at * 1000))}
+        return {**record, **words, **times, "prompt": self.prompt}
 
     @property
     def action(self) -> PendingAction:

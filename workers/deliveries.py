@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol
 
+from channels.types import Reply
 from workers.lane import pairs
 from workers.redis import Scripts, WakeUp, shard_of
 
@@ -26,7 +27,7 @@ REPORTS: Mapping[str, State] = {
 
 
 class NotRepeatable(Exception):
-    """Raised when a delivery cannot be put back: it is not dead, it asked for a yes, or it was sent after all."""
+    """Raised when a delivery cannot be put back: it is not dead, asked for a yes, changed a message, or was sent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,10 +116,17 @@ def split_id(delivery_id: str) -> tuple[str, int]:
 
 
 def repeatable(fate: Fate) -> tuple[str, bool]:
-    """The outbox entry of a dead reply, and whether it may have arrived. Raises NotRepeatable for a question."""
+    """The outbox entry of a dead reply, and whether it may have arrived. Raises NotRepeatable for a question.
+
+    What was to take another message's place comes as a message of its own: by now that one is far above.
+    """
     if fate.asks:
         raise NotRepeatable(f"{fate.id} asked for a yes that nobody can give any more: the person has to ask again")
     entry = json.loads(fate.entry)
+    reply = Reply.from_json(entry["reply"])
+    if reply.optional:
+        raise NotRepeatable(f"{fate.id} only changed a message that is there already: nothing is missing")
+    entry["reply"] = replace(reply, edits="").to_json()
     entry.pop("collapse", None)  # it must not take the place of a newer one
     return json.dumps(entry), fate.doubtful
 

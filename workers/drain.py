@@ -372,7 +372,10 @@ def _in_pieces(change: Change, channel: Channel | None) -> Change:
     for reply, pid in change.replies:
         if not (reply.text or reply.media):
             continue
-        *firsts, last = _pieces(reply, channel) if channel else [reply]
+        found = _pieces(reply, channel) if channel else [reply]
+        if not found and not pid:  # what only changes a message, where its platform changes none
+            continue
+        *firsts, last = found or [reply]
         if reply.collapse and not firsts:  # of several messages, none may take another's place
             last = replace(last, collapse=reply.collapse)
         pieces += [(piece, f"{PART}{pid}" if pid else "") for piece in firsts] + [(last, pid)]

@@ -80,8 +80,8 @@ class Pendings(Protocol):
     def commit(self, conversation: str, letter: Deciding, change: Change) -> str:
         """Make the change, or say what is in its way."""
 
-    def show(self, pid: str, seen: int = 0) -> tuple[float, Arm | None]:
-        """The preview was delivered: the window opens. Returns when it closes, and on what."""
+    def show(self, pid: str, seen: int = 0, prompt: str = "") -> tuple[float, Arm | None]:
+        """The preview was delivered, as the message `prompt`: the window opens. Returns when it closes, and on what."""
 
     def run_out(self, pid: str) -> bool:
         """Whether the window closed on what nobody answered: it ends here."""
@@ -381,7 +381,7 @@ class MemoryLanes:
                     self._fates.end(Fate(delivery_id, "ambiguous" if doubtful else "sent", now, tries, receipt))
                     lane.chat = max(now, lane.chat) + gap
                     if not pid.startswith(PART):
-                        _set_notices(lane, *self._pendings.show(pid, lane.received))
+                        _set_notices(lane, *self._pendings.show(pid, lane.received, receipt))
             return self._next_work(lease, lane, let_go=let_go)
 
     def postpone(self, lease: Lease, reply: QueuedReply, seconds: float, why: Why = "tried") -> None:
@@ -629,7 +629,7 @@ class _NoPendings:
             raise ValueError("these lanes know no pending actions: give MemoryLanes the store's `records`")
         return ""
 
-    def show(self, pid: str, seen: int = 0) -> tuple[float, Arm | None]:
+    def show(self, pid: str, seen: int = 0, prompt: str = "") -> tuple[float, Arm | None]:
         """Nothing was previewed."""
         return 0.0, None
 

@@ -230,8 +230,13 @@ class Postman:
         return await reach(self._outbox.settle, lease, reply, dead=reason, end=end, gap=gap, let_go=True)
 
     def _repeated(self, channel: Channel, delivery: Delivery) -> Delivery:
-        """What is said when it may have arrived before: words again, marked; a file is asked for, not sent twice."""
+        """What is said when it may have arrived before: words again, marked; a file is asked for, not sent twice.
+
+        What changes a message that is there already can be said twice.
+        """
         reply = delivery.reply
+        if reply.edits:
+            return delivery
         words = self._speak(reply.language)
         if reply.media is not None:
             return replace(delivery, reply=Reply(words.maybe_missing(reply.media.filename), language=reply.language))

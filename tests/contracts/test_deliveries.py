@@ -99,6 +99,22 @@ def test_reply_that_arrived_after_all_is_not_put_back(rig):
             rig.deliveries.retry(dead)
 
 
+def test_dead_edit_is_put_back_as_a_message_of_its_own(rig):
+    """What it was to change is far above by now."""
+    held, reply = said(rig, Reply("done", edits="m7"))
+    rig.outbox.settle(held, reply, dead="Refused: gone")
+    rig.deliveries.retry(f"{CHAT.id}#1")
+    assert rig.mailbox.release(held).delivery(held).reply == Reply("done")
+
+
+def test_dead_edit_that_nobody_misses_is_not_put_back(rig):
+    """It took buttons from a message that is there already."""
+    held, reply = said(rig, Reply("Delete it?", edits="m7", optional=True))
+    rig.outbox.settle(held, reply, dead="Refused: gone")
+    with pytest.raises(NotRepeatable, match="nothing is missing"):
+        rig.deliveries.retry(f"{CHAT.id}#1")
+
+
 @pytest.mark.parametrize("name", ["chat:none#1", "no id", "#", "chat:x#y"])
 def test_what_is_not_dead_is_not_put_back(rig, name):
     """Nor anything that is no delivery."""

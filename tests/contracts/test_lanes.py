@@ -370,6 +370,30 @@ def test_action_whose_preview_cannot_be_delivered_ends(rig):
     assert look(rig).state == "expired"
 
 
+@pytest.mark.parametrize("pieces", [1, 2])
+def test_receipt_of_a_question_stays_with_its_action(rig, pieces):
+    """Whoever decides can change the very message that shows the buttons: the last one of the question."""
+    rig.accept(turn("delete"))
+    held, work = lease(rig)
+    change, _ = propose(rig)
+    ((question, pid),) = change.replies
+    firsts = ((Reply("First half"), f"{PART}{pid}"),) * (pieces - 1)
+    work = rig.mailbox.commit(held, work, replace(change, replies=(*firsts, (question, pid))))
+    for number in range(pieces):
+        work = rig.outbox.settle(held, work, receipt=f"m{number + 1}")
+    rig.accept(turn("yes"))
+    assert rig.mailbox.release(held).live["prompt"] == look(rig).prompt == f"m{pieces}"
+    assert rig.store.records.read(CHAT.id, (pid,))[0].prompt == f"m{pieces}"
+
+
+def test_question_without_a_receipt_has_no_prompt(rig):
+    """Its platform gives none, or it was buried: nothing can be changed later."""
+    rig.accept(turn("delete"))
+    held, work = lease(rig)
+    rig.outbox.settle(held, rig.mailbox.commit(held, work, propose(rig)[0]), receipt="")
+    assert (look(rig).state, look(rig).prompt) == ("shown", "")
+
+
 def in_two_pieces(rig):
     """A question that its platform takes two messages for, committed: the lease and the first piece."""
     rig.accept(turn("delete"))

@@ -359,6 +359,15 @@ def test_each_piece_of_a_question_belongs_to_it():
     assert [(reply.text, pid) for reply, pid in pieces] == [("a", "+pid"), ("b", "pid"), ("c", ""), ("d", "")]
 
 
+def test_edit_that_a_platform_cannot_show_is_left_out():
+    """The replies around it go out, and a question is never left out."""
+    channel = FakeChannel()
+    channel.pieces = lambda reply: () if reply.optional else (reply,)
+    edit = Reply("Delete it?", edits="m7", optional=True)
+    change = Change(replies=((edit, ""), (Reply("done"), ""), (edit, "pid")))
+    assert _in_pieces(change, channel).replies == ((Reply("done"), ""), (edit, "pid"))
+
+
 def test_busy_conversation_is_handed_over():
     """After MAX_TURNS others go first; the rest is due soon and not lost."""
     room = Room()

@@ -42,11 +42,13 @@ class Platform:
         self.rig, self.faults = rig, iter(faults)
         self.arrived: list[tuple[str, str]] = []
         self.tries: list[float] = []
+        self.replies: list[Reply] = []
         self.silent_until, self.broken_silences = 0.0, 0
 
     async def send(self, delivery: Delivery) -> Receipt:
         """Take a message, or not."""
         self.tries.append(self.rig.now)
+        self.replies.append(delivery.reply)
         self.broken_silences += self.rig.now < self.silent_until
         error, arrives = FAULTS[next(self.faults, "fine")]
         if arrives:
@@ -69,7 +71,9 @@ class Platform:
 class Post:
     """Conversations with so many replies each, and workers that carry them."""
 
-    def __init__(self, faults, *, chats: int = 1, replies: int = 1, pace: Pace | None = None, receipts=None) -> None:
+    def __init__(
+        self, faults, *, chats: int = 1, replies: int = 1, pace: Pace | None = None, receipts=None, said=None
+    ) -> None:
         self.rig = MemoryRig()
         self.platform = Platform(self.rig, faults)
         self.slept: list[float] = []
@@ -80,7 +84,7 @@ class Post:
         )  # fmt: skip
         self.rooms = {room.id: room for room in (Conversation("chat", f"c{number}") for number in range(chats))}
         for room in self.rooms.values():
-            self._say(room, [f"{room.chat} {number}" for number in range(replies)])
+            self._say(room, [said] if said else [Reply(f"{room.chat} {number}") for number in range(replies)])
 
     def run(self, rounds: int = 5000) -> None:
         """Workers come when something is due, until nothing is."""
@@ -105,10 +109,10 @@ class Post:
         except LaneParked:
             return
 
-    def _say(self, room: Conversation, texts) -> None:
+    def _say(self, room: Conversation, replies) -> None:
         self.rig.mailbox.accept(replace(turn(), conversation=room))
         lease, work = self.rig.mailbox.lease(room.id, "said")
-        self.rig.mailbox.commit(lease, work, Change(replies=tuple((Reply(text), "") for text in texts)))
+        self.rig.mailbox.commit(lease, work, Change(replies=tuple((reply, "") for reply in replies)))
         self.rig.mailbox.release(lease, hand_over=True)
 
     async def _sleep(self, seconds: float) -> None:
@@ -268,6 +272,14 @@ def test_platform_without_a_number_is_tried_less_and_less_often():
     post.run()
     pauses = [round(late - early) for early, late in zip(post.platform.tries, post.platform.tries[1:], strict=False)]
     assert (pauses[:4], len(pauses)) == ([2, 4, 8, 16], 9)
+
+
+def test_edit_that_may_have_arrived_is_sent_again_as_it_was():
+    """It changes a message that is there already: twice is as good as once, and nothing of it is marked."""
+    post = Post(["late"], said=Reply("done", edits="m7"))
+    post.run()
+    assert post.platform.arrived == [("c0", "done")] * 2
+    assert post.platform.replies[-1] == Reply("done", edits="m7")
 
 
 class Died(BaseException):

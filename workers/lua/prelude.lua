@@ -334,7 +334,7 @@ end
 -- them is for scripts that must know more of it.
 local function fields_of(pid, ...)
   return redis.call('HMGET', record(pid), 'rec', 'mac', 'state', 'expires', 'by', 'attempt', 'told', 'result', 'seen',
-    'begun', ...)
+    'begun', 'prompt', ...)
 end
 
 local function snapshot(pid)
@@ -428,6 +428,11 @@ local function show(pid, seen)
   set_notice('alarm:', alarm, now() + math.min(window, tonumber(after) or window), {asks = pid})
   set_notice('end:', notice, now() + window, {ends = pid})
   for step in string.gmatch(steps or '', '%S+') do show(step, seen) end
+end
+
+-- Under which id its platform shows the question: whoever decides later can change that message.
+local function note_prompt(pid, message)
+  if message ~= '' and redis.call('EXISTS', record(pid)) == 1 then redis.call('HSET', record(pid), 'prompt', message) end
 end
 
 -- Whether the window closed on an action that nobody answered: it ends here.
