@@ -34,12 +34,14 @@ def deliveries() -> None:
 @_config
 @_data
 @click.option(
-    "--state", type=click.Choice(["dead", "failed", "ambiguous"]), help="Only these.  [default: dead, failed]"
+    "--state", type=click.Choice(["dead", "failed", "ambiguous", "held"]), help="Only these.  [default: dead, failed]"
 )
 @click.option("--channel", default="", help="Only this channel's.")
 @click.option("--last", default=50, show_default=True, type=click.IntRange(1, 1000), help="How many, at most.")
 def list_(config: Path | None, data: Path, state: str | None, channel: str, last: int) -> None:
-    """List replies that were given up (dead), taken and not delivered (failed), or sent twice (ambiguous)."""
+    """List replies that were given up (dead), taken and not delivered (failed), sent twice (ambiguous), or not sent
+    before their person writes (held).
+    """
     with _opened(config, data) as kept:
         states = cast("Sequence[Aside]", [state] if state else ["dead", "failed"])
         every = [fate for each in states for fate in kept.aside(each)]

@@ -13,10 +13,11 @@ from workers.lane import pairs
 from workers.redis import Scripts, WakeUp, shard_of
 
 #: What may have become of a reply. `ambiguous`: sent after a try that may have arrived too; `failed`: taken by the
-#: platform and not delivered; `dead`: given up; `retried`: put back into its outbox.
-State = Literal["sent", "ambiguous", "delivered", "read", "failed", "dead", "retried"]
+#: platform and not delivered; `dead`: given up; `retried`: put back into its outbox; `held`: it waits for its person to
+#: write, and counts as not tried.
+State = Literal["sent", "ambiguous", "delivered", "read", "failed", "dead", "retried", "held"]
 #: What an operator may want to look at.
-Aside = Literal["dead", "failed", "ambiguous"]
+Aside = Literal["dead", "failed", "ambiguous", "held"]
 #: Of how many replies of a conversation it is kept what became of them.
 MAX_DELIVERIES = 50
 #: The platforms' words for what they report. Others, such as a payment's, tell nothing of a delivery.
@@ -86,9 +87,13 @@ class RedisDeliveries:
 
     def fates(self, conversation: str) -> tuple[list[Fate], str]:
         """The last deliveries of a conversation, and why its address takes none."""
-        found, closed = self._scripts.run("fates", conversation)
+        found, closed, waits = self._scripts.run("fates", conversation)
         noted = sorted(pairs(found).items(), key=lambda each: int(each[0]))
-        return [_noted(f"{conversation}#{number}", words) for number, words in noted], str(closed)
+        fates = [_noted(f"{conversation}#{number}", words) for number, words in noted]
+        if waits:
+            number, since, why = waits
+            fates.append(Fate(f"{conversation}#{number}", "held", int(since) / 1000, 0, reason=why))
+        return fates, str(closed)
 
     def aside(self, state: Aside, most: int = 1000) -> list[Fate]:
         """What was put aside in all shards."""

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import takewhile
+from math import inf
 from typing import Any
 
 from channels.types import Conversation, Delivery, Reply, Turn
@@ -132,6 +133,8 @@ class QueuedReply:
 
     `wait`: seconds until its channel's pace lets it go out, None where nobody said how fast that is. `ahead`: seconds
     by which its chat is ahead of its own pace. `receipt`: a suspect one did arrive, the platform said so meanwhile.
+    `silence`: seconds since anybody wrote here, as in `Delivery`. `held`: seconds for which it has waited for that,
+    None where it does not. `closed`: why the address takes nothing, "" where it may.
     """
 
     number: int
@@ -141,6 +144,9 @@ class QueuedReply:
     wait: float | None = None
     ahead: float = 0.0
     receipt: str = ""
+    silence: float = field(default=-1.0, compare=False)
+    held: float | None = field(default=None, compare=False)
+    closed: str = ""
 
     @property
     def is_forwarded(self) -> bool:
@@ -151,7 +157,8 @@ class QueuedReply:
         """The reply with its address, as adapters take it."""
         entry = json.loads(self.text)
         delivery_id = f"{lease.conversation}#{self.number}"
-        return Delivery(delivery_id, Conversation(*entry["to"]), Reply.from_json(entry["reply"]), self.attempt)
+        reply = Reply.from_json(entry["reply"])
+        return Delivery(delivery_id, Conversation(*entry["to"]), reply, self.attempt, self.silence)
 
 
 #: What a lane holds next; None when there is nothing to do.
@@ -320,10 +327,20 @@ def outbox_entry(to: Conversation, reply: Reply, *, forward: bool = False) -> st
 def read_work(view: Sequence[Any]) -> Work:
     """What a script's view of the lane says there is to do."""
     match list(view):
-        case ["reply", entry, attempt, suspect, wait, ahead, receipt]:
+        case ["reply", entry, attempt, suspect, wait, ahead, receipt, silence, held, closed]:
             number, _, text = str(entry).split(" ", 2)
-            slot = None if wait < 0 else wait / 1000
-            return QueuedReply(int(number), text, int(attempt), bool(suspect), slot, ahead / 1000, str(receipt))
+            return QueuedReply(
+                number=int(number),
+                text=text,
+                attempt=int(attempt),
+                suspect=bool(suspect),
+                wait=None if wait < 0 else wait / 1000,
+                ahead=ahead / 1000,
+                receipt=str(receipt),
+                silence=_SILENCES[silence] if silence in _SILENCES else silence / 1000,
+                held=None if held < 0 else held / 1000,
+                closed=str(closed),
+            )
         case ["turn", entry, live, tapped, history, burst, stop, timers, journal, attempt]:
             seq, at, user, _, turn = str(entry).split(" ", 4)
             return QueuedTurn(
@@ -342,6 +359,10 @@ def read_work(view: Sequence[Any]) -> Work:
             )
         case _:
             return None
+
+
+#: What the scripts say of a conversation in which nobody ever wrote, or nobody knows when.
+_SILENCES = {-1: -1.0, -2: inf}
 
 
 def in_order(timers: Iterable[Timer]) -> tuple[Timer, ...]:

@@ -11,7 +11,7 @@ from typing import Literal, Protocol
 
 from redis.exceptions import RedisError
 
-from channels.base import AddressClosed, Ambiguous, Channel, Pace, RateLimited, SendError, Unreachable
+from channels.base import AddressClosed, Ambiguous, Channel, Pace, RateLimited, SendError, Unreachable, WindowClosed
 from channels.types import Conversation, Delivery, Receipt, Reply
 from workers.lane import LaneLost, LaneParked, Lease, QueuedReply, Work, outbox_entry, read_work
 from workers.offload import offload, reach
@@ -26,6 +26,8 @@ log = logging.getLogger(__name__)
 MAX_ATTEMPTS = 10
 #: Replies that may wait in a conversation to which others forward theirs. The scripts know it too.
 MAX_WAITING = 100
+#: Seconds for which a reply waits for its person to write. The scripts know it too.
+KEEP_HELD_SECONDS = 7 * 24 * 3600.0
 #: The longest pause between two tries, in seconds, unless the platform asks for more.
 MAX_BACKOFF_SECONDS = 60.0
 
@@ -37,8 +39,9 @@ MAX_HOLD_SECONDS = 0.5
 #: How a reply ended that is given up: its last try may have arrived, nothing arrives there, or its platform asks all to
 #: wait.
 End = Literal["dead", "doubtful", "closed", "limited"]
-#: Why a reply is postponed: it was tried, it may have arrived, its platform asks to wait, or it was not its turn yet.
-Why = Literal["tried", "suspect", "limited", "paced"]
+#: Why a reply is postponed: it was tried, it may have arrived, its platform asks to wait, it was not its turn yet, or
+#: somebody must write first.
+Why = Literal["tried", "suspect", "limited", "paced", "held"]
 
 
 class Outbox(Protocol):
@@ -61,8 +64,12 @@ class Outbox(Protocol):
         silent. With `let_go`, None means that nothing is left and the lane is let go. Raises LaneLost.
         """
 
-    def postpone(self, lease: Lease, reply: QueuedReply, seconds: float, why: Why = "tried") -> None:
-        """Later: the lane is let go until then. With `limited` the whole channel waits so long. Raises LaneLost."""
+    def postpone(self, lease: Lease, reply: QueuedReply, seconds: float, why: Why = "tried", reason: str = "") -> None:
+        """Later: the lane is let go until then. With `limited` the whole channel waits so long. Raises LaneLost.
+
+        With `held`, for the reason given, it waits until a turn comes in, for KEEP_HELD_SECONDS at most; where one is
+        there already, it counts as tried.
+        """
 
     def pace(self, lease: Lease, reply: QueuedReply, per_second: float) -> float:
         """Say how fast the reply's channel sends. Returns the seconds until its turn. Raises LaneLost."""
@@ -100,10 +107,10 @@ class RedisOutbox:
             raise LaneLost(lease.conversation)
         return read_work(answer[1])
 
-    def postpone(self, lease: Lease, reply: QueuedReply, seconds: float, why: Why = "tried") -> None:
+    def postpone(self, lease: Lease, reply: QueuedReply, seconds: float, why: Why = "tried", reason: str = "") -> None:
         """Park the lane. Raises LaneLost."""
         place = (lease.conversation, lease.epoch, lease.token, reply.number)
-        if self._scripts.run("postpone", *place, round(seconds * 1000), why) == "lost":
+        if self._scripts.run("postpone", *place, round(seconds * 1000), why, reason) == "lost":
             raise LaneLost(lease.conversation)
 
     def pace(self, lease: Lease, reply: QueuedReply, per_second: float) -> float:
@@ -166,6 +173,10 @@ class Postman:
         if arrived is not None:
             log.info("reply.had_arrived", extra={"delivery": delivery.id})
             return await reach(self._outbox.settle, lease, reply, receipt=arrived, let_go=True)
+        if reply.closed:
+            return await self._bury(lease, reply, reply.closed, "closed")
+        if reply.held is not None:
+            return await self._hold(lease, reply)
         pace = self._pace(delivery.conversation)
         await self._wait(lease, reply, delivery.conversation.channel, pace)
         await self._turnstile.step()
@@ -179,6 +190,13 @@ class Postman:
         log.info("reply.sent", extra={"delivery": delivery.id, "suspect": reply.suspect})
         gap = pace.chat_gap
         return await reach(self._outbox.settle, lease, reply, receipt=receipt.message_id, gap=gap, let_go=True)
+
+    async def _hold(self, lease: Lease, reply: QueuedReply) -> Work:
+        """Nobody wrote since it was held: the platform is not asked again."""
+        if reply.held is not None and reply.held >= KEEP_HELD_SECONDS:
+            return await self._bury(lease, reply, f"WindowClosed: nobody wrote for {KEEP_HELD_SECONDS / 86400:g} days")
+        await reach(self._outbox.postpone, lease, reply, 0.0, "held")
+        raise LaneParked(lease.conversation)
 
     async def _arrived(self, reply: QueuedReply, delivery: Delivery) -> str | None:
         """The platform's id of a reply that an earlier holder sent, as far as anybody knows. None: it is to be sent."""
@@ -213,13 +231,13 @@ class Postman:
             await self._sleep(wait)
 
     async def _failed(self, lease: Lease, reply: QueuedReply, error: SendError) -> Work:
-        waits = isinstance(error, RateLimited | Unreachable | Ambiguous)
+        waits = isinstance(error, RateLimited | Unreachable | Ambiguous | WindowClosed)
         if not waits or reply.attempt >= MAX_ATTEMPTS:
             return await self._give_up(lease, reply, error)
-        wait = max(self._backoff(reply.attempt), _asked(error))
+        wait, why = max(self._backoff(reply.attempt), _asked(error)), _why(error)
         extra = {"conversation": lease.conversation, "reason": str(error), "seconds": wait}
-        log.warning("reply.postponed", extra=extra)
-        await reach(self._outbox.postpone, lease, reply, wait, _why(error))
+        log.warning("reply.held" if why == "held" else "reply.postponed", extra=extra)
+        await reach(self._outbox.postpone, lease, reply, wait, why, f"{type(error).__name__}: {error}")
         raise LaneParked(lease.conversation)
 
     async def _give_up(self, lease: Lease, reply: QueuedReply, error: SendError) -> Work:
@@ -252,6 +270,8 @@ class Postman:
 def _why(error: SendError) -> Why:
     if isinstance(error, RateLimited):
         return "limited"
+    if isinstance(error, WindowClosed):
+        return "held"
     return "suspect" if isinstance(error, Ambiguous) else "tried"
 
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from channels.base import AddressClosed, Ambiguous, Pace, RateLimited, Refused, Unreachable
+from channels.base import AddressClosed, Ambiguous, Pace, RateLimited, Refused, Unreachable, WindowClosed
 from channels.types import Conversation, Delivery, Receipt, Reply
 from pending.texts import speak
 from tests.contracts.rigs import MemoryRig, turn
@@ -30,6 +30,7 @@ FAULTS = {
     "429": (RateLimited(7), False),
     "503": (Unreachable("down"), False),
     "blocked": (AddressClosed("blocked"), False),
+    "window": (WindowClosed("24 hours"), False),
 }
 
 
@@ -96,6 +97,18 @@ class Post:
                 return
         raise AssertionError("something was never sent nor given up")
 
+    def run_for(self, seconds: float) -> None:
+        """So much time passes, and workers come when something is due."""
+        until = self.rig.now + seconds
+        while self.rig.now < until:
+            self.rig.now += 1 if seconds < 7200 else 600
+            for room in self.rig.overdue():
+                self.work(room)
+
+    def say(self, reply: Reply) -> None:
+        """Somebody writes, and is answered."""
+        self._say(next(iter(self.rooms.values())), [reply])
+
     def work(self, room: str) -> None:
         """One worker's pass through a conversation."""
         taken = self.rig.mailbox.lease(room, f"w{self.rig.now}")
@@ -133,7 +146,10 @@ def check(post: Post, replies: int) -> None:
 
 
 @settings(max_examples=150)
-@given(faults=st.lists(st.sampled_from(list(FAULTS)), max_size=60), chats=st.integers(1, 3))
+@given(
+    faults=st.lists(st.sampled_from([name for name in FAULTS if name != "window"]), max_size=60),
+    chats=st.integers(1, 3),
+)
 def test_no_faults_change_the_order_or_lose_a_reply(faults, chats):
     """Whatever the platform does with each try, in up to three conversations at once."""
     post = Post(faults, chats=chats, replies=4)
@@ -280,6 +296,48 @@ def test_edit_that_may_have_arrived_is_sent_again_as_it_was():
     post.run()
     assert post.platform.arrived == [("c0", "done")] * 2
     assert post.platform.replies[-1] == Reply("done", edits="m7")
+
+
+def test_reply_waits_for_its_person_to_write_and_goes_out_first():
+    """The platform is not asked again before; then it takes what was held, as it is."""
+    post = Post(["window"], replies=2)
+    (room,) = post.rooms.values()
+    for _ in range(3):
+        post.run_for(24 * 3600)
+    assert (len(post.platform.tries), post.platform.arrived) == (1, [])
+    post.rig.mailbox.accept(replace(turn(), conversation=room))
+    post.run_for(60)
+    assert post.platform.arrived == [("c0", "c0 0"), ("c0", "c0 1")]
+
+
+def test_reply_whose_person_never_writes_is_given_up_after_a_week():
+    """Each one behind it waits for itself."""
+    post = Post(["window"])
+    post.run_for(8 * 24 * 3600)
+    (fate,) = post.rig.deliveries.aside("dead")
+    assert fate.reason == "WindowClosed: nobody wrote for 7 days"
+    assert (len(post.platform.tries), post.rig.deliveries.aside("held")) == (1, [])
+
+
+def test_window_that_stays_closed_though_somebody_writes_holds_nothing_up():
+    """A platform that contradicts itself: ten tries, and the turn is worked on."""
+    post = Post(["window"] * 10)
+    (room,) = post.rooms.values()
+    post.rig.mailbox.accept(replace(turn(), conversation=room))
+    post.run_for(3600)
+    (fate,) = post.rig.deliveries.aside("dead")
+    assert (fate.reason, fate.tries) == ("WindowClosed: 24 hours", 10)
+
+
+def test_nothing_is_sent_to_an_address_that_is_closed():
+    """What follows the reply that met it is given up for the same reason; once somebody writes, it is sent again."""
+    post = Post(["blocked"], replies=3)
+    post.run()
+    assert len(post.platform.tries) == 1
+    assert {fate.reason for fate in post.rig.deliveries.aside("dead")} == {"AddressClosed: blocked"}
+    post.say(Reply("welcome back"))
+    post.run()
+    assert post.platform.arrived == [("c0", "welcome back")]
 
 
 class Died(BaseException):

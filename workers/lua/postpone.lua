@@ -1,9 +1,13 @@
 -- The first reply must wait: let the lane go until then. ARGV: conversation, epoch, token, reply number, delay in ms, why:
--- 'tried', 'suspect' (this try may have arrived), 'limited' (the platform asks its whole channel to wait) or 'paced' (it
--- was not tried).
+-- 'tried', 'suspect' (this try may have arrived), 'limited' (the platform asks its whole channel to wait), 'paced' (it
+-- was not tried) or 'held' (until somebody writes; where a turn waits already, it counts as tried), for what reason.
 if not holds(ARGV[2], ARGV[3]) then return 'lost' end
 local head = redis.call('LINDEX', outbox, 0)
 if string.match(head or '', '^%d+') ~= ARGV[4] then return 'gone' end
+if ARGV[6] == 'held' and redis.call('LLEN', inbox) == 0 then
+  hold(ARGV[4], ARGV[7])
+  return 'ok'
+end
 local later = now() + ARGV[5]
 redis.call('HDEL', lane, 'sending')
 if ARGV[6] ~= 'paced' then

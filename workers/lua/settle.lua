@@ -12,6 +12,7 @@ local part = string.match(pid, '^%+(.*)$')
 local doubtful = ARGV[5] == 'doubtful' or redis.call('HEXISTS', lane, 'suspect:' .. said) == 1
 local aside = {id = conversation .. '#' .. said, at = now(), tries = number('attempts') + 1}
 redis.call('LPOP', outbox)
+if redis.call('HDEL', lane, 'held') == 1 then redis.call('ZREM', shard .. ':held', conversation) end
 redis.call('HSET', lane, 'attempts', 0)
 redis.call('HDEL', lane, 'sending', 'slot', 'suspect:' .. said)
 if ARGV[5] == 'sent' then
