@@ -34,6 +34,7 @@ from pending.audit.ledger import Ledger
 from pending.audit.signer import Signer
 from pending.redis_records import LUA as PENDING_LUA
 from pending.texts import speak
+from workers.alerts import Alerts, RedisAlerts
 from workers.connections import Connections
 from workers.deliveries import Deliveries, RedisDeliveries
 from workers.drain import Drain
@@ -88,6 +89,7 @@ class Services:
     reaper: Reaper
     auditor: Auditor
     deliveries: Deliveries
+    alerts: Alerts
     spool: Spool | None = None
     tides: tuple[Tide, ...] = ()
     tools: OpenTools = field(default_factory=OpenTools)
@@ -143,6 +145,7 @@ def bootstrap(
     mailbox = RedisMailbox(scripts, voice, wake_up, limits=_limits(settings))
     lifeline, workers = Lifeline(data / ALIVE, own.name), settings.workers
     paces, receipts = paces_of(settings, channels, len(primaries)), ReceiptFiles(data / RECEIPTS, lifeline.name)
+    alerts = RedisAlerts(client)
     postman = Postman(RedisOutbox(scripts, wake_up), channels, speak, paces=paces, receipts=receipts)
     return Services(
         settings=settings,
@@ -162,6 +165,7 @@ def bootstrap(
         reaper=Reaper(own.client, Scripts(own.client, LUA, gated=gated), wake_up, lifeline, queue=wake_up.queue),
         auditor=Auditor(own.client, Ledger(data / LEDGER, Signer(keys)), gated=gated),
         deliveries=RedisDeliveries(scripts, wake_up),
+        alerts=alerts,
         spool=Spool(SpoolFile(data / SPOOL), mailbox) if settings.spool else None,
         tides=open_tides(primaries, data),
         tools=opened,
@@ -245,6 +249,11 @@ def open_deliveries(settings: Settings, data: Path) -> Deliveries:
     client = _connect(url, patient=False)
     scripts = _scripts(client, open_primaries(settings, url, client), LUA)
     return RedisDeliveries(scripts, WakeUps(client))
+
+
+def open_alerts(settings: Settings, data: Path) -> Alerts:
+    """The alerts alone, for the command line. Raises ConfigError."""
+    return RedisAlerts(_connect(find_redis(settings, data), patient=False))
 
 
 def find_redis(settings: Settings, data: Path) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,6 +13,7 @@ import click
 from config.refusals import clear_errors, fail, load
 
 if TYPE_CHECKING:  # as in config.cli: a command loads only what it needs
+    from workers.alerts import Alert
     from workers.deliveries import Aside, Deliveries, Fate
 
 #: Characters of a reason and of a reply's words that `list` has room for.
@@ -42,9 +43,12 @@ def list_(config: Path | None, data: Path, state: str | None, channel: str, last
     """List replies that were given up (dead), taken and not delivered (failed), sent twice (ambiguous), or not sent
     before their person writes (held).
     """
-    with _opened(config, data) as kept:
+    with _opened(config, data) as (kept, alerts):
         states = cast("Sequence[Aside]", [state] if state else ["dead", "failed"])
         every = [fate for each in states for fate in kept.aside(each)]
+        heard = alerts()
+    for alert in heard:
+        click.echo(f"{_time(alert.at)}  channel {alert.channel}: {_plain(alert.words, most=500)}")
     found = [fate for fate in every if not channel or fate.id.startswith(f"{channel}:")]
     for fate in sorted(found, key=lambda fate: -fate.at)[:last]:
         click.echo(_row(fate))
@@ -59,7 +63,7 @@ def list_(config: Path | None, data: Path, state: str | None, channel: str, last
 def show(delivery: str, config: Path | None, data: Path) -> None:
     """Show what became of DELIVERY (or of a conversation's last ones), and the words of a dead one."""
     conversation, _, number = delivery.partition("#")
-    with _opened(config, data) as kept:
+    with _opened(config, data) as (kept, _):
         fates, closed = kept.fates(conversation)
         dead = {fate.id: fate for fate in kept.aside("dead")}
     dead = {name: fate for name, fate in dead.items() if name.startswith(f"{conversation}#")}
@@ -81,7 +85,7 @@ def retry(delivery: str, config: Path | None, data: Path) -> None:
     """Put a dead DELIVERY back at the end of its conversation's outbox, once."""
     from workers.deliveries import NotRepeatable
 
-    with _opened(config, data) as kept:
+    with _opened(config, data) as (kept, _):
         try:
             new = kept.retry(delivery)
         except NotRepeatable as exc:
@@ -90,17 +94,18 @@ def retry(delivery: str, config: Path | None, data: Path) -> None:
 
 
 @contextmanager
-def _opened(config: Path | None, data: Path) -> Iterator[Deliveries]:
+def _opened(config: Path | None, data: Path) -> Iterator[tuple[Deliveries, Callable[[], list[Alert]]]]:
+    """The deliveries, and what was last said of the channels."""
     from redis.exceptions import RedisError
 
-    from config.bootstrap import open_deliveries
+    from config.bootstrap import open_alerts, open_deliveries
     from workers.redis import Halted
 
     settings = load(config)
     with clear_errors():
-        kept = open_deliveries(settings, data)
+        kept, alerts = open_deliveries(settings, data), open_alerts(settings, data)
     try:
-        yield kept
+        yield kept, lambda: alerts.of(settings.channels)
     except Halted as exc:
         fail(str(exc))
     except RedisError as exc:
@@ -108,16 +113,19 @@ def _opened(config: Path | None, data: Path) -> Iterator[Deliveries]:
 
 
 def _row(fate: Fate) -> str:
-    at = datetime.fromtimestamp(fate.at, UTC).strftime("%Y-%m-%d %H:%M:%S")
     notes: list[Any] = [fate.reason, fate.text and f"“{fate.text}”", fate.asks and "(asked for a yes)"]
     notes.append(fate.doubtful and "(may have arrived)")
     if fate.state == "retried":
         notes.append(f"as #{fate.receipt}")
     words = "  ".join(_plain(note) for note in notes if note)
-    return f"{at}  {fate.id:34}  {fate.state:9}  {fate.tries:2} tries  {words}".rstrip()
+    return f"{_time(fate.at)}  {fate.id:34}  {fate.state:9}  {fate.tries:2} tries  {words}".rstrip()
 
 
-def _plain(words: str) -> str:
+def _time(at: float) -> str:
+    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def _plain(words: str, most: int = WIDTH) -> str:
     """Somebody's words on one line of a terminal, and nothing that would command it."""
     line = " ".join("".join(letter if letter.isprintable() else " " for letter in words).split())
-    return line if len(line) <= WIDTH else f"{line[: WIDTH - 1]}…"
+    return line if len(line) <= most else f"{line[: most - 1]}…"

@@ -64,6 +64,9 @@ class Deliveries(Protocol):
     def fates(self, conversation: str) -> tuple[list[Fate], str]:
         """The last deliveries of a conversation, oldest first, and why its address takes none now, or ""."""
 
+    def close(self, conversation: str, reason: str) -> None:
+        """Its platform says, unasked, why its address takes nothing, "" that it does. What is not known stays so."""
+
     def aside(self, state: Aside, most: int = 1000) -> list[Fate]:
         """What was put aside, newest first, at most so many of each shard."""
 
@@ -94,6 +97,10 @@ class RedisDeliveries:
             number, since, why = waits
             fates.append(Fate(f"{conversation}#{number}", "held", int(since) / 1000, 0, reason=why))
         return fates, str(closed)
+
+    def close(self, conversation: str, reason: str) -> None:
+        """Mark its address, or take the mark away. Raises redis.RedisError."""
+        self._scripts.run("address", conversation, reason)
 
     def aside(self, state: Aside, most: int = 1000) -> list[Fate]:
         """What was put aside in all shards."""

@@ -481,6 +481,13 @@ class MemoryLanes:
                 return self._fates.of(conversation), ""
             return [*self._fates.of(conversation), *_held_fates(conversation, lane)], lane.why_closed
 
+    def close(self, conversation: str, reason: str) -> None:
+        """Its platform says, unasked, that its address takes nothing, "" that it does."""
+        with self._lock:
+            lane = self._lanes.get(conversation)
+            if lane is not None:
+                lane.closed = (lane.received, reason) if reason else (-1, "")
+
     def aside(self, state: Aside, most: int = 1000) -> list[Fate]:
         """What was put aside, newest first."""
         with self._lock:

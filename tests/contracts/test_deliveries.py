@@ -170,6 +170,22 @@ def test_address_that_was_closed_for_a_forwarded_reply_is_tried_again(rig):
     assert rig.mailbox.release(held).closed == ""
 
 
+def test_platform_says_that_an_address_closed_and_opened(rig):
+    """The bot was blocked, and let in again: nobody has to try."""
+    rig.deliveries.close(CHAT.id, "blocked")
+    held, reply = said(rig)
+    assert (reply.closed, rig.deliveries.fates(CHAT.id)[1]) == ("", "")  # somebody wrote since
+    for reason in ("blocked", ""):
+        rig.deliveries.close(CHAT.id, reason)
+        assert (rig.mailbox.release(held).closed, rig.deliveries.fates(CHAT.id)[1]) == (reason, reason)
+
+
+def test_address_that_nobody_knows_is_not_kept(redis_client):
+    """Whoever is told of all chats that throw the bot out must not keep something for ever of each."""
+    RedisRig(redis_client).deliveries.close(CHAT.id, "kicked")
+    assert not [key for key in redis_client.scan_iter() if "lane" in key]
+
+
 def on_hold(rig, *replies: Reply):
     """A reply whose person must write first."""
     held, reply = said(rig, *replies)

@@ -54,11 +54,16 @@ class FakeDeliveries:
 
     def __init__(self) -> None:
         self.reports: list[tuple[str, ...]] = []
+        self.closed: list[tuple[str, str]] = []
 
     def report(self, *said: str) -> str:
         """Keep it."""
         self.reports.append(said)
         return said[2]
+
+    def close(self, conversation: str, reason: str) -> None:
+        """Keep it."""
+        self.closed.append((conversation, reason))
 
 
 def browser(channel: Any = None, mailbox: Any = None, **parts: Any) -> FlaskClient:
