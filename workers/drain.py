@@ -7,7 +7,7 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -46,6 +46,9 @@ MAX_SECONDS = 20.0
 TURN_TIMEOUT = 120.0
 #: Times a turn is begun: one that kills its worker must not do so for ever.
 MAX_ATTEMPTS = 10
+
+#: Seconds after which a part of an album is worked on without those that have not come in.
+ALBUM_SECONDS = 1.0
 
 #: Seconds after which a turn is answered without the inbound files that are not there yet.
 FETCH_SECONDS = 30.0
@@ -97,6 +100,7 @@ class Drain:
     joins: bool = False
     worker: str = ""
     clock: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
     _leaving: threading.Event = field(default_factory=threading.Event)
     _at_work: dict[str, _Held] = field(default_factory=dict)
     #: Conversations that were cut off and whose lanes were not let go.
@@ -206,7 +210,7 @@ class Drain:
                 self._cut_off.discard(lease.conversation)
 
     async def _work(self, held: _Held, work: Work) -> None:
-        until, turns = self.clock() + MAX_SECONDS, 0
+        until, turns, waited_for = self.clock() + MAX_SECONDS, 0, 0
         if work is None:
             work = await reach(self.mailbox.release, held.lease)
         while work is not None:
@@ -216,6 +220,10 @@ class Drain:
                 case QueuedTurn() if turns >= MAX_TURNS or self.clock() > until or self._leaving.is_set():
                     await reach(self.mailbox.release, held.lease, hand_over=True)
                     return
+                case QueuedTurn() if work.may_grow and work.age < ALBUM_SECONDS and work.seq != waited_for:
+                    waited_for = work.seq
+                    await self.sleep(ALBUM_SECONDS - work.age)
+                    work = await reach(self.mailbox.release, held.lease)  # it stays, with what came in meanwhile
                 case QueuedTurn():
                     turns += 1
                     work = await self._turn(held, self._joined(work))
@@ -224,11 +232,12 @@ class Drain:
         agent = self.agents.get(queued.turn.conversation.channel)
         if agent is None or queued.is_stopped:
             return queued
-        if (
-            queued.journal or queued.attempt > 1
-        ):  # what was worked on together stays together; what kills its worker does so alone
+        if queued.journal:  # what was worked on together stays together
             return queued.rejoined()
-        return queued.joined(agent.is_answer) if self.joins else queued
+        if queued.turn.group:
+            return queued.gathered()
+        alone = queued.attempt > 1  # what kills its worker does so alone
+        return queued.joined(agent.is_answer) if self.joins and not alone else queued
 
     async def _turn(self, held: _Held, queued: QueuedTurn) -> Work:
         lease, channel = held.lease, self.channels.get(queued.turn.conversation.channel)

@@ -60,7 +60,8 @@ class QueuedTurn:
 
     `following` are turns of the same person right behind it, by number; `upto` is the last of those that are worked on
     together with it, 0 for none. `stop` is the number of the last turn that said stop, 0 for none. `journal` is what
-    earlier attempts at it have come to, `attempt` which one this is, from 1.
+    earlier attempts at it have come to, `attempt` which one this is, from 1. `age`: seconds since it was received, by
+    the server's clock.
     """
 
     seq: int
@@ -76,6 +77,7 @@ class QueuedTurn:
     timers: tuple[Timer, ...] = ()
     journal: tuple[str, ...] = ()
     attempt: int = 1
+    age: float = field(default=0.0, compare=False)
 
     @property
     def last(self) -> int:
@@ -90,17 +92,29 @@ class QueuedTurn:
     def joined(self, is_answer: Callable[[str], bool]) -> QueuedTurn:
         """This turn with the words of those right behind it, as far as all of them are nothing but words.
 
-        Taps, commands and what `is_answer` (a yes, a no) stay by themselves, and while an action waits for an answer
-        nothing is joined.
+        Taps, commands, edits, answers to an earlier message and what `is_answer` (a yes, a no) stay by themselves, and
+        while an action waits for an answer nothing is joined.
         """
 
         def is_plain(turn: Turn) -> bool:
             words = turn.text.strip()
-            return bool(words) and not (turn.tap or turn.media or words.startswith("/") or is_answer(words))
+            if not words or not turn.decides or turn.tap or turn.quoted or turn.group:
+                return False
+            return not (words.startswith("/") or is_answer(words))
 
         if self.live or not is_plain(self.turn):
             return self
         return self._with(list(takewhile(lambda each: is_plain(each[1]), self.following)))
+
+    def gathered(self) -> QueuedTurn:
+        """This part of an album with the others of it that are right behind: one act."""
+        return self._with(list(takewhile(lambda each: each[1].group == self.turn.group, self.following)))
+
+    @property
+    def may_grow(self) -> bool:
+        """Whether it is a part of an album of which all that came in is here, so that more of it may follow."""
+        others = {turn.group for _, turn in self.following} - {self.turn.group}
+        return bool(self.turn.group) and not (others or self.journal or self.is_stopped)
 
     def rejoined(self) -> QueuedTurn:
         """This turn with those it was joined with when its journal was begun, and with no others."""
@@ -110,8 +124,15 @@ class QueuedTurn:
     def _with(self, burst: Sequence[tuple[int, Turn]]) -> QueuedTurn:
         if not burst:
             return self
-        text = "\n".join([self.turn.text, *(turn.text for _, turn in burst)])
-        return replace(self, turn=replace(self.turn, text=text), upto=burst[-1][0])
+        turns = [self.turn, *(turn for _, turn in burst)]
+        joined = replace(
+            self.turn,
+            text="\n".join(turn.text for turn in turns if turn.text),
+            media=tuple(media for turn in turns for media in turn.media),
+            notes=tuple(note for turn in turns for note in turn.notes),
+            quoted=next((turn.quoted for turn in turns if turn.quoted), ""),
+        )
+        return replace(self, turn=joined, upto=burst[-1][0])
 
 
 def journal_head(queued: QueuedTurn) -> str:
@@ -341,7 +362,7 @@ def read_work(view: Sequence[Any]) -> Work:
                 held=None if held < 0 else held / 1000,
                 closed=str(closed),
             )
-        case ["turn", entry, live, tapped, history, burst, stop, timers, journal, attempt]:
+        case ["turn", entry, live, tapped, history, burst, stop, timers, journal, attempt, age]:
             seq, at, user, _, turn = str(entry).split(" ", 4)
             return QueuedTurn(
                 seq=int(seq),
@@ -356,6 +377,7 @@ def read_work(view: Sequence[Any]) -> Work:
                 timers=in_order(map(Timer.from_json, timers)),
                 journal=tuple(journal),
                 attempt=int(attempt),
+                age=age / 1000,
             )
         case _:
             return None

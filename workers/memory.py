@@ -655,6 +655,7 @@ class MemoryLanes:
             timers=timers,
             journal=tuple(lane.journal),
             attempt=lane.attempt(letter.seq),
+            age=self._clock() - letter.received_at,
         )
 
     def _has_room(self) -> bool:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from channels.types import Reply, Turn
+from channels.types import Media, Reply, Turn
 from pending.action import PendingAction
 from pending.records import Claim, Decision, Ending, StoredAction, seal_action
 from tests.contracts.rigs import CHAT, ENGLISH, turn
@@ -116,6 +116,35 @@ def test_event_is_a_duplicate_after_it_was_worked_on(rig):
     held, work = lease(rig)
     rig.mailbox.commit(held, work, Change())
     assert rig.accept(turn(event="e1")).outcome == "duplicate"
+
+
+def album(number: int, **fields) -> Turn:
+    """A part of an album."""
+    photo = Media(f"photo{number}", "image/jpeg")
+    return replace(turn(""), media=(photo,), group="album", **fields)
+
+
+def test_album_is_finished_as_one_turn(rig):
+    """Ten parts at most, in the order in which they came in; what is said to it ends all of them."""
+    for number in range(10):
+        rig.accept(album(number, text="look" if number == 1 else ""))
+    rig.accept(turn("next"))
+    held, work = lease(rig)
+    joined = work.gathered()
+    assert [media.ref for media in joined.turn.media] == [f"photo{number}" for number in range(10)]
+    assert (joined.turn.text, joined.last) == ("look", 10)
+    assert rig.mailbox.commit(held, joined, Change()).turn.text == "next"
+
+
+def test_turn_knows_how_long_ago_it_was_received(rig):
+    """By the server's clock, so that no two are compared; a release shows it anew, with what came in meanwhile."""
+    rig.accept(album(0))
+    held, work = lease(rig)
+    rig.accept(album(1))
+    rig.pass_time(5)
+    again = rig.mailbox.release(held)
+    assert (work.age, again.age) == (pytest.approx(0, abs=2), pytest.approx(5, abs=2))
+    assert (work.following, len(again.following)) == ((), 1)
 
 
 def test_turns_come_in_accepted_order(rig):

@@ -345,7 +345,7 @@ local function times_begun(turn)
   return times + 1
 end
 
--- Turns right behind the first, of the same user and without buttons: they may be worked on as one.
+-- Turns right behind the first, of the same user and without buttons: they may be worked on as one, or are parts of one.
 local function burst(user, tapped)
   local found = {}
   if tapped ~= '-' then return found end
@@ -363,11 +363,11 @@ local function view()
   if reply then return to_send(reply) end
   local turn = redis.call('LINDEX', inbox, 0)
   if not turn then return {'idle'} end
-  local user, tapped = string.match(turn, '^%d+ %d+ (%S+) (%S+) ')
+  local at, user, tapped = string.match(turn, '^%d+ (%d+) (%S+) (%S+) ')
   return {
     'turn', turn, pending(redis.call('GET', live(user))), pending(tapped),
     redis.call('GET', history(user)) or '', burst(user, tapped), number('stop'), redis.call('HVALS', timer),
-    redis.call('LRANGE', journal, 0, -1), times_begun(turn),
+    redis.call('LRANGE', journal, 0, -1), times_begun(turn), now() - at,
   }
 end
 

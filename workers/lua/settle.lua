@@ -19,10 +19,8 @@ if ARGV[5] == 'sent' then
   local new = note(said, doubtful and 'ambiguous' or 'sent', aside.tries, ARGV[6])
   if doubtful and new then put_aside(shard .. ':ambiguous', aside) end
   if ARGV[7] ~= '0' then redis.call('HSET', lane, 'chat', math.max(now(), number('chat')) + ARGV[7]) end
-  if pid ~= '-' and not part then
-    show(pid, number('received'))
-    note_prompt(pid, ARGV[6])
-  end
+  if pid ~= '-' and not part then show(pid, number('received')) end
+  if pid ~= '-' and not part then note_prompt(pid, ARGV[6]) end
 else
   note(said, 'dead', aside.tries, '', ARGV[6])
   aside.reason, aside.asks, aside.doubtful, aside.entry = ARGV[6], pid ~= '-', doubtful, entry
