@@ -16,6 +16,8 @@ from typing import Protocol
 from agent.agent import Agent
 from agent.confirmed import ToolKinds
 from agent.escalation import Escalation
+from agent.hearing import HeardJournal, Hearing, may_be_heard
+from agent.journal import NoJournal
 from agent.long_texts import LongTexts, TextStore
 from agent.memory import ConversationMemory
 from agent.messages import Message, Role
@@ -72,6 +74,8 @@ class _Case:
     seq: int = 0
     timers: tuple[Timer, ...] = ()
     journal: TurnJournal | None = None
+    #: Hears the words while they come.
+    hear: Hearing | None = None
     #: Where the history's long texts are. Without a lane it stays in this process, as it is.
     texts: LongTexts | None = None
 
@@ -163,8 +167,11 @@ class ChannelAgent:
         content = "\n\n".join(reply.text for reply, _ in answer.change.replies if reply.text)
         return replace(answer.result, content=content) if answer.result else _ack(content)
 
-    async def answer(self, queued: QueuedTurn, lease: Lease) -> Change:
-        """All that a turn of a mailbox changes. Raises LaneLost, TurnOvertaken and JournalUnreadable."""
+    async def answer(self, queued: QueuedTurn, lease: Lease, hear: Hearing | None = None) -> Change:
+        """All that a turn of a mailbox changes; `hear` hears the words while they come, unless something judges them.
+
+        Raises LaneLost, TurnOvertaken and JournalUnreadable.
+        """
         memory = _load(queued.history, self.agent.memory)
         texts = LongTexts(self._texts, queued.turn.scope.id)
         case = _Case(
@@ -178,6 +185,7 @@ class ChannelAgent:
             seq=queued.seq,
             timers=queued.timers,
             journal=TurnJournal(self._journals, lease, queued, self._stored, texts) if self._journals else None,
+            hear=hear,
             texts=texts,
         )
         answer = await self._answer(case)
@@ -384,11 +392,13 @@ class ChannelAgent:
         )
         book = TimerBook(case.turn.scope.id, case.received_at, words.language, case.timers) if case.lease else None
         memory = await _recollected(case)
+        hear = case.hear if case.hear and may_be_heard(self.agent.config) else None
         with channel_run(run), timer_book(book):
             result = await self.agent.arun(
                 [Message(Role.USER, turn.text or turn_label(turn), media=turn.media)],
                 memory=memory,
-                journal=case.journal,
+                journal=HeardJournal(case.journal or NoJournal(), hear) if hear else case.journal,
+                stream_handler=hear,
                 scope=_memory_scope(turn),
             )
         if memory is not case.memory:

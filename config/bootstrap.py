@@ -129,7 +129,8 @@ def bootstrap(
     clock = SharedClock(client)
     media = LocalMediaStore(data / "media", keys=keys, public_url=public_url, link_clock=clock)
     feed = RedisFeed(connect(redis_url, answer_seconds=FEED_SECONDS))
-    shelf = Shelf(RedisNotebook(client), feed, media, keys, public_url)
+    notebook = RedisNotebook(client)
+    shelf = Shelf(notebook, feed, media, keys, public_url)
     channels = {name: open_channel(name, settings, shelf) for name in settings.channels}
     texts = TextFiles(data / TEXTS)
     opened = _open_tools(settings, patient=patient)
@@ -160,7 +161,18 @@ def bootstrap(
         texts=texts,
         lifeline=lifeline,
         drain=Drain(
-            mailbox, postman, channels, agents, voice, media, workers.turn_timeout, workers.join_bursts, lifeline.name
+            mailbox,
+            postman,
+            channels,
+            agents,
+            voice,
+            media,
+            workers.turn_timeout,
+            workers.join_bursts,
+            lifeline.name,
+            still_after=workers.still_after,
+            streams=frozenset(name for name, channel in settings.channels.items() if channel.streaming),
+            notes=notebook,
         ),
         reaper=Reaper(own.client, Scripts(own.client, LUA, gated=gated), wake_up, lifeline, queue=wake_up.queue),
         auditor=Auditor(own.client, Ledger(data / LEDGER, Signer(keys)), gated=gated),

@@ -10,7 +10,8 @@ from redis.exceptions import RedisError
 
 from agent import Agent, AgentConfig, ScriptedProvider, ToolCall, tool
 from agent.channel_agent import ChannelAgent
-from channels.types import Button, Delivery, Receipt, Reply, Turn
+from channels.base import Pace
+from channels.types import Button, Conversation, Delivery, Receipt, Reply, Turn
 from pending import idempotency_key
 from pending.texts import speak
 from tests.contracts.rigs import CHAT, Rig, turn, voice
@@ -33,6 +34,10 @@ class FakeChannel:
         return [Reply(text) for text in reply.text.split("|")[:-1]] + [
             Reply(reply.text.split("|")[-1], reply.buttons, reply.media)
         ]
+
+    def pace(self, conversation: Conversation) -> Pace:
+        """As fast as it goes."""
+        return Pace()
 
     async def attend(self, turn: Turn) -> float:
         """Do nothing."""
@@ -62,7 +67,7 @@ class FakeAgent:
     def __init__(self, answer: Callable[[str], str] = str.upper) -> None:
         self._answer = answer
 
-    async def answer(self, queued, lease) -> Change:
+    async def answer(self, queued, lease, hear=None) -> Change:
         """One reply."""
         return Change(replies=((Reply(self._answer(queued.turn.text)), ""),))
 
