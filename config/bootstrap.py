@@ -147,7 +147,8 @@ def bootstrap(
     lifeline, workers = Lifeline(data / ALIVE, own.name), settings.workers
     paces, receipts = paces_of(settings, channels, len(primaries)), ReceiptFiles(data / RECEIPTS, lifeline.name)
     alerts = RedisAlerts(client)
-    postman = Postman(RedisOutbox(scripts, wake_up), channels, speak, paces=paces, receipts=receipts)
+    outbox = RedisOutbox(scripts, wake_up)
+    postman = Postman(outbox, channels, speak, paces=paces, receipts=receipts, alerts=alerts)
     return Services(
         settings=settings,
         public_url=public_url,

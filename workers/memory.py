@@ -431,10 +431,11 @@ class MemoryLanes:
             elif lane.outbox and lane.outbox[0][0] == reply.number:
                 lane.sending = (0, 0)
                 if why != "paced":
-                    lane.attempts, lane.slot = lane.attempts + 1, (0, 0.0)
+                    lane.slot = (0, 0.0)
+                    lane.attempts += why != "down"
                 if why == "suspect":
                     lane.suspect.add(reply.number)
-                if why == "limited":
+                if why in ("limited", "down"):
                     lane.slot = (reply.number, self._channel(lease.conversation).silence(later))
                 lane.token = PARKED
                 lane.until = lane.due = later

@@ -11,8 +11,19 @@ from typing import Literal, Protocol
 
 from redis.exceptions import RedisError
 
-from channels.base import AddressClosed, Ambiguous, Channel, Pace, RateLimited, SendError, Unreachable, WindowClosed
+from channels.base import (
+    AddressClosed,
+    Ambiguous,
+    Channel,
+    ChannelDown,
+    Pace,
+    RateLimited,
+    SendError,
+    Unreachable,
+    WindowClosed,
+)
 from channels.types import Conversation, Delivery, Receipt, Reply
+from workers.alerts import Alerts, MemoryAlerts
 from workers.lane import LaneLost, LaneParked, Lease, QueuedReply, Work, outbox_entry, read_work
 from workers.offload import offload, reach
 from workers.receipts import NoReceipts, Receipts
@@ -32,6 +43,8 @@ KEEP_HELD_SECONDS = 7 * 24 * 3600.0
 MAX_BACKOFF_SECONDS = 60.0
 
 
+#: Seconds for which nobody tries a channel that its platform does not know any more.
+DOWN_SECONDS = 60.0
 #: Seconds for which a worker holds a lane while a reply waits for its turn; for longer, the lane is let go. Less than
 #: is left of a lease that was fresh a moment ago.
 MAX_HOLD_SECONDS = 0.5
@@ -39,9 +52,9 @@ MAX_HOLD_SECONDS = 0.5
 #: How a reply ended that is given up: its last try may have arrived, nothing arrives there, or its platform asks all to
 #: wait.
 End = Literal["dead", "doubtful", "closed", "limited"]
-#: Why a reply is postponed: it was tried, it may have arrived, its platform asks to wait, it was not its turn yet, or
-#: somebody must write first.
-Why = Literal["tried", "suspect", "limited", "paced", "held"]
+#: Why a reply is postponed: it was tried, it may have arrived, its platform asks to wait, or does not know its channel
+#: any more, it was not its turn yet, or somebody must write first.
+Why = Literal["tried", "suspect", "limited", "down", "paced", "held"]
 
 
 class Outbox(Protocol):
@@ -67,8 +80,8 @@ class Outbox(Protocol):
     def postpone(self, lease: Lease, reply: QueuedReply, seconds: float, why: Why = "tried", reason: str = "") -> None:
         """Later: the lane is let go until then. With `limited` the whole channel waits so long. Raises LaneLost.
 
-        With `held`, for the reason given, it waits until a turn comes in, for KEEP_HELD_SECONDS at most; where one is
-        there already, it counts as tried.
+        With `down` it does too, and nothing counts as tried. With `held`, for the reason given, it waits until a turn
+        comes in, for KEEP_HELD_SECONDS at most; where one is there already, it counts as tried.
         """
 
     def pace(self, lease: Lease, reply: QueuedReply, per_second: float) -> float:
@@ -142,6 +155,7 @@ class Postman:
         *,
         paces: Mapping[str, Callable[[Conversation], Pace]] | None = None,
         receipts: Receipts | None = None,
+        alerts: Alerts | None = None,
         chance: Callable[[], float] = random.random,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
@@ -150,6 +164,7 @@ class Postman:
         self._speak = speak
         self._paces = paces or {}
         self._receipts = receipts or NoReceipts()
+        self._alerts = alerts or MemoryAlerts()
         self._chance = chance
         self._sleep = sleep
         #: Channels whose pace this process has said: one that was changed since the last start becomes known.
@@ -231,6 +246,8 @@ class Postman:
             await self._sleep(wait)
 
     async def _failed(self, lease: Lease, reply: QueuedReply, error: SendError) -> Work:
+        if isinstance(error, ChannelDown):
+            return await self._wait_for_the_operator(lease, reply, error)
         waits = isinstance(error, RateLimited | Unreachable | Ambiguous | WindowClosed)
         if not waits or reply.attempt >= MAX_ATTEMPTS:
             return await self._give_up(lease, reply, error)
@@ -238,6 +255,14 @@ class Postman:
         extra = {"conversation": lease.conversation, "reason": str(error), "seconds": wait}
         log.warning("reply.held" if why == "held" else "reply.postponed", extra=extra)
         await reach(self._outbox.postpone, lease, reply, wait, why, f"{type(error).__name__}: {error}")
+        raise LaneParked(lease.conversation)
+
+    async def _wait_for_the_operator(self, lease: Lease, reply: QueuedReply, error: ChannelDown) -> Work:
+        """No reply of the channel can arrive, and none is to blame: all are kept, and the operator hears why."""
+        channel = lease.conversation.partition(":")[0]
+        log.error("channel.down", extra={"channel": channel, "reason": str(error)})
+        await offload(self._alerts.note, channel, str(error))
+        await reach(self._outbox.postpone, lease, reply, DOWN_SECONDS, "down")
         raise LaneParked(lease.conversation)
 
     async def _give_up(self, lease: Lease, reply: QueuedReply, error: SendError) -> Work:

@@ -186,6 +186,19 @@ def test_address_that_nobody_knows_is_not_kept(redis_client):
     assert not [key for key in redis_client.scan_iter() if "lane" in key]
 
 
+def test_channel_that_is_down_is_silent_and_blames_no_reply(rig):
+    """Nobody's try counts, and other conversations of it wait too; then this one is the first."""
+    held, reply = said(rig)
+    rig.outbox.postpone(held, reply, 60, "down")
+    assert said_in_hall(rig)[1].wait == pytest.approx(60, abs=2)
+    rig.pass_time(30)
+    assert rig.mailbox.lease(CHAT.id, "early") is None
+    rig.pass_time(31)
+    assert rig.overdue()[:1] == [CHAT.id]
+    again = lease(rig, "w2")[1]
+    assert (again.attempt, again.suspect, again.wait or 0.0) == (1, False, 0.0)
+
+
 def on_hold(rig, *replies: Reply):
     """A reply whose person must write first."""
     held, reply = said(rig, *replies)

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from channels.base import AddressClosed, Ambiguous, Pace, RateLimited, Refused, Unreachable, WindowClosed
+from channels.base import AddressClosed, Ambiguous, ChannelDown, Pace, RateLimited, Refused, Unreachable, WindowClosed
 from channels.types import Conversation, Delivery, Receipt, Reply
 from pending.texts import speak
 from tests.contracts.rigs import MemoryRig, turn
@@ -30,6 +30,7 @@ FAULTS = {
     "429": (RateLimited(7), False),
     "503": (Unreachable("down"), False),
     "blocked": (AddressClosed("blocked"), False),
+    "down": (ChannelDown("the token is wrong: set TOKEN"), False),
     "window": (WindowClosed("24 hours"), False),
 }
 
@@ -327,6 +328,20 @@ def test_window_that_stays_closed_though_somebody_writes_holds_nothing_up():
     post.run_for(3600)
     (fate,) = post.rig.deliveries.aside("dead")
     assert (fate.reason, fate.tries) == ("WindowClosed: 24 hours", 10)
+
+
+def test_channel_whose_token_is_dead_loses_nothing(caplog):
+    """For hours: it is tried once a minute, the operator hears why, and with a new token all goes out in order."""
+    post = Post(["down"] * 150, chats=3, replies=2)
+    post.run_for(3600)
+    assert len(post.platform.tries) == pytest.approx(60, abs=3)
+    assert (post.platform.arrived, post.rig.dead()) == ([], 0)
+    assert [alert.words for alert in post.postman._alerts.of(["chat"])] == ["the token is wrong: set TOKEN"]
+    assert "channel.down" in caplog.messages
+    post.platform.faults = iter(())
+    post.run_for(120)
+    check(post, 2)
+    assert len(post.platform.arrived) == 6
 
 
 def test_nothing_is_sent_to_an_address_that_is_closed():
