@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from agent.heard import heard
+from agent.hearing import Hearing
 from agent.long_texts import LongTexts
 from agent.memory import ConversationMemory
 from agent.messages import Message, Role
@@ -36,6 +37,8 @@ class Case:
     seq: int = 0
     timers: tuple[Timer, ...] = ()
     journal: TurnJournal | None = None
+    #: Hears the words while they come.
+    hear: Hearing | None = None
     #: Where the history's long texts are. Without a lane it stays in this process, as it is.
     texts: LongTexts | None = None
 

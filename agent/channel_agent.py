@@ -20,6 +20,8 @@ from agent.confirmed import ToolKinds
 from agent.decided import CHOICE_KIND, Prompts
 from agent.escalation import Escalation
 from agent.heard import heard, spoken
+from agent.hearing import HeardJournal, Hearing, may_be_heard
+from agent.journal import NoJournal
 from agent.long_texts import LongTexts, TextStore
 from agent.made import Made, MediaSink
 from agent.memory import ConversationMemory
@@ -161,8 +163,11 @@ class ChannelAgent:
             return Answer(Change(replies=((Reply(case.words.overtaken()), ""),)))
         return answer
 
-    async def answer(self, queued: QueuedTurn, lease: Lease) -> Change:
-        """All that a turn of a mailbox changes. Raises LaneLost, TurnOvertaken and JournalUnreadable."""
+    async def answer(self, queued: QueuedTurn, lease: Lease, hear: Hearing | None = None) -> Change:
+        """All that a turn of a mailbox changes; `hear` hears the words while they come, unless something judges them.
+
+        Raises LaneLost, TurnOvertaken and JournalUnreadable.
+        """
         memory = remembered(queued.history, self.agent.memory)
         texts = LongTexts(self._texts, queued.turn.scope.id)
         case = Case(
@@ -176,6 +181,7 @@ class ChannelAgent:
             seq=queued.seq,
             timers=queued.timers,
             journal=TurnJournal(self._journals, lease, queued, self._made.stored, texts) if self._journals else None,
+            hear=hear,
             texts=texts,
         )
         answer = await self._answer(case)
@@ -412,11 +418,13 @@ class ChannelAgent:
         run = case.run(self._confirm_ttl, self.parser.version)
         book = TimerBook(case.turn.scope.id, case.received_at, words.language, case.timers) if case.lease else None
         memory = await recollected(case)
+        hear = case.hear if case.hear and may_be_heard(self.agent.config) else None
         with channel_run(run), timer_book(book):
             result = await self.agent.arun(
                 [Message(Role.USER, heard(turn) or turn_label(turn), media=turn.media)],
                 memory=memory,
-                journal=case.journal,
+                journal=HeardJournal(case.journal or NoJournal(), hear) if hear else case.journal,
+                stream_handler=hear,
                 scope=_memory_scope(turn),
             )
         if memory is not case.memory:

@@ -65,6 +65,12 @@ class HookDoor:
         received = _receive(channel, hook)
         for status in received.statuses:
             self._note(status)
+        for alert in received.alerts:
+            log.error("channel.alert", extra={"channel": channel.name, "reason": alert})
+            self._services.alerts.note(channel.name, alert)
+        for news in received.addresses:
+            log.info("address.news", extra={"conversation": news.conversation.id, "closed": news.closed or "-"})
+            self._services.deliveries.close(news.conversation.id, news.closed)
         if received.ignored:
             log.info("hook.ignored", extra={"channel": channel.name, "reason": received.ignored})
         for turn in filter(_is_storable, received.turns):

@@ -35,6 +35,7 @@ from pending.audit.ledger import Ledger
 from pending.audit.signer import Signer
 from pending.redis_records import LUA as PENDING_LUA
 from pending.texts import speak
+from workers.alerts import Alerts, RedisAlerts
 from workers.connections import Connections
 from workers.deliveries import Deliveries, RedisDeliveries
 from workers.drain import Drain
@@ -92,6 +93,7 @@ class Services:
     reaper: Reaper
     auditor: Auditor
     deliveries: Deliveries
+    alerts: Alerts
     spool: Spool | None = None
     tides: tuple[Tide, ...] = ()
     tools: OpenTools = field(default_factory=OpenTools)
@@ -131,7 +133,8 @@ def bootstrap(
     clock = SharedClock(client)
     media = LocalMediaStore(data / "media", keys=keys, public_url=public_url, link_clock=clock)
     feed = RedisFeed(connect(redis_url, answer_seconds=FEED_SECONDS))
-    shelf = Shelf(RedisNotebook(client), feed, media, keys, public_url)
+    notebook = RedisNotebook(client)
+    shelf = Shelf(notebook, feed, media, keys, public_url)
     channels = {name: open_channel(name, settings, shelf) for name in settings.channels}
     texts = TextFiles(data / TEXTS)
     opened = _open_tools(settings, patient=patient)
@@ -148,7 +151,9 @@ def bootstrap(
     gate = Gate(mailbox, voice, guard_of(settings, client, redis_url))
     lifeline, workers = Lifeline(data / ALIVE, own.name), settings.workers
     paces, receipts = paces_of(settings, channels, len(primaries)), ReceiptFiles(data / RECEIPTS, lifeline.name)
-    postman = Postman(RedisOutbox(scripts, wake_up), channels, speak, paces=paces, receipts=receipts)
+    alerts = RedisAlerts(client)
+    outbox = RedisOutbox(scripts, wake_up)
+    postman = Postman(outbox, channels, speak, paces=paces, receipts=receipts, alerts=alerts)
     return Services(
         settings=settings,
         public_url=public_url,
@@ -163,11 +168,23 @@ def bootstrap(
         texts=texts,
         lifeline=lifeline,
         drain=Drain(
-            mailbox, postman, channels, agents, voice, media, workers.turn_timeout, workers.join_bursts, lifeline.name
+            mailbox,
+            postman,
+            channels,
+            agents,
+            voice,
+            media,
+            workers.turn_timeout,
+            workers.join_bursts,
+            lifeline.name,
+            still_after=workers.still_after,
+            streams=frozenset(name for name, channel in settings.channels.items() if channel.streaming),
+            notes=notebook,
         ),
         reaper=Reaper(own.client, Scripts(own.client, LUA, gated=gated), wake_up, lifeline, queue=wake_up.queue),
         auditor=Auditor(own.client, Ledger(data / LEDGER, Signer(keys)), gated=gated),
         deliveries=RedisDeliveries(scripts, wake_up),
+        alerts=alerts,
         spool=Spool(SpoolFile(data / SPOOL), gate) if settings.spool else None,
         tides=open_tides(primaries, data),
         tools=opened,
@@ -260,6 +277,11 @@ def open_people(settings: Settings, data: Path) -> tuple[RedisPeople, RedisOutbo
     client = _connect(url, patient=False)
     scripts = _scripts(client, open_primaries(settings, url, client), LUA)
     return RedisPeople(client), RedisOutbox(scripts, WakeUps(client))
+
+
+def open_alerts(settings: Settings, data: Path) -> Alerts:
+    """The alerts alone, for the command line. Raises ConfigError."""
+    return RedisAlerts(_connect(find_redis(settings, data), patient=False))
 
 
 def find_redis(settings: Settings, data: Path) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,6 +14,7 @@ from config.refusals import clear_errors, fail, load
 from config.rows import plain
 
 if TYPE_CHECKING:  # as in config.cli: a command loads only what it needs
+    from workers.alerts import Alert
     from workers.deliveries import Aside, Deliveries, Fate
 
 #: Characters of a reason and of a reply's words that `list` has room for.
@@ -35,15 +36,20 @@ def deliveries() -> None:
 @_config
 @_data
 @click.option(
-    "--state", type=click.Choice(["dead", "failed", "ambiguous"]), help="Only these.  [default: dead, failed]"
+    "--state", type=click.Choice(["dead", "failed", "ambiguous", "held"]), help="Only these.  [default: dead, failed]"
 )
 @click.option("--channel", default="", help="Only this channel's.")
 @click.option("--last", default=50, show_default=True, type=click.IntRange(1, 1000), help="How many, at most.")
 def list_(config: Path | None, data: Path, state: str | None, channel: str, last: int) -> None:
-    """List replies that were given up (dead), taken and not delivered (failed), or sent twice (ambiguous)."""
-    with _opened(config, data) as kept:
+    """List replies that were given up (dead), taken and not delivered (failed), sent twice (ambiguous), or not sent
+    before their person writes (held).
+    """
+    with _opened(config, data) as (kept, alerts):
         states = cast("Sequence[Aside]", [state] if state else ["dead", "failed"])
         every = [fate for each in states for fate in kept.aside(each)]
+        heard = alerts()
+    for alert in heard:
+        click.echo(f"{_time(alert.at)}  channel {alert.channel}: {plain(alert.words, 500)}")
     found = [fate for fate in every if not channel or fate.id.startswith(f"{channel}:")]
     for fate in sorted(found, key=lambda fate: -fate.at)[:last]:
         click.echo(_row(fate))
@@ -58,7 +64,7 @@ def list_(config: Path | None, data: Path, state: str | None, channel: str, last
 def show(delivery: str, config: Path | None, data: Path) -> None:
     """Show what became of DELIVERY (or of a conversation's last ones), and the words of a dead one."""
     conversation, _, number = delivery.partition("#")
-    with _opened(config, data) as kept:
+    with _opened(config, data) as (kept, _):
         fates, closed = kept.fates(conversation)
         dead = {fate.id: fate for fate in kept.aside("dead")}
     dead = {name: fate for name, fate in dead.items() if name.startswith(f"{conversation}#")}
@@ -80,7 +86,7 @@ def retry(delivery: str, config: Path | None, data: Path) -> None:
     """Put a dead DELIVERY back at the end of its conversation's outbox, once."""
     from workers.deliveries import NotRepeatable
 
-    with _opened(config, data) as kept:
+    with _opened(config, data) as (kept, _):
         try:
             new = kept.retry(delivery)
         except NotRepeatable as exc:
@@ -89,17 +95,18 @@ def retry(delivery: str, config: Path | None, data: Path) -> None:
 
 
 @contextmanager
-def _opened(config: Path | None, data: Path) -> Iterator[Deliveries]:
+def _opened(config: Path | None, data: Path) -> Iterator[tuple[Deliveries, Callable[[], list[Alert]]]]:
+    """The deliveries, and what was last said of the channels."""
     from redis.exceptions import RedisError
 
-    from config.bootstrap import open_deliveries
+    from config.bootstrap import open_alerts, open_deliveries
     from workers.redis import Halted
 
     settings = load(config)
     with clear_errors():
-        kept = open_deliveries(settings, data)
+        kept, alerts = open_deliveries(settings, data), open_alerts(settings, data)
     try:
-        yield kept
+        yield kept, lambda: alerts.of(settings.channels)
     except Halted as exc:
         fail(str(exc))
     except RedisError as exc:
@@ -107,10 +114,13 @@ def _opened(config: Path | None, data: Path) -> Iterator[Deliveries]:
 
 
 def _row(fate: Fate) -> str:
-    at = datetime.fromtimestamp(fate.at, UTC).strftime("%Y-%m-%d %H:%M:%S")
     notes: list[Any] = [fate.reason, fate.text and f"“{fate.text}”", fate.asks and "(asked for a yes)"]
     notes.append(fate.doubtful and "(may have arrived)")
     if fate.state == "retried":
         notes.append(f"as #{fate.receipt}")
     words = "  ".join(plain(note, WIDTH) for note in notes if note)
-    return f"{at}  {fate.id:34}  {fate.state:9}  {fate.tries:2} tries  {words}".rstrip()
+    return f"{_time(fate.at)}  {fate.id:34}  {fate.state:9}  {fate.tries:2} tries  {words}".rstrip()
+
+
+def _time(at: float) -> str:
+    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M:%S")

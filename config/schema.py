@@ -79,7 +79,8 @@ class WorkerSettings(Section):
 
     `concurrency`: conversations at once. `tool_threads`: sync tools at once. `grace_seconds`: how long a worker that is
     told to stop may go on with what it has begun. `turn_timeout`: seconds one turn may take. `join_bursts`: whether
-    several messages in a row, nothing but words, are answered as one.
+    several messages in a row, nothing but words, are answered as one. `still_after`: seconds after which people are
+    told that their turn takes longer, 0 for never.
     """
 
     concurrency: Annotated[int, NotBoolean] = Field(default=100, ge=1, le=10_000)
@@ -87,6 +88,7 @@ class WorkerSettings(Section):
     grace_seconds: Annotated[float, NotBoolean] = Field(default=20.0, ge=0, le=3600)
     turn_timeout: Annotated[float, NotBoolean] = Field(default=120.0, gt=0, le=600)
     join_bursts: bool = True
+    still_after: Annotated[float, NotBoolean] = Field(default=30.0, ge=0, le=600)
 
 
 class LimitSettings(Section):
@@ -250,6 +252,7 @@ class ChannelSettings(Section):
     `messages_per_second` is this account's own pace; 0 says that nobody paces it, not even by conversation.
     People are answered in the language they write, out of `languages`; `language` is for those we know nothing of.
     Without `commands`, /help and the like go to the model.
+    With `streaming` they see an answer while it comes, where the platform can show that and nothing judges it before.
     """
 
     access: Annotated[AccessSettings | None, BeforeValidator(_not_nothing)] = None
@@ -263,6 +266,7 @@ class ChannelSettings(Section):
     messages_per_second: Annotated[float | None, NotBoolean] = Field(default=None, ge=0, le=10_000)
     expiry_notice: bool = False
     commands: bool = True
+    streaming: bool = False
     escalate: EscalateSettings | None = None
     agent: ChannelAgentSettings = ChannelAgentSettings()
 

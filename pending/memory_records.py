@@ -208,9 +208,14 @@ class MemoryRecords:
                     self._live[conversation, arm.user] = pid
         self._forget_oldest()
 
-    def show(self, pid: str, seen: int = 0) -> tuple[float, Arm | None]:
-        """The preview was delivered: its window opens, and those of its steps. Returns when it closes, on what."""
+    def show(self, pid: str, seen: int = 0, prompt: str = "") -> tuple[float, Arm | None]:
+        """The preview was delivered, as the message `prompt`: its window opens, and those of its steps.
+
+        Returns when it closes, on what.
+        """
         now = self._get(pid)
+        if now and prompt:
+            now = self._put(pid, replace(now, prompt=prompt))
         if now is None or now.state != "armed":
             return 0.0, None
         arm = self._actions[pid][1]

@@ -97,10 +97,10 @@ class StoredAction:
         """The record in a script's `snapshot`, None when there is none."""
         if not row:
             return None
-        pid, looked, (record, mac, state, expires, by, attempt, told, result, seen, begun) = row
+        pid, looked, (record, mac, state, expires, by, attempt, told, result, seen, begun, prompt) = row
         return cls(
             pid, record, mac or "", state, _seconds(expires), by or "", attempt or "", told or "", result or "",
-            round(_seconds(seen) * 1000), _seconds(begun), looked_at=_seconds(looked),
+            round(_seconds(seen) * 1000), _seconds(begun), prompt or "", _seconds(looked),
         )  # fmt: skip
 
     def to_hash(self) -> dict[str, str]:

@@ -204,6 +204,10 @@ class Texts:
         """The turn was ended because it took too long."""
         return self._say("too_long")
 
+    def still_working(self) -> str:
+        """The turn takes longer than one waits without a word."""
+        return self._say("still_working")
+
     def broken(self) -> str:
         """The turn was ended by an error of ours."""
         return self._say("broken")

@@ -8,14 +8,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol
 
+from channels.types import Reply
 from workers.lane import pairs
 from workers.redis import Scripts, WakeUp, shard_of
 
 #: What may have become of a reply. `ambiguous`: sent after a try that may have arrived too; `failed`: taken by the
-#: platform and not delivered; `dead`: given up; `retried`: put back into its outbox.
-State = Literal["sent", "ambiguous", "delivered", "read", "failed", "dead", "retried"]
+#: platform and not delivered; `dead`: given up; `retried`: put back into its outbox; `held`: it waits for its person to
+#: write, and counts as not tried.
+State = Literal["sent", "ambiguous", "delivered", "read", "failed", "dead", "retried", "held"]
 #: What an operator may want to look at.
-Aside = Literal["dead", "failed", "ambiguous"]
+Aside = Literal["dead", "failed", "ambiguous", "held"]
 #: Of how many replies of a conversation it is kept what became of them.
 MAX_DELIVERIES = 50
 #: The platforms' words for what they report. Others, such as a payment's, tell nothing of a delivery.
@@ -26,7 +28,7 @@ REPORTS: Mapping[str, State] = {
 
 
 class NotRepeatable(Exception):
-    """Raised when a delivery cannot be put back: it is not dead, it asked for a yes, or it was sent after all."""
+    """Raised when a delivery cannot be put back: it is not dead, asked for a yes, changed a message, or was sent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +64,9 @@ class Deliveries(Protocol):
     def fates(self, conversation: str) -> tuple[list[Fate], str]:
         """The last deliveries of a conversation, oldest first, and why its address takes none now, or ""."""
 
+    def close(self, conversation: str, reason: str) -> None:
+        """Its platform says, unasked, why its address takes nothing, "" that it does. What is not known stays so."""
+
     def aside(self, state: Aside, most: int = 1000) -> list[Fate]:
         """What was put aside, newest first, at most so many of each shard."""
 
@@ -85,9 +90,17 @@ class RedisDeliveries:
 
     def fates(self, conversation: str) -> tuple[list[Fate], str]:
         """The last deliveries of a conversation, and why its address takes none."""
-        found, closed = self._scripts.run("fates", conversation)
+        found, closed, waits = self._scripts.run("fates", conversation)
         noted = sorted(pairs(found).items(), key=lambda each: int(each[0]))
-        return [_noted(f"{conversation}#{number}", words) for number, words in noted], str(closed)
+        fates = [_noted(f"{conversation}#{number}", words) for number, words in noted]
+        if waits:
+            number, since, why = waits
+            fates.append(Fate(f"{conversation}#{number}", "held", int(since) / 1000, 0, reason=why))
+        return fates, str(closed)
+
+    def close(self, conversation: str, reason: str) -> None:
+        """Mark its address, or take the mark away. Raises redis.RedisError."""
+        self._scripts.run("address", conversation, reason)
 
     def aside(self, state: Aside, most: int = 1000) -> list[Fate]:
         """What was put aside in all shards."""
@@ -115,10 +128,17 @@ def split_id(delivery_id: str) -> tuple[str, int]:
 
 
 def repeatable(fate: Fate) -> tuple[str, bool]:
-    """The outbox entry of a dead reply, and whether it may have arrived. Raises NotRepeatable for a question."""
+    """The outbox entry of a dead reply, and whether it may have arrived. Raises NotRepeatable for a question.
+
+    What was to take another message's place comes as a message of its own: by now that one is far above.
+    """
     if fate.asks:
         raise NotRepeatable(f"{fate.id} asked for a yes that nobody can give any more: the person has to ask again")
     entry = json.loads(fate.entry)
+    reply = Reply.from_json(entry["reply"])
+    if reply.optional:
+        raise NotRepeatable(f"{fate.id} only changed a message that is there already: nothing is missing")
+    entry["reply"] = replace(reply, edits="").to_json()
     entry.pop("collapse", None)  # it must not take the place of a newer one
     return json.dumps(entry), fate.doubtful
 

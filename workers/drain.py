@@ -7,7 +7,7 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -17,6 +17,8 @@ from redis.exceptions import RedisError
 
 from channels.base import Channel, FetchError
 from channels.types import Media, Reply
+from workers.company import Company
+from workers.drafts import Draft, Notes
 from workers.lane import (
     PART,
     Change,
@@ -31,6 +33,7 @@ from workers.lane import (
     stops,
 )
 from workers.mailbox import LEASE_MS, Mailbox, new_token
+from workers.notebook import MemoryNotebook
 from workers.offload import Strays, offload, reach, watch_strays
 from workers.outbox import Postman
 from workers.redis import Halted, ShardMoved
@@ -47,6 +50,9 @@ TURN_TIMEOUT = 120.0
 #: Times a turn is begun: one that kills its worker must not do so for ever.
 MAX_ATTEMPTS = 10
 
+#: Seconds after which a part of an album is worked on without those that have not come in.
+ALBUM_SECONDS = 1.0
+
 #: Seconds after which a turn is answered without the inbound files that are not there yet.
 FETCH_SECONDS = 30.0
 #: Inbound files of one turn that are fetched at a time: each may take 25 MB of memory.
@@ -55,15 +61,15 @@ MAX_FETCHES = 4
 #: Seconds that a pass which is cut off has to let its lane go; its worker waits a little longer.
 LET_GO_SECONDS = 2.0
 
-#: Seconds to wait for "typing" to be shown before the answer goes out anyway.
-ATTEND_SECONDS = 3.0
+#: Seconds after which somebody is told that their turn takes longer.
+STILL_AFTER = 30.0
 
 
 class Answers(Protocol):
     """Answers turns: the channel agent."""
 
-    async def answer(self, queued: QueuedTurn, lease: Lease) -> Change:
-        """All that the turn changes. Raises LaneLost, TurnOvertaken."""
+    async def answer(self, queued: QueuedTurn, lease: Lease, hear: Draft | None = None) -> Change:
+        """All that the turn changes; `hear` hears the words while they come. Raises LaneLost, TurnOvertaken."""
 
     async def give_up(self, queued: QueuedTurn, lease: Lease, words: str) -> Change:
         """All that a turn changes that took too long or broke: what it decided is told, else `words`."""
@@ -84,7 +90,9 @@ class Drain:
     """Works through conversations. One instance serves a worker's whole event loop.
 
     Without `media` the agent sees inbound files as the platform's handles. With `joins`, a burst of plain messages is
-    answered as one. What `worker` holds is known by that name.
+    answered as one. What `worker` holds is known by that name. After `still_after` seconds, 0 for never, people are
+    told that their turn takes longer; on channels of `streams` answers are shown while they come, and `notes` say by
+    which message.
     """
 
     mailbox: Mailbox
@@ -96,7 +104,11 @@ class Drain:
     turn_timeout: float = TURN_TIMEOUT
     joins: bool = False
     worker: str = ""
+    still_after: float = STILL_AFTER
+    streams: Collection[str] = frozenset()
+    notes: Notes = field(default_factory=MemoryNotebook)
     clock: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
     _leaving: threading.Event = field(default_factory=threading.Event)
     _at_work: dict[str, _Held] = field(default_factory=dict)
     #: Conversations that were cut off and whose lanes were not let go.
@@ -206,7 +218,7 @@ class Drain:
                 self._cut_off.discard(lease.conversation)
 
     async def _work(self, held: _Held, work: Work) -> None:
-        until, turns = self.clock() + MAX_SECONDS, 0
+        until, turns, waited_for = self.clock() + MAX_SECONDS, 0, 0
         if work is None:
             work = await reach(self.mailbox.release, held.lease)
         while work is not None:
@@ -216,6 +228,10 @@ class Drain:
                 case QueuedTurn() if turns >= MAX_TURNS or self.clock() > until or self._leaving.is_set():
                     await reach(self.mailbox.release, held.lease, hand_over=True)
                     return
+                case QueuedTurn() if work.may_grow and work.age < ALBUM_SECONDS and work.seq != waited_for:
+                    waited_for = work.seq
+                    await self.sleep(ALBUM_SECONDS - work.age)
+                    work = await reach(self.mailbox.release, held.lease)  # it stays, with what came in meanwhile
                 case QueuedTurn():
                     turns += 1
                     work = await self._turn(held, self._joined(work))
@@ -224,27 +240,42 @@ class Drain:
         agent = self.agents.get(queued.turn.conversation.channel)
         if agent is None or queued.is_stopped:
             return queued
-        if (
-            queued.journal or queued.attempt > 1
-        ):  # what was worked on together stays together; what kills its worker does so alone
+        if queued.journal:  # what was worked on together stays together
             return queued.rejoined()
-        return queued.joined(agent.is_answer) if self.joins else queued
+        if queued.turn.group:
+            return queued.gathered()
+        alone = queued.attempt > 1  # what kills its worker does so alone
+        return queued.joined(agent.is_answer) if self.joins and not alone else queued
 
     async def _turn(self, held: _Held, queued: QueuedTurn) -> Work:
         lease, channel = held.lease, self.channels.get(queued.turn.conversation.channel)
-        attending = asyncio.create_task(channel.attend(queued.turn)) if channel and not queued.is_stopped else None
-        change = await self._answer(held, queued)
-        if attending and not attending.done():
-            await asyncio.wait({attending}, timeout=ATTEND_SECONDS)
-            await _end(attending)  # shown after the answer, "typing" would stay
+        draft = self._draft(queued, channel)
+        change = await self._in_company(held, queued, channel, draft)
+        shown = draft.shown if draft else ""
         try:
-            return await reach(self.mailbox.commit, lease, queued, _in_pieces(change, channel), let_go=True)
+            pieces = _in_pieces(_in_place_of(shown, change), channel)
+            return await reach(self.mailbox.commit, lease, queued, pieces, let_go=True)
         except TurnOvertaken as exc:
             log.warning("turn.overtaken", extra={"reason": str(exc), "seq": queued.seq})
             broken = await self._give_up(lease, queued, self.voice(queued.turn).broken())
-            return await reach(self.mailbox.commit, lease, queued, _in_pieces(broken, channel), let_go=True)
+            pieces = _in_pieces(_in_place_of(shown, broken), channel)
+            return await reach(self.mailbox.commit, lease, queued, pieces, let_go=True)
 
-    async def _answer(self, held: _Held, queued: QueuedTurn) -> Change:
+    def _draft(self, queued: QueuedTurn, channel: Channel | None) -> Draft | None:
+        """Where the channel shows drafts: of the answer, or only of the word that it takes longer."""
+        gap = channel.pace(queued.turn.conversation).draft_gap if channel else 0.0
+        return Draft(channel, queued, self.notes, gap=gap) if channel and gap > 0 and not queued.is_stopped else None
+
+    async def _in_company(
+        self, held: _Held, queued: QueuedTurn, channel: Channel | None, draft: Draft | None
+    ) -> Change:
+        if channel is None or queued.is_stopped:
+            return await self._answer(held, queued)
+        words = partial(self.voice, queued.turn)
+        async with Company(channel, queued, words, draft=draft, still_after=self.still_after):
+            return await self._answer(held, queued, draft if channel.name in self.streams else None)
+
+    async def _answer(self, held: _Held, queued: QueuedTurn, hear: Draft | None = None) -> Change:
         lease, words = held.lease, partial(self.voice, queued.turn)
         agent = self.agents.get(queued.turn.conversation.channel)
         if agent is None:
@@ -254,7 +285,7 @@ class Drain:
             return await self._give_up(lease, queued, given_up)
         try:
             async with held.working_on(queued, self.turn_timeout):
-                return await agent.answer(await self._with_files(queued), lease)
+                return await agent.answer(await self._with_files(queued), lease, hear)
         except TimeoutError:
             log.error("turn.timeout", extra={"conversation": lease.conversation, "seq": queued.seq})
             return await self._give_up(lease, queued, "" if held.stopped > queued.seq else words().too_long())
@@ -366,13 +397,26 @@ class _Held:
         return now - self.renewed_at < LEASE_MS / 1000 * 0.9
 
 
+def _in_place_of(shown: str, change: Change) -> Change:
+    """The first words of a change take the place of the draft that they grew from."""
+    replies = list(change.replies)
+    for at, (reply, pid) in enumerate(replies if shown else ()):
+        if reply.text and not (reply.media or reply.edits):
+            replies[at] = (replace(reply, edits=shown), pid)
+            break
+    return replace(change, replies=tuple(replies))
+
+
 def _in_pieces(change: Change, channel: Channel | None) -> Change:
     """Each reply as the platform messages it takes; what a reply previews is shown with its last piece, if all came."""
     pieces: list[tuple[Reply, str]] = []
     for reply, pid in change.replies:
         if not (reply.text or reply.media):
             continue
-        *firsts, last = _pieces(reply, channel) if channel else [reply]
+        found = _pieces(reply, channel) if channel else [reply]
+        if not found and not pid:  # what only changes a message, where its platform changes none
+            continue
+        *firsts, last = found or [reply]
         if reply.collapse and not firsts:  # of several messages, none may take another's place
             last = replace(last, collapse=reply.collapse)
         pieces += [(piece, f"{PART}{pid}" if pid else "") for piece in firsts] + [(last, pid)]

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import takewhile
+from math import inf
 from typing import Any
 
 from channels.types import Conversation, Delivery, Reply, Turn
@@ -59,7 +60,8 @@ class QueuedTurn:
 
     `following` are turns of the same person right behind it, by number; `upto` is the last of those that are worked on
     together with it, 0 for none. `stop` is the number of the last turn that said stop, 0 for none. `journal` is what
-    earlier attempts at it have come to, `attempt` which one this is, from 1.
+    earlier attempts at it have come to, `attempt` which one this is, from 1. `age`: seconds since it was received, by
+    the server's clock.
     """
 
     seq: int
@@ -75,6 +77,7 @@ class QueuedTurn:
     timers: tuple[Timer, ...] = ()
     journal: tuple[str, ...] = ()
     attempt: int = 1
+    age: float = field(default=0.0, compare=False)
 
     @property
     def last(self) -> int:
@@ -89,17 +92,29 @@ class QueuedTurn:
     def joined(self, is_answer: Callable[[str], bool]) -> QueuedTurn:
         """This turn with the words of those right behind it, as far as all of them are nothing but words.
 
-        Taps, commands and what `is_answer` (a yes, a no) stay by themselves, and while an action waits for an answer
-        nothing is joined.
+        Taps, commands, edits, answers to an earlier message and what `is_answer` (a yes, a no) stay by themselves, and
+        while an action waits for an answer nothing is joined.
         """
 
         def is_plain(turn: Turn) -> bool:
             words = turn.text.strip()
-            return bool(words) and not (turn.tap or turn.media or words.startswith("/") or is_answer(words))
+            if not words or not turn.decides or turn.tap or turn.quoted or turn.group:
+                return False
+            return not (words.startswith("/") or is_answer(words))
 
         if self.live or not is_plain(self.turn):
             return self
         return self._with(list(takewhile(lambda each: is_plain(each[1]), self.following)))
+
+    def gathered(self) -> QueuedTurn:
+        """This part of an album with the others of it that are right behind: one act."""
+        return self._with(list(takewhile(lambda each: each[1].group == self.turn.group, self.following)))
+
+    @property
+    def may_grow(self) -> bool:
+        """Whether it is a part of an album of which all that came in is here, so that more of it may follow."""
+        others = {turn.group for _, turn in self.following} - {self.turn.group}
+        return bool(self.turn.group) and not (others or self.journal or self.is_stopped)
 
     def rejoined(self) -> QueuedTurn:
         """This turn with those it was joined with when its journal was begun, and with no others."""
@@ -109,8 +124,15 @@ class QueuedTurn:
     def _with(self, burst: Sequence[tuple[int, Turn]]) -> QueuedTurn:
         if not burst:
             return self
-        text = "\n".join([self.turn.text, *(turn.text for _, turn in burst)])
-        return replace(self, turn=replace(self.turn, text=text), upto=burst[-1][0])
+        turns = [self.turn, *(turn for _, turn in burst)]
+        joined = replace(
+            self.turn,
+            text="\n".join(turn.text for turn in turns if turn.text),
+            media=tuple(media for turn in turns for media in turn.media),
+            notes=tuple(note for turn in turns for note in turn.notes),
+            quoted=next((turn.quoted for turn in turns if turn.quoted), ""),
+        )
+        return replace(self, turn=joined, upto=burst[-1][0])
 
 
 def journal_head(queued: QueuedTurn) -> str:
@@ -132,6 +154,8 @@ class QueuedReply:
 
     `wait`: seconds until its channel's pace lets it go out, None where nobody said how fast that is. `ahead`: seconds
     by which its chat is ahead of its own pace. `receipt`: a suspect one did arrive, the platform said so meanwhile.
+    `silence`: seconds since anybody wrote here, as in `Delivery`. `held`: seconds for which it has waited for that,
+    None where it does not. `closed`: why the address takes nothing, "" where it may.
     """
 
     number: int
@@ -141,6 +165,9 @@ class QueuedReply:
     wait: float | None = None
     ahead: float = 0.0
     receipt: str = ""
+    silence: float = field(default=-1.0, compare=False)
+    held: float | None = field(default=None, compare=False)
+    closed: str = ""
 
     @property
     def is_forwarded(self) -> bool:
@@ -151,7 +178,8 @@ class QueuedReply:
         """The reply with its address, as adapters take it."""
         entry = json.loads(self.text)
         delivery_id = f"{lease.conversation}#{self.number}"
-        return Delivery(delivery_id, Conversation(*entry["to"]), Reply.from_json(entry["reply"]), self.attempt)
+        reply = Reply.from_json(entry["reply"])
+        return Delivery(delivery_id, Conversation(*entry["to"]), reply, self.attempt, self.silence)
 
 
 #: What a lane holds next; None when there is nothing to do.
@@ -320,11 +348,21 @@ def outbox_entry(to: Conversation, reply: Reply, *, forward: bool = False) -> st
 def read_work(view: Sequence[Any]) -> Work:
     """What a script's view of the lane says there is to do."""
     match list(view):
-        case ["reply", entry, attempt, suspect, wait, ahead, receipt]:
+        case ["reply", entry, attempt, suspect, wait, ahead, receipt, silence, held, closed]:
             number, _, text = str(entry).split(" ", 2)
-            slot = None if wait < 0 else wait / 1000
-            return QueuedReply(int(number), text, int(attempt), bool(suspect), slot, ahead / 1000, str(receipt))
-        case ["turn", entry, live, tapped, history, burst, stop, timers, journal, attempt]:
+            return QueuedReply(
+                number=int(number),
+                text=text,
+                attempt=int(attempt),
+                suspect=bool(suspect),
+                wait=None if wait < 0 else wait / 1000,
+                ahead=ahead / 1000,
+                receipt=str(receipt),
+                silence=_SILENCES[silence] if silence in _SILENCES else silence / 1000,
+                held=None if held < 0 else held / 1000,
+                closed=str(closed),
+            )
+        case ["turn", entry, live, tapped, history, burst, stop, timers, journal, attempt, age]:
             seq, at, user, _, turn = str(entry).split(" ", 4)
             return QueuedTurn(
                 seq=int(seq),
@@ -339,9 +377,14 @@ def read_work(view: Sequence[Any]) -> Work:
                 timers=in_order(map(Timer.from_json, timers)),
                 journal=tuple(journal),
                 attempt=int(attempt),
+                age=age / 1000,
             )
         case _:
             return None
+
+
+#: What the scripts say of a conversation in which nobody ever wrote, or nobody knows when.
+_SILENCES = {-1: -1.0, -2: inf}
 
 
 def in_order(timers: Iterable[Timer]) -> tuple[Timer, ...]:

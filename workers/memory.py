@@ -8,14 +8,14 @@ import threading
 import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import takewhile
+from math import inf
 from typing import Any, Protocol, TypeVar
 
 from channels.types import Delivery, Reply, Turn
 from workers.deliveries import REPORTS, Aside, Fate, MemoryFates, new_id, repeatable, split_id
 from workers.lane import (
-    FORWARD,
     MAX_TIMERS,
     PART,
     Arm,
@@ -33,7 +33,7 @@ from workers.lane import (
     stops,
 )
 from workers.mailbox import LEASE_MS, SEEN_MS, Accepted, Limits, Outcome, refusal, waited_ms
-from workers.outbox import MAX_WAITING, End, Why
+from workers.outbox import KEEP_HELD_SECONDS, MAX_WAITING, End, Why
 from workers.words import Voice
 
 V = TypeVar("V")
@@ -80,8 +80,8 @@ class Pendings(Protocol):
     def commit(self, conversation: str, letter: Deciding, change: Change) -> str:
         """Make the change, or say what is in its way."""
 
-    def show(self, pid: str, seen: int = 0) -> tuple[float, Arm | None]:
-        """The preview was delivered: the window opens. Returns when it closes, and on what."""
+    def show(self, pid: str, seen: int = 0, prompt: str = "") -> tuple[float, Arm | None]:
+        """The preview was delivered, as the message `prompt`: the window opens. Returns when it closes, and on what."""
 
     def run_out(self, pid: str) -> bool:
         """Whether the window closed on what nobody answered: it ends here."""
@@ -110,6 +110,16 @@ class _Bell:
     asks: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class _Hold:
+    """A reply that nobody may be told before they write: how many turns had come in by then, since when, why."""
+
+    number: int
+    received: int
+    since: float
+    reason: str
+
+
 @dataclass(slots=True)
 class _Lane:
     """One conversation. `due` is when somebody should look after it, None while there is nothing to do."""
@@ -130,6 +140,8 @@ class _Lane:
     slot: tuple[int, float] = (0, 0.0)
     chat: float = 0.0
     closed: tuple[int, str] = (-1, "")
+    heard: float = 0.0
+    hold: _Hold | None = None
     told_full: float = 0.0
     stop: int = 0
     journal: list[str] = field(default_factory=list)
@@ -146,7 +158,31 @@ class _Lane:
 
     def awaited(self, now: float) -> bool:
         """Whether somebody comes anyway. A timer brings nobody before it rings."""
-        return self.due is not None and (self.until > now or self.busy)
+        return self.due is not None and (self.until > now or (self.busy and not self.held))
+
+    @property
+    def held(self) -> _Hold | None:
+        """The hold of the first reply, while nobody wrote."""
+        hold = self.hold
+        if hold is None or hold.received != self.received or not self.outbox:
+            return None
+        return hold if self.outbox[0][0] == hold.number else None
+
+    @property
+    def why_closed(self) -> str:
+        """Why the address takes nothing, "" where it does. Where nobody ever wrote, nobody could reopen it."""
+        turns, reason = self.closed
+        return reason if turns and turns == self.received else ""
+
+    def silence(self, now: float) -> float:
+        """Seconds since anybody last wrote here."""
+        return max(0.0, now - self.heard) if self.received else inf
+
+    def put_on_hold(self, number: int, now: float, reason: str) -> None:
+        """Nobody has to come before somebody writes, a timer rings, or the hold ends."""
+        self.hold = self.held or _Hold(number, self.received, now, reason)
+        self.attempts, self.sending, self.slot, self.begun = 0, (0, 0), (0, 0.0), (0, 0, 0)
+        self.let_go(min(self.hold.since + KEEP_HELD_SECONDS, self.next_ring() or inf))
 
     def at_work(self, now: float) -> bool:
         """Whether it has work, or a holder, now."""
@@ -263,6 +299,7 @@ class MemoryLanes:
             self._lanes.move_to_end(name)
             awaited = lane.awaited(now)
             lane.received += 1
+            lane.heard = max(lane.heard, now - waited)
             if stops(turn) and lane.inbox:
                 lane.stop = lane.received
             lane.inbox.append(_Letter(lane.received, now - waited, tapped, turn))
@@ -371,6 +408,7 @@ class MemoryLanes:
                 delivery_id, doubtful = f"{lease.conversation}#{number}", number in lane.suspect or end == "doubtful"
                 tries, lane.attempts = lane.attempts + 1, 0
                 lane.suspect.discard(number)
+                lane.hold = None
                 if dead:
                     self._fates.end(Fate(delivery_id, "dead", now, tries, "", dead, text, bool(pid), doubtful))
                     lane.closed = (lane.received, dead) if end == "closed" else lane.closed
@@ -381,20 +419,23 @@ class MemoryLanes:
                     self._fates.end(Fate(delivery_id, "ambiguous" if doubtful else "sent", now, tries, receipt))
                     lane.chat = max(now, lane.chat) + gap
                     if not pid.startswith(PART):
-                        _set_notices(lane, *self._pendings.show(pid, lane.received))
+                        _set_notices(lane, *self._pendings.show(pid, lane.received, receipt))
             return self._next_work(lease, lane, let_go=let_go)
 
-    def postpone(self, lease: Lease, reply: QueuedReply, seconds: float, why: Why = "tried") -> None:
-        """Later: the lane is let go until then. Raises LaneLost."""
+    def postpone(self, lease: Lease, reply: QueuedReply, seconds: float, why: Why = "tried", reason: str = "") -> None:
+        """Later: the lane is let go until then, or held until somebody writes. Raises LaneLost."""
         with self._lock:
             lane, later = self._held(lease), self._clock() + seconds
-            if lane.outbox and lane.outbox[0][0] == reply.number:
+            if why == "held" and not lane.inbox:
+                lane.put_on_hold(reply.number, self._clock(), reason)
+            elif lane.outbox and lane.outbox[0][0] == reply.number:
                 lane.sending = (0, 0)
                 if why != "paced":
-                    lane.attempts, lane.slot = lane.attempts + 1, (0, 0.0)
+                    lane.slot = (0, 0.0)
+                    lane.attempts += why != "down"
                 if why == "suspect":
                     lane.suspect.add(reply.number)
-                if why == "limited":
+                if why in ("limited", "down"):
                     lane.slot = (reply.number, self._channel(lease.conversation).silence(later))
                 lane.token = PARKED
                 lane.until = lane.due = later
@@ -437,13 +478,24 @@ class MemoryLanes:
         """The last deliveries of a conversation, oldest first, and why its address takes none now, or ""."""
         with self._lock:
             lane = self._lanes.get(conversation)
-            turns, reason = lane.closed if lane else (-1, "")
-            return self._fates.of(conversation), reason if lane and turns == lane.received else ""
+            if lane is None:
+                return self._fates.of(conversation), ""
+            return [*self._fates.of(conversation), *_held_fates(conversation, lane)], lane.why_closed
+
+    def close(self, conversation: str, reason: str) -> None:
+        """Its platform says, unasked, that its address takes nothing, "" that it does."""
+        with self._lock:
+            lane = self._lanes.get(conversation)
+            if lane is not None:
+                lane.closed = (lane.received, reason) if reason else (-1, "")
 
     def aside(self, state: Aside, most: int = 1000) -> list[Fate]:
         """What was put aside, newest first."""
         with self._lock:
-            return list(self._fates.put_aside[state])[:most]
+            if state != "held":
+                return list(self._fates.put_aside[state])[:most]
+            held = [fate for name, lane in self._lanes.items() for fate in _held_fates(name, lane)]
+            return sorted(held, key=lambda fate: -fate.at)[:most]
 
     def retry(self, delivery_id: str) -> str:
         """Put a dead reply back at the end of its outbox, once. Returns its new id. Raises NotRepeatable."""
@@ -583,13 +635,16 @@ class MemoryLanes:
     def _view(self, conversation: str, lane: _Lane) -> Work:
         if lane.outbox:
             number, _, text = lane.outbox[0]
-            if text.startswith(FORWARD):
-                return QueuedReply(number, text, lane.attempts + 1)
-            suspect, now = lane.may_have_arrived(number), self._clock()
+            reply, now = QueuedReply(number, text, lane.attempts + 1), self._clock()
+            if reply.is_forwarded:
+                return reply
+            reply = replace(reply, silence=lane.silence(now), closed=lane.why_closed)
+            if lane.held:
+                return replace(reply, suspect=number in lane.suspect, held=now - lane.held.since)
+            suspect = lane.may_have_arrived(number)
             wait = self._channel(conversation).book(lane, number, now)
             receipt = self._fates.arrived(f"{conversation}#{number}") if suspect else ""
-            ahead = max(0.0, lane.chat - now)
-            return QueuedReply(number, text, lane.attempts + 1, suspect, wait, ahead, receipt)
+            return replace(reply, suspect=suspect, wait=wait, ahead=max(0.0, lane.chat - now), receipt=receipt)
         if not lane.inbox:
             return None
         letter = lane.inbox[0]
@@ -610,6 +665,7 @@ class MemoryLanes:
             timers=timers,
             journal=tuple(lane.journal),
             attempt=lane.attempt(letter.seq),
+            age=self._clock() - letter.received_at,
         )
 
     def _has_room(self) -> bool:
@@ -638,7 +694,7 @@ class _NoPendings:
             raise ValueError("these lanes know no pending actions: give MemoryLanes the store's `records`")
         return ""
 
-    def show(self, pid: str, seen: int = 0) -> tuple[float, Arm | None]:
+    def show(self, pid: str, seen: int = 0, prompt: str = "") -> tuple[float, Arm | None]:
         """Nothing was previewed."""
         return 0.0, None
 
@@ -661,6 +717,12 @@ def _say(lane: _Lane, pid: str, entry: str) -> int:
     lane.said += 1
     lane.outbox.append((lane.said, pid, entry))
     return lane.said
+
+
+def _held_fates(conversation: str, lane: _Lane) -> list[Fate]:
+    """What waits there for somebody to write."""
+    held = lane.held
+    return [Fate(f"{conversation}#{held.number}", "held", held.since, 0, reason=held.reason)] if held else []
 
 
 def _set_timers(lane: _Lane, queued: QueuedTurn, change: Change) -> None:

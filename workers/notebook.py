@@ -22,9 +22,9 @@ class RedisNotebook:
         value = self._client.get(self._prefix + key)
         return None if value is None else str(value)
 
-    def put(self, key: str, value: str) -> None:
-        """Note a value for all processes."""
-        self._client.set(self._prefix + key, value, ex=KEEP_SECONDS)
+    def put(self, key: str, value: str, *, seconds: int = KEEP_SECONDS) -> None:
+        """Note a value for all processes, for so long."""
+        self._client.set(self._prefix + key, value, ex=seconds)
 
 
 class MemoryNotebook:
@@ -37,6 +37,6 @@ class MemoryNotebook:
         """The value noted under `key`, or None."""
         return self._notes.get(key)
 
-    def put(self, key: str, value: str) -> None:
-        """Note a value."""
+    def put(self, key: str, value: str, *, seconds: int = KEEP_SECONDS) -> None:
+        """Note a value, for as long as the process lives."""
         self._notes[key] = value

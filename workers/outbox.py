@@ -11,8 +11,19 @@ from typing import Literal, Protocol
 
 from redis.exceptions import RedisError
 
-from channels.base import AddressClosed, Ambiguous, Channel, Pace, RateLimited, SendError, Unreachable
+from channels.base import (
+    AddressClosed,
+    Ambiguous,
+    Channel,
+    ChannelDown,
+    Pace,
+    RateLimited,
+    SendError,
+    Unreachable,
+    WindowClosed,
+)
 from channels.types import Conversation, Delivery, Receipt, Reply
+from workers.alerts import Alerts, MemoryAlerts
 from workers.lane import LaneLost, LaneParked, Lease, QueuedReply, Work, outbox_entry, read_work
 from workers.offload import offload, reach
 from workers.receipts import NoReceipts, Receipts
@@ -26,10 +37,14 @@ log = logging.getLogger(__name__)
 MAX_ATTEMPTS = 10
 #: Replies that may wait in a conversation to which others forward theirs. The scripts know it too.
 MAX_WAITING = 100
+#: Seconds for which a reply waits for its person to write. The scripts know it too.
+KEEP_HELD_SECONDS = 7 * 24 * 3600.0
 #: The longest pause between two tries, in seconds, unless the platform asks for more.
 MAX_BACKOFF_SECONDS = 60.0
 
 
+#: Seconds for which nobody tries a channel that its platform does not know any more.
+DOWN_SECONDS = 60.0
 #: Seconds for which a worker holds a lane while a reply waits for its turn; for longer, the lane is let go. Less than
 #: is left of a lease that was fresh a moment ago.
 MAX_HOLD_SECONDS = 0.5
@@ -37,8 +52,9 @@ MAX_HOLD_SECONDS = 0.5
 #: How a reply ended that is given up: its last try may have arrived, nothing arrives there, or its platform asks all to
 #: wait.
 End = Literal["dead", "doubtful", "closed", "limited"]
-#: Why a reply is postponed: it was tried, it may have arrived, its platform asks to wait, or it was not its turn yet.
-Why = Literal["tried", "suspect", "limited", "paced"]
+#: Why a reply is postponed: it was tried, it may have arrived, its platform asks to wait, or does not know its channel
+#: any more, it was not its turn yet, or somebody must write first.
+Why = Literal["tried", "suspect", "limited", "down", "paced", "held"]
 
 
 class Outbox(Protocol):
@@ -61,8 +77,12 @@ class Outbox(Protocol):
         silent. With `let_go`, None means that nothing is left and the lane is let go. Raises LaneLost.
         """
 
-    def postpone(self, lease: Lease, reply: QueuedReply, seconds: float, why: Why = "tried") -> None:
-        """Later: the lane is let go until then. With `limited` the whole channel waits so long. Raises LaneLost."""
+    def postpone(self, lease: Lease, reply: QueuedReply, seconds: float, why: Why = "tried", reason: str = "") -> None:
+        """Later: the lane is let go until then. With `limited` the whole channel waits so long. Raises LaneLost.
+
+        With `down` it does too, and nothing counts as tried. With `held`, for the reason given, it waits until a turn
+        comes in, for KEEP_HELD_SECONDS at most; where one is there already, it counts as tried.
+        """
 
     def pace(self, lease: Lease, reply: QueuedReply, per_second: float) -> float:
         """Say how fast the reply's channel sends. Returns the seconds until its turn. Raises LaneLost."""
@@ -100,10 +120,10 @@ class RedisOutbox:
             raise LaneLost(lease.conversation)
         return read_work(answer[1])
 
-    def postpone(self, lease: Lease, reply: QueuedReply, seconds: float, why: Why = "tried") -> None:
+    def postpone(self, lease: Lease, reply: QueuedReply, seconds: float, why: Why = "tried", reason: str = "") -> None:
         """Park the lane. Raises LaneLost."""
         place = (lease.conversation, lease.epoch, lease.token, reply.number)
-        if self._scripts.run("postpone", *place, round(seconds * 1000), why) == "lost":
+        if self._scripts.run("postpone", *place, round(seconds * 1000), why, reason) == "lost":
             raise LaneLost(lease.conversation)
 
     def pace(self, lease: Lease, reply: QueuedReply, per_second: float) -> float:
@@ -135,6 +155,7 @@ class Postman:
         *,
         paces: Mapping[str, Callable[[Conversation], Pace]] | None = None,
         receipts: Receipts | None = None,
+        alerts: Alerts | None = None,
         chance: Callable[[], float] = random.random,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
@@ -143,6 +164,7 @@ class Postman:
         self._speak = speak
         self._paces = paces or {}
         self._receipts = receipts or NoReceipts()
+        self._alerts = alerts or MemoryAlerts()
         self._chance = chance
         self._sleep = sleep
         #: Channels whose pace this process has said: one that was changed since the last start becomes known.
@@ -166,6 +188,10 @@ class Postman:
         if arrived is not None:
             log.info("reply.had_arrived", extra={"delivery": delivery.id})
             return await reach(self._outbox.settle, lease, reply, receipt=arrived, let_go=True)
+        if reply.closed:
+            return await self._bury(lease, reply, reply.closed, "closed")
+        if reply.held is not None:
+            return await self._hold(lease, reply)
         pace = self._pace(delivery.conversation)
         await self._wait(lease, reply, delivery.conversation.channel, pace)
         await self._turnstile.step()
@@ -179,6 +205,13 @@ class Postman:
         log.info("reply.sent", extra={"delivery": delivery.id, "suspect": reply.suspect})
         gap = pace.chat_gap
         return await reach(self._outbox.settle, lease, reply, receipt=receipt.message_id, gap=gap, let_go=True)
+
+    async def _hold(self, lease: Lease, reply: QueuedReply) -> Work:
+        """Nobody wrote since it was held: the platform is not asked again."""
+        if reply.held is not None and reply.held >= KEEP_HELD_SECONDS:
+            return await self._bury(lease, reply, f"WindowClosed: nobody wrote for {KEEP_HELD_SECONDS / 86400:g} days")
+        await reach(self._outbox.postpone, lease, reply, 0.0, "held")
+        raise LaneParked(lease.conversation)
 
     async def _arrived(self, reply: QueuedReply, delivery: Delivery) -> str | None:
         """The platform's id of a reply that an earlier holder sent, as far as anybody knows. None: it is to be sent."""
@@ -213,13 +246,23 @@ class Postman:
             await self._sleep(wait)
 
     async def _failed(self, lease: Lease, reply: QueuedReply, error: SendError) -> Work:
-        waits = isinstance(error, RateLimited | Unreachable | Ambiguous)
+        if isinstance(error, ChannelDown):
+            return await self._wait_for_the_operator(lease, reply, error)
+        waits = isinstance(error, RateLimited | Unreachable | Ambiguous | WindowClosed)
         if not waits or reply.attempt >= MAX_ATTEMPTS:
             return await self._give_up(lease, reply, error)
-        wait = max(self._backoff(reply.attempt), _asked(error))
+        wait, why = max(self._backoff(reply.attempt), _asked(error)), _why(error)
         extra = {"conversation": lease.conversation, "reason": str(error), "seconds": wait}
-        log.warning("reply.postponed", extra=extra)
-        await reach(self._outbox.postpone, lease, reply, wait, _why(error))
+        log.warning("reply.held" if why == "held" else "reply.postponed", extra=extra)
+        await reach(self._outbox.postpone, lease, reply, wait, why, f"{type(error).__name__}: {error}")
+        raise LaneParked(lease.conversation)
+
+    async def _wait_for_the_operator(self, lease: Lease, reply: QueuedReply, error: ChannelDown) -> Work:
+        """No reply of the channel can arrive, and none is to blame: all are kept, and the operator hears why."""
+        channel = lease.conversation.partition(":")[0]
+        log.error("channel.down", extra={"channel": channel, "reason": str(error)})
+        await offload(self._alerts.note, channel, str(error))
+        await reach(self._outbox.postpone, lease, reply, DOWN_SECONDS, "down")
         raise LaneParked(lease.conversation)
 
     async def _give_up(self, lease: Lease, reply: QueuedReply, error: SendError) -> Work:
@@ -230,8 +273,13 @@ class Postman:
         return await reach(self._outbox.settle, lease, reply, dead=reason, end=end, gap=gap, let_go=True)
 
     def _repeated(self, channel: Channel, delivery: Delivery) -> Delivery:
-        """What is said when it may have arrived before: words again, marked; a file is asked for, not sent twice."""
+        """What is said when it may have arrived before: words again, marked; a file is asked for, not sent twice.
+
+        What changes a message that is there already can be said twice.
+        """
         reply = delivery.reply
+        if reply.edits:
+            return delivery
         words = self._speak(reply.language)
         if reply.media is not None:
             return replace(delivery, reply=Reply(words.maybe_missing(reply.media.filename), language=reply.language))
@@ -247,6 +295,8 @@ class Postman:
 def _why(error: SendError) -> Why:
     if isinstance(error, RateLimited):
         return "limited"
+    if isinstance(error, WindowClosed):
+        return "held"
     return "suspect" if isinstance(error, Ambiguous) else "tried"
 
 

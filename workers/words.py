@@ -36,6 +36,9 @@ class Words(Protocol):
     def too_long(self) -> str:
         """The turn was ended for taking too long."""
 
+    def still_working(self) -> str:
+        """The turn takes longer."""
+
     def broken(self) -> str:
         """The turn broke."""
 

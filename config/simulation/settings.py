@@ -75,6 +75,8 @@ def simulated(plan: Plan, platforms: FakePlatforms, url: str) -> dict[str, Any]:
         **told,
         **({"spool": True} if plan.spool else {}),
         "limits": limits,
+        # What tells a person to wait answers nothing that they did: the judge could not tell it from a stray message.
+        "workers": {**told.get("workers", {}), "still_after": 0},
         "public_url": url,
         "redis_url": "${REDIS_URL}",
         "tools": tools,

@@ -10,7 +10,7 @@ if before then
   return {verdict, decided_on ~= '' and snapshot(decided_on) or {}}
 end
 
-local STATE, EXPIRES, BY, ATTEMPT, BEGUN = 3, 4, 5, 6, 10
+local STATE, EXPIRES, BY, ATTEMPT, BEGUN, KNOWN = 3, 4, 5, 6, 10, 11
 local fields = pid and fields_of(pid, 'kind', 'digest', 'code', 'steps', 'ttl') or {}
 
 -- The answer is remembered for as long as it may be asked for again: by then another action may wait here.
@@ -21,10 +21,10 @@ end
 
 local function answer(verdict)
   redis.call('SET', decided, verdict .. ' ' .. pid, 'PX', ASKED_AGAIN)
-  return {verdict, {pid, now(), {unpack(fields, 1, BEGUN)}}}
+  return {verdict, {pid, now(), {unpack(fields, 1, KNOWN)}}}
 end
 
-local mac, kind, digest, code, steps, ttl = fields[2], unpack(fields, BEGUN + 1, BEGUN + 5)
+local mac, kind, digest, code, steps, ttl = fields[2], unpack(fields, KNOWN + 1, KNOWN + 5)
 local state, expires, begun = fields[STATE], tonumber(fields[EXPIRES] or 0), tonumber(fields[BEGUN] or 0)
 
 local function end_as(end_state, verdict)

@@ -9,7 +9,8 @@ from channels.types import Reply
 from config.cli import main
 from tests.config.processes import free_port
 from tests.contracts.rigs import CHAT, RedisRig, turn
-from tests.contracts.test_deliveries import bury, said, saying
+from tests.contracts.test_deliveries import bury, on_hold, said, saying
+from workers.alerts import RedisAlerts
 
 DEAD = f"{CHAT.id}#1"
 
@@ -60,6 +61,20 @@ def test_list_shows_what_was_put_aside(rig):
     assert "error 63016" in run("list", "--state", "failed")[1]
     assert "63016" not in run("list", "--state", "dead", "--channel", "chat")[1]
     assert run("list", "--channel", "other") == (0, "nothing was put aside\n")
+
+
+def test_list_begins_with_what_is_wrong_with_a_channel(rig):
+    """Replies that wait for a token are no news of their own."""
+    RedisAlerts(rig.client).note("web", "the token was revoked\x1b[2J")
+    assert "channel web: the token was revoked [2J\n" in run("list")[1]
+
+
+def test_list_shows_what_waits_for_its_person(rig):
+    """By state; with its conversation it is shown as well."""
+    on_hold(rig)
+    rows = run("list", "--state", "held")[1], run("show", CHAT.id)[1]
+    assert all(f"{CHAT.id}#1" in row and "held" in row and "WindowClosed: 24 hours" in row for row in rows)
+    assert run("list") == (0, "nothing was put aside\n")
 
 
 def test_show_tells_that_an_address_is_closed(rig):

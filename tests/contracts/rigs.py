@@ -102,13 +102,16 @@ class RedisRig(Rig):
         ms = round(seconds * 1000)
         lane, inbox = f"{self.shard}:lane:{CHAT.id}", f"{self.shard}:in:{CHAT.id}"
         self.client.hincrby(lane, "until", -ms)
-        for name in ("chat", "told_full"):
+        for name in ("chat", "told_full", "heard"):
             self._hurry(lane, name, ms)
         for name in ("free", "closed"):
             self._hurry(f"{PREFIX}pace:{CHAT.channel}", name, ms)
         said, _, slot = (self.client.hget(lane, "slot") or "").partition(":")
         if slot:
             self.client.hset(lane, "slot", f"{said}:{int(slot) - ms}")
+        mark = (self.client.hget(lane, "held") or "").split(" ", 3)
+        if len(mark) == 4:
+            self.client.hset(lane, "held", " ".join([*mark[:2], str(int(mark[2]) - ms), mark[3]]))
         if self.client.zscore(f"{self.shard}:due", CHAT.id) is not None:
             self.client.zincrby(f"{self.shard}:due", -ms, CHAT.id)
         for name in self.client.zrange(f"{self.shard}:timers:{CHAT.id}", 0, -1):

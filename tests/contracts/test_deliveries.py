@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import inf
 
 import pytest
 
-from channels.types import Button, Conversation, Reply
-from tests.contracts.rigs import CHAT, turn
-from tests.contracts.test_lanes import lease, propose
+from channels.types import Button, Conversation, Delivery, Reply
+from tests.contracts.rigs import CHAT, RedisRig, turn
+from tests.contracts.test_lanes import lease, look, propose
 from workers.deliveries import NotRepeatable
-from workers.lane import Change, LaneLost
+from workers.lane import Change, LaneLost, Timer
+from workers.outbox import KEEP_HELD_SECONDS
 
 HALL = Conversation("chat", "hall")
 
@@ -99,6 +101,22 @@ def test_reply_that_arrived_after_all_is_not_put_back(rig):
             rig.deliveries.retry(dead)
 
 
+def test_dead_edit_is_put_back_as_a_message_of_its_own(rig):
+    """What it was to change is far above by now."""
+    held, reply = said(rig, Reply("done", edits="m7"))
+    rig.outbox.settle(held, reply, dead="Refused: gone")
+    rig.deliveries.retry(f"{CHAT.id}#1")
+    assert rig.mailbox.release(held).delivery(held).reply == Reply("done")
+
+
+def test_dead_edit_that_nobody_misses_is_not_put_back(rig):
+    """It took buttons from a message that is there already."""
+    held, reply = said(rig, Reply("Delete it?", edits="m7", optional=True))
+    rig.outbox.settle(held, reply, dead="Refused: gone")
+    with pytest.raises(NotRepeatable, match="nothing is missing"):
+        rig.deliveries.retry(f"{CHAT.id}#1")
+
+
 @pytest.mark.parametrize("name", ["chat:none#1", "no id", "#", "chat:x#y"])
 def test_what_is_not_dead_is_not_put_back(rig, name):
     """Nor anything that is no delivery."""
@@ -131,6 +149,197 @@ def test_closed_address_is_marked_until_its_person_writes(rig):
     assert rig.deliveries.fates(CHAT.id)[1] == "Refused: blocked"
     rig.accept(turn())
     assert rig.deliveries.fates(CHAT.id)[1] == ""
+
+
+def test_closed_address_is_told_to_whoever_would_send_there(rig):
+    """Nobody wrote since: nothing more is sent there, until somebody does."""
+    bury(rig, end="closed")
+    rig.deliveries.retry(f"{CHAT.id}#1")
+    held, reply = lease(rig, "w2")
+    assert (reply.closed, rig.mailbox.release(held, hand_over=True)) == ("Refused: blocked", None)
+    rig.accept(turn())
+    assert lease(rig, "w3")[1].closed == ""
+
+
+def test_address_that_was_closed_for_a_forwarded_reply_is_tried_again(rig):
+    """Nobody ever wrote there: nobody could reopen it by writing."""
+    rig.outbox.forward(Delivery("chat:x#1", CHAT, Reply("hi")))
+    held, reply = lease(rig)
+    rig.outbox.settle(held, reply, dead="AddressClosed: no member", end="closed")
+    rig.outbox.forward(Delivery("chat:x#2", CHAT, Reply("hi")))
+    assert rig.mailbox.release(held).closed == ""
+
+
+def test_platform_says_that_an_address_closed_and_opened(rig):
+    """The bot was blocked, and let in again: nobody has to try."""
+    rig.deliveries.close(CHAT.id, "blocked")
+    held, reply = said(rig)
+    assert (reply.closed, rig.deliveries.fates(CHAT.id)[1]) == ("", "")  # somebody wrote since
+    for reason in ("blocked", ""):
+        rig.deliveries.close(CHAT.id, reason)
+        assert (rig.mailbox.release(held).closed, rig.deliveries.fates(CHAT.id)[1]) == (reason, reason)
+
+
+def test_address_that_nobody_knows_is_not_kept(redis_client):
+    """Whoever is told of all chats that throw the bot out must not keep something for ever of each."""
+    RedisRig(redis_client).deliveries.close(CHAT.id, "kicked")
+    assert not [key for key in redis_client.scan_iter() if "lane" in key]
+
+
+def test_channel_that_is_down_is_silent_and_blames_no_reply(rig):
+    """Nobody's try counts, and other conversations of it wait too; then this one is the first."""
+    held, reply = said(rig)
+    rig.outbox.postpone(held, reply, 60, "down")
+    assert said_in_hall(rig)[1].wait == pytest.approx(60, abs=2)
+    rig.pass_time(30)
+    assert rig.mailbox.lease(CHAT.id, "early") is None
+    rig.pass_time(31)
+    assert rig.overdue()[:1] == [CHAT.id]
+    again = lease(rig, "w2")[1]
+    assert (again.attempt, again.suspect, again.wait or 0.0) == (1, False, 0.0)
+
+
+def on_hold(rig, *replies: Reply):
+    """A reply whose person must write first."""
+    held, reply = said(rig, *replies)
+    rig.outbox.postpone(held, reply, 2, "held", "WindowClosed: 24 hours")
+    return reply
+
+
+def test_held_reply_wakes_nobody_until_somebody_writes(rig):
+    """Then it is tried again at once, before the turn that came in is worked on."""
+    on_hold(rig)
+    rig.pass_time(6 * 24 * 3600)
+    assert rig.overdue() == []
+    rig.accept(turn("back"))
+    rig.pass_time(6)
+    assert rig.overdue() == [CHAT.id]
+    held, reply = lease(rig, "w2")
+    assert (reply.held, reply.attempt, reply.suspect) == (None, 1, False)
+    assert rig.outbox.settle(held, reply, receipt="m").turn.text == "back"
+
+
+def test_held_reply_is_due_when_nobody_wrote_for_a_week(rig):
+    """It says for how long it has waited: whoever comes gives it up."""
+    on_hold(rig)
+    rig.pass_time(KEEP_HELD_SECONDS + 1)
+    assert rig.overdue() == [CHAT.id]
+    held, reply = lease(rig, "w2")
+    assert reply.held >= KEEP_HELD_SECONDS
+    assert rig.outbox.settle(held, reply, dead="WindowClosed", let_go=True) is None
+    assert (rig.deliveries.aside("held"), rig.dead()) == ([], 1)
+
+
+def test_reply_held_again_waits_no_longer_for_it(rig):
+    """Whoever came for another reason found it held, and for how long, and does not make it doubtful."""
+    on_hold(rig)
+    rig.pass_time(3600)
+    held, reply = lease(rig, "w2")
+    assert reply.held == pytest.approx(3600, abs=60)
+    rig.end_lease()
+    held, reply = lease(rig, "w3")
+    rig.outbox.postpone(held, reply, 0, "held")
+    assert not reply.suspect
+    assert rig.overdue() == []
+    rig.pass_time(KEEP_HELD_SECONDS - 3600)
+    assert rig.overdue() == [CHAT.id]
+
+
+def test_reply_is_not_held_where_a_turn_waits(rig):
+    """It came in meanwhile, or the platform contradicts itself: it is tried again soon, and that counts."""
+    held, reply = said(rig)
+    rig.accept(turn())
+    rig.outbox.postpone(held, reply, 2, "held", "WindowClosed: 24 hours")
+    assert rig.mailbox.lease(CHAT.id, "early") is None
+    rig.pass_time(3)
+    assert (rig.overdue(), rig.deliveries.aside("held")) == ([CHAT.id], [])
+    assert lease(rig, "w2")[1].attempt == 2
+
+
+def test_held_reply_is_shown_to_the_operator_while_it_waits(rig):
+    """In the list and with its conversation, with the reason; once somebody writes it does not wait any more."""
+    reply = on_hold(rig)
+    (fate,), _ = rig.deliveries.fates(CHAT.id)
+    assert (fate.id, fate.state, fate.reason) == (f"{CHAT.id}#{reply.number}", "held", "WindowClosed: 24 hours")
+    assert rig.deliveries.aside("held") == [fate]
+    rig.accept(turn())
+    assert (rig.deliveries.fates(CHAT.id)[0], rig.deliveries.aside("held")) == ([], [])
+
+
+def test_timer_rings_beside_a_held_reply(rig):
+    """Somebody comes for it, and the reply stays held."""
+    rig.accept(turn())
+    held, work = lease(rig)
+    change = replace(saying(), timers=(Timer("t", work.received_at + 60, "ring"),))
+    reply = rig.mailbox.commit(held, work, change)
+    rig.outbox.postpone(held, reply, 2, "held", "WindowClosed: 24 hours")
+    rig.pass_time(61)
+    assert rig.overdue() == [CHAT.id]
+    held, reply = lease(rig, "w2")
+    assert (reply.number, reply.held is not None) == (1, True)
+    rig.outbox.postpone(held, reply, 0, "held")
+    rig.pass_time(3600)
+    assert rig.overdue() == []
+
+
+def test_held_question_stays_open_to_be_shown(rig):
+    """Its window opens when it is shown at last, however much later."""
+    rig.accept(turn("delete"))
+    held, work = lease(rig)
+    change, _ = propose(rig)
+    rig.outbox.postpone(held, rig.mailbox.commit(held, work, change), 2, "held", "WindowClosed")
+    rig.pass_time(3 * 24 * 3600)
+    assert look(rig).state == "armed"
+    rig.accept(turn())
+    held, reply = lease(rig, "w2")
+    rig.outbox.settle(held, reply, receipt="m")
+    assert look(rig).state == "shown"
+
+
+@pytest.mark.parametrize(("waited", "silence"), [(0, 100), (50, 150)])
+def test_delivery_knows_since_when_nobody_wrote(rig, waited, silence):
+    """By the server's clock; what waited elsewhere was written so much earlier."""
+    rig.mailbox.accept(turn(), waited_seconds=waited)
+    held, work = lease(rig)
+    rig.mailbox.commit(held, work, saying())
+    rig.mailbox.release(held, hand_over=True)
+    rig.pass_time(100)
+    held, reply = lease(rig, "w2")
+    assert reply.delivery(held).silence == pytest.approx(silence, abs=5)
+
+
+def test_silence_begins_with_the_last_that_was_written(rig):
+    """A turn that waited elsewhere for long does not make it longer."""
+    rig.accept(turn())
+    rig.mailbox.accept(turn(), waited_seconds=3600)
+    held, work = lease(rig)
+    assert rig.mailbox.commit(held, work, saying()).silence == pytest.approx(0, abs=5)
+
+
+def test_where_nobody_ever_wrote_it_is_silent_for_ever(rig):
+    """Others forward there."""
+    rig.outbox.forward(Delivery("chat:x#1", CHAT, Reply("hi")))
+    assert lease(rig)[1].silence == inf
+
+
+def test_lane_of_an_older_version_does_not_know_its_silence(redis_client):
+    """It was not written down before."""
+    rig = RedisRig(redis_client)
+    rig.accept(turn())
+    redis_client.hdel(f"{rig.shard}:lane:{CHAT.id}", "heard")
+    held, work = lease(rig)
+    assert rig.mailbox.commit(held, work, saying()).silence == -1
+
+
+def test_held_question_outlives_its_record(redis_client):
+    """The record is kept for two days, the reply for a week: the question must not lose its action meanwhile."""
+    rig = RedisRig(redis_client)
+    rig.accept(turn("delete"))
+    held, work = lease(rig)
+    change, action = propose(rig)
+    rig.outbox.postpone(held, rig.mailbox.commit(held, work, change), 2, "held", "WindowClosed")
+    names = (f"pending:{action.pending_action_id}", f"live:{CHAT.id}:{work.user}")
+    assert all(redis_client.ttl(f"{rig.shard}:{name}") > KEEP_HELD_SECONDS for name in names)
 
 
 def test_receipt_is_kept_with_the_delivery(rig):

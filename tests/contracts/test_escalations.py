@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import inf
 
 import pytest
 
@@ -177,7 +178,7 @@ def test_forward_is_made_once(rig):
     rig.pass_time(6)
     assert rig.overdue() == [CHAT.id]
     held, reply = lease(rig)
-    assert reply.delivery(held) == Delivery(first, CHAT, Reply("Look there", language="de"))
+    assert reply.delivery(held) == Delivery(first, CHAT, Reply("Look there", language="de"), silence=inf)
     assert (reply.is_forwarded, rig.outbox.settle(held, reply, receipt="m")) == (False, None)
     assert rig.outbox.forward(to_chat()) == first
     assert rig.mailbox.release(held) is None

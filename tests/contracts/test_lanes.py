@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from channels.types import Reply, Turn
+from channels.types import Media, Reply, Turn
 from pending.action import PendingAction
 from pending.records import Claim, Decision, Ending, StoredAction, seal_action
 from tests.contracts.rigs import CHAT, ENGLISH, turn
@@ -116,6 +116,35 @@ def test_event_is_a_duplicate_after_it_was_worked_on(rig):
     held, work = lease(rig)
     rig.mailbox.commit(held, work, Change())
     assert rig.accept(turn(event="e1")).outcome == "duplicate"
+
+
+def album(number: int, **fields) -> Turn:
+    """A part of an album."""
+    photo = Media(f"photo{number}", "image/jpeg")
+    return replace(turn(""), media=(photo,), group="album", **fields)
+
+
+def test_album_is_finished_as_one_turn(rig):
+    """Ten parts at most, in the order in which they came in; what is said to it ends all of them."""
+    for number in range(10):
+        rig.accept(album(number, text="look" if number == 1 else ""))
+    rig.accept(turn("next"))
+    held, work = lease(rig)
+    joined = work.gathered()
+    assert [media.ref for media in joined.turn.media] == [f"photo{number}" for number in range(10)]
+    assert (joined.turn.text, joined.last) == ("look", 10)
+    assert rig.mailbox.commit(held, joined, Change()).turn.text == "next"
+
+
+def test_turn_knows_how_long_ago_it_was_received(rig):
+    """By the server's clock, so that no two are compared; a release shows it anew, with what came in meanwhile."""
+    rig.accept(album(0))
+    held, work = lease(rig)
+    rig.accept(album(1))
+    rig.pass_time(5)
+    again = rig.mailbox.release(held)
+    assert (work.age, again.age) == (pytest.approx(0, abs=2), pytest.approx(5, abs=2))
+    assert (work.following, len(again.following)) == ((), 1)
 
 
 def test_turns_come_in_accepted_order(rig):
@@ -368,6 +397,30 @@ def test_action_whose_preview_cannot_be_delivered_ends(rig):
     held, work = lease(rig)
     rig.outbox.settle(held, rig.mailbox.commit(held, work, propose(rig)[0]), dead="Refused: blocked")
     assert look(rig).state == "expired"
+
+
+@pytest.mark.parametrize("pieces", [1, 2])
+def test_receipt_of_a_question_stays_with_its_action(rig, pieces):
+    """Whoever decides can change the very message that shows the buttons: the last one of the question."""
+    rig.accept(turn("delete"))
+    held, work = lease(rig)
+    change, _ = propose(rig)
+    ((question, pid),) = change.replies
+    firsts = ((Reply("First half"), f"{PART}{pid}"),) * (pieces - 1)
+    work = rig.mailbox.commit(held, work, replace(change, replies=(*firsts, (question, pid))))
+    for number in range(pieces):
+        work = rig.outbox.settle(held, work, receipt=f"m{number + 1}")
+    rig.accept(turn("yes"))
+    assert rig.mailbox.release(held).live["prompt"] == look(rig).prompt == f"m{pieces}"
+    assert rig.store.records.read(CHAT.id, (pid,))[0].prompt == f"m{pieces}"
+
+
+def test_question_without_a_receipt_has_no_prompt(rig):
+    """Its platform gives none, or it was buried: nothing can be changed later."""
+    rig.accept(turn("delete"))
+    held, work = lease(rig)
+    rig.outbox.settle(held, rig.mailbox.commit(held, work, propose(rig)[0]), receipt="")
+    assert (look(rig).state, look(rig).prompt) == ("shown", "")
 
 
 def in_two_pieces(rig):

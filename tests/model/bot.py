@@ -61,7 +61,13 @@ class Proposer:
         self._numbers = itertools.count(1)
 
     async def arun(
-        self, messages: Sequence[Message], *, memory: Any, journal: Any = None, scope: str = ""
+        self,
+        messages: Sequence[Message],
+        *,
+        memory: Any,
+        journal: Any = None,
+        scope: str = "",
+        stream_handler: Any = None,
     ) -> AgentResult:
         """One run, without a model."""
         said = messages[-1].content
@@ -199,7 +205,7 @@ class ModelDrain(Drain):
         except LaneError:
             return
 
-    async def _answer(self, held: _Held, queued: QueuedTurn) -> Change:
+    async def _answer(self, held: _Held, queued: QueuedTurn, hear: Any = None) -> Change:
         worker = Worker.at_work
         worker.answering = True
         try:

@@ -16,6 +16,7 @@ from channels.web import create_app
 from config.platforms import Shelf, open_channel
 from config.schema import Settings
 from tests.contracts.rigs import voice
+from workers.alerts import MemoryAlerts
 from workers.gate import Gate
 from workers.mailbox import Accepted
 
@@ -61,11 +62,16 @@ class FakeDeliveries:
 
     def __init__(self) -> None:
         self.reports: list[tuple[str, ...]] = []
+        self.closed: list[tuple[str, str]] = []
 
     def report(self, *said: str) -> str:
         """Keep it."""
         self.reports.append(said)
         return said[2]
+
+    def close(self, conversation: str, reason: str) -> None:
+        """Keep it."""
+        self.closed.append((conversation, reason))
 
 
 def real_channels(**secrets: str) -> dict[str, Channel]:
@@ -96,6 +102,7 @@ def browser(channel: Any = None, mailbox: Any = None, **parts: Any) -> FlaskClie
         "channels": {},
         "spool": None,
         "tides": (),
+        "alerts": MemoryAlerts(),
         **parts,
     }
     mailbox = mailbox or FakeMailbox()

@@ -16,10 +16,11 @@ from redis.connection import UnixDomainSocketConnection
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from channels.base import BadHook, Forbidden
-from channels.types import HookAnswer, Media, Received, StatusUpdate, Tap
+from channels.types import AddressNews, Conversation, HookAnswer, Media, Received, StatusUpdate, Tap
 from channels.web import MAX_BODY
 from tests.contracts.rigs import voice
 from tests.web.services import PUBLIC_URL, TURN, FakeChannel, FakeDeliveries, FakeMailbox, browser
+from workers.alerts import MemoryAlerts
 from workers.connections import Connections
 from workers.deliveries import RedisDeliveries
 from workers.mailbox import LUA, RedisMailbox
@@ -266,3 +267,14 @@ def test_logs_hold_no_numbers_and_no_words(caplog: pytest.LogCaptureFixture):
     assert "63016" in lines
     assert TURN.conversation.id in lines
     assert not any(word in lines for word in ("4915100000042", "hello", "SM2"))
+
+
+def test_what_a_platform_says_of_addresses_and_of_the_channel_is_kept(caplog):
+    """A bot that was blocked, one that was let in again, and a token that was revoked, which the operator must hear."""
+    room, kept, alerts = Conversation("shop", "c"), FakeDeliveries(), MemoryAlerts()
+    news = (AddressNews(room, "blocked"), AddressNews(room))
+    channel = FakeChannel(Received(addresses=news, alerts=("the token was revoked",)))
+    assert browser(channel, deliveries=kept, alerts=alerts).post("/hooks/shop").status_code == 200
+    assert kept.closed == [(room.id, "blocked"), (room.id, "")]
+    assert [(alert.channel, alert.words) for alert in alerts.of(["shop"])] == [("shop", "the token was revoked")]
+    assert "channel.alert" in caplog.messages

@@ -11,7 +11,8 @@ from redis.exceptions import RedisError
 
 from agent import Agent, AgentConfig, ScriptedProvider, ToolCall, tool
 from agent.channel_agent import ChannelAgent
-from channels.types import Button, Delivery, Receipt, Reply, Turn
+from channels.base import Pace
+from channels.types import Button, Conversation, Delivery, Receipt, Reply, Turn
 from pending import idempotency_key
 from pending.texts import speak
 from tests.contracts.rigs import CHAT, Rig, turn, voice
@@ -36,6 +37,10 @@ class FakeChannel:
         ]
         return [replace(first, edits=reply.edits, optional=reply.optional), *others]
 
+    def pace(self, conversation: Conversation) -> Pace:
+        """As fast as it goes."""
+        return Pace()
+
     async def attend(self, turn: Turn) -> float:
         """Do nothing."""
         return 0.0
@@ -57,6 +62,11 @@ class FakeChannel:
         """The words that arrived."""
         return [delivery.reply.text for delivery in self.sent]
 
+    @property
+    def new_texts(self) -> list[str]:
+        """The words of the messages that came anew, not in place of others."""
+        return [delivery.reply.text for delivery in self.sent if not delivery.reply.edits]
+
 
 class FakeAgent:
     """Answers with a function of the turn's words; what that raises is its crash."""
@@ -64,7 +74,7 @@ class FakeAgent:
     def __init__(self, answer: Callable[[str], str] = str.upper) -> None:
         self._answer = answer
 
-    async def answer(self, queued, lease) -> Change:
+    async def answer(self, queued, lease, hear=None) -> Change:
         """One reply."""
         return Change(replies=((Reply(self._answer(queued.turn.text)), ""),))
 

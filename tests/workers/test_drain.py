@@ -12,7 +12,7 @@ from channels.types import Media, Reply
 from pending.texts import speak
 from tests.contracts.rigs import CHAT, ENGLISH, MemoryRig, turn, voice
 from tests.workers.fakes import FakeAgent, FakeChannel
-from workers import drain, outbox
+from workers import beside, drain, outbox
 from workers.drain import MAX_TURNS, Drain, _in_pieces
 from workers.lane import Change
 from workers.outbox import Postman
@@ -78,7 +78,7 @@ def test_typing_that_hangs_is_given_up_before_the_answer(monkeypatch):
         finally:
             seen.append(list(room.channel.texts))
 
-    monkeypatch.setattr(drain, "ATTEND_SECONDS", 0.001)
+    monkeypatch.setattr(beside, "LAST_CALL_SECONDS", 0.001)
     monkeypatch.setattr(room.channel, "attend", hang)
     assert (room.work("a"), seen) == (["A"], [[]])
 
@@ -89,7 +89,7 @@ class Slow:
     def __init__(self, then) -> None:
         self.then, self.cancelled = then, []
 
-    async def answer(self, queued, lease):
+    async def answer(self, queued, lease, hear=None):
         """Wait for ever."""
         self.then()
         try:
@@ -151,7 +151,7 @@ def test_lane_is_kept_for_as_long_as_its_turn_takes(monkeypatch):
     third = asyncio.Event()
 
     class Patient:
-        async def answer(self, queued, lease):
+        async def answer(self, queued, lease, hear=None):
             await third.wait()
             return Change(replies=((Reply("done"), ""),))
 
@@ -185,7 +185,7 @@ def test_redis_error_of_an_agent_is_not_swallowed():
 class SendsAFile:
     """Answers with a file and words after it."""
 
-    async def answer(self, queued, lease):
+    async def answer(self, queued, lease, hear=None):
         """Two replies."""
         return Change(replies=((Reply(media=Media("m", "image/png", "chart.png")), ""), (Reply("done"), "")))
 
@@ -317,7 +317,7 @@ def test_turn_that_takes_too_long_is_ended_with_a_word():
     """And the next one is worked on."""
 
     class Stuck:
-        async def answer(self, queued, lease):
+        async def answer(self, queued, lease, hear=None):
             await asyncio.sleep(60)
 
     assert Room(agent=Stuck(), turn_timeout=0.01).work("a", "b") == [ENGLISH.too_long(), ENGLISH.too_long()]
@@ -357,6 +357,15 @@ def test_each_piece_of_a_question_belongs_to_it():
     change = Change(replies=((Reply("a|b"), "pid"), (Reply("c|d"), "")))
     pieces = _in_pieces(change, FakeChannel()).replies
     assert [(reply.text, pid) for reply, pid in pieces] == [("a", "+pid"), ("b", "pid"), ("c", ""), ("d", "")]
+
+
+def test_edit_that_a_platform_cannot_show_is_left_out():
+    """The replies around it go out, and a question is never left out."""
+    channel = FakeChannel()
+    channel.pieces = lambda reply: () if reply.optional else (reply,)
+    edit = Reply("Delete it?", edits="m7", optional=True)
+    change = Change(replies=((edit, ""), (Reply("done"), ""), (edit, "pid")))
+    assert _in_pieces(change, channel).replies == ((Reply("done"), ""), (edit, "pid"))
 
 
 def test_busy_conversation_is_handed_over():

@@ -48,7 +48,7 @@ class Looking:
     def __init__(self) -> None:
         self.seen: tuple[Media, ...] = ()
 
-    async def answer(self, queued: QueuedTurn, lease: object) -> Change:
+    async def answer(self, queued: QueuedTurn, lease: object, hear: object = None) -> Change:
         """Say how many there are."""
         self.seen = queued.turn.media
         return Change(replies=((Reply(f"{len(self.seen)} files"), ""),))

@@ -50,9 +50,9 @@ class Room:
     def work(self, place: Conversation = CHAT) -> list[str]:
         """Drain a conversation; what arrives in it."""
         channel = self.channels.get(place.channel, self.channel)
-        before = len(channel.texts)
+        before = len(channel.new_texts)
         asyncio.run(self.drain.run(place.id))
-        return channel.texts[before:]
+        return channel.new_texts[before:]
 
     def later(self, seconds: float) -> list[str]:
         """What the person hears while this time passes."""

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from channels.base import AddressClosed, Ambiguous, Pace, RateLimited, Refused, Unreachable
+from channels.base import AddressClosed, Ambiguous, ChannelDown, Pace, RateLimited, Refused, Unreachable, WindowClosed
 from channels.types import Conversation, Delivery, Receipt, Reply
 from pending.texts import speak
 from tests.contracts.rigs import MemoryRig, turn
@@ -30,6 +30,8 @@ FAULTS = {
     "429": (RateLimited(7), False),
     "503": (Unreachable("down"), False),
     "blocked": (AddressClosed("blocked"), False),
+    "down": (ChannelDown("the token is wrong: set TOKEN"), False),
+    "window": (WindowClosed("24 hours"), False),
 }
 
 
@@ -42,11 +44,13 @@ class Platform:
         self.rig, self.faults = rig, iter(faults)
         self.arrived: list[tuple[str, str]] = []
         self.tries: list[float] = []
+        self.replies: list[Reply] = []
         self.silent_until, self.broken_silences = 0.0, 0
 
     async def send(self, delivery: Delivery) -> Receipt:
         """Take a message, or not."""
         self.tries.append(self.rig.now)
+        self.replies.append(delivery.reply)
         self.broken_silences += self.rig.now < self.silent_until
         error, arrives = FAULTS[next(self.faults, "fine")]
         if arrives:
@@ -69,7 +73,9 @@ class Platform:
 class Post:
     """Conversations with so many replies each, and workers that carry them."""
 
-    def __init__(self, faults, *, chats: int = 1, replies: int = 1, pace: Pace | None = None, receipts=None) -> None:
+    def __init__(
+        self, faults, *, chats: int = 1, replies: int = 1, pace: Pace | None = None, receipts=None, said=None
+    ) -> None:
         self.rig = MemoryRig()
         self.platform = Platform(self.rig, faults)
         self.slept: list[float] = []
@@ -80,7 +86,7 @@ class Post:
         )  # fmt: skip
         self.rooms = {room.id: room for room in (Conversation("chat", f"c{number}") for number in range(chats))}
         for room in self.rooms.values():
-            self._say(room, [f"{room.chat} {number}" for number in range(replies)])
+            self._say(room, [said] if said else [Reply(f"{room.chat} {number}") for number in range(replies)])
 
     def run(self, rounds: int = 5000) -> None:
         """Workers come when something is due, until nothing is."""
@@ -91,6 +97,18 @@ class Post:
             if not any(lane.busy for lane in self.rig.mailbox._lanes.values()):
                 return
         raise AssertionError("something was never sent nor given up")
+
+    def run_for(self, seconds: float) -> None:
+        """So much time passes, and workers come when something is due."""
+        until = self.rig.now + seconds
+        while self.rig.now < until:
+            self.rig.now += 1 if seconds < 7200 else 600
+            for room in self.rig.overdue():
+                self.work(room)
+
+    def say(self, reply: Reply) -> None:
+        """Somebody writes, and is answered."""
+        self._say(next(iter(self.rooms.values())), [reply])
 
     def work(self, room: str) -> None:
         """One worker's pass through a conversation."""
@@ -105,10 +123,10 @@ class Post:
         except LaneParked:
             return
 
-    def _say(self, room: Conversation, texts) -> None:
+    def _say(self, room: Conversation, replies) -> None:
         self.rig.mailbox.accept(replace(turn(), conversation=room))
         lease, work = self.rig.mailbox.lease(room.id, "said")
-        self.rig.mailbox.commit(lease, work, Change(replies=tuple((Reply(text), "") for text in texts)))
+        self.rig.mailbox.commit(lease, work, Change(replies=tuple((reply, "") for reply in replies)))
         self.rig.mailbox.release(lease, hand_over=True)
 
     async def _sleep(self, seconds: float) -> None:
@@ -129,7 +147,10 @@ def check(post: Post, replies: int) -> None:
 
 
 @settings(max_examples=150)
-@given(faults=st.lists(st.sampled_from(list(FAULTS)), max_size=60), chats=st.integers(1, 3))
+@given(
+    faults=st.lists(st.sampled_from([name for name in FAULTS if name != "window"]), max_size=60),
+    chats=st.integers(1, 3),
+)
 def test_no_faults_change_the_order_or_lose_a_reply(faults, chats):
     """Whatever the platform does with each try, in up to three conversations at once."""
     post = Post(faults, chats=chats, replies=4)
@@ -268,6 +289,70 @@ def test_platform_without_a_number_is_tried_less_and_less_often():
     post.run()
     pauses = [round(late - early) for early, late in zip(post.platform.tries, post.platform.tries[1:], strict=False)]
     assert (pauses[:4], len(pauses)) == ([2, 4, 8, 16], 9)
+
+
+def test_edit_that_may_have_arrived_is_sent_again_as_it_was():
+    """It changes a message that is there already: twice is as good as once, and nothing of it is marked."""
+    post = Post(["late"], said=Reply("done", edits="m7"))
+    post.run()
+    assert post.platform.arrived == [("c0", "done")] * 2
+    assert post.platform.replies[-1] == Reply("done", edits="m7")
+
+
+def test_reply_waits_for_its_person_to_write_and_goes_out_first():
+    """The platform is not asked again before; then it takes what was held, as it is."""
+    post = Post(["window"], replies=2)
+    (room,) = post.rooms.values()
+    for _ in range(3):
+        post.run_for(24 * 3600)
+    assert (len(post.platform.tries), post.platform.arrived) == (1, [])
+    post.rig.mailbox.accept(replace(turn(), conversation=room))
+    post.run_for(60)
+    assert post.platform.arrived == [("c0", "c0 0"), ("c0", "c0 1")]
+
+
+def test_reply_whose_person_never_writes_is_given_up_after_a_week():
+    """Each one behind it waits for itself."""
+    post = Post(["window"])
+    post.run_for(8 * 24 * 3600)
+    (fate,) = post.rig.deliveries.aside("dead")
+    assert fate.reason == "WindowClosed: nobody wrote for 7 days"
+    assert (len(post.platform.tries), post.rig.deliveries.aside("held")) == (1, [])
+
+
+def test_window_that_stays_closed_though_somebody_writes_holds_nothing_up():
+    """A platform that contradicts itself: ten tries, and the turn is worked on."""
+    post = Post(["window"] * 10)
+    (room,) = post.rooms.values()
+    post.rig.mailbox.accept(replace(turn(), conversation=room))
+    post.run_for(3600)
+    (fate,) = post.rig.deliveries.aside("dead")
+    assert (fate.reason, fate.tries) == ("WindowClosed: 24 hours", 10)
+
+
+def test_channel_whose_token_is_dead_loses_nothing(caplog):
+    """For hours: it is tried once a minute, the operator hears why, and with a new token all goes out in order."""
+    post = Post(["down"] * 150, chats=3, replies=2)
+    post.run_for(3600)
+    assert len(post.platform.tries) == pytest.approx(60, abs=3)
+    assert (post.platform.arrived, post.rig.dead()) == ([], 0)
+    assert [alert.words for alert in post.postman._alerts.of(["chat"])] == ["the token is wrong: set TOKEN"]
+    assert "channel.down" in caplog.messages
+    post.platform.faults = iter(())
+    post.run_for(120)
+    check(post, 2)
+    assert len(post.platform.arrived) == 6
+
+
+def test_nothing_is_sent_to_an_address_that_is_closed():
+    """What follows the reply that met it is given up for the same reason; once somebody writes, it is sent again."""
+    post = Post(["blocked"], replies=3)
+    post.run()
+    assert len(post.platform.tries) == 1
+    assert {fate.reason for fate in post.rig.deliveries.aside("dead")} == {"AddressClosed: blocked"}
+    post.say(Reply("welcome back"))
+    post.run()
+    assert post.platform.arrived == [("c0", "welcome back")]
 
 
 class Died(BaseException):

@@ -146,7 +146,7 @@ def test_worker_whose_shard_moves_under_its_turn_follows_it(fleet):
     bot.hear("hi")
     answer = bot.agent.answer
 
-    async def slow(queued, lease):
+    async def slow(queued, lease, hear=None):
         bot.rig.pass_time(0)
         await asyncio.to_thread(fleet.mover().move, SHARD, "b")
         return await answer(queued, lease)

@@ -21,7 +21,7 @@ class Slow:
         self.begun = begun
         self.answered = []
 
-    async def answer(self, queued, lease) -> Change:
+    async def answer(self, queued, lease, hear=None) -> Change:
         """Begin, and wait for ever."""
         self.answered.append(queued.turn.text)
         self.begun.set()

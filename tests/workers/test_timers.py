@@ -52,11 +52,11 @@ class Room:
 
     def later(self, seconds: float) -> list[str]:
         """What is said without being asked while this time passes."""
-        before = len(self.channel.texts)
+        before = len(self.channel.new_texts)
         self.rig.pass_time(seconds)
         for _ in self.rig.overdue():
             self.work()
-        return self.channel.texts[before:]
+        return self.channel.new_texts[before:]
 
 
 def test_reminder_is_told_back_and_rings_once():

@@ -23,6 +23,7 @@ local coming = awaited()
 local seq = next_number('received')
 redis.call('RPUSH', inbox, table.concat({seq, now() - ARGV[12], ARGV[3], ARGV[4], ARGV[5]}, ' '))
 redis.call('SET', seen, seq, 'PX', ARGV[7])
+redis.call('HSET', lane, 'heard', math.max(number('heard'), now() - ARGV[12]))
 keep()
 if flag('s') and waiting > 0 then
   redis.call('HSET', lane, 'stop', seq)

@@ -14,6 +14,7 @@ local KEEP_RECORD = 172800000  -- a pending action is kept for two days, so that
 local WAKE_GRACE = 5000        -- a wake-up not answered within this is looked after by the reaper
 local LOOK_AGAIN = 10000       -- and again after this while it stands in the queue; within SOON: it counts as waiting
 local KEEP_DELIVERY = 604800000  -- what became of a reply can be looked up for a week
+local KEEP_HELD = 604800000    -- so long a reply waits for its person to write
 local KEEP_PACE = 86400000     -- how fast a channel sends is forgotten a day after it was said
 local MAX_DELIVERIES = 50      -- of the last so many replies of a conversation
 local MAX_ASIDE = 1000
@@ -59,6 +60,14 @@ local function live(user)
   return shard .. ':live:' .. conversation .. ':' .. user
 end
 
+-- A question that waits to be shown is kept meanwhile, with its steps and as what its scope waits for.
+local function keep_question(pid)
+  local user, steps = unpack(redis.call('HMGET', record(pid), 'user', 'steps'))
+  redis.call('PEXPIRE', record(pid), KEEP_HELD + KEEP_RECORD)
+  if user and redis.call('GET', live(user)) == pid then redis.call('PEXPIRE', live(user), KEEP_HELD + KEEP_RECORD) end
+  for step in string.gmatch(steps or '', '%S+') do redis.call('PEXPIRE', record(step), KEEP_HELD + KEEP_RECORD) end
+end
+
 local function history(user)
   return shard .. ':history:' .. conversation .. ':' .. user
 end
@@ -79,10 +88,19 @@ local function has_work()
   return redis.call('LLEN', inbox) + redis.call('LLEN', outbox) > 0
 end
 
+-- A reply that nobody may be told before they write is held: its number, how many turns had come in by then, since when,
+-- why. Returns the last two while it is the first in line and nobody wrote.
+local HELD = '^(%d+) (%d+) (%d+) (.*)$'
+local function held()
+  local said, received, since, why = string.match(redis.call('HGET', lane, 'held') or '', HELD)
+  if not said or tonumber(received) ~= number('received') then return end
+  if string.match(redis.call('LINDEX', outbox, 0) or '', '^%d+') == said then return tonumber(since), why end
+end
+
 -- Whether somebody comes anyway: a holder, or the wake-up or retry of what waits already. A timer brings nobody before
--- it rings.
+-- it rings, and what is held nobody before somebody writes.
 local function awaited()
-  return redis.call('ZSCORE', due, conversation) and (number('until') > now() or has_work())
+  return redis.call('ZSCORE', due, conversation) and (number('until') > now() or (has_work() and not held()))
 end
 
 -- Whether so many others of this shard have work, or a holder, that this conversation cannot begin. Beyond `most` a
@@ -222,6 +240,24 @@ local function silence(later)
   return later
 end
 
+-- The first reply waits for somebody to write, and nobody has to come before that, a timer, or its end.
+local function hold(said, why)
+  local since, first_why = held()
+  local rings = redis.call('ZRANGE', timers, 0, 0, 'WITHSCORES')[2]
+  since = since or now()
+  redis.call('HSET', lane, 'held', table.concat({said, number('received'), since, first_why or why}, ' '), 'attempts', 0,
+    'token', '', 'until', 0, 'begun', '')
+  redis.call('HDEL', lane, 'sending', 'slot')
+  redis.call('ZADD', shard .. ':held', since, conversation)
+  redis.call('PEXPIRE', shard .. ':held', KEEP)
+  redis.call('ZADD', due, math.min(since + KEEP_HELD, tonumber(rings or since + KEEP_HELD)), conversation)
+  keep()
+  for _, waiting in ipairs(redis.call('LRANGE', outbox, 0, -1)) do
+    local pid = string.match(waiting, '^%d+ ([^-+ ]%S*) ')
+    if pid then keep_question(pid) end
+  end
+end
+
 -- A timer with this name, or what takes its place. All of a conversation are kept for as long as the last one needs.
 local function set_timer(id, at, what)
   redis.call('HSET', timer, id, what)
@@ -268,13 +304,33 @@ local function arrived(said)
   return (state == 'sent' or state == 'delivered' or state == 'read') and receipt or ''
 end
 
--- What another conversation is to say is put there once, whoever tries, and goes out at the pace of that one.
+-- Milliseconds since anybody last wrote here; -1 where nobody knows, -2 where nobody ever did.
+local function quiet()
+  if number('received') == 0 then return -2 end
+  local heard = redis.call('HGET', lane, 'heard')
+  return heard and math.max(0, now() - heard) or -1
+end
+
+-- Why the address takes nothing, '' where it does: whoever writes again can be reached again. Where nobody ever wrote,
+-- nobody would, so that is not believed for longer than the reply that met it.
+local function closed()
+  local turns, reason = string.match(redis.call('HGET', lane, 'closed') or '', '^(%d+) (.*)$')
+  return turns and turns ~= '0' and tonumber(turns) == number('received') and reason or ''
+end
+
+-- What another conversation is to say is put there once, whoever tries, and goes out at the pace of that one. What is held
+-- is shown to nobody who would send it.
 local function to_send(reply)
-  if string.find(reply, '^%d+ %- {"forward"') then return {'reply', reply, number('attempts') + 1, 0, -1, 0, ''} end
-  local said, doubtful = string.match(reply, '^%d+'), suspect(reply)
-  local ahead = math.max(0, number('chat') - now())
+  local attempt = number('attempts') + 1
+  if string.find(reply, '^%d+ %- {"forward"') then return {'reply', reply, attempt, 0, -1, 0, '', -1, -1, ''} end
+  local said, since = string.match(reply, '^%d+'), held()
+  if since then
+    local doubtful = redis.call('HEXISTS', lane, 'suspect:' .. said)
+    return {'reply', reply, attempt, doubtful, -1, 0, '', quiet(), now() - since, closed()}
+  end
+  local doubtful, ahead = suspect(reply), math.max(0, number('chat') - now())
   return {
-    'reply', reply, number('attempts') + 1, doubtful, booked(said), ahead, doubtful == 1 and arrived(said) or '',
+    'reply', reply, attempt, doubtful, booked(said), ahead, doubtful == 1 and arrived(said) or '', quiet(), -1, closed(),
   }
 end
 
@@ -289,7 +345,7 @@ local function times_begun(turn)
   return times + 1
 end
 
--- Turns right behind the first, of the same user and without buttons: they may be worked on as one.
+-- Turns right behind the first, of the same user and without buttons: they may be worked on as one, or are parts of one.
 local function burst(user, tapped)
   local found = {}
   if tapped ~= '-' then return found end
@@ -307,11 +363,11 @@ local function view()
   if reply then return to_send(reply) end
   local turn = redis.call('LINDEX', inbox, 0)
   if not turn then return {'idle'} end
-  local user, tapped = string.match(turn, '^%d+ %d+ (%S+) (%S+) ')
+  local at, user, tapped = string.match(turn, '^%d+ (%d+) (%S+) (%S+) ')
   return {
     'turn', turn, pending(redis.call('GET', live(user))), pending(tapped),
     redis.call('GET', history(user)) or '', burst(user, tapped), number('stop'), redis.call('HVALS', timer),
-    redis.call('LRANGE', journal, 0, -1), times_begun(turn),
+    redis.call('LRANGE', journal, 0, -1), times_begun(turn), now() - at,
   }
 end
 
@@ -334,7 +390,7 @@ end
 -- them is for scripts that must know more of it.
 local function fields_of(pid, ...)
   return redis.call('HMGET', record(pid), 'rec', 'mac', 'state', 'expires', 'by', 'attempt', 'told', 'result', 'seen',
-    'begun', ...)
+    'begun', 'prompt', ...)
 end
 
 local function snapshot(pid)
@@ -430,6 +486,11 @@ local function show(pid, seen)
   for step in string.gmatch(steps or '', '%S+') do show(step, seen) end
 end
 
+-- Under which id its platform shows the question: whoever decides later can change that message.
+local function note_prompt(pid, message)
+  if message ~= '' and redis.call('EXISTS', record(pid)) == 1 then redis.call('HSET', record(pid), 'prompt', message) end
+end
+
 -- Whether the window closed on an action that nobody answered: it ends here.
 local function ran_out(pid)
   local state, expires = unpack(redis.call('HMGET', record(pid), 'state', 'expires'))
@@ -500,7 +561,7 @@ local function arm_action(arm, at_once)
   local state, expires, events = 'armed', 0, {'armed'}
   if at_once then state, expires, events = 'shown', now() + arm.ttl, {'armed', 'shown'} end
   redis.call('HSET', key, 'rec', arm.rec, 'mac', arm.mac, 'kind', arm.kind, 'digest', arm.digest, 'ttl', arm.ttl,
-    'state', state, 'expires', expires, 'seen', 0, unpack(arm.more))
+    'user', arm.user, 'state', state, 'expires', expires, 'seen', 0, unpack(arm.more))
   redis.call('PEXPIRE', key, KEEP_RECORD)
   audit(arm.pid, events, '', arm.mac)
   if arm.live then redis.call('SET', live(arm.user), arm.pid, 'PX', KEEP_RECORD) end

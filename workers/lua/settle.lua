@@ -12,6 +12,7 @@ local part = string.match(pid, '^%+(.*)$')
 local doubtful = ARGV[5] == 'doubtful' or redis.call('HEXISTS', lane, 'suspect:' .. said) == 1
 local aside = {id = conversation .. '#' .. said, at = now(), tries = number('attempts') + 1}
 redis.call('LPOP', outbox)
+if redis.call('HDEL', lane, 'held') == 1 then redis.call('ZREM', shard .. ':held', conversation) end
 redis.call('HSET', lane, 'attempts', 0)
 redis.call('HDEL', lane, 'sending', 'slot', 'suspect:' .. said)
 if ARGV[5] == 'sent' then
@@ -19,6 +20,7 @@ if ARGV[5] == 'sent' then
   if doubtful and new then put_aside(shard .. ':ambiguous', aside) end
   if ARGV[7] ~= '0' then redis.call('HSET', lane, 'chat', math.max(now(), number('chat')) + ARGV[7]) end
   if pid ~= '-' and not part then show(pid, number('received')) end
+  if pid ~= '-' and not part then note_prompt(pid, ARGV[6]) end
 else
   note(said, 'dead', aside.tries, '', ARGV[6])
   aside.reason, aside.asks, aside.doubtful, aside.entry = ARGV[6], pid ~= '-', doubtful, entry

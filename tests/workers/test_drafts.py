@@ -1,0 +1,390 @@
+"""Drafts: an answer is seen while it comes, in one message, and nothing of it holds the turn up or outlives it."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+from redis.exceptions import ConnectionError as RedisConnectionError
+
+from agent import Agent, AgentConfig, tool
+from agent.channel_agent import ChannelAgent
+from agent.guards import GuardrailsPipeline, LengthGuardrail
+from agent.hearing import may_be_heard
+from agent.messages import Message, Role, UsageStats
+from channels.base import Ambiguous, Pace, RateLimited, Refused
+from channels.types import Reply
+from pending.texts import speak
+from tests.contracts.rigs import CHAT, ENGLISH, MemoryRig, turn
+from tests.workers.fakes import FakeAgent
+from tests.workers.story import call
+from tests.workers.test_drain import Room
+from workers import drain
+from workers.drafts import Draft
+from workers.lane import Change, QueuedTurn
+from workers.notebook import MemoryNotebook, RedisNotebook
+
+
+class Screen:
+    """A platform that shows drafts in one message; `errors` are raised by the next ones."""
+
+    name = "chat"
+
+    def __init__(self, message: str = "m1") -> None:
+        self.message, self.errors, self.seen = message, [], []
+
+    async def draft(self, turn, text, shown="") -> str:
+        """Show it."""
+        error = self.errors.pop(0) if self.errors else None
+        if error:
+            raise error
+        self.seen.append((text, shown))
+        return self.message
+
+
+QUEUED = QueuedTurn(1, 0.0, "u", turn(), {}, {}, "")
+
+
+class Show:
+    """A draft on a clock that stands still until it is told how many pauses pass."""
+
+    def __init__(self, screen: Screen, queued: QueuedTurn = QUEUED, notes=None) -> None:
+        self.notes, self.slept = notes or MemoryNotebook(), []
+        self._passes = asyncio.Semaphore(0)
+        self.draft = Draft(screen, queued, self.notes, gap=2.0, sleep=self._sleep)
+
+    async def pause(self, times: int = 1, *, hangs: bool = False) -> None:
+        """So many pauses pass, and what is shown after each is noted, unless its platform `hangs`."""
+        for _ in range(times):
+            self._passes.release()
+            for _ in range(10):
+                await asyncio.sleep(0)
+            while self.draft._beside._calling and not hangs:
+                await asyncio.wait({self.draft._beside._task}, timeout=0.001)
+
+    async def _sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        await self._passes.acquire()
+
+
+def played(scene) -> None:
+    """Play it on a loop."""
+    asyncio.run(scene())
+
+
+def test_draft_that_is_under_way_ends_before_the_answer_goes_out():
+    """Its message must be known, or it would stay beside the answer; after the end nothing is shown."""
+    screen, go, begun = Screen(), asyncio.Event(), asyncio.Event()
+    plain = screen.draft
+
+    async def slow(*given) -> str:
+        begun.set()
+        await go.wait()
+        return await plain(*given)
+
+    screen.draft = slow
+
+    async def scene() -> None:
+        show = Show(screen)
+        await show.draft.begin()
+        await show.draft("Hel")
+        await show.pause(hangs=True)
+        ending = asyncio.create_task(show.draft.end())
+        await asyncio.sleep(0)
+        assert begun.is_set()
+        assert not ending.done()
+        go.set()
+        await ending
+        await show.draft("lo")
+        await show.pause(3)
+        assert (screen.seen, show.draft.shown) == ([("Hel", "")], "m1")
+
+    played(scene)
+
+
+def test_draft_grows_in_one_message_no_faster_than_its_platform_likes():
+    """A quick answer needs none: the first is shown after one pause, and pieces between two go together."""
+
+    async def scene() -> None:
+        screen = Screen()
+        show = Show(screen)
+        await show.draft.begin()
+        await show.draft("Hel")
+        assert screen.seen == []
+        await show.pause()
+        await show.draft("lo ")
+        await show.draft("there")
+        await show.pause(3)
+        await show.draft.end()
+        assert screen.seen == [("Hel", ""), ("Hello there", "m1")]
+        assert set(show.slept) == {2.0}
+
+    played(scene)
+
+
+def test_platform_that_asks_to_wait_is_not_shown_more_before():
+    """And then the newest."""
+
+    async def scene() -> None:
+        screen = Screen()
+        screen.errors = [RateLimited(30)]
+        show = Show(screen)
+        await show.draft.begin()
+        await show.draft("a")
+        await show.pause()
+        await show.draft("b")
+        await show.pause()
+        await show.draft.end()
+        assert (screen.seen, show.slept) == ([("ab", "")], [2.0, 30, 2.0])
+
+    played(scene)
+
+
+@pytest.mark.parametrize("error", [Refused("no"), Ambiguous("?"), RuntimeError("bug")])
+def test_platform_that_cannot_show_it_is_not_asked_again(error):
+    """The turn goes on; what was shown before is still edited."""
+
+    async def scene() -> None:
+        screen = Screen()
+        screen.errors = [None, error]
+        show = Show(screen)
+        await show.draft.begin()
+        for piece in "abc":
+            await show.draft(piece)
+            await show.pause()
+        await show.draft.end()
+        assert (screen.seen, show.draft.shown) == ([("a", "")], "m1")
+
+    played(scene)
+
+
+def test_new_step_of_the_model_begins_another_text():
+    """What was said before the tools is not repeated, and stays until there is something new."""
+
+    async def scene() -> None:
+        screen = Screen()
+        show = Show(screen)
+        await show.draft.begin()
+        await show.draft("I look.")
+        await show.pause()
+        show.draft.anew()
+        await show.pause(2)
+        await show.draft("Found")
+        await show.pause()
+        await show.draft.end()
+        assert screen.seen == [("I look.", ""), ("Found", "m1")]
+
+    played(scene)
+
+
+def test_word_that_it_takes_longer_gives_way_to_the_answer():
+    """It is shown only where nothing of the answer is."""
+
+    async def scene() -> None:
+        screen = Screen()
+        show = Show(screen)
+        await show.draft.begin()
+        show.draft.say("still")
+        await show.pause()
+        await show.draft("Hello")
+        show.draft.say("still")
+        await show.pause()
+        await show.draft.end()
+        assert screen.seen == [("still", ""), ("Hello", "m1")]
+
+    played(scene)
+
+
+def test_next_attempt_goes_on_with_the_message_of_a_dead_worker(redis_client):
+    """However soon it answers; for an hour."""
+    notes = RedisNotebook(redis_client)
+
+    async def scene() -> None:
+        show = Show(Screen(), notes=notes)
+        await show.draft.begin()
+        await show.draft("Hel")
+        await show.pause()
+        await show.draft.end(at_once=True)
+        again = Show(Screen(), replace(QUEUED, attempt=2), notes)
+        await again.draft.begin()
+        await again.draft.end()
+        assert again.draft.shown == "m1"
+        assert 0 < redis_client.ttl(f"sayso:note:draft:{CHAT.id}#1") <= 3600
+
+    played(scene)
+
+
+def test_notes_that_are_away_break_nothing():
+    """Then a worker that dies may leave its draft behind."""
+
+    class Away:
+        def get(self, key):
+            raise RedisConnectionError("away")
+
+        def put(self, key, value, *, seconds):
+            raise RedisConnectionError("away")
+
+    async def scene() -> None:
+        show = Show(Screen(), replace(QUEUED, attempt=2), Away())
+        await show.draft.begin()
+        await show.draft("a")
+        await show.pause()
+        await show.draft.end()
+        assert show.draft.shown == "m1"
+
+    played(scene)
+
+
+class Typist(FakeAgent):
+    """An agent that says what it says in pieces, when the last one was seen."""
+
+    def __init__(self, room_of, *, breaks: bool = False) -> None:
+        super().__init__()
+        self.room_of, self.breaks, self.heard = room_of, breaks, []
+
+    async def answer(self, queued, lease, hear=None) -> Change:
+        """Two pieces, if anybody listens."""
+        self.heard.append(hear is not None)
+        if hear:
+            await hear("Hel")
+            async with asyncio.timeout(5):
+                await self.room_of().channel.seen.wait()
+        if self.breaks:
+            raise RuntimeError("bug")
+        return Change(replies=((Reply("Hello"), ""), (Reply("there"), "")))
+
+
+def streaming_room(message: str = "d1", *, streams=("chat",), **options) -> Room:
+    """A room whose platform shows drafts without a pause."""
+    room = Room(agent=Typist(lambda: room, **options), streams=frozenset(streams))
+    room.channel.drafts, room.channel.seen = [], asyncio.Event()
+
+    async def draft(turn, text, shown="") -> str:
+        room.channel.drafts.append(text)
+        room.channel.seen.set()
+        return message
+
+    room.channel.draft = draft
+    room.channel.pace = lambda _: Pace(draft_gap=0.001)
+    return room
+
+
+def edits(room: Room) -> list[tuple[str, str]]:
+    """What went out, and which message it took the place of."""
+    return [(delivery.reply.text, delivery.reply.edits) for delivery in room.channel.sent]
+
+
+def test_answer_takes_the_place_of_its_draft():
+    """The first message of it; the others are new."""
+    room = streaming_room()
+    room.channel.pieces = lambda reply: [reply]
+    room.work("hi")
+    assert (room.channel.drafts, edits(room)) == (["Hel"], [("Hello", "d1"), ("there", "")])
+
+
+def test_turn_that_breaks_leaves_no_draft_behind():
+    """The word that it broke takes its place."""
+    room = streaming_room(breaks=True)
+    room.channel.pieces = lambda reply: [reply]
+    room.work("hi")
+    assert edits(room) == [(ENGLISH.broken(), "d1")]
+
+
+def test_draft_that_goes_by_itself_is_not_edited():
+    """The answer is a message of its own."""
+    room = streaming_room("")
+    room.channel.pieces = lambda reply: [reply]
+    room.work("hi")
+    assert edits(room) == [("Hello", ""), ("there", "")]
+
+
+def test_nothing_is_streamed_where_it_is_not_configured():
+    """Nor where the platform shows no drafts."""
+    room = streaming_room(streams=())
+    room.work("hi")
+    other = streaming_room()
+    other.channel.pace = lambda _: Pace()
+    other.work("hi")
+    assert (room.drain.agents["chat"].heard, other.drain.agents["chat"].heard) == ([False], [False])
+
+
+def test_what_edits_a_message_already_keeps_its_own():
+    """The draft is taken up by the first words that are free."""
+    outcome, file = Reply("Done", edits="p1"), Reply("chart", media=object())
+    change = drain._in_place_of("d1", Change(replies=((outcome, ""), (file, ""), (Reply("more"), ""))))
+    assert [reply.edits for reply, _ in change.replies] == ["p1", "", "d1"]
+    assert drain._in_place_of("", change) == change
+
+
+@pytest.mark.parametrize(
+    ("config", "heard"),
+    [
+        (AgentConfig(), True),
+        (AgentConfig(coherence_check=True), False),
+        (AgentConfig(guardrails=GuardrailsPipeline(output=[LengthGuardrail(max_chars=10)])), False),
+        (AgentConfig(guardrails=GuardrailsPipeline(input=[LengthGuardrail(max_chars=10)])), True),
+    ],
+)
+def test_words_that_something_judges_are_not_seen_before(config, heard):
+    """Guardrails of answers, coherence of calls."""
+    assert may_be_heard(config) is heard
+
+
+class Streamer:
+    """A model that calls a tool and then answers, in pieces."""
+
+    name = "streamer"
+    default_model = "m"
+
+    async def astream(self, **request):
+        """The line after what was called already."""
+        tools = [message for message in request["messages"] if message.role is Role.TOOL]
+        for piece in ("I ", "look.") if not tools else ("Fo", "und"):
+            yield piece
+        if not tools:
+            yield call("peek", what="a")
+
+    async def acomplete(self, **request):
+        """Where nobody listens."""
+        return Message(Role.ASSISTANT, "whole"), UsageStats()
+
+
+@tool(read_only=True)
+async def peek(what: str) -> str:
+    """Look."""
+    return "ok"
+
+
+class Ear:
+    """Hears."""
+
+    def __init__(self) -> None:
+        self.heard = []
+
+    async def __call__(self, piece: str) -> None:
+        """A piece."""
+        self.heard.append(piece)
+
+    def anew(self) -> None:
+        """A step."""
+        self.heard.append(None)
+
+
+@pytest.mark.parametrize(("coherent", "heard"), [(False, ["I ", "look.", None, "Fo", "und"]), (True, [])])
+def test_agent_lets_its_words_be_heard_step_by_step(coherent, heard):
+    """Unless they are judged."""
+    rig, ear = MemoryRig(), Ear()
+    agent = ChannelAgent(
+        Agent([peek], Streamer(), AgentConfig(coherence_check=coherent)), rig.store, journals=rig.journals
+    )
+    rig.accept(turn("go"))
+    lease, queued = rig.mailbox.lease(CHAT.id, "w1")
+    change = asyncio.run(agent.answer(queued, lease, ear))
+    assert ear.heard == heard
+    assert change.replies[0][0].text == ("whole" if coherent else "Found")
+
+
+def test_every_language_has_a_word_that_it_takes_longer():
+    """Here, the one of this test's room."""
+    assert speak("en").still_working() == "I am still working on this. It takes a little longer."

@@ -1,0 +1,124 @@
+"""Draft: what the answer to a turn has come to, shown while it grows and never after it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Protocol
+
+from redis.exceptions import RedisError
+
+from channels.base import Channel, RateLimited, SendError
+from workers.beside import Beside
+from workers.lane import QueuedTurn
+from workers.offload import offload
+
+log = logging.getLogger(__name__)
+
+#: Seconds for which it is noted which message shows a draft: until somebody takes up the turn of a dead worker.
+KEEP_SECONDS = 3600
+
+
+class Notes(Protocol):
+    """Where it is noted which message shows a draft, for who takes the turn up: the notebook."""
+
+    def get(self, key: str) -> str | None:
+        """The value noted under `key`, or None."""
+
+    def put(self, key: str, value: str, *, seconds: int) -> None:
+        """Note a value for so long."""
+
+
+class Draft:
+    """Lives as long as one attempt at a turn. Whoever is heard is never held up, and nothing of it fails the turn.
+
+    The first is shown after one `gap`, in seconds, so that a quick answer needs none.
+    """
+
+    def __init__(
+        self,
+        channel: Channel,
+        queued: QueuedTurn,
+        notes: Notes,
+        *,
+        gap: float,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self._channel = channel
+        self._queued = queued
+        self._notes = notes
+        self._gap = gap
+        self._sleep = sleep
+        self._key = f"draft:{queued.turn.conversation.id}#{queued.seq}"
+        self._beside = Beside()
+        self._changed = asyncio.Event()
+        self._text = self._word = self._drawn = ""
+        self._step_is_over = False
+        #: The message that shows it, which the answer is to edit; "" for none.
+        self.shown = ""
+
+    async def __call__(self, piece: str) -> None:
+        """The next piece of the answer."""
+        if self._step_is_over:
+            self._text, self._step_is_over = "", False
+        self._text += piece
+        self._changed.set()
+
+    def anew(self) -> None:
+        """The model calls tools: what it says next begins another text."""
+        self._step_is_over = True
+
+    def say(self, word: str) -> None:
+        """Show this where nothing of the answer is there yet."""
+        self._word = word
+        self._changed.set()
+
+    async def begin(self) -> None:
+        """Look for the message of an attempt that died, and begin to show."""
+        if self._queued.attempt > 1:
+            with suppress(RedisError):
+                noted = await offload(self._notes.get, self._key)
+                self.shown = noted or ""
+        self._beside.begin(self._show())
+
+    async def end(self, *, at_once: bool = False) -> None:
+        """From here on no draft is sent."""
+        await self._beside.end(at_once=at_once)
+
+    async def _show(self) -> None:
+        pause: float | None = self._gap
+        while pause is not None and not self._beside.is_over:
+            await self._sleep(pause)
+            await self._changed.wait()
+            self._changed.clear()
+            with self._beside.calling():
+                pause = await self._draw()
+
+    async def _draw(self) -> float | None:
+        """Show it as it is now. Returns the seconds until the next time, None when there shall be none."""
+        text = self._text if self._text.strip() else self._word
+        if text in ("", self._drawn):
+            return self._gap
+        try:
+            shown = await self._channel.draft(self._queued.turn, text, self.shown)
+        except RateLimited as exc:
+            self._changed.set()
+            return max(self._gap, exc.retry_after)
+        except SendError as exc:
+            log.info("draft.ended", extra={"channel": self._channel.name, "reason": type(exc).__name__})
+            return None
+        except Exception:
+            log.exception("draft.failed", extra={"channel": self._channel.name})
+            return None
+        self._drawn = text
+        await self._note(shown)
+        return self._gap
+
+    async def _note(self, shown: str) -> None:
+        """Where this worker dies, the next one goes on with the same message."""
+        is_new, self.shown = shown not in ("", self.shown), shown
+        if is_new:
+            with suppress(RedisError):
+                await offload(self._notes.put, self._key, shown, seconds=KEEP_SECONDS)
