@@ -14,7 +14,7 @@ SYSTEMS := tests/flows tests/browser
 AGENT := tests/agent tests/docs tests/examples
 COMMANDS := tests/config
 
-test: .venv/ready-dev  ## all tests, in three processes at a time
+test: .venv/ready-dev .venv-models/ready  ## all tests, in three processes at a time
 	@mkdir -p build
 	@$(BIN)/python -m pytest -p no:cacheprovider $(SYSTEMS) > build/systems.log 2>&1 & systems=$$!; \
 	{ $(BIN)/python -m pytest -p no:cacheprovider $(AGENT); agents=$$?; \
@@ -76,7 +76,7 @@ screenshot: .venv/ready-dev  ## docs/img/console-*.png, from the running demo in
 	$(BIN)/python -m tests.browser.screenshot
 
 clean:
-	rm -rf .venv .venv-bench .sayso build mutants *.egg-info
+	rm -rf .venv .venv-bench .venv-models .sayso build mutants *.egg-info
 
 # A fresh machine may call Python 3.11 python3; any version the project does not support is refused by pip.
 .venv/bin/pip:
@@ -97,6 +97,12 @@ clean:
 	$$(command -v $(PYTHON) || command -v python3) -m venv .venv-bench
 	.venv-bench/bin/pip install -qq --upgrade "pip>=25.1"
 	.venv-bench/bin/pip install -qq --editable ".[examples]" --group bench
+	touch $@
+
+.venv-models/ready: pyproject.toml
+	$$(command -v $(PYTHON) || command -v python3) -m venv .venv-models
+	.venv-models/bin/pip install -qq --upgrade "pip>=25.1"
+	.venv-models/bin/pip install -qq --group telegram-models
 	touch $@
 
 .venv/ready-mutation: pyproject.toml | .venv/ready-dev

@@ -8,6 +8,7 @@ import re
 import threading
 import time
 from collections import Counter, deque
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 from urllib.parse import parse_qsl, urlsplit
@@ -117,11 +118,12 @@ class Failure:
 class Ledger:
     """What arrived at all platforms, in order; safe to use from the servers' threads.
 
-    `kept` is what a platform knows besides: a webhook's address, for one.
+    `kept` is what a platform knows besides: a webhook's address, for one. `clock` tells seconds that never go back.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._lock = threading.Lock()
+        self._clock = clock
         self.reset()
 
     def reset(self) -> None:
@@ -133,6 +135,8 @@ class Ledger:
             self._seconds: Counter[tuple[str, int]] = Counter()
             self.kept: dict[str, Any] = {}
             self._failures: dict[str, deque[Failure]] = {}
+            self._rates: dict[str, float] = {}
+            self._taken: dict[str, deque[float]] = {}
 
     def record(
         self,
@@ -157,7 +161,7 @@ class Ledger:
         }
         with self._lock:
             self.sent.append(entry)
-            self._seconds[platform, int(time.monotonic())] += 1
+            self._seconds[platform, int(self._clock())] += 1
             return len(self.sent)
 
     def edit(self, number: int, *, text: str, buttons: list[dict[str, str]], raw: Any) -> None:
@@ -191,8 +195,7 @@ class Ledger:
 
     def script(self, platform: str, error: str, times: int, seconds: float) -> None:
         """Line up failures for a platform."""
-        if platform not in ("twilio", "telegram", "slack"):
-            raise ValueError(f"unknown platform {platform!r}; use twilio, telegram or slack")
+        _check_platform(platform)
         with self._lock:
             self._failures.setdefault(platform, deque()).extend([Failure(error, seconds)] * times)
 
@@ -201,6 +204,33 @@ class Ledger:
         with self._lock:
             waiting = self._failures.get(platform)
             return waiting.popleft() if waiting else None
+
+    def limit(self, platform: str, per_second: float) -> None:
+        """Take so many messages of a platform within a second; 0.1 takes one in ten seconds."""
+        _check_platform(platform)
+        if per_second <= 0:
+            raise ValueError(f"per_second is {per_second!r}: use a number above 0")
+        with self._lock:
+            self._rates[platform], self._taken[platform] = per_second, deque()
+
+    def admits(self, platform: str) -> bool:
+        """Whether a message is within the platform's limit; only such a one counts."""
+        with self._lock:
+            rate = self._rates.get(platform)
+            if rate is None:
+                return True
+            now, taken, most = self._clock(), self._taken[platform], max(1, int(rate))
+            while taken and now - taken[0] >= most / rate:
+                taken.popleft()
+            if len(taken) >= most:
+                return False
+            taken.append(now)
+            return True
+
+
+def _check_platform(name: str) -> None:
+    if name not in ("twilio", "telegram", "slack"):
+        raise ValueError(f"unknown platform {name!r}; use twilio, telegram or slack")
 
 
 class Fake(Protocol):

@@ -2,8 +2,16 @@
 
 In Python: `with FakePlatforms() as platforms: ...`. As a process: `python -m channels.fakes.platforms --port 0`.
 
-Paths: /twilio/..., /telegram/..., /slack/... are the platforms; GET /ledger, GET /calls, GET /busiest,
-GET /blobs/<sha256>, POST /script and POST /reset are for whoever started them.
+Paths: /twilio/..., /telegram/..., /slack/... are the platforms. For whoever started them:
+
+GET /ledger          what arrived, in order, normalised
+GET /calls           every other call
+GET /busiest         the most messages that each platform took within a second
+GET /blobs/<sha256>  a file that arrived
+POST /script         {"platform", "error", "times", "seconds"}: what goes wrong with the next messages
+POST /rate           {"platform", "per_second"}: whatever is faster meets the platform's 429
+POST /close          {"platform": "twilio", "address"}: nobody wrote from there for 24 hours; POST /open: somebody did
+POST /reset          all that arrived, was scripted, limited or closed is forgotten
 """
 
 from __future__ import annotations
@@ -14,6 +22,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Self
 
@@ -90,12 +99,23 @@ class FakePlatforms:
         """
         self.ledger.script(platform, error, times, seconds)
 
+    def rate(self, platform: str, per_second: float) -> None:
+        """Refuse what is faster, as the platform does; 0.1 takes one message in ten seconds."""
+        self.ledger.limit(platform, per_second)
+
+    def close(self, platform: str, address: str, *, closed: bool = True) -> None:
+        """Close the window of an address, or open it. Raises ValueError for a platform that has none."""
+        fake = self.fakes.get(platform)
+        if not isinstance(fake, FakeTwilio):
+            raise ValueError(f"{platform!r} has no windows: only twilio has")
+        (fake.closed.add if closed else fake.closed.discard)(address)
+
     def host(self, platform: str, data: bytes) -> str:
         """Keep a file that a person sends. Returns what the webhook calls it: Twilio's or Slack's URL, a file_id."""
         return self.fakes[platform].host(data)
 
     def reset(self) -> None:
-        """Forget what arrived and what was scripted."""
+        """Forget what arrived, and what was scripted, limited or closed."""
         self.ledger.reset()
 
     def answer(self, call: Call) -> Answer | None:
@@ -107,7 +127,11 @@ class FakePlatforms:
 
     def _platform(self, name: str, call: Call) -> Answer | None:
         fake = self.fakes[name]
-        failure = (self.ledger.next_failure(name) or self._trouble(name, call)) if fake.sends(call) else None
+        if not fake.sends(call):
+            return fake.answer(call)
+        failure = self.ledger.next_failure(name) or self._trouble(name, call)
+        if (failure is None or failure.error in ("slow", "lost")) and not self.ledger.admits(name):
+            return fake.failure("429")
         if failure is None:
             return fake.answer(call)
         if failure.error == "slow":
@@ -127,13 +151,24 @@ class FakePlatforms:
             return json_answer(self.ledger.busiest())
         if name == "blobs" and rest in self.ledger.blobs:
             return Answer(200, self.ledger.blobs[rest], {"Content-Type": "application/octet-stream"})
-        if name == "script":
-            self.script(**json.loads(call.body))
-            return json_answer(ACCEPTED)
-        if name == "reset":
-            self.reset()
-            return json_answer(ACCEPTED)
-        return json_answer({"error": f"unknown path {call.path!r}"}, 404)
+        return self._order(name, call)
+
+    def _order(self, name: str, call: Call) -> Answer:
+        """Do what whoever started us asks. A typo must not pass as a quiet day."""
+        orders: dict[str, Callable[..., None]] = {
+            "script": self.script,
+            "rate": self.rate,
+            "close": self.close,
+            "open": partial(self.close, closed=False),
+            "reset": self.reset,
+        }
+        if call.method != "POST" or name not in orders:
+            return json_answer({"error": f"unknown path {call.path!r}"}, 404)
+        try:
+            orders[name](**json.loads(call.body or b"{}"))
+        except (ValueError, TypeError) as exc:
+            return json_answer({"error": str(exc)}, 400)
+        return json_answer(ACCEPTED)
 
 
 class _Server(ThreadingHTTPServer):

@@ -8,7 +8,15 @@ from typing import Any
 
 from channels.fakes import telegram_setup as setup
 from channels.fakes.base import Answer, Call, Ledger, json_answer
-from channels.fakes.telegram_rules import RefusedError, buttons, chat_id, check_length, check_upload, parsed
+from channels.fakes.telegram_rules import (
+    RefusedError,
+    buttons,
+    chat_id,
+    check_doing,
+    check_length,
+    check_upload,
+    parsed,
+)
 
 #: Groups that became supergroups, old id to new: kept in the ledger, for tests to add to.
 MOVED = "telegram moved"
@@ -85,7 +93,10 @@ class FakeTelegram:
             return _result(setup.answered(self._ledger, int(self._token.partition(":")[0]), method, params))
         if method == "answerCallbackQuery":
             return _result(self._acknowledged(params))
-        return _result(True) if method == "sendChatAction" else _error(404, "Not Found")
+        if method == "sendChatAction":
+            check_doing(params)
+            return _result(True)
+        return _error(404, "Not Found")
 
     def _acknowledged(self, params: dict[str, Any]) -> bool:
         if not params.get("callback_query_id"):

@@ -25,6 +25,20 @@ _PLAYED = {
     "video": ("video/mp4",),
     "animation": ("image/gif", "video/mp4"),
 }
+#: What a button of an inline keyboard may do.
+_ACTIONS = frozenset(
+    (
+        *("url", "callback_data", "web_app", "login_url", "switch_inline_query", "switch_inline_query_current_chat"),
+        *("switch_inline_query_chosen_chat", "copy_text", "callback_game", "pay"),
+    )
+)
+#: What a bot may be seen doing.
+_DOINGS = frozenset(
+    (
+        *("typing", "upload_photo", "record_video", "upload_video", "record_voice", "upload_voice", "upload_document"),
+        *("choose_sticker", "find_location", "record_video_note", "upload_video_note"),
+    )
+)
 #: Kinds of update that a webhook may ask for.
 UPDATES = frozenset(
     (
@@ -79,19 +93,30 @@ def check_length(text: str, limit: int, field: str) -> None:
 
 
 def buttons(markup: Any) -> list[dict[str, str]]:
-    """The keys of an inline keyboard: at most 100, each with words and 1 to 64 bytes of data."""
+    """The keys of an inline keyboard: at most 100, each with words and one action; data has 1 to 64 bytes."""
     keyboard = listed(markup, "inline keyboard", "inline_keyboard") if markup else []
+    if not all(isinstance(row, list) for row in keyboard):
+        raise RefusedError("can't parse inline keyboard: rows must be arrays")
     keys = [key for row in keyboard for key in row]
     if len(keys) > 100 or any(len(row) > 8 for row in keyboard):
         raise RefusedError("reply markup is too long")
     for key in keys:
-        if not key.get("text"):
-            raise RefusedError("inline keyboard button text must be non-empty")
-        if not 1 <= len(key.get("callback_data", "").encode()) <= 64:
-            raise RefusedError("BUTTON_DATA_INVALID")
-        if key.get("style", "primary") not in ("danger", "success", "primary"):
-            raise RefusedError("invalid button style specified")
-    return [{"label": key["text"], "data": key["callback_data"]} for key in keys]
+        _check_key(key)
+    return [{"label": key["text"], "data": key.get("callback_data", "")} for key in keys]
+
+
+def _check_key(key: Any) -> None:
+    if not isinstance(key, dict) or not key.get("text"):
+        raise RefusedError("inline keyboard button text must be non-empty")
+    actions = _ACTIONS & key.keys()
+    if not actions:
+        raise RefusedError("can't parse inline keyboard button: Text buttons are unallowed in the inline keyboard")
+    if len(actions) > 1:  # Telegram does one of them: a caller does not mean that
+        raise RefusedError(f"can't parse inline keyboard button: one action, not {sorted(actions)}")
+    if "callback_data" in key and not 1 <= len(str(key["callback_data"]).encode()) <= 64:
+        raise RefusedError("BUTTON_DATA_INVALID")
+    if key.get("style", "primary") not in ("danger", "success", "primary"):
+        raise RefusedError("invalid button style specified")
 
 
 def listed(value: Any, what: str, key: str = "") -> list[Any]:
@@ -111,6 +136,13 @@ def chat_id(chat: Any) -> int:
     if not re.fullmatch(r"-?\d+", str(chat)):
         raise RefusedError("chat not found")
     return int(chat)
+
+
+def check_doing(params: dict[str, Any]) -> None:
+    """Raises RefusedError for a chat action in no chat, or of no known kind."""
+    chat_id(params.get("chat_id"))
+    if params.get("action") not in _DOINGS:
+        raise RefusedError("wrong parameter action in request")
 
 
 def check_webhook(url: str, secret_token: str, max_connections: str) -> None:

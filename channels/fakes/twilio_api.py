@@ -28,6 +28,7 @@ _VARIABLE = re.compile(r"\{\{(\d+)\}\}")
 
 #: Approved templates: one with the words as {{1}}, one that asks {{1}} with buttons whose ids are {{2}} and {{3}}.
 TEMPLATE, CONFIRM_TEMPLATE = f"HX{'a' * 32}", f"HX{'b' * 32}"
+_CLOSED = "twilio closed"
 _ACTIONS = [{"title": "Confirm", "id": "{{2}}"}, {"title": "Cancel", "id": "{{3}}"}]
 _TEMPLATES: dict[str, dict[str, Any]] = {
     TEMPLATE: {"types": {"twilio/text": {"body": "News for you: {{1}} Write to us to go on."}}},
@@ -67,9 +68,13 @@ class FakeTwilio:
         self.redirect = ""
         self._basic = "Basic " + base64.b64encode(f"{account_sid}:{auth_token}".encode()).decode()
         self._contents: dict[str, dict[str, Any]] = {}
-        #: Addresses whose window is closed: nobody wrote for 24 hours.
-        self.closed: set[str] = set()
         self.setup = TwilioSetup(account_sid)
+
+    @property
+    def closed(self) -> set[str]:
+        """Addresses whose window is closed: nobody wrote for 24 hours. A reset opens all."""
+        addresses: set[str] = self._ledger.kept.setdefault(_CLOSED, set())
+        return addresses
 
     def sends(self, call: Call) -> bool:
         """Whether this call sends a message."""

@@ -49,6 +49,50 @@ def test_message_beyond_the_rules_is_refused(call, platforms: FakePlatforms, par
     assert platforms.sent == []
 
 
+@pytest.mark.parametrize(
+    "block",
+    [
+        {"type": "blink", "text": "x"},
+        {},
+        "section",
+        None,
+        {"type": "section"},
+        {**SECTION, "colour": "red"},
+        {**SECTION, "block_id": 7},
+        {**SECTION, "text": {"type": "html", "text": "x"}},
+        {"type": "actions", "elements": []},
+        {"type": "actions", "elements": KEY},
+        {"type": "actions", "elements": [{**KEY, "type": "blink"}]},
+        {"type": "actions", "elements": [{**KEY, "text": "Yes"}]},
+        {"type": "actions", "elements": [{**KEY, "style": "blue"}]},
+        {"type": "actions", "elements": [{**KEY, "value": "x" * 2001}]},
+        {"type": "actions", "elements": [{**KEY, "text": {"type": "plain_text", "text": "x" * 76}}]},
+        {"type": "actions", "elements": [{**KEY, "action_id": str(number)} for number in range(26)]},
+    ],
+)
+def test_block_that_the_sdk_does_not_know_is_refused(call, platforms: FakePlatforms, block: Any):
+    """platforms.md 3.3: whatever slack_sdk.models would not say in the same words is sent by no call."""
+    ts = call("chat.postMessage", **ASKED)[0]["ts"]
+    for method, more in (("chat.postMessage", {}), ("chat.update", {"ts": ts})):
+        assert call(method, **{**ASKED, **more, "blocks": [SECTION, block]})[0]["error"] == "invalid_blocks"
+    assert [entry["raw"]["blocks"] for entry in platforms.sent] == [ASKED["blocks"]]
+
+
+def test_blocks_go_nowhere_but_into_messages(call, platforms: FakePlatforms):
+    """Those of a file would be judged by nobody."""
+    file = {"files": [{"id": "F000000"}], "channel_id": "C0OPS", "blocks": [SECTION]}
+    assert call("files.completeUploadExternal", **file)[0]["error"] == "invalid_arg_name"
+
+
+def test_other_kinds_of_block_are_taken(call, platforms: FakePlatforms):
+    """platforms.md 3.3: words may be in a block, or in an object of it, or nowhere."""
+    context = {"type": "context", "elements": [{"type": "mrkdwn", "text": "c"}]}
+    header = {"type": "header", "text": {"type": "plain_text", "text": "h"}}
+    blocks = [header, {"type": "markdown", "text": "m"}, {"type": "divider"}, context, SECTION]
+    assert call("chat.postMessage", channel="C0OPS", text="x", blocks=blocks)[0]["ok"]
+    assert platforms.sent[0]["text"] == "Sure?"
+
+
 def test_only_a_message_of_that_channel_is_edited(call, platforms: FakePlatforms):
     """platforms.md 3.3: chat.update takes the channel's own id and one of our timestamps."""
     ts = call("chat.postMessage", **ASKED)[0]["ts"]

@@ -102,6 +102,58 @@ def test_what_telegram_refuses_is_refused(platforms: FakePlatforms, method: str,
     assert [entry["text"] for entry in platforms.sent] == ["hello"]
 
 
+KEY = {"text": "Yes", "callback_data": "y"}
+
+
+@pytest.mark.parametrize(
+    ("keyboard", "refusal"),
+    [
+        ([KEY], "rows must be arrays"),
+        (["Yes"], "rows must be arrays"),
+        ([["Yes"]], "text must be non-empty"),
+        ([[{**KEY, "text": ""}]], "text must be non-empty"),
+        ([[{"text": "Yes"}]], "Text buttons are unallowed"),
+        ([[{**KEY, "url": "https://e.org"}]], "one action, not ['callback_data', 'url']"),
+        ([[{**KEY, "callback_data": ""}]], "BUTTON_DATA_INVALID"),
+        ([[{**KEY, "callback_data": "x" * 65}]], "BUTTON_DATA_INVALID"),
+        ([[{**KEY, "callback_data": "ü" * 33}]], "BUTTON_DATA_INVALID"),
+        ([[{**KEY, "style": "blue"}]], "invalid button style"),
+        ([[KEY] * 9], "reply markup is too long"),
+        ([[KEY]] * 101, "reply markup is too long"),
+        ("Yes", "can't parse inline keyboard"),
+    ],
+)
+def test_a_keyboard_that_would_not_work_is_refused(platforms: FakePlatforms, keyboard: Any, refusal: str):
+    """platforms.md 2.3: rows of buttons, one action each, 64 bytes of data; aiogram checks none of the figures."""
+    said = api(platforms, "sendMessage", chat_id=1, text="?", reply_markup={"inline_keyboard": keyboard})
+    assert refusal in said
+    assert platforms.sent == []
+
+
+def test_a_keyboard_at_its_limits_is_taken(platforms: FakePlatforms):
+    """platforms.md 2.3: 100 buttons, eight in a row, 64 bytes, and actions other than ours."""
+    keyboard = [[{**KEY, "callback_data": "ü" * 32}] * 8] * 12 + [[{"text": "Go", "url": "https://e.org"}]]
+    assert api(platforms, "sendMessage", chat_id=1, text="?", reply_markup={"inline_keyboard": keyboard})["message_id"]
+    assert len(platforms.sent[0]["buttons"]) == 97
+
+
+@pytest.mark.parametrize(
+    ("method", "params", "refusal"),
+    [
+        ("sendChatAction", {"chat_id": 1, "action": "thinking"}, "wrong parameter action"),
+        ("sendChatAction", {"chat_id": "ada", "action": "typing"}, "chat not found"),
+        ("sendMessage", {"chat_id": 1, "text": "\N{PARTY POPPER}" * 2049}, "message is too long"),
+        ("sendMessage", {"chat_id": 1, "text": " \n"}, "message text is empty"),
+        ("sendMessage", {"chat_id": 1, "text": f"<b>{'x' * 4097}</b>", "parse_mode": "HTML"}, "message is too long"),
+        ("sendMediaGroup", {"chat_id": 1, "media": [{"type": "photo", "media": "x"}] * 2}, "Not Found"),
+    ],
+)
+def test_what_aiogram_does_not_check_the_fake_does(platforms: FakePlatforms, method: str, params: dict, refusal: str):
+    """platforms.md 2.3: lengths in UTF-16 units after formatting is parsed, known actions; no album is ever sent."""
+    assert refusal in api(platforms, method, **params)
+    assert platforms.sent == []
+
+
 def test_the_fake_counts_how_fast_a_chat_is_told(platforms: FakePlatforms):
     """platforms.md 2.4: messages and edits of a chat, of each chat for itself."""
     for text in ("a", "b"):

@@ -26,6 +26,10 @@ URLS = [
     "http://127.0.0.1:8000/hooks/wa/status",
     "http://bots.example.com/hooks/wa?",
     "https://user:word@bots.example.com/hooks/wa",
+    "https://user:word@bots.example.com:8443/hooks/wa",
+    "https://user@bots.example.com:443/hooks/wa",
+    "https://bots.example.com/hooks/wa#rc=3&rp=ct,rt,5xx",
+    "https://bots.example.com:8443/hooks/wa?tenant=a#rc=3",
     "https://bots.example.com:0/hooks/wa",
     "https://[::1]/hooks/wa",
     "https://[::1]:8443/hooks/wa",
@@ -38,6 +42,13 @@ SETTINGS = [
     "key=k1,algorithm=HMAC_SHA256",
     "key=k1, algorithm = hmac_sha1",
     "algorithm=",
+    "algorithm=HMAC_SHA256,key=k1",
+    "key=k1,algorithm=,algorithm=HMAC_SHA256",
+    "Algorithm=HMAC_SHA256",
+    "key=algorithm=HMAC_SHA256",
+    "key=k1;algorithm=HMAC_SHA256",
+    "HMAC_SHA256",
+    ",=,",
     "key=k1,algorithm=HMAC_MD5",
 ]
 FORMS = [
@@ -72,13 +83,66 @@ def signature_of(url: str, form: dict, name: str) -> str:
 @pytest.mark.parametrize("url", URLS)
 def test_twilio_verdict_is_the_sdks(url, form, settings):
     """Each signature for each spelling of the URL, with either hash, and each of them bent."""
-    signed_urls = {url, url.replace(":8443", ""), url.replace("example.com/", "example.com:443/"), url.rstrip("?")}
+    bare = url.partition("#")[0]
+    signed_urls = {
+        url,
+        bare,
+        url.replace(":8443", ""),
+        url.replace("example.com/", "example.com:443/"),
+        url.rstrip("?"),
+    }
     good = {signature_of(signed, form, name) for signed in signed_urls for name in ("sha1", "sha256")}
     bent = {
         words for signature in good for words in (signature.lower(), signature[:-1], signature + "=", " " + signature)
     }
     for signature in [*good, *bent, "", "ü", "A" * 28]:
         assert twilio_signed(TOKEN, url, form, signature, settings) == sdk_says(url, form, signature, settings)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        "http://bots.example.com/hooks/wa?tenant=a%20b&x=",
+        "https://Bots.example.com/hooks/wa?tenant=a%20b&x=",
+        "https://bots.example.com/Hooks/wa?tenant=a%20b&x=",
+        "https://bots.example.com/hooks/wa/?tenant=a%20b&x=",
+        "https://bots.example.com//hooks/wa?tenant=a%20b&x=",
+        "https://bots.example.com/hooks/wa?tenant=a+b&x=",
+        "https://bots.example.com/hooks/wa?tenant=a%20b",
+        "https://bots.example.com/hooks/wa?x=&tenant=a%20b",
+        "https://bots.example.com/hooks/wa",
+        "https://bots.example.com:8443/hooks/wa?tenant=a%20b&x=",
+        "https://bots.example.com/hooks/wa?tenant=a%20b&x=#rc=3",
+        "https://bots.example.com:80/hooks/wa?tenant=a%20b&x=",
+    ],
+)
+def test_url_is_taken_byte_by_byte(other: str):
+    """platforms.md 1.2: what was signed for another scheme, host, path, slash, query or port is no proof for ours."""
+    ours, form = "https://bots.example.com/hooks/wa?tenant=a%20b&x=", FORMS[1]
+    for name in ("sha1", "sha256"):
+        settings = "key=k1,algorithm=HMAC_SHA256" if name == "sha256" else ""
+        signature = signature_of(other, form, name)
+        assert twilio_signed(TOKEN, ours, form, signature, settings) is False
+        assert sdk_says(ours, form, signature, settings) is False
+        assert twilio_signed(TOKEN, other, form, signature, settings)
+
+
+def test_blank_fields_and_blanks_are_signed():
+    """platforms.md 1.2: a field without a value counts, spaces are not stripped, small letters sort behind capitals."""
+    form = {"b": [""], "B": [" hello "], "a": ["x"]}
+    signature = RequestValidator(TOKEN).compute_signature(URLS[0], Form(form))
+    assert twilio_signed(TOKEN, URLS[0], form, signature)
+    assert signature == signature_of(URLS[0], {"B": [" hello "], "a": ["x"], "b": [""]}, "sha1")
+    for change in ({"B": ["hello"]}, {"b": [" "]}, {"a": ["X"]}):
+        assert not twilio_signed(TOKEN, URLS[0], {**form, **change}, signature)
+
+
+@pytest.mark.parametrize(("settings", "name"), [("", "sha256"), ("key=k1,algorithm=HMAC_SHA256", "sha1")])
+def test_hash_is_the_one_that_the_header_names(settings: str, name: str):
+    """platforms.md 1.2: SHA1 without the header, SHA256 with it; the other one is no proof."""
+    assert not twilio_signed(TOKEN, URLS[0], FORMS[1], signature_of(URLS[0], FORMS[1], name), settings)
+    other = {"sha1": "sha256", "sha256": "sha1"}[name]
+    assert twilio_signed(TOKEN, URLS[0], FORMS[1], signature_of(URLS[0], FORMS[1], other), settings)
 
 
 @given(form=st.dictionaries(st.text(max_size=9), st.lists(st.text(max_size=9), min_size=1, max_size=3), max_size=9))

@@ -1,0 +1,173 @@
+"""Second opinion on Telegram: all that we send, and all that we are sent in tests, fits aiogram's models too."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from channels.fakes import signing
+from channels.fakes.base import Answer, Call
+from channels.fakes.platforms import TELEGRAM_SECRET, FakePlatforms
+from channels.fakes.telegram_api import MOVED
+from channels.telegram import TelegramChannel
+from channels.types import Conversation, Delivery, Media, Reply
+from tests.channels.harness import FILES, IMAGE, PDF, YES_NO, MemoryMedia, telegram, telegram_hook
+
+ROOT = Path(__file__).parents[2]
+MODELS = ROOT / ".venv-models"
+PAYLOADS = sorted((ROOT / "tests" / "payloads" / "telegram").glob("*.json"))
+#: What aiogram does not know of a payload, as nobody does.
+UNKNOWN = {"unknown_kind.json": ["someday_kind: unknown"]}
+PRIVATE, TOPIC = Conversation("tg", "5123456789"), Conversation("tg", "-1002000000001", "77")
+MOVING = Conversation("tg", "-4000000001")
+SHOWN = {
+    "sendAnimation": Media("any", "image/gif", "a.gif", stored=True),
+    "sendAudio": Media("any", "audio/mpeg", "a.mp3", stored=True),
+    "sendVideo": Media("any", "video/mp4", "a.mp4", stored=True),
+    "sendVoice": Media("any", "audio/ogg", "a.ogg", stored=True),
+    "sendDocument": PDF,
+    "sendPhoto": IMAGE,
+}
+KEY = {"text": "Yes", "callback_data": "y"}
+
+
+class Listening(FakePlatforms):
+    """Fake platforms that keep each call of the Bot API, also those that they refuse."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.heard: list[dict[str, Any]] = []
+
+    def answer(self, call: Call) -> Answer | None:
+        """Keep the call; a file in it stands where the Bot API would look for it."""
+        route = call.route
+        if route.startswith("/telegram/bot"):
+            files = {part.name: f"attach://{part.filename}" for part in call.parts if part.filename}
+            self.heard.append({"method": route.rpartition("/")[2], "params": {**call.params, **files}})
+        return super().answer(call)
+
+
+@pytest.fixture(scope="module")
+def judge():
+    """Asks aiogram, all questions in one process: what is wrong with each."""
+    if not (MODELS / "ready").exists():
+        (pytest.fail if os.environ.get("CI") else pytest.skip)(
+            "no aiogram to ask for a second opinion: make .venv-models/ready"
+        )
+
+    def judge(questions: Sequence[dict[str, Any]]) -> list[list[str]]:
+        lines = "".join(json.dumps(question) + "\n" for question in questions)
+        command = [MODELS / "bin" / "python", Path(__file__).with_name("second_opinion.py")]
+        said = subprocess.run(command, input=lines, capture_output=True, text=True, timeout=120, check=True)
+        return [json.loads(line)["wrong"] for line in said.stdout.splitlines()]
+
+    return judge
+
+
+@pytest.fixture(scope="module")
+def heard(media: MemoryMedia) -> Iterator[list[dict[str, Any]]]:
+    """Every call that a bot makes, from its setup to a group that moved."""
+    with Listening() as platforms, pytest.MonkeyPatch.context() as patch:
+        patch.setitem(FILES, "any", b"\xff\xd8\xff" + b"x" * 100)
+        asyncio.run(_life(telegram(media, platforms.telegram_url), platforms))
+        yield platforms.heard
+
+
+async def _life(channel: TelegramChannel, platforms: FakePlatforms) -> None:
+    await _set_up(channel)
+    for where in (PRIVATE, TOPIC):
+        await _talk(channel, where)
+    for hook in (signing.telegram_text(1, "hi"), signing.telegram_tap(2, "y"), signing.telegram_text(3, "hi", chat=-1)):
+        turn = channel.receive(telegram_hook(hook)).turns[0]
+        await channel.attend(turn)
+        await channel.draft(turn, "**so** far", await channel.draft(turn, "so"))
+    await channel.draft(channel.receive(telegram_hook(signing.telegram_text(4, "hi"))).turns[0], "")
+    platforms.ledger.kept[MOVED] = {MOVING.chat: "-1002000000009"}
+    await _send(channel, Reply("hello"), MOVING)
+    photo = Media(platforms.host("telegram", b"\xff\xd8\xff"), "image/jpeg")
+    await channel.fetch(photo)
+
+
+async def _set_up(channel: TelegramChannel) -> None:
+    bot = channel._bots.here()
+    await bot.get_me()
+    kinds = ["message", "edited_message", "callback_query", "my_chat_member"]
+    await bot.set_webhook("https://bots.example.com/x", secret_token=TELEGRAM_SECRET, allowed_updates=kinds)
+    await bot.set_webhook("https://bots.example.com/x", max_connections=5, drop_pending_updates=True)
+    await bot.get_webhook_info()
+    await bot.set_my_commands([("help", "What I can do")])
+    await bot.get_my_commands()
+    await bot.delete_webhook(drop_pending_updates=True)
+
+
+async def _talk(channel: TelegramChannel, where: Conversation) -> None:
+    """Words, buttons, files, edits of both, and what Telegram would not take as it was."""
+    await _send(channel, Reply("plain"), where)
+    await _send(channel, Reply("# Title\n\n**bold** [link](https://e.org/?a=1&b=2)\n\n```py\nx < 1\n```"), where)
+    for media in SHOWN.values():
+        await _send(channel, Reply("*Here*", YES_NO, media), where)
+        photo = await _send(channel, Reply(media=media), where)
+        await _send(channel, Reply("Changed", YES_NO, edits=photo), where)
+    asked = await _send(channel, Reply("Delete **3**?", (*YES_NO, *YES_NO)), where)
+    await _send(channel, Reply("Sure?", YES_NO, edits=asked), where)
+    await _send(channel, Reply("**Deleted**", edits=asked), where)
+    await _send(channel, Reply("Deleted again", edits="99999"), where)
+
+
+async def _send(channel: TelegramChannel, reply: Reply, where: Conversation) -> str:
+    return (await channel.send(Delivery("d", where, reply))).message_id
+
+
+@pytest.mark.parametrize(
+    ("method", "params", "wrong"),
+    [
+        ("sendMessage", {"reply_markup": json.dumps({"inline_keyboard": [KEY]})}, "reply_markup.inline_keyboard"),
+        (
+            "sendMessage",
+            {"reply_markup": json.dumps({"inline_keyboard": [[{**KEY, "color": "red"}]]})},
+            "reply_markup.inline_keyboard.0.0.color: unknown",
+        ),
+        ("sendMessage", {"colour": "red"}, "colour: unknown"),
+        ("sendMessage", {"disable_web_page_preview": "true"}, "disable_web_page_preview: deprecated"),
+        ("sendMessage", {"message_thread_id": '"77"'}, "message_thread_id: Input should be a valid integer"),
+        ("sendMessage", {"message_thread_id": "general"}, "message_thread_id: no JSON"),
+        ("editMessageText", {"message_id": "1.5"}, "message_id: Input should be a valid integer"),
+        ("sendPhoto", {}, "photo: Field required"),
+        ("sendMesage", {}, "unknown method 'sendMesage'"),
+    ],
+)
+def test_a_wrong_call_is_refused(judge, method: str, params: dict[str, str], wrong: str):
+    """A judge that takes everything proves nothing."""
+    good = {} if method == "sendPhoto" else {"text": "x"}
+    ((said, *_),) = judge([{"method": method, "params": {"chat_id": "1", **good, **params}}])
+    assert said.startswith(wrong)
+
+
+def test_every_call_fits(judge, heard: list[dict[str, Any]]):
+    """Telegram calls also validate against aiogram's models, whatever they carry and whatever was refused before."""
+    wrong = [(call, said) for call, said in zip(heard, judge(heard), strict=True) if said]
+    assert wrong == []
+
+
+def test_every_kind_of_call_was_heard(heard: list[dict[str, Any]]):
+    """What is not sent is not judged."""
+    methods, keys = {call["method"] for call in heard}, {key for call in heard for key in call["params"]}
+    assert methods >= {*SHOWN, "sendMessage", "sendMessageDraft", "editMessageText", "editMessageCaption"}
+    assert methods >= {"sendChatAction", "answerCallbackQuery", "getFile", "getMe", "getMyCommands", "setMyCommands"}
+    assert methods >= {"setWebhook", "getWebhookInfo", "deleteWebhook"}
+    assert {"parse_mode", "reply_markup", "message_thread_id", "can_stop"} <= keys
+    assert {"-4000000001", "-1002000000009"} <= {call["params"].get("chat_id") for call in heard}
+
+
+def test_every_payload_is_an_update(judge):
+    """platforms.md 2.1: what the tests call an update is one, but for the kinds that are not made yet."""
+    updates = [{"update": json.loads(path.read_text())["json"]} for path in PAYLOADS]
+    said = {path.name: wrong for path, wrong in zip(PAYLOADS, judge(updates), strict=True) if wrong}
+    assert (said, len(updates) > 40) == (UNKNOWN, True)
