@@ -55,6 +55,8 @@ MAX_FETCHES = 4
 #: Seconds that a pass which is cut off has to let its lane go; its worker waits a little longer.
 LET_GO_SECONDS = 2.0
 
+#: Characters of replies that are cut into pieces at once: about 50 ms of them, where they are hardest to read.
+LONG_CHARS = 5_000
 #: Seconds to wait for "typing" to be shown before the answer goes out anyway.
 ATTEND_SECONDS = 3.0
 
@@ -238,11 +240,11 @@ class Drain:
             await asyncio.wait({attending}, timeout=ATTEND_SECONDS)
             await _end(attending)  # shown after the answer, "typing" would stay
         try:
-            return await reach(self.mailbox.commit, lease, queued, _in_pieces(change, channel), let_go=True)
+            return await reach(self.mailbox.commit, lease, queued, await _cut(change, channel), let_go=True)
         except TurnOvertaken as exc:
             log.warning("turn.overtaken", extra={"reason": str(exc), "seq": queued.seq})
             broken = await self._give_up(lease, queued, self.voice(queued.turn).broken())
-            return await reach(self.mailbox.commit, lease, queued, _in_pieces(broken, channel), let_go=True)
+            return await reach(self.mailbox.commit, lease, queued, await _cut(broken, channel), let_go=True)
 
     async def _answer(self, held: _Held, queued: QueuedTurn) -> Change:
         lease, words = held.lease, partial(self.voice, queued.turn)
@@ -364,6 +366,13 @@ class _Held:
 
     def is_fresh(self, now: float) -> bool:
         return now - self.renewed_at < LEASE_MS / 1000 * 0.9
+
+
+async def _cut(change: Change, channel: Channel | None) -> Change:
+    """The change in pieces: a long reply, which takes as long as a whole turn, is cut without holding up the others."""
+    if sum(len(reply.text) for reply, _ in change.replies) > LONG_CHARS:
+        return await offload(_in_pieces, change, channel)
+    return _in_pieces(change, channel)
 
 
 def _in_pieces(change: Change, channel: Channel | None) -> Change:
