@@ -1,4 +1,4 @@
-"""Any text at all, up to 100,000 characters, in the pieces of each of the five channels: whole, in order, within limits."""
+"""Any text at all, up to 100,000 characters, in the pieces of each of the five channels: whole, and within limits."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from channels.whatsapp_pieces import pieces_of
 from tests.channels.test_markup import MARKDOWN, SYNTAX, WORDS
 
 Pieces = Callable[[Reply], Sequence[Reply]]
-#: How each channel cuts, what it counts, and how much of that a piece may come to. No adapter needs a connection for it.
+#: How each channel cuts, what it counts, and how much of that a piece may come to. No adapter is connected for it.
 CHANNELS: dict[str, tuple[Pieces, Callable[[str], int], int]] = {
     "whatsapp": (pieces_of, lambda md: len(whatsapp_text(md)), WHATSAPP_LIMIT),
     "telegram": (TelegramChannel.__new__(TelegramChannel).pieces, telegram_length, TEXT_LIMIT),
@@ -104,7 +104,7 @@ def test_a_hundred_thousand_characters_made_to_hurt_are_shown_here(name: str, ki
     whole(long_text(KINDS[kind]), name)
 
 
-@pytest.mark.parametrize(("kind", "name"), zip(KINDS, cycle(["telegram", "slack", "whatsapp"]), strict=False))
+@pytest.mark.parametrize(("kind", "name"), [*zip(KINDS, cycle(["telegram", "slack", "whatsapp"]), strict=False)])
 def test_a_hundred_thousand_characters_made_to_hurt_arrive(kind: str, name: str):
     """What keeps a parser busy longest, and once took a worker half a minute: the platforms take turns."""
     whole(long_text(KINDS[kind]), name)
