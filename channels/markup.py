@@ -69,7 +69,9 @@ def utf16_len(text: str) -> int:
 
 def telegram_length(md: str) -> int:
     """What Telegram counts against its limits, and its plain-text fallback, whichever is longer."""
-    return max(map(utf16_len, _renderings(md, _SEEN, _PLAIN)))
+    made, words = _renderings(md, _HTML, _PLAIN)
+    seen = words if made is words else html.unescape(re.sub(r"<[^>]*>", "", made))
+    return max(utf16_len(seen), utf16_len(words))
 
 
 # Rendering walks the flat token stream with its own stack: nesting that would exhaust a recursive renderer is harmless.
@@ -638,13 +640,6 @@ _PLAIN = _Dialect(
     link=_bare_link,
     quote=lambda text, depth: _prefix(text, "> "),
     solid=False,
-)
-#: What Telegram leaves of its HTML for people to see.
-_SEEN = replace(
-    _PLAIN,
-    link=lambda label, href: label or href,
-    quote=lambda text, depth: text if depth == 1 else _prefix(text, "> "),
-    columns=_PHONE,
 )
 _TERMINAL = replace(_PLAIN, escape=_visible, code=_visible, pre=_visible_pre, link=_visible_link)
 _ANSI = replace(

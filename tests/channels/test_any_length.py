@@ -117,6 +117,11 @@ def test_texts_made_to_hurt_arrive_everywhere(kind: str, name: str):
     whole(long_text(KINDS[kind], 9_000), name)
 
 
+def test_what_is_between_empty_blocks_is_counted():
+    """Telegram counts the lines that part what shows nothing, as an empty block of code."""
+    assert telegram_length("a\n\n" + "~~~py\n~~~\n" * 5 + "b") == len("a" + "\n\n" * 6 + "b")
+
+
 @settings(max_examples=25, deadline=None)
 @given(LONG, st.sampled_from([*CHANNELS]))
 def test_any_text_arrives_whole(text: str, name: str):
