@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import functools
 import html
 import itertools
@@ -11,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from markdown_it import MarkdownIt
+from markdown_it.rules_block import StateBlock, blockquote, list_block, table
 from markdown_it.rules_inline import StateInline
 from markdown_it.token import Token
 
@@ -67,8 +69,9 @@ def utf16_len(text: str) -> int:
 
 def telegram_length(md: str) -> int:
     """What Telegram counts against its limits, and its plain-text fallback, whichever is longer."""
-    seen = html.unescape(re.sub(r"<[^>]*>", "", telegram_html(md)))
-    return max(utf16_len(seen), utf16_len(plain(md)))
+    made, words = _renderings(md, _HTML, _PLAIN)
+    seen = words if made is words else html.unescape(re.sub(r"<[^>]*>", "", made))
+    return max(utf16_len(seen), utf16_len(words))
 
 
 # Rendering walks the flat token stream with its own stack: nesting that would exhaust a recursive renderer is harmless.
@@ -99,14 +102,20 @@ _WORDS_ALONE = re.compile(r"[^\W\d_](?:[^\W_]|[ ,.;:?'\"()!%])*(?<! )")
 
 
 def _render(md: str, dialect: _Dialect) -> str:
+    return next(_renderings(md, dialect))
+
+
+def _renderings(md: str, *dialects: _Dialect) -> Iterator[str]:
+    """The Markdown in each of the dialects, read once."""
     if _WORDS_ALONE.fullmatch(md):  # parsing would take as long as sending
-        return md
-    return _parsed(md, dialect)
+        return itertools.repeat(md, len(dialects))
+    tokens = _parser().parse(md)
+    return (_written(md, tokens, dialect) for dialect in dialects)
 
 
-def _parsed(md: str, dialect: _Dialect) -> str:
+def _written(md: str, tokens: Sequence[Token], dialect: _Dialect) -> str:
     blocks = _Blocks(dialect, md.split("\n"))
-    for token in _parser().parse(md):
+    for token in tokens:
         blocks.take(token)
     text = blocks.text()
     # Markdown that renders to nothing, such as an empty link, is shown as it was written.
@@ -122,18 +131,69 @@ def _parser(*, images: bool = True) -> MarkdownIt:
     parser = (
         MarkdownIt("commonmark", {"html": False, "breaks": True})
         .enable(["table", "strikethrough"])
-        .disable("reference")
+        .disable(["reference", "html_block", "html_inline"])
     )
     parser.inline.ruler.before("backticks", "bare_url", _bare_url)
+    parser.inline.ruler.before("link", "bare_bracket", _bare_bracket)
+    ends = ["paragraph", "reference"]
+    parser.block.ruler.at("table", _table, {"alt": ends})
+    parser.block.ruler.at("blockquote", _quote, {"alt": [*ends, "blockquote", "list"]})
+    parser.block.ruler.at("list", _list, {"alt": [*ends, "blockquote"]})
     return parser if images else parser.disable("image")
 
 
+#: How deep a quote and a list may stand in others, where a list counts twice: what is deeper is shown as written. The
+#: parser itself would drop what is deeper than 20.
+_DEEPEST_QUOTE, _DEEPEST_LIST = 6, 10
+
+
+def _quote(state: StateBlock, line: int, end: int, silent: bool) -> bool:
+    return state.level < _DEEPEST_QUOTE and blockquote(state, line, end, silent)
+
+
+def _list(state: StateBlock, line: int, end: int, silent: bool) -> bool:
+    return state.level < _DEEPEST_LIST and list_block(state, line, end, silent)
+
+
+def _table(state: StateBlock, line: int, end: int, silent: bool) -> bool:
+    """A table that is there for the most part: a short row of a wide one would be filled up with hundreds of cells."""
+    begins = table(state, line, end, True)
+    return begins and (silent or (not _is_hollow(state, line, end) and table(state, line, end, False)))
+
+
+def _is_hollow(state: StateBlock, line: int, end: int) -> bool:
+    """Whether the table that begins here lacks more cells than it has."""
+    columns = _count_cells(state, line)
+    there, missing = 2 * columns, 0
+    for row in range(line + 2, end):
+        if state.isEmpty(row):
+            return False
+        cells = _count_cells(state, row)
+        there, missing = there + cells, missing + max(0, columns - cells)
+        if missing > there + _FEW_CELLS:
+            return True
+    return False
+
+
+#: Missing cells that are no matter.
+_FEW_CELLS = 16
+
+
+def _count_cells(state: StateBlock, line: int) -> int:
+    text = state.src[state.bMarks[line] : state.eMarks[line]].strip()
+    return text.count("|") + 1 - text.startswith("|") - text.endswith("|")
+
+
+#: Where the parser's cache, whose other keys are places in the text, has the last place that a link may end at.
+_LAST_ADDRESS = -1
 _URL = re.compile(r"://[^\s<>\"`|\\\[\]]+")
 _SCHEME_BEFORE = re.compile(r"(?<![A-Za-z0-9])https?$", re.IGNORECASE)
 
 
 def _bare_url(state: StateInline, silent: bool) -> bool:
     """Read a URL in running text as one link, so that `_` and `*` inside it are not emphasis."""
+    if state.src[state.pos] != ":":
+        return False
     scheme = _SCHEME_BEFORE.search(state.src, max(0, state.pos - 6), state.pos)
     match = _URL.match(state.src, state.pos, state.posMax) if scheme else None
     rest = _trim(match.group()) if match else ""
@@ -142,6 +202,17 @@ def _bare_url(state: StateInline, silent: bool) -> bool:
     if not silent:
         _push_link(state, scheme.group(), rest)
     state.pos += len(rest)
+    return True
+
+
+def _bare_bracket(state: StateInline, silent: bool) -> bool:
+    """Read a bracket behind which no link's address comes as itself: the parser would look for its partner."""
+    char = state.src[state.pos]
+    if char not in "[!" or state.pos < state.cache.setdefault(_LAST_ADDRESS, state.src.rfind("](")):
+        return False
+    if not silent:
+        state.pending += char
+    state.pos += 1
     return True
 
 
@@ -648,6 +719,8 @@ Measure = Callable[[str], int]
 
 #: How many source characters per unit of the limit are looked at: formatting is mostly shorter than its source.
 _WINDOW = 4
+#: How often an end is guessed, and how full a piece ought to be.
+_GUESSES, _FULL = 8, 0.85
 _FENCE = re.compile(r"^ {0,3}(`{3,}|~{3,})([^\n]*)$", re.MULTILINE)
 #: Spans that a cut would break: links, inline code, bold.
 _SPAN = re.compile(r"\[[^\[\]\n]*\]\([^()\s]*(?:\([^()\s]*\)[^()\s]*)*\)|`[^`\n]+`|\*\*[^*\n]+\*\*|https?://\S+")
@@ -664,7 +737,7 @@ _TABLE_RULE = re.compile(r" {0,3}\|?[ \t]*:?-+:?[ \t]*(?:\|[ \t]*:?-+:?[ \t]*)*\
 
 
 def split(md: str, limit: int, measure: Measure = len) -> list[str]:
-    """Cut Markdown into pieces whose `measure` is at most `limit`.
+    """Cut Markdown into pieces whose `measure` is at most `limit`, in a time that grows with its length and no faster.
 
     Cuts fall between paragraphs, else lines, else words, else characters. A fenced code block that must be cut is
     closed and opened again, a table that is cut between two rows begins with its head again, and the rest of a cut line
@@ -674,16 +747,39 @@ def split(md: str, limit: int, measure: Measure = len) -> list[str]:
     if limit < 1:
         raise ValueError(f"limit {limit!r} is too small: use at least 1")
     pieces: list[str] = []
-    start, opening = 0, ""
+    start, opening, tape = 0, "", _Tape(measure)
     while start < len(md):
-        piece, start, opening = _Cut(md, start, opening, limit, measure).best()
+        piece, start, opening = _Cut(md, start, opening, limit, tape).best()
         pieces.append(piece)
+        tape.known.clear()
     return pieces
 
 
 def head(md: str, limit: int, measure: Measure = len) -> str:
     """The first of the pieces that `split` cuts this Markdown into: "" of nothing."""
-    return _Cut(md, 0, "", limit, measure).best()[0] if md else ""
+    return _Cut(md, 0, "", limit, _Tape(measure)).best()[0] if md else ""
+
+
+def fits(md: str, limit: int, measure: Measure = len) -> bool:
+    """Whether `split` leaves this Markdown in one piece."""
+    return len(md) <= _WINDOW * limit and measure(md) <= limit
+
+
+@dataclass(slots=True)
+class _Tape:
+    """Measures, and the same text only once: that takes nearly all the time there is.
+
+    `density` is what a character of the source last came to, 0 as long as nobody knows.
+    """
+
+    measure: Measure
+    density: float = 0.0
+    known: dict[str, int] = field(default_factory=dict)
+
+    def length(self, text: str) -> int:
+        if text not in self.known:
+            self.known[text] = self.measure(text)
+        return self.known[text]
 
 
 @dataclass(frozen=True, slots=True)
@@ -694,31 +790,59 @@ class _Cut:
     start: int
     opening: str
     limit: int
-    measure: Measure
+    tape: _Tape
     escapes: bool = True
 
     def best(self) -> tuple[str, int, str]:
         if self.escapes and not self._fits(self.start + 1):  # no room even for that
             return replace(self, escapes=False).best()
-        if self._fits(len(self.md)):
+        if self._may_be_last() and self._fits(len(self.md)):
             return self._piece(len(self.md)), len(self.md), ""
-        end = self._guess() or self._furthest()
-        end = next((cut for cut in self._boundaries(end) if self._fits(cut)), None) or self._character(end)
+        end = self._guess() or self._whole_character(self._furthest())
         if self.opening and not self._fits(end):
             # Not even one character fits beside the repeated lines: give those up, never the text or the limit.
             return replace(self, opening="").best()
         return self._piece(end), end, self._open_fence(end) or self._table_head(end)
 
+    def _may_be_last(self) -> bool:
+        """Whether it is worth measuring all that is left."""
+        left = len(self.md) - self.start
+        return left <= _WINDOW * self.limit and left * self.tape.density <= 2 * self.limit
+
     def _guess(self) -> int:
-        """An end that nearly fills the limit, by rule of three: one or two measurements instead of a dozen."""
-        size = self.limit
-        for _ in range(3):
-            end = min(len(self.md), self.start + max(1, size))
-            measured = self.measure(self._piece(end))
-            if self.limit * 0.9 <= measured <= self.limit:
-                return end
-            size = min(_WINDOW * self.limit, int((end - self.start) * 0.96 * self.limit / max(1, measured)))
-        return 0
+        """A good place to cut that nearly fills the limit, by rule of three: mostly one measurement instead of a dozen.
+
+        0 if none of those it tried fits.
+        """
+        low, high = self.start, min(len(self.md), self.start + _WINDOW * self.limit) + 1
+        best, size = 0, self._size()
+        for number in range(_GUESSES):
+            far = self.start + size
+            if not low < far < high or number > _GUESSES // 2:
+                far = (low + high) // 2
+            end = self._place(far) if far > low else self.start
+            if end <= max(self.start, best):
+                break
+            measured = self._length(end)
+            if measured > self.limit:
+                high = far
+            else:
+                low, best = far, end
+                if measured * (far - self.start) >= _FULL * self.limit * (end - self.start):
+                    break
+            size = self._size()
+        return best
+
+    def _size(self) -> int:
+        """How many characters should fill the limit, a few less where each comes to something else."""
+        density = self.tape.density
+        return self.limit if density in (0, 1) else max(1, int(0.96 * self.limit / density))
+
+    def _place(self, far: int) -> int:
+        """Where to cut up to there."""
+        if far >= len(self.md):
+            return len(self.md)
+        return next(self._boundaries(far), None) or self._whole_character(far)
 
     def _furthest(self) -> int:
         """The furthest end that fits, by bisection: longer text measures longer, give or take a marker."""
@@ -734,22 +858,28 @@ class _Cut:
         spans = [match.span() for match in _SPAN.finditer(self.md, self.start, min(len(self.md), end + 2048))]
         for pattern in _BOUNDARIES:
             cuts = [match.end() for match in pattern.finditer(self.md, middle, end) if match.end() > self.start]
-            whole = (cut for cut in reversed(cuts) if not any(a < cut < b for a, b in spans))
-            yield from [cut for cut in whole if not _joined(self.md, cut)][:3]
+            for cut in reversed(cuts):
+                span = bisect.bisect_left(spans, (cut, 0)) - 1  # the last one that begins before it
+                if (span < 0 or spans[span][1] <= cut) and not _joined(self.md, cut, self.start):
+                    yield cut
 
-    def _character(self, end: int) -> int:
-        """The last whole character that fits, or half of one longer than the limit."""
-        while end > self.start + 1 and not self._fits(end):
-            end -= 1
+    def _whole_character(self, end: int) -> int:
+        """The last cut between two characters up to there, or half of one that is longer than the piece."""
         cut = end
-        while cut > self.start and _joined(self.md, cut):
+        while cut > self.start and _joined(self.md, cut, self.start):
             cut -= 1
-        return cut if cut > self.start and self._fits(cut) else end
+        return cut if cut > self.start else end
 
     def _fits(self, end: int) -> bool:
         if end - self.start > _WINDOW * self.limit:
             return False
-        return self.measure(self._piece(end)) <= self.limit
+        return self._length(end) <= self.limit
+
+    def _length(self, end: int) -> int:
+        measured = self.tape.length(self._piece(end))
+        if end - self.start > 1:
+            self.tape.density = measured / (end - self.start)
+        return measured
 
     def _piece(self, end: int) -> str:
         text = self.opening + self._text(end)
@@ -779,8 +909,9 @@ class _Cut:
 
     def _table_head(self, end: int) -> str:
         """The head of a table that a cut at `end` falls into, between two of its rows, or ""."""
-        below = self.md[end:].partition("\n")[0]
-        if "|" not in below or self.md[end - 1] != "\n" or self._open_fence(end):
+        below = self.md.find("\n", end)
+        bar = self.md.find("|", end, below if below >= 0 else len(self.md))
+        if bar < 0 or self.md[end - 1] != "\n" or self._open_fence(end):
             return ""
         lines = (self.opening + self._text(end)).split("\n")[:-1]
         head = ""
@@ -798,8 +929,8 @@ def _marker(fence: str) -> str:
     return fence[: len(fence) - len(fence.lstrip(fence[0]))] if fence else ""
 
 
-def _joined(text: str, cut: int) -> bool:
-    """Whether a cut here would fall inside what a reader sees as one character."""
+def _joined(text: str, cut: int, start: int) -> bool:
+    """Whether a cut here would fall inside what a reader sees as one character of a piece that begins at `start`."""
     if not 0 < cut < len(text):
         return False
     before, after = text[cut - 1], text[cut]
@@ -809,18 +940,19 @@ def _joined(text: str, cut: int) -> bool:
         or "\U0001f3fb" <= after <= "\U0001f3ff"
         or ("\ud800" <= before <= "\udbff" and "\udc00" <= after <= "\udfff")
         or (before == "\r" and after == "\n")
-        or (before == "\\" and not after.isalnum() and _backslashes_before(text, cut) % 2 == 1)
-        or (_is_flag_half(after) and _flag_halves_before(text, cut) % 2 == 1)
+        or (before == "\\" and not after.isalnum() and _backslashes_before(text, cut, start) % 2 == 1)
+        or (_is_flag_half(after) and _flag_halves_before(text, cut, start) % 2 == 1)
     )
 
 
-def _backslashes_before(text: str, cut: int) -> int:
-    return cut - len(text[:cut].rstrip("\\"))
+def _backslashes_before(text: str, cut: int, start: int) -> int:
+    piece = text[start:cut]
+    return len(piece) - len(piece.rstrip("\\"))
 
 
-def _flag_halves_before(text: str, cut: int) -> int:
+def _flag_halves_before(text: str, cut: int, start: int) -> int:
     count = 0
-    while cut > count and _is_flag_half(text[cut - count - 1]):
+    while cut - start > count and _is_flag_half(text[cut - count - 1]):
         count += 1
     return count
 

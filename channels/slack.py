@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from channels import slack_files
 from channels.base import AddressClosed, Forbidden, MediaSource, Pace, Refused
 from channels.http import PerLoop
-from channels.markup import slack_mrkdwn, split
+from channels.markup import fits, head, slack_mrkdwn, split
 from channels.signatures import slack_signed
 from channels.slack_blocks import BUTTON_LIMIT, SECTION_LIMIT, blocks_of, is_user, listed
 from channels.slack_errors import SlackAnswer, code_of, harmless, reaction_to, told
@@ -94,7 +94,7 @@ class SlackChannel:
 
         Buttons and edits need a message of their own beside a file. Of more than 25 buttons the labels are listed.
         """
-        if reply.media and not reply.buttons and not reply.edits and _length(reply.text) <= SECTION_LIMIT:
+        if reply.media and not reply.buttons and not reply.edits and fits(reply.text, SECTION_LIMIT, _length):
             return (reply,)
         if len(reply.buttons) > BUTTON_LIMIT:
             words = "\n\n".join(part for part in (reply.text, listed(reply.buttons)) if part)
@@ -128,7 +128,7 @@ class SlackChannel:
         Slack's own streams need a thread and the person they are for, and may begin 20 times a minute in a whole
         workspace: edits work everywhere. Of a long answer its first section is shown.
         """
-        first = next(iter(split(text, SECTION_LIMIT, _length)), "")
+        first = head(text, SECTION_LIMIT, _length)
         if not first.strip():
             return shown
         return (await self.send(Delivery("", turn.conversation, Reply(first, edits=shown)))).message_id

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, TypeVar
 from channels.base import BadHook, FetchError, Forbidden, MediaSource, Notebook, Pace
 from channels.fetch import Download, tls
 from channels.http import PerLoop
-from channels.markup import split, telegram_length
+from channels.markup import fits, split, telegram_length
 from channels.telegram_errors import reaction, send_error
 from channels.telegram_posts import CAPTION_LIMIT, TEXT_LIMIT, Post, anew, beginning, instead
 from channels.telegram_updates import Reader
@@ -111,7 +111,7 @@ class TelegramChannel:
 
         What an edit cannot change, which is a file, follows the words.
         """
-        if reply.media and not reply.edits and telegram_length(reply.text) <= CAPTION_LIMIT:
+        if reply.media and not reply.edits and fits(reply.text, CAPTION_LIMIT, telegram_length):
             return (reply,)
         texts = [Reply(text) for text in split(reply.text, TEXT_LIMIT, telegram_length) if text.strip()]
         file = [Reply(media=reply.media)] if reply.media else []

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 
-from channels.markup import split, whatsapp_text
+from channels.markup import fits, split, whatsapp_text
 from channels.twilio_contents import MAX_BUTTONS, is_list
 from channels.types import Button, Media, Reply
 
@@ -39,7 +39,7 @@ def pieces_of(reply: Reply) -> Sequence[Reply]:
     if reply.edits and reply.optional:
         return ()
     reply = replace(reply, edits="", optional=False)
-    if reply.media and not reply.buttons and _is_picture(reply.media) and length(reply.text) <= BUTTONS_LIMIT:
+    if reply.media and not reply.buttons and _is_picture(reply.media) and fits(reply.text, BUTTONS_LIMIT, length):
         return (reply,)
     bare = replace(reply, text="", buttons=(), media=None, collapse="")
     file = (replace(bare, media=reply.media),) if reply.media else ()
@@ -78,7 +78,8 @@ def _with_buttons(reply: Reply, bare: Reply) -> Sequence[Reply]:
         return [replace(bare, text=text) for text in _texts(_listed(reply.text, reply.buttons), TEXT_LIMIT)]
 
     def measure(md: str) -> int:
-        return max(length(md), length(words_of(replace(reply, text=md))) - (TEXT_LIMIT - BUTTONS_LIMIT))
+        words = words_of(replace(reply, text=md))
+        return length(md) if words == md else max(length(md), length(words) - (TEXT_LIMIT - BUTTONS_LIMIT))
 
     texts = [text for text in split(reply.text, BUTTONS_LIMIT, measure) if text.strip()]
     *firsts, last = texts or [" / ".join(button.label for button in reply.buttons)[:BUTTONS_LIMIT]]

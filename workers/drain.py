@@ -63,6 +63,8 @@ LET_GO_SECONDS = 2.0
 
 #: Seconds after which somebody is told that their turn takes longer.
 STILL_AFTER = 30.0
+#: Characters of replies that are cut into pieces at once: about 50 ms of them, where they are hardest to read.
+LONG_CHARS = 5_000
 
 
 class Answers(Protocol):
@@ -253,12 +255,12 @@ class Drain:
         change = await self._in_company(held, queued, channel, draft)
         shown = draft.shown if draft else ""
         try:
-            pieces = _in_pieces(_in_place_of(shown, change), channel)
+            pieces = await _cut(_in_place_of(shown, change), channel)
             return await reach(self.mailbox.commit, lease, queued, pieces, let_go=True)
         except TurnOvertaken as exc:
             log.warning("turn.overtaken", extra={"reason": str(exc), "seq": queued.seq})
             broken = await self._give_up(lease, queued, self.voice(queued.turn).broken())
-            pieces = _in_pieces(_in_place_of(shown, broken), channel)
+            pieces = await _cut(_in_place_of(shown, broken), channel)
             return await reach(self.mailbox.commit, lease, queued, pieces, let_go=True)
 
     def _draft(self, queued: QueuedTurn, channel: Channel | None) -> Draft | None:
@@ -405,6 +407,13 @@ def _in_place_of(shown: str, change: Change) -> Change:
             replies[at] = (replace(reply, edits=shown), pid)
             break
     return replace(change, replies=tuple(replies))
+
+
+async def _cut(change: Change, channel: Channel | None) -> Change:
+    """The change in pieces: a long reply, which takes as long as a whole turn, is cut without holding up the others."""
+    if sum(len(reply.text) for reply, _ in change.replies) > LONG_CHARS:
+        return await offload(_in_pieces, change, channel)
+    return _in_pieces(change, channel)
 
 
 def _in_pieces(change: Change, channel: Channel | None) -> Change:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 
 import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
@@ -13,7 +14,7 @@ from pending.texts import speak
 from tests.contracts.rigs import CHAT, ENGLISH, MemoryRig, turn, voice
 from tests.workers.fakes import FakeAgent, FakeChannel
 from workers import beside, drain, outbox
-from workers.drain import MAX_TURNS, Drain, _in_pieces
+from workers.drain import LONG_CHARS, MAX_TURNS, Drain, _in_pieces
 from workers.lane import Change
 from workers.outbox import Postman
 
@@ -350,6 +351,16 @@ def test_reply_goes_out_in_pieces_in_order():
     room = Room()
     assert room.work("a|b|c") == ["A", "B", "C"]
     assert [delivery.id for delivery in room.channel.sent] == [f"{CHAT.id}#{number}" for number in (1, 2, 3)]
+
+
+@pytest.mark.parametrize(("size", "beside"), [(LONG_CHARS, False), (LONG_CHARS + 1, True)])
+def test_a_long_reply_is_cut_beside_the_loop(size: int, beside: bool):
+    """While it takes its time, the worker's other conversations go on."""
+    room, threads = Room(lambda text: "X" * size), []
+    cut = room.channel.pieces
+    room.channel.pieces = lambda reply: threads.append(threading.current_thread()) or cut(reply)
+    assert room.work("a") == ["X" * size]
+    assert (threads[0] is not threading.main_thread()) == beside
 
 
 def test_each_piece_of_a_question_belongs_to_it():
