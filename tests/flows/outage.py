@@ -127,6 +127,8 @@ class Outage:
         """The numbers of a person's messages that were answered, in order; the yes is number 1."""
         heard = []
         for entry in self.system.ledger(person.chat):
+            if entry.get("edits"):  # the question, which shows its outcome: that is told besides
+                continue
             if f"Disk d{person.name} is wiped" in entry["text"]:
                 heard.append(1)
             heard += [int(number) for number in _SAID.findall(entry["text"])]  # a burst is answered as one

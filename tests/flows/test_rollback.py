@@ -115,7 +115,8 @@ def test_redis_that_forgot_two_seconds_is_stopped_until_somebody_says_go_on(syst
         _talk(new, seconds=0)
         assert system.effects("delete", "INV-7") == 1
         ids = re.findall(r"reply\.sent delivery=(\S+)", system.log.read_text())
-        assert len(ids) == len(set(ids)) == len(system.platforms.sent)
+        edits = sum(len(entry.get("edits", ())) for entry in system.platforms.sent)
+        assert len(ids) == len(set(ids)) == len(system.platforms.sent) + edits
         for process in [*system.workers, system.web]:
             process.terminate()
             process.wait()
