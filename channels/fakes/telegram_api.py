@@ -171,7 +171,7 @@ class FakeTelegram:
         new = {"text": text, "buttons": buttons(params.get("reply_markup"))}
         if new == {key: entry[key] for key in new}:
             raise RefusedError("message is not modified: specified new message content and reply markup are the same")
-        entry |= new
+        self._ledger.edit(number, **new, raw={"method": method, **params})
         self._ledger.note("telegram", method, params)
         return _result(_told(number, chat))
 
