@@ -286,3 +286,50 @@ def test_an_answer_is_seen_while_it_comes_and_stays_once(bots: System, process: 
         assert all(STORY.startswith(text) for text in steps)
     assert {str(each["chat_id"]) for each in sketches} == {ada.chat}
     assert [len(bots.ledger(chat)) for chat in (ada.chat, bob.chat, str(GROUP))] == [1, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "said", "shown"),
+    [
+        (TelegramPerson, 81, "no", "❌ Cancelled"),
+        (SlackPerson, 82, "no", "❌ Cancelled"),
+        (SlackPerson, 83, "what is new?", "❌"),
+    ],
+)
+def test_words_close_the_question_too(bots: System, process: Server, kind, name: int, said: str, shown: str) -> None:
+    """Nothing is left to tap once it was answered or dropped by a word; the message is the one that was delivered."""
+    wants_to_delete(process, "INV-47", {"text": "Nothing much."})
+    person = kind(bots, name)
+    person.say("get rid of it")
+    assert person.hears()[0]["buttons"]
+    person.say(said)
+    person.hears()
+    closed = bots.ledger(person.chat)[0]
+    assert (closed["buttons"], "INV-47" in closed["text"], shown in closed["text"]) == ([], True, True), closed["text"]
+    assert bots.effects("delete", "INV-47") == 0
+
+
+def test_what_the_model_says_before_it_asks_becomes_the_question(bots: System, process: Server) -> None:
+    """The message of the draft is the one with the buttons, and the one that their tap closes."""
+    call = {"name": "delete_invoice", "arguments": {"invoice_id": "INV-15"}, "id": "a"}
+    process.script({"text": STORY, "pause": 0.2, "calls": [call]})
+    person = SlackPerson(bots, 91)
+    person.say("get rid of it")
+    until(lambda: any(entry["buttons"] for entry in bots.ledger(person.chat)))
+    (question,) = person.hears()
+    asked = {"data": question["buttons"][0]["data"], "number": bots.platforms.sent.index(question) + 1}
+    assert "INV-15" in question["text"]
+    assert STORY.startswith(question["edits"][0]["text"])
+    twice(bots, [slack_tap(person, asked, 1)])
+    assert person.hears()[0]["text"].startswith("Invoice INV-15 is deleted.")
+    assert (question["buttons"], bots.effects("delete", "INV-15")) == ([], 1)
+
+
+def test_a_stop_takes_the_place_of_what_was_shown(bots: System, process: Server) -> None:
+    """Half an answer does not stay."""
+    process.script({"text": STORY, "pause": 0.4})
+    person = SlackPerson(bots, 92)
+    person.say("tell me a story")
+    until(lambda: bots.ledger(person.chat))
+    person.say("/stop")
+    assert [entry["text"][:7] for entry in person.hears(2)] == ["…", "Stopped"]
