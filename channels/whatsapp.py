@@ -169,7 +169,11 @@ class WhatsAppChannel:
         return file.data
 
     async def send(self, delivery: Delivery) -> Receipt:
-        """Send one piece; buttons Twilio will not take are left out, the words ask for a typed answer anyway."""
+        """Send one piece; buttons Twilio will not take are left out, the words ask for a typed answer anyway. WhatsApp
+        edits nothing: an optional edit is left out.
+        """
+        if delivery.reply.edits and delivery.reply.optional:
+            return Receipt("")
         if delivery.silence > WINDOW_SECONDS:
             return await self._send_template(delivery)
         reply = delivery.reply

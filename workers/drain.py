@@ -63,6 +63,8 @@ LET_GO_SECONDS = 2.0
 
 #: Seconds after which somebody is told that their turn takes longer.
 STILL_AFTER = 30.0
+#: What stands in place of a draft whose answer has no words: a file alone, or nothing after a stop.
+NO_WORDS = "…"
 #: Characters of replies that are cut into pieces at once: about 50 ms of them, where they are hardest to read.
 LONG_CHARS = 5_000
 
@@ -400,12 +402,16 @@ class _Held:
 
 
 def _in_place_of(shown: str, change: Change) -> Change:
-    """The first words of a change take the place of the draft that they grew from."""
+    """The first words of a change take the place of the draft that they grew from; where it has none, a sign does."""
+    if not shown:
+        return change
     replies = list(change.replies)
-    for at, (reply, pid) in enumerate(replies if shown else ()):
+    for at, (reply, pid) in enumerate(replies):
         if reply.text and not (reply.media or reply.edits):
             replies[at] = (replace(reply, edits=shown), pid)
             break
+    else:
+        replies.insert(0, (Reply(NO_WORDS, edits=shown, optional=True), ""))
     return replace(change, replies=tuple(replies))
 
 

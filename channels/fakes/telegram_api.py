@@ -168,10 +168,10 @@ class FakeTelegram:
             raise RefusedError("there is no caption in the message to edit")
         field = {"editMessageText": "text", "editMessageCaption": "caption"}.get(method, "")
         text = _words(params, field) if field else entry["text"]
-        new = {"text": text, "buttons": buttons(params.get("reply_markup"))}
-        if new == {key: entry[key] for key in new}:
+        keys = buttons(params.get("reply_markup"))
+        if (text, keys) == (entry["text"], entry["buttons"]):
             raise RefusedError("message is not modified: specified new message content and reply markup are the same")
-        entry |= new
+        self._ledger.edit(number, text=text, buttons=keys, raw={"method": method, **params})
         self._ledger.note("telegram", method, params)
         return _result(_told(number, chat))
 

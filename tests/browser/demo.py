@@ -30,13 +30,13 @@ def chromium() -> str | None:
 
 
 @contextmanager
-def running_demo(data: Path) -> Iterator[str]:
-    """`sayso up` with the demo's configuration, from its first URL to its clean end."""
+def running_demo(data: Path, config: Path = DEMO) -> Iterator[str]:
+    """`sayso up` with the demo's configuration or another, from its first URL to its clean end."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     environ = {name: value for name, value in os.environ.items() if name not in ("REDIS_URL", "SAYSO_DATA")}
-    command = ["up", "--config", str(DEMO), "--data", str(data), "--port", str(port)]
+    command = ["up", "--config", str(config), "--data", str(data), "--port", str(port)]
     with subprocess.Popen(
         [sys.executable, "-m", "config.cli", *command], env=environ, stdout=subprocess.PIPE, text=True
     ) as process:

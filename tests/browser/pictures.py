@@ -7,12 +7,12 @@ import html
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from playwright.sync_api import sync_playwright
 
+from agent.decided import closing
 from channels.base import Channel
 from channels.fakes.platforms import FakePlatforms
 from channels.markup import page_html
@@ -20,7 +20,7 @@ from channels.terminal import TerminalChannel
 from channels.types import Button, Delivery, Media, Receipt, Reply
 from tests.browser import screens
 from tests.browser.demo import FLAGS, chromium
-from tests.channels.harness import CONSOLE, EDITING, EVERY, MemoryMedia, Platform
+from tests.channels.harness import CONSOLE, EVERY, MemoryMedia, Platform
 
 HERE = Path(__file__).parent
 IMAGES = HERE.parents[1] / "docs" / "img"
@@ -50,7 +50,7 @@ SAMPLES: dict[str, Reply] = {
         "Delete **INV-42** (Ada Lovelace Ltd, 120.00 EUR)?",
         (Button("Confirm", "c", "primary"), Button("Cancel", "x", "danger")),
     ),
-    "Decided": Reply("Delete **INV-42** (Ada Lovelace Ltd, 120.00 EUR)?\n\n✓ Invoice INV-42 is deleted."),
+    "Decided": Reply("Invoice INV-42 is deleted."),
     "File": Reply("Here is your invoice.", media=Media("pdf", "application/pdf", "INV-42.pdf", stored=True)),
 }
 RENDERERS: Mapping[str, Callable[[str], str]] = {
@@ -108,15 +108,22 @@ def _shown(platform: Platform, channel: Any, platforms: FakePlatforms, reply: Re
 def _sent(platform: Platform, channel: Any, platforms: FakePlatforms, reply: Reply) -> Sequence[Mapping[str, Any]]:
     """What arrived of a reply, as it was sent: with the platform's own markup."""
     before = len(platform.seen(channel, platforms))
-    if reply is SAMPLES["Decided"] and platform in EDITING:
-        question = _send(channel, platform, SAMPLES["Question"])
-        reply = replace(reply, edits=question.message_id)
+    if reply is SAMPLES["Decided"]:
+        _decide(channel, platform)
     for piece in channel.pieces(reply):
         _send(channel, platform, piece)
     if isinstance(channel, TerminalChannel):
         printed = [re.sub(r"saved \S*/", "saved .sayso/chat/", text.rstrip("\n")) for text in channel.printed[before:]]
         return [{"text": text, "buttons": [], "media": None} for text in printed]
     return [{**message, "text": _raw(platform, message)} for message in platform.seen(channel, platforms)[before:]]
+
+
+def _decide(channel: Channel, platform: Platform) -> None:
+    """Ask, and close the message that asked as the agent does, before it says what became of it."""
+    question, outcome = SAMPLES["Question"], SAMPLES["Decided"]
+    asked = _send(channel, platform, question)
+    for piece in channel.pieces(closing(asked.message_id, question.text, "done", outcome.text)):
+        _send(channel, platform, piece)
 
 
 def _send(channel: Channel, platform: Platform, piece: Reply) -> Receipt:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sqlite3
 import tempfile
 from contextlib import closing
@@ -11,12 +12,20 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import expect
 
-from tests.browser.demo import PHONE, browsing, chromium, running_demo, say
+from tests.browser.demo import DEMO, PHONE, browsing, chromium, running_demo, say
+from tests.vendors.conftest import Server, process
 
+__all__ = ["process"]
 
-@pytest.mark.skipif(
+#: In place of the demo's own.
+MODEL = 'model: "openai:local-model"\n  base_url: {url}/local/v1'
+STORY = " ".join(f"word{number}" for number in range(24))
+
+pytestmark = pytest.mark.skipif(
     chromium() is None and not os.environ.get("CI"), reason="no Chromium here: install it, or set CHROMIUM to its path"
 )
+
+
 def test_one_can_chat_see_a_chart_and_delete_an_invoice_by_tapping_confirm() -> None:
     """The whole product in one page: words, a picture, a question, a tap, one effect, still there after a reload."""
     with tempfile.TemporaryDirectory(prefix="sayso-demo-") as folder, running_demo(Path(folder)) as address:
@@ -40,6 +49,38 @@ def test_one_can_chat_see_a_chart_and_delete_an_invoice_by_tapping_confirm() -> 
             page.get_by_role("button", name="Undo").click()
             expect(page.locator("#log .bot").last).to_contain_text("Invoice INV-42 is back")
         assert (_booked(folder, "delete"), _booked(folder, "restore")) == (1, 1)
+
+
+def test_a_question_shows_its_outcome_and_an_answer_is_seen_while_it_comes(process: Server) -> None:
+    """After the tap the message that asked has no buttons, also for a browser that comes back; a draft grows in one
+    place and makes room for the answer.
+    """
+    process.script(
+        {"calls": [{"name": "delete_invoice", "arguments": {"invoice_id": "INV-42"}, "id": "a"}]},
+        {"text": STORY, "pause": 0.25},
+    )
+    with tempfile.TemporaryDirectory(prefix="sayso-demo-") as folder:
+        config = Path(folder) / "streaming.yaml"
+        text = DEMO.read_text().replace("model: offline", MODEL.format(url=process.url))
+        config.write_text(text.replace("platform: console", "platform: console\n    streaming: true"))
+        with running_demo(Path(folder), config) as address, browsing(address, PHONE) as page:
+            say(page, "get rid of 42")
+            page.get_by_role("button", name="Confirm").click()
+            said = page.locator("#log .bot")
+            expect(said).to_have_count(2)
+            expect(said.last).to_contain_text("Invoice INV-42 is deleted.")
+            for _ in range(2):
+                expect(said.first).to_contain_text("✅ Invoice INV-42 is deleted.")
+                expect(said.first.locator("button")).to_have_count(0)
+                page.reload()
+            say(page, "tell me a story")
+            draft = page.locator("#log .draft")
+            expect(draft).to_have_count(1)
+            begun = draft.inner_text()
+            expect(draft).to_contain_text(f"{begun} word")
+            expect(said.last).to_have_text(re.compile(f"{STORY}\\s*[\\d:]+"), timeout=20_000)
+            expect(draft).to_have_count(0)
+            expect(said).to_have_count(3)
 
 
 def _booked(folder: str, what: str) -> int:

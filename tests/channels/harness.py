@@ -229,6 +229,7 @@ WHATSAPP = Platform(
     build=whatsapp,
     text=_whatsapp_text,
     tap=_whatsapp_tap,
+    gone="SM00000000000000000000000000000063",
 )
 TELEGRAM = Platform(
     name="telegram",
@@ -244,6 +245,8 @@ TELEGRAM = Platform(
     is_signed=False,
     text=lambda number, text: telegram_hook(signing.telegram_text(number, text)),
     tap=lambda number, data: telegram_hook(signing.telegram_tap(number, data)),
+    edits=True,
+    gone="99",
 )
 SLACK = Platform(
     name="slack",
@@ -259,6 +262,8 @@ SLACK = Platform(
         signing.slack_text(f"1795204800.{number:06d}", html.escape(text, quote=False))
     ),
     tap=lambda number, data: slack_hook(signing.slack_tap(f"1.2.{number}", data)),
+    edits=True,
+    gone="1795300000.000099",
 )
 #: Those behind an HTTP API, which can be slow, full or away.
 ALL = (WHATSAPP, TELEGRAM, SLACK)
@@ -383,8 +388,6 @@ TERMINAL = Platform(
     gone="99",
 )
 EVERY = (*ALL, CONSOLE, TERMINAL)
-#: Those that keep the promises about edits and drafts.
-EDITING = (CONSOLE, TERMINAL)
 
 
 @asynccontextmanager

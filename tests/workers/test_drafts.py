@@ -318,6 +318,15 @@ def test_what_edits_a_message_already_keeps_its_own():
 
 
 @pytest.mark.parametrize(
+    "said", [(), (Reply(""),), (Reply(media=object()),), (Reply("Done", edits="p1", optional=True),)]
+)
+def test_draft_of_an_answer_without_words_does_not_stay(said):
+    """As after a stop, or where there is only a file: half an answer, or "still working", must not stand there."""
+    change = drain._in_place_of("d1", Change(replies=tuple((reply, "") for reply in said)))
+    assert change.replies == ((Reply("…", edits="d1", optional=True), ""), *((reply, "") for reply in said))
+
+
+@pytest.mark.parametrize(
     ("config", "heard"),
     [
         (AgentConfig(), True),

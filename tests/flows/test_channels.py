@@ -1,0 +1,335 @@
+"""What each platform can do, on real processes: edited prompts, albums, edits, windows, commands, lists, drafts."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from redis import Redis
+
+from channels.fakes import platforms as fakes
+from channels.fakes import signing
+from channels.types import Conversation
+from tests.flows.system import ENVIRON, Person, SlackPerson, System, TelegramPerson, WhatsAppPerson, until
+from tests.vendors.api import KEY
+from tests.vendors.conftest import Server, process
+from workers.redis import PREFIX
+
+__all__ = ["process"]
+
+AGENT = """
+agent: {{model: "openai:gpt-4o-mini", api_key: "${{OPENAI_API_KEY}}", base_url: {url}/v1, max_retries: 0}}
+"""
+#: A channel for which people need a code, beside one who is kept out for good.
+CLUB = """
+  club-tg:
+    {{platform: telegram, token: "${{TELEGRAM_TOKEN}}", secret_token: "${{TELEGRAM_SECRET}}", api_url: {url}/telegram,
+     messages_per_second: 0, access: {{pairing: true, block: ["{blocked}"]}}}}
+"""
+BLOCKED = 5_000_000_666
+GROUP = -1_001_234_567_890
+#: Comes in for as long as two drafts need on the slowest platform, four seconds each.
+STORY = " ".join(f"word{number}" for number in range(24))
+COMMANDS = {
+    "help": "These commands always work",
+    "whoami": "Channel: ",
+    "status": "Nothing waits",
+    "tools": "find_invoice",
+    "reset": "I have forgotten",
+}
+
+
+@pytest.fixture(scope="module")
+def bots(process: Server) -> Iterator[System]:
+    """A system whose model is the fake server's; on Telegram and Slack answers are shown while they come."""
+    with tempfile.TemporaryDirectory(prefix="sayso-cha-") as folder:
+        system = System(Path(folder), environ={"OPENAI_API_KEY": KEY})
+        text = system.config.read_text().replace("agent: {model: offline}", AGENT.format(url=process.url))
+        text = text.replace("messages_per_second: 0}", "messages_per_second: 0, streaming: true}")
+        system.config.write_text(text.rstrip() + CLUB.format(url=system.platforms.url, blocked=BLOCKED))
+        with system as running:
+            yield running
+
+
+class ClubPerson(TelegramPerson):
+    """On the Telegram channel that knows its people."""
+
+    channel = "club-tg"
+
+
+class ConsolePerson(Person):
+    """In a browser's tab."""
+
+    def __init__(self, system: System) -> None:
+        super().__init__(system, 0)
+        self.browser = httpx.Client(base_url=system.url)
+        self.browser.get("/console").raise_for_status()
+
+    def say(self, text: str) -> None:
+        for _ in range(2):
+            said = {"id": f"e{self._said}", "text": text}
+            self.browser.post("/hooks/web", json=said, headers={"x-sayso-console": "1"}).raise_for_status()
+        self._said += 1
+
+    def hears(self, count: int = 1) -> list[dict[str, Any]]:
+        until(lambda: len(self._bubbles()) >= self._read + count)
+        heard = self._bubbles()[self._read :]
+        assert len(heard) == count, heard
+        self._read += count
+        return heard
+
+    def _bubbles(self) -> list[dict[str, Any]]:
+        entries = self.browser.get("/console/poll").json()["entries"]
+        return [{"text": each["html"]} for each in entries if each["type"] == "bubble"]
+
+    def text(self, number: int, text: str) -> tuple[str, signing.Signed]:
+        raise NotImplementedError
+
+    def tapped(self, number: int, data: str) -> tuple[str, signing.Signed]:
+        raise NotImplementedError
+
+
+def sayso(system: System, *args: str) -> str:
+    """What a command of an operator prints, beside the system that runs."""
+    done = subprocess.run(
+        [sys.executable, "-m", "config.cli", *args, "--config", str(system.config), "--data", str(system.data)],
+        env={**os.environ, **ENVIRON, "OPENAI_API_KEY": KEY, "REDIS_URL": system.redis.url},
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def twice(system: System, hooks: Sequence[tuple[str, signing.Signed]]) -> None:
+    """Deliver each webhook, and then all of them again."""
+    for hook in (*hooks, *hooks):
+        assert system.post(*hook).status_code == 200
+
+
+def telegram(update: dict[str, Any]) -> tuple[str, signing.Signed]:
+    """An update of the bot that everybody may talk to."""
+    return "ops-tg", signing.telegram_hook(fakes.TELEGRAM_SECRET, update)
+
+
+def slack(body: bytes) -> tuple[str, signing.Signed]:
+    """A request of Slack's."""
+    return "desk", signing.slack_hook(fakes.SLACK_SIGNING_SECRET, body, time.time())
+
+
+def wants_to_delete(process: Server, invoice: str, *then: dict[str, Any]) -> None:
+    """The model calls the tool that asks for a yes."""
+    process.script({"calls": [{"name": "delete_invoice", "arguments": {"invoice_id": invoice}, "id": "a"}]}, *then)
+
+
+def telegram_edit(person: Person, number: int, text: str) -> tuple[str, signing.Signed]:
+    """They change the words of their first message."""
+    first = person.name * 1000 + 1
+    return telegram(signing.telegram_edit(number, text, message_id=first, user=int(person.chat)))
+
+
+def slack_edit(person: Person, number: int, text: str) -> tuple[str, signing.Signed]:
+    """They change the words of their first message."""
+    ts, user = f"1795204800.{person.name * 1000 + 1:06}", f"U{person.name}"
+    return slack(
+        signing.slack_edit(ts, text, "get rid of it", user=user, channel=person.chat, at=f"1795204999.{number}")
+    )
+
+
+@pytest.mark.parametrize(("kind", "name", "edit"), [(TelegramPerson, 11, telegram_edit), (SlackPerson, 12, slack_edit)])
+def test_an_edit_that_says_yes_confirms_nothing(bots: System, process: Server, kind, name: int, edit) -> None:
+    """Whoever changes an old message did not see the question when they wrote it; the agent sees the new words."""
+    wants_to_delete(process, "INV-47", {"text": "You changed that to yes."})
+    person = kind(bots, name)
+    person.say("get rid of it")
+    assert "INV-47" in person.hears()[0]["text"]
+    twice(bots, [edit(person, name * 1000 + 2, "yes")])
+    assert person.hears()[0]["text"].endswith("You changed that to yes.")
+    assert (bots.effects("delete", "INV-47"), len(process.calls)) == (0, 2)
+
+
+def telegram_tap(person: Person, entry: dict[str, Any], number: int) -> tuple[str, signing.Signed]:
+    """A tap on the first button of a message in the ledger."""
+    data, message_id = entry["data"], entry["number"]
+    return telegram(signing.telegram_tap(number, data, user=int(person.chat), message_id=message_id))
+
+
+def slack_tap(person: Person, entry: dict[str, Any], number: int) -> tuple[str, signing.Signed]:
+    """A tap on the first button of a message in the ledger."""
+    ts = f"1795300000.{entry['number']:06d}"
+    tap = signing.slack_tap(f"t.{number}", entry["data"], user=f"U{person.name}", channel=person.chat, message_ts=ts)
+    return slack(tap)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "invoice", "tap"),
+    [(TelegramPerson, 21, "INV-8", telegram_tap), (SlackPerson, 22, "INV-12", slack_tap)],
+)
+def test_a_tap_closes_the_question_and_a_second_one_runs_nothing(
+    bots: System, process: Server, kind, name: int, invoice: str, tap
+) -> None:
+    """The message that asked shows its outcome and no buttons; a second tap, from a phone that is behind, hears it."""
+    wants_to_delete(process, invoice)
+    person = kind(bots, name)
+    person.say("get rid of it")
+    (question,) = person.hears()
+    asked = {"data": question["buttons"][0]["data"], "number": bots.platforms.sent.index(question) + 1}
+    twice(bots, [tap(person, asked, 1)])
+    assert person.hears()[0]["text"].startswith(f"Invoice {invoice} is deleted.")
+    closed = bots.ledger(person.chat)[0]
+    assert (closed["buttons"], f"✅ Invoice {invoice} is deleted." in closed["text"]) == ([], True)
+    twice(bots, [tap(person, asked, 2)])
+    assert person.hears()[0]["text"] == f"Invoice {invoice} is deleted."
+    assert bots.ledger(person.chat)[0]["text"] == closed["text"]
+    assert (bots.effects("delete", invoice), len(process.calls)) == (1, 1)
+
+
+def test_an_album_is_one_answer(bots: System, process: Server) -> None:
+    """Telegram sends each of three pictures as an update of its own; the model is asked once, and sees all three."""
+    process.script({"text": "Three cats."})
+    person = TelegramPerson(bots, 31)
+    photos = [bots.platforms.host("telegram", signing.JPEG + bytes([number])) for number in range(3)]
+    captions = ["My cats", "", ""]
+    twice(bots, [
+        telegram(signing.telegram_photo(900 + at, photo, caption, user=int(person.chat), media_group_id="g1"))
+        for at, (photo, caption) in enumerate(zip(photos, captions, strict=True))
+    ])  # fmt: skip
+    assert [entry["text"] for entry in person.hears()] == ["Three cats."]
+    (body,) = process.bodies
+    said = body["messages"][-1]["content"]
+    assert [part["type"] for part in said] == ["text", "image_url", "image_url", "image_url"]
+    assert "My cats" in said[0]["text"]
+
+
+def test_outside_the_window_a_reply_is_held_until_the_person_writes(bots: System, process: Server) -> None:
+    """platforms.md 1.3: 24 hours after their last message only a template arrives. Here the model answers 25 hours
+    late, by what Redis knows; nothing is sent that would be lost, and it comes before the next answer.
+    """
+    process.script({"text": "That took a day.", "delay": 2}, {"text": "Welcome back."})
+    person = WhatsAppPerson(bots, 41)
+    where = Conversation("shop-wa", person.chat).id
+    person.say("think about it")
+    until(lambda: process.calls)
+    with Redis.from_url(bots.redis.url, decode_responses=True) as client:
+        (lane,) = client.scan_iter(f"{PREFIX}*:lane:{where}", count=1000)
+        client.hincrby(lane, "heard", -25 * 3600 * 1000)
+        bots.platforms.close("twilio", person.chat)
+        until(lambda: client.hget(lane, "held"))
+    (held,) = sayso(bots, "deliveries", "list", "--state", "held").splitlines()
+    assert (where in held, person.chat in held, "24 hours" in held) == (True, False, True), held
+    assert bots.ledger(person.chat) == []
+    bots.platforms.close("twilio", person.chat, closed=False)
+    person.say("hello again")
+    assert [entry["text"] for entry in person.hears(2)] == ["That took a day.", "Welcome back."]
+    assert "nothing" in sayso(bots, "deliveries", "list", "--state", "held")
+
+
+def test_commands_are_answered_without_a_model(bots: System, process: Server) -> None:
+    """On every platform; on Slack by the app's slash command, as Slack takes no other."""
+    process.script()
+    people = [WhatsAppPerson(bots, 51), TelegramPerson(bots, 52), SlackPerson(bots, 53), ConsolePerson(bots)]
+    for number, (command, words) in enumerate(COMMANDS.items()):
+        for person in people:
+            if isinstance(person, SlackPerson):
+                said = signing.slack_command(f"c.{number}", command, user=f"U{person.name}", channel=person.chat)
+                twice(bots, [slack(said)])
+            else:
+                person.say(f"/{command}")
+        for person in people:
+            assert words in person.hears()[0]["text"], (command, person)
+    assert process.calls == []
+
+
+def test_a_stranger_gets_in_by_a_code_and_the_blocked_never_hear_a_word(bots: System, process: Server) -> None:
+    """Once an hour a stranger is told; nothing of what they wrote reaches the model before an operator says so."""
+    process.script({"text": "Hello, Ada."})
+    stranger, blocked = ClubPerson(bots, 61), ClubPerson(bots, 666)
+    for _ in range(2):
+        stranger.say("let me in")
+        blocked.say("let me in")
+    (told,) = stranger.hears()
+    (code,) = re.findall(r"\b[B-DF-HJ-NP-TV-Z2-9]{8}\b", told["text"])
+    assert "may talk on club-tg, and is told" in sayso(bots, "people", "approve", "club-tg", code)
+    stranger.hears()
+    stranger.say("hello")
+    assert stranger.hears()[0]["text"] == "Hello, Ada."
+    assert (len(process.calls), bots.ledger(blocked.chat)) == (1, [])
+
+
+def test_an_answer_is_seen_while_it_comes_and_stays_once(bots: System, process: Server) -> None:
+    """platforms.md 2.3 and 3.3: drafts in a private chat of Telegram's, edits of one message in groups and on Slack."""
+    process.script(*[{"text": STORY, "pause": 0.4}] * 3)
+    ada, bob = TelegramPerson(bots, 71), SlackPerson(bots, 72)
+    ada.say("tell me a story")
+    bob.say("tell me a story")
+    asked = signing.telegram_text(9001, "@acme_bot tell us a story", user=int(ada.chat), chat=GROUP)
+    twice(bots, [telegram(asked)])
+    for chat in (ada.chat, bob.chat, str(GROUP)):
+        until(lambda chat=chat: [entry["text"] for entry in bots.ledger(chat)] == [STORY])
+    until(bots.is_settled)
+    sketches = [call["params"] for call in bots.platforms.calls if call["method"] == "sendMessageDraft"]
+    grown = [
+        [each["text"] for each in sketches],
+        *([each["text"] for each in bots.ledger(chat)[0]["edits"]] for chat in (bob.chat, str(GROUP))),
+    ]
+    for steps in grown:
+        assert len(steps) >= 2
+        assert steps == sorted(set(steps), key=len)
+        assert all(STORY.startswith(text) for text in steps)
+    assert {str(each["chat_id"]) for each in sketches} == {ada.chat}
+    assert [len(bots.ledger(chat)) for chat in (ada.chat, bob.chat, str(GROUP))] == [1, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "said", "shown"),
+    [
+        (TelegramPerson, 81, "no", "❌ Cancelled"),
+        (SlackPerson, 82, "no", "❌ Cancelled"),
+        (SlackPerson, 83, "what is new?", "❌"),
+    ],
+)
+def test_words_close_the_question_too(bots: System, process: Server, kind, name: int, said: str, shown: str) -> None:
+    """Nothing is left to tap once it was answered or dropped by a word; the message is the one that was delivered."""
+    wants_to_delete(process, "INV-47", {"text": "Nothing much."})
+    person = kind(bots, name)
+    person.say("get rid of it")
+    assert person.hears()[0]["buttons"]
+    person.say(said)
+    person.hears()
+    closed = bots.ledger(person.chat)[0]
+    assert (closed["buttons"], "INV-47" in closed["text"], shown in closed["text"]) == ([], True, True), closed["text"]
+    assert bots.effects("delete", "INV-47") == 0
+
+
+def test_what_the_model_says_before_it_asks_becomes_the_question(bots: System, process: Server) -> None:
+    """The message of the draft is the one with the buttons, and the one that their tap closes."""
+    call = {"name": "delete_invoice", "arguments": {"invoice_id": "INV-15"}, "id": "a"}
+    process.script({"text": STORY, "pause": 0.2, "calls": [call]})
+    person = SlackPerson(bots, 91)
+    person.say("get rid of it")
+    until(lambda: any(entry["buttons"] for entry in bots.ledger(person.chat)))
+    (question,) = person.hears()
+    asked = {"data": question["buttons"][0]["data"], "number": bots.platforms.sent.index(question) + 1}
+    assert "INV-15" in question["text"]
+    assert STORY.startswith(question["edits"][0]["text"])
+    twice(bots, [slack_tap(person, asked, 1)])
+    assert person.hears()[0]["text"].startswith("Invoice INV-15 is deleted.")
+    assert (question["buttons"], bots.effects("delete", "INV-15")) == ([], 1)
+
+
+def test_a_stop_takes_the_place_of_what_was_shown(bots: System, process: Server) -> None:
+    """Half an answer does not stay."""
+    process.script({"text": STORY, "pause": 0.4})
+    person = SlackPerson(bots, 92)
+    person.say("tell me a story")
+    until(lambda: bots.ledger(person.chat))
+    person.say("/stop")
+    assert [entry["text"][:7] for entry in person.hears(2)] == ["…", "Stopped"]
