@@ -17,7 +17,7 @@ from agent.case import TAPPED, Answer, Case, said
 from agent.choices import Choices
 from agent.commands import Commands
 from agent.confirmed import ToolKinds
-from agent.decided import CHOICE_KIND, Prompts
+from agent.decided import Prompts
 from agent.escalation import Escalation
 from agent.heard import heard, spoken
 from agent.hearing import HeardJournal, Hearing, may_be_heard
@@ -47,7 +47,7 @@ from pending.seal import ButtonPress, split_button
 from pending.store import BasePendingStore, InMemoryPendingStore, scope_of
 from pending.texts import Texts, speak
 from workers.journals import Journals
-from workers.lane import Change, JournalUnreadable, Lease, Move, QueuedTurn
+from workers.lane import CHOICE_KIND, Change, JournalUnreadable, Lease, Move, QueuedTurn
 from workers.offload import reach, run_sync
 
 log = logging.getLogger(__name__)
