@@ -14,7 +14,7 @@ from math import inf
 from typing import Any, Protocol, TypeVar
 
 from channels.types import Delivery, Reply, Turn
-from workers.deliveries import REPORTS, Aside, Fate, MemoryFates, new_id, repeatable, split_id
+from workers.deliveries import LATE_SECONDS, REPORTS, Aside, Fate, MemoryFates, new_id, repeatable, split_id
 from workers.lane import (
     MAX_TIMERS,
     PART,
@@ -482,11 +482,11 @@ class MemoryLanes:
                 return self._fates.of(conversation), ""
             return [*self._fates.of(conversation), *_held_fates(conversation, lane)], lane.why_closed
 
-    def close(self, conversation: str, reason: str) -> None:
+    def close(self, conversation: str, reason: str, *, late: bool = False) -> None:
         """Its platform says, unasked, that its address takes nothing, "" that it does."""
         with self._lock:
             lane = self._lanes.get(conversation)
-            if lane is not None:
+            if lane is not None and not (late and (lane.inbox or self._clock() - lane.heard < LATE_SECONDS)):
                 lane.closed = (lane.received, reason) if reason else (-1, "")
 
     def aside(self, state: Aside, most: int = 1000) -> list[Fate]:
