@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from agent import Agent, AgentConfig, OfflineProvider, RoleBasedSelector, ScriptedProvider, ToolPolicy, tool
+from agent import Agent, AgentConfig, OfflineProvider, RoleBasedSelector, ScriptedProvider, ToolCall, ToolPolicy, tool
 from agent.channel_agent import ChannelAgent
 from agent.selectors import UserRoles
 from agent.tools.loader import load_tools
@@ -53,6 +53,21 @@ class Room:
         self.rig.accept(replace(turn(text), **fields))
         asyncio.run(self.drain.run(CHAT.id))
         return self.channel.texts[-1]
+
+
+@pytest.mark.parametrize("names", ["A", "AB"])
+def test_yes_of_who_may_not_use_the_tool_any_more_runs_nothing(names):
+    """Their role changed after the question: it ends, one action or a plan, and comes back with no other role."""
+    roles = {"ana": "boss"}
+    calls = [ToolCall("delete", {"name": name}, name) for name in names]
+    selector = RoleBasedSelector(UserRoles(roles), allowed={"boss": ["*"]})
+    room = Room(provider=ScriptedProvider([calls, "And now?"]), selector=selector)
+    assert "Delete A" in room.say("delete")
+    del roles["ana"]
+    assert "Nothing was done" in room.say("yes")
+    roles["ana"] = "boss"
+    assert room.say("yes") == "And now?"
+    assert "deleted" not in " ".join(room.channel.texts)
 
 
 @pytest.mark.parametrize("command", [each for each in COMMANDS if each != "/reset"])
