@@ -16,8 +16,8 @@ from agent.agent import Agent
 from agent.case import TAPPED, Answer, Case, said
 from agent.choices import Choices
 from agent.commands import Commands
-from agent.confirmed import ToolKinds
-from agent.decided import CHOICE_KIND, Prompts
+from agent.confirmed import ToolKinds, is_hidden
+from agent.decided import Prompts
 from agent.escalation import Escalation
 from agent.heard import heard, spoken
 from agent.hearing import HeardJournal, Hearing, may_be_heard
@@ -47,7 +47,7 @@ from pending.seal import ButtonPress, split_button
 from pending.store import BasePendingStore, InMemoryPendingStore, scope_of
 from pending.texts import Texts, speak
 from workers.journals import Journals
-from workers.lane import Change, JournalUnreadable, Lease, Move, QueuedTurn
+from workers.lane import CHOICE_KIND, Change, JournalUnreadable, Lease, Move, QueuedTurn
 from workers.offload import reach, run_sync
 
 log = logging.getLogger(__name__)
@@ -340,8 +340,8 @@ class ChannelAgent:
         answer = await (self._move_on(case, case.waiting) if case.waiting else self._run(case))
         return await self._closed(case, answer, offer, "done", label)
 
-    async def _cancel(self, case: Case, stored: StoredAction) -> Answer:
-        told = speak(stored.action.language).cancelled(stored.action.preview)
+    async def _cancel(self, case: Case, stored: StoredAction, told: str = "") -> Answer:
+        told = told or speak(stored.action.language).cancelled(stored.action.preview)
         move = Move(stored.action.pending_action_id, _WAITING, "cancelled", told, case.turn.event_id)
         answer = said(case, told)
         answer = replace(answer, change=replace(answer.change, move=move))
@@ -361,6 +361,8 @@ class ChannelAgent:
     async def _confirm(self, case: Case, stored: StoredAction) -> Answer:
         if stored.state == "armed":
             return said(case, speak(stored.action.language).early(stored.action.preview))
+        if stored.state == "shown" and await self._is_hidden(case, stored):
+            return await self._cancel(case, stored, speak(stored.action.language).unsafe(stored.action.preview))
         claim = Claim(
             scope=case.turn.scope,
             pending_action_id=stored.pid,
@@ -379,6 +381,14 @@ class ChannelAgent:
         answer = self._questions.with_undo(case, _asserting(case, answer, outcome.record), outcome.effects)
         answer = self._choices.offered(case, answer, choices)
         return await self._closed(case, answer, stored, outcome.record.state, outcome.told)
+
+    async def _is_hidden(self, case: Case, stored: StoredAction) -> bool:
+        """Whether they asked for what they may not use any more: their role may have changed since."""
+        if self.agent.selector is None or stored.action.is_expired(case.received_at):
+            return False
+        with channel_run(case.run(self._confirm_ttl, self.parser.version)):
+            genuine = stored.is_genuine(self.store.seal, case.turn.scope)
+            return genuine and await is_hidden(self.agent.selector, self.agent.tools, stored.action)
 
     async def _settled(self, case: Case, stored: StoredAction) -> Answer:
         """The outcome of this very turn: it was reached before a crash, and is told now."""

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from agent.case import Answer, Case
-from agent.decided import CHOICE_KIND, MAX_KEPT_CHARS
+from agent.decided import MAX_KEPT_CHARS
 from channels.types import Button, Reply
 from pending.action import PendingAction, compute_args_digest
 from pending.records import OPEN_STATES, Claim, Ending, StoredAction, seal_action
 from pending.store import BasePendingStore
-from workers.lane import Arm, LaneLost, TurnOvertaken
+from workers.lane import CHOICE_KIND, Arm, LaneLost, TurnOvertaken
 from workers.offload import reach
 
 #: Seconds for which an offer can be taken.

@@ -10,6 +10,7 @@ from agent.case import Answer, Case
 from agent.decided import Prompts
 from agent.decision import decide
 from agent.selectors.foresight import foresee, roles_in
+from agent.tools.preview import literal
 from agent.tools.tool import Tool
 from channels.types import Reply, Turn
 from pending.action import State
@@ -124,11 +125,11 @@ def _who(case: Case, roles: list[str]) -> Iterator[str]:
     turn, words = case.turn, case.words
     yield words.who("id", f"`{turn.user_id}`")
     if turn.user_name:
-        yield words.who("name", turn.user_name)
+        yield words.who("name", literal(turn.user_name))
     yield words.who("channel", f"`{turn.conversation.channel}`")
     if roles:
         yield words.who("role", ", ".join(dict.fromkeys(role or "-" for role in roles)))
-    if turn.aliases:
+    if turn.aliases and not turn.in_group:  # one may be a phone number, which others need not read
         yield words.who("aliases", ", ".join(f"`{alias}`" for alias in turn.aliases))
 
 

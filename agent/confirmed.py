@@ -12,10 +12,13 @@ from pydantic import BaseModel
 from agent.config import AgentConfig
 from agent.decision import decide
 from agent.providers.wording import tell_result
+from agent.selectors.foresight import foresee
+from agent.selectors.protocol import ToolSelector
 from agent.tools.errors import EffectUnknownError, ToolExecutionError
 from agent.tools.tool import Tool, serialise
 from pending.action import Executor, PendingAction, canonical_json, compute_args_digest
-from pending.executors import EffectFailed
+from pending.executors import UNDO_PREFIX, EffectFailed
+from pending.plan import PLAN_KIND
 from pending.proposals import ExecutorFactory
 from pending.results import PendingConfirmation
 from pending.store import BasePendingStore
@@ -118,6 +121,13 @@ def _refusal(tool: Tool, action: PendingAction) -> str:
         return "pending.other_version"
     # A definition that changed would run with what nobody has seen.
     return "" if is_same_call(tool, action.args) else "pending.other_arguments"
+
+
+async def is_hidden(selector: ToolSelector | None, tools: Iterable[Tool], action: PendingAction) -> bool:
+    """Whether whoever speaks now may not use a tool that the action, or a step of it, needs: asked in their run."""
+    kinds = [step["kind"] for step in action.args["steps"]] if action.kind == PLAN_KIND else [action.kind]
+    names = {kind.removeprefix(UNDO_PREFIX) for kind in kinds}
+    return any([await foresee(selector, tool) == "hidden" for tool in tools if tool.name in names])
 
 
 def is_same_call(tool: Tool, recorded: dict[str, Any]) -> bool:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from channels.types import Reply, Scope, Turn
-from pending.action import RESERVED, State
+from pending.action import State
 from pending.plan import is_undo
 from pending.records import StoredAction
 from pending.seal import split_button
 from pending.store import BasePendingStore
 from pending.texts import brief
+from workers.lane import CHOICE_KIND
 
-#: The kind of a record whose buttons are answers to choose from.
-CHOICE_KIND = f"{RESERVED}choice"
 #: Characters of a message with buttons that must stay when they go, because nothing else repeats them: a longer one is
 #: sent by itself, and its buttons below it.
 MAX_KEPT_CHARS = 1000

@@ -70,7 +70,7 @@ class HookDoor:
             self._services.alerts.note(channel.name, alert)
         for news in received.addresses:
             log.info("address.news", extra={"conversation": news.conversation.id, "closed": news.closed or "-"})
-            self._services.deliveries.close(news.conversation.id, news.closed)
+            self._services.deliveries.close(news.conversation.id, news.closed, late=news.late)
         if received.ignored:
             log.info("hook.ignored", extra={"channel": channel.name, "reason": received.ignored})
         for turn in filter(_is_storable, received.turns):

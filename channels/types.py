@@ -223,10 +223,14 @@ class StatusUpdate:
 
 @dataclass(frozen=True, slots=True)
 class AddressNews:
-    """What a platform says of an address without being asked: `closed` is why nothing arrives there, "" for open."""
+    """What a platform says of an address without being asked: `closed` is why nothing arrives there, "" for open.
+
+    `late`: it is about an earlier message, and whoever wrote since proves it wrong.
+    """
 
     conversation: Conversation
     closed: str = ""
+    late: bool = False
 
 
 @dataclass(frozen=True, slots=True)

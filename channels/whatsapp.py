@@ -116,7 +116,8 @@ class WhatsAppChannel:
         if reaction is None:
             return Received(statuses=(update,), answer=_ANSWER)
         why = f"Twilio error {update.error_code}: {reaction.why}"
-        closed = (AddressNews(Conversation(self._name, to), why),) if reaction.kind is AddressClosed and to else ()
+        here = Conversation(self._name, to)
+        closed = (AddressNews(here, why, late=True),) if reaction.kind is AddressClosed and to else ()
         alerts = (why,) if reaction.kind is ChannelDown else ()
         return Received(statuses=(update,), addresses=closed, alerts=alerts, answer=_ANSWER)
 

@@ -109,7 +109,7 @@ class StoredAction:
         record = {"pid": self.pid, "rec": self.record, "mac": self.mac, "state": self.state, "expires": expires}
         words = {"by": self.by, "attempt": self.attempt, "told": self.told, "result": self.result}
         times = {"seen": str(self.seen), "begun": str(round(self.begun_at * 1000))}
-        return {**record, **words, **times, "prompt": self.prompt}
+        return {**record, **words, **times, "kind": self.action.kind, "prompt": self.prompt}
 
     @property
     def action(self) -> PendingAction:

@@ -20,6 +20,8 @@ State = Literal["sent", "ambiguous", "delivered", "read", "failed", "dead", "ret
 Aside = Literal["dead", "failed", "ambiguous", "held"]
 #: Of how many replies of a conversation it is kept what became of them.
 MAX_DELIVERIES = 50
+#: For how long whoever wrote knows better than what is said late of their address. Not to believe it costs a try.
+LATE_SECONDS = 3600.0
 #: The platforms' words for what they report. Others, such as a payment's, tell nothing of a delivery.
 REPORTS: Mapping[str, State] = {
     "queued": "sent", "accepted": "sent", "sending": "sent", "sent": "sent", "delivered": "delivered", "read": "read",
@@ -64,8 +66,11 @@ class Deliveries(Protocol):
     def fates(self, conversation: str) -> tuple[list[Fate], str]:
         """The last deliveries of a conversation, oldest first, and why its address takes none now, or ""."""
 
-    def close(self, conversation: str, reason: str) -> None:
-        """Its platform says, unasked, why its address takes nothing, "" that it does. What is not known stays so."""
+    def close(self, conversation: str, reason: str, *, late: bool = False) -> None:
+        """Its platform says, unasked, why its address takes nothing, "" that it does. What is not known stays so.
+
+        What comes `late` is about an earlier message: it is not believed of whoever wrote within LATE_SECONDS.
+        """
 
     def aside(self, state: Aside, most: int = 1000) -> list[Fate]:
         """What was put aside, newest first, at most so many of each shard."""
@@ -98,9 +103,9 @@ class RedisDeliveries:
             fates.append(Fate(f"{conversation}#{number}", "held", int(since) / 1000, 0, reason=why))
         return fates, str(closed)
 
-    def close(self, conversation: str, reason: str) -> None:
+    def close(self, conversation: str, reason: str, *, late: bool = False) -> None:
         """Mark its address, or take the mark away. Raises redis.RedisError."""
-        self._scripts.run("address", conversation, reason)
+        self._scripts.run("address", conversation, reason, round(LATE_SECONDS * 1000) if late else 0)
 
     def aside(self, state: Aside, most: int = 1000) -> list[Fate]:
         """What was put aside in all shards."""

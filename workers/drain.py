@@ -376,11 +376,11 @@ class _Held:
 
     @asynccontextmanager
     async def working_on(self, queued: QueuedTurn, seconds: float) -> AsyncIterator[None]:
-        """The time a turn has. Raises TimeoutError when it is over or somebody says stop, except to a turn that decides
-        about an action: what was confirmed goes on.
+        """The time a turn has. Raises TimeoutError when it is over or somebody says stop, except to a turn that may
+        decide about an action: what was confirmed goes on.
         """
         async with asyncio.timeout(seconds) as limit:
-            self._working = None if queued.live or queued.tapped else (queued.last, limit)
+            self._working = None if queued.may_decide else (queued.last, limit)
             try:
                 yield
             finally:

@@ -71,7 +71,10 @@ class Gate:
         return self._guard.rules.get(turn.conversation.channel) if self._guard else None
 
     def _paced(self, turn: Turn, rules: Rules, quota: Quota) -> Accepted:
-        """Let a turn in unless its person has sent too many; an answer to a question always, as a tap or a stop."""
+        """Let a turn in unless its person has sent too many; an answer to a question always, as a tap or a stop.
+
+        What came in before is no further one, and nobody hears that it is too many.
+        """
         whose = (turn.conversation.channel, next(iter(rules.ids(turn)), ""), rules.per_minute or 0)
         if quota.is_used_up(*whose) and not self._porch.is_asked(turn):
             if turn.addressed:

@@ -20,6 +20,8 @@ from channels.types import Conversation, Delivery, Reply, Turn
 
 #: Timers that one conversation may have. The scripts know it too.
 MAX_TIMERS = 100
+#: The kind of a record whose buttons are answers to choose from: a tap on one says something and decides nothing.
+CHOICE_KIND = "sayso:choice"
 #: What an outbox entry begins with that another conversation is to say. The scripts look for it.
 FORWARD = '{"forward"'
 
@@ -88,6 +90,13 @@ class QueuedTurn:
     def is_stopped(self) -> bool:
         """Whether somebody said stop after this turn."""
         return self.seq < self.stop
+
+    @property
+    def may_decide(self) -> bool:
+        """Whether it may settle what waits for a yes: what was tapped, or what its scope waits for."""
+        if self.tapped:
+            return self.tapped.get("kind") != CHOICE_KIND
+        return bool(self.live) and self.turn.decides
 
     def joined(self, is_answer: Callable[[str], bool]) -> QueuedTurn:
         """This turn with the words of those right behind it, as far as all of them are nothing but words.
@@ -393,8 +402,11 @@ def in_order(timers: Iterable[Timer]) -> tuple[Timer, ...]:
 
 
 def stops(turn: Turn) -> bool:
-    """Whether the turn says stop: the one command that is heard while another turn is worked on."""
-    return turn.text.strip().partition("@")[0].casefold() == "/stop"
+    """Whether the turn says stop: the one command that is heard while another turn is worked on.
+
+    Only typed words to us do: adapters take the bot's own name off, so one that is left is another bot's.
+    """
+    return turn.decides and turn.tap is None and turn.text.strip().casefold() == "/stop"
 
 
 def _following(entry: str) -> tuple[int, Turn]:

@@ -90,7 +90,7 @@ class Porch(Entrance, Protocol):
         """Say something to whoever is not let in, once a minute, while there is room. Returns whether it is said."""
 
     def is_asked(self, turn: Turn) -> bool:
-        """Whether a question waits for the answer of whoever wrote this."""
+        """Whether a question waits for the answer of whoever wrote this, or it came in before."""
 
 
 class Mailbox(Entrance, Protocol):
@@ -156,8 +156,8 @@ class RedisMailbox:
         return bool(self._scripts.run("tell", name, entry, self._limits.per_shard, *self._wake_up(name)))
 
     def is_asked(self, turn: Turn) -> bool:
-        """Whether a question waits for an answer. Raises redis.RedisError."""
-        return bool(self._scripts.run("asked", turn.conversation.id, turn.scope.id))
+        """Whether a question waits for an answer, or it came in before. Raises redis.RedisError."""
+        return bool(self._scripts.run("asked", turn.conversation.id, turn.scope.id, turn.event_id))
 
     def lease(self, conversation: str, token: str) -> tuple[Lease, Work] | None:
         """Take a lane if it is free. `token` is the worker's own random word."""

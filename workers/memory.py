@@ -14,7 +14,7 @@ from math import inf
 from typing import Any, Protocol, TypeVar
 
 from channels.types import Delivery, Reply, Turn
-from workers.deliveries import REPORTS, Aside, Fate, MemoryFates, new_id, repeatable, split_id
+from workers.deliveries import LATE_SECONDS, REPORTS, Aside, Fate, MemoryFates, new_id, repeatable, split_id
 from workers.lane import (
     MAX_TIMERS,
     PART,
@@ -174,6 +174,11 @@ class _Lane:
         turns, reason = self.closed
         return reason if turns and turns == self.received else ""
 
+    def first_of(self, turn: Turn, now: float) -> int:
+        """The number under which it came in before, 0 for one that is new."""
+        number, at = self.seen.get(turn.event_id, (0, -inf))
+        return number if now - at < SEEN_MS / 1000 else 0
+
     def silence(self, now: float) -> float:
         """Seconds since anybody last wrote here."""
         return max(0.0, now - self.heard) if self.received else inf
@@ -285,9 +290,8 @@ class MemoryLanes:
         name, waited, now = turn.conversation.id, waited_ms(waited_seconds) / 1000, self._clock()
         with self._lock:
             lane, is_new = self._lanes.get(name, _Lane()), name not in self._lanes
-            first = lane.seen.get(turn.event_id)
-            if first and now - first[1] < SEEN_MS / 1000:
-                return Accepted("duplicate", first[0])
+            if first := lane.first_of(turn, now):
+                return Accepted("duplicate", first)
             if not lane.received and not turn.addressed:
                 return Accepted("ignored", 0)
             refused = self._refused(lane, turn, now, is_new=is_new, paced=not waited)
@@ -482,11 +486,11 @@ class MemoryLanes:
                 return self._fates.of(conversation), ""
             return [*self._fates.of(conversation), *_held_fates(conversation, lane)], lane.why_closed
 
-    def close(self, conversation: str, reason: str) -> None:
+    def close(self, conversation: str, reason: str, *, late: bool = False) -> None:
         """Its platform says, unasked, that its address takes nothing, "" that it does."""
         with self._lock:
             lane = self._lanes.get(conversation)
-            if lane is not None:
+            if lane is not None and not (late and (lane.inbox or self._clock() - lane.heard < LATE_SECONDS)):
                 lane.closed = (lane.received, reason) if reason else (-1, "")
 
     def aside(self, state: Aside, most: int = 1000) -> list[Fate]:
@@ -591,9 +595,10 @@ class MemoryLanes:
             return True
 
     def is_asked(self, turn: Turn) -> bool:
-        """Whether a question waits for the answer of whoever wrote this."""
+        """Whether a question waits for the answer of whoever wrote this, or it came in before."""
         with self._lock:
-            return self._waits_for(turn)
+            lane = self._lanes.get(turn.conversation.id, _Lane())
+            return lane.first_of(turn, self._clock()) > 0 or self._waits_for(turn)
 
     def _may_tell(self, name: str, lane: _Lane, now: float) -> bool:
         return not self._crowded(lane, now, shares=1) and (name in self._lanes or self._has_room())

@@ -241,7 +241,7 @@ def test_errors_that_come_later(media: MemoryMedia, code: str, closed: int, aler
     fields = {**STATUS, "ErrorCode": code, "To": CHAT.chat}
     received = whatsapp(media, None).receive(whatsapp_hook(fields, CALLBACK))
     assert [news.conversation for news in received.addresses] == [CHAT] * closed
-    assert all(news.closed for news in received.addresses)
+    assert all(news.closed and news.late for news in received.addresses)
     assert (len(received.alerts), len(received.statuses)) == (alerts, 1)
     assert "+49" not in str(received.alerts)
 

@@ -10,7 +10,7 @@ import pytest
 from channels.types import Button, Conversation, Delivery, Reply
 from tests.contracts.rigs import CHAT, RedisRig, turn
 from tests.contracts.test_lanes import lease, look, propose
-from workers.deliveries import NotRepeatable
+from workers.deliveries import LATE_SECONDS, NotRepeatable
 from workers.lane import Change, LaneLost, Timer
 from workers.outbox import KEEP_HELD_SECONDS
 
@@ -178,6 +178,25 @@ def test_platform_says_that_an_address_closed_and_opened(rig):
     for reason in ("blocked", ""):
         rig.deliveries.close(CHAT.id, reason)
         assert (rig.mailbox.release(held).closed, rig.deliveries.fates(CHAT.id)[1]) == (reason, reason)
+
+
+def test_what_is_said_late_of_an_address_is_not_believed_of_whoever_just_wrote(rig):
+    """platforms.md 1.3: a callback tells of a message sent earlier; its person may have come back meanwhile."""
+    held, reply = said(rig)
+    rig.deliveries.close(CHAT.id, "gone", late=True)
+    assert rig.mailbox.release(held).closed == ""
+    rig.outbox.settle(held, reply, receipt="m1")
+    rig.pass_time(LATE_SECONDS + 1)
+    rig.deliveries.close(CHAT.id, "gone", late=True)
+    assert rig.deliveries.fates(CHAT.id)[1] == "gone"
+
+
+def test_what_is_said_late_of_an_address_is_not_believed_while_a_turn_waits(rig):
+    """However long it waits."""
+    rig.accept(turn())
+    rig.pass_time(LATE_SECONDS + 1)
+    rig.deliveries.close(CHAT.id, "gone", late=True)
+    assert rig.deliveries.fates(CHAT.id)[1] == ""
 
 
 def test_address_that_nobody_knows_is_not_kept(redis_client):

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from channels.types import Conversation, Reply, Turn
+from channels.types import Conversation, Media, Reply, Turn
 from tests.contracts.rigs import CHAT, ENGLISH, turn
 from tests.contracts.test_lanes import shown
 from workers.lane import Change, QueuedReply
@@ -246,11 +246,28 @@ def test_stop_is_heard_by_the_holder(rig):
     rig.accept(turn("a"))
     held, _ = rig.mailbox.lease(CHAT.id, "w1")
     assert rig.mailbox.renew(held) == 0
-    rig.accept(turn("/stop@shop_bot"))
+    rig.accept(turn("/stop"))
     assert rig.mailbox.renew(held) == 2
     rig.end_lease()
     _, work = rig.mailbox.lease(CHAT.id, "w2")
     assert work.is_stopped
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"kind": "edit"},
+        {"media": (Media("f1", "image/jpeg"),)},
+        {"notes": ("forwarded from Bob",)},
+        {"text": "/stop@other_bot"},
+    ],
+)
+def test_what_is_no_word_to_us_stops_nothing(rig, other: dict):
+    """An edit, a caption, a forwarded stop, and one for another bot: an adapter takes our own name off."""
+    rig.accept(turn("a"))
+    held, _ = rig.mailbox.lease(CHAT.id, "w1")
+    rig.accept(replace(turn("/stop"), **other))
+    assert rig.mailbox.renew(held) == 0
 
 
 def test_a_stop_with_nothing_before_it_stops_nothing(rig):

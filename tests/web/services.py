@@ -69,9 +69,9 @@ class FakeDeliveries:
         self.reports.append(said)
         return said[2]
 
-    def close(self, conversation: str, reason: str) -> None:
+    def close(self, conversation: str, reason: str, *, late: bool = False) -> None:
         """Keep it."""
-        self.closed.append((conversation, reason))
+        self.closed.append((conversation, f"{'late: ' * late}{reason}"))
 
 
 def real_channels(**secrets: str) -> dict[str, Channel]:

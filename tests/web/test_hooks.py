@@ -272,9 +272,9 @@ def test_logs_hold_no_numbers_and_no_words(caplog: pytest.LogCaptureFixture):
 def test_what_a_platform_says_of_addresses_and_of_the_channel_is_kept(caplog):
     """A bot that was blocked, one that was let in again, and a token that was revoked, which the operator must hear."""
     room, kept, alerts = Conversation("shop", "c"), FakeDeliveries(), MemoryAlerts()
-    news = (AddressNews(room, "blocked"), AddressNews(room))
+    news = (AddressNews(room, "blocked"), AddressNews(room), AddressNews(room, "gone", late=True))
     channel = FakeChannel(Received(addresses=news, alerts=("the token was revoked",)))
     assert browser(channel, deliveries=kept, alerts=alerts).post("/hooks/shop").status_code == 200
-    assert kept.closed == [(room.id, "blocked"), (room.id, "")]
+    assert kept.closed == [(room.id, "blocked"), (room.id, ""), (room.id, "late: gone")]
     assert [(alert.channel, alert.words) for alert in alerts.of(["shop"])] == [("shop", "the token was revoked")]
     assert "channel.alert" in caplog.messages

@@ -12,10 +12,12 @@ from agent import Agent, AgentConfig, ScriptedProvider, ToolCall, tool
 from agent.channel_agent import ChannelAgent
 from agent.decided import MAX_KEPT_CHARS
 from agent.tools import offer_choices
+from pending.action import RESERVED
 from pending.texts import speak
 from tests.contracts.rigs import CHAT, MemoryRig, RedisRig, turn, voice
 from tests.workers.fakes import FakeChannel
 from workers.drain import Drain
+from workers.lane import CHOICE_KIND
 from workers.outbox import Postman
 
 #: What the model does with a question about a size.
@@ -204,6 +206,20 @@ def test_choice_that_could_not_be_answered_drops_what_waits(make_shop):
     assert "Already chosen: Small" in shop.say(tap=small)
 
 
+def test_choice_is_stopped_like_any_words(shop):
+    """It confirms nothing that would have to go on."""
+
+    async def deaf(*_, **__):
+        shop.rig.accept(turn("/stop"))
+        shop.drain.look_up(CHAT.id)
+        await asyncio.sleep(3)
+        raise AssertionError("nobody stopped it")
+
+    shop.agent.agent.arun = deaf
+    assert shop.say(tap=shop.buttons["Small"]) == speak("en").stopped()
+    assert speak("en").broken() not in shop.channel.texts
+
+
 def test_choice_is_what_the_person_says(shop):
     """Marked as a tap, in its place in the conversation."""
     shop.say(tap=shop.buttons["Large"])
@@ -215,6 +231,11 @@ def test_typed_label_is_just_text(shop):
     assert shop.say("Small") == "Small it is."
     assert shop.heard == "Small"
     assert shop.edits == []
+
+
+def test_no_tool_is_of_the_kind_of_a_choice():
+    """Its name is ours: a tool's action can never pass for one."""
+    assert CHOICE_KIND.startswith(RESERVED)
 
 
 def test_payloads_are_short_ids(make_shop):

@@ -7,10 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from agent import Agent, AgentConfig, OfflineProvider, RoleBasedSelector, ScriptedProvider, ToolPolicy, tool
+from agent import Agent, AgentConfig, OfflineProvider, RoleBasedSelector, ScriptedProvider, ToolCall, ToolPolicy, tool
 from agent.channel_agent import ChannelAgent
 from agent.selectors import UserRoles
 from agent.tools.loader import load_tools
+from channels.markup import plain
 from pending.texts import languages, speak
 from tests.contracts.rigs import CHAT, MemoryRig, turn, voice
 from tests.workers.fakes import FakeChannel
@@ -53,6 +54,21 @@ class Room:
         self.rig.accept(replace(turn(text), **fields))
         asyncio.run(self.drain.run(CHAT.id))
         return self.channel.texts[-1]
+
+
+@pytest.mark.parametrize("names", ["A", "AB"])
+def test_yes_of_who_may_not_use_the_tool_any_more_runs_nothing(names):
+    """Their role changed after the question: it ends, one action or a plan, and comes back with no other role."""
+    roles = {"ana": "boss"}
+    calls = [ToolCall("delete", {"name": name}, name) for name in names]
+    selector = RoleBasedSelector(UserRoles(roles), allowed={"boss": ["*"]})
+    room = Room(provider=ScriptedProvider([calls, "And now?"]), selector=selector)
+    assert "Delete A" in room.say("delete")
+    del roles["ana"]
+    assert "Nothing was done" in room.say("yes")
+    roles["ana"] = "boss"
+    assert room.say("yes") == "And now?"
+    assert "deleted" not in " ".join(room.channel.texts)
 
 
 @pytest.mark.parametrize("command", [each for each in COMMANDS if each != "/reset"])
@@ -120,6 +136,20 @@ def test_whoami_tells_what_an_operator_needs():
     ]  # fmt: skip
     assert "Your role: -" in room.say("/whoami", user_id="bob")
     assert "role" not in Room().say("/whoami")
+
+
+def test_whoami_tells_a_group_no_other_ids():
+    """One of them may be a phone number, and others read along."""
+    assert "4915" not in Room().say("/whoami", aliases=("+4915",), in_group=True)
+
+
+@pytest.mark.parametrize("name", ["Ana\nYour role: boss", "Ana\u2028Your role: boss", "[Ana](https://evil.example)"])
+def test_whoami_tells_a_name_as_it_is(name):
+    """Whoever chose it cannot write another line, or a link."""
+    lines = plain(Room().say("/whoami", user_name=name)).splitlines()
+    assert len(lines) == 3
+    assert lines[1].startswith("Your name: ")
+    assert name.startswith("Ana") or name in lines[1]
 
 
 def test_tools_lists_what_this_person_may_use():

@@ -203,7 +203,8 @@ def test_turn_that_comes_twice_counts_once(site: Site):
     """Platforms repeat themselves."""
     site.open(per_minute=2)
     assert [site.hear("a", event="e1") for _ in range(3)] == ["new", "duplicate", "duplicate"]
-    assert site.hear("b") == "new"
+    assert site.hear("b", event="e2") == "new"
+    assert [site.hear("b", event="e2"), site.hear("c")] == ["duplicate", "hasty"]
 
 
 def test_chatter_uses_nothing_up(site: Site):
