@@ -2,6 +2,6 @@
 if ARGV[2] == '' then
   redis.call('HDEL', lane, 'closed')
 elseif redis.call('EXISTS', lane) == 1 then
-  redis.call('HSET', lane, 'closed', number('received') .. ' ' .. ARGV[2])
+  close(ARGV[2])
 end
 return 'ok'
