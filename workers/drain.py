@@ -232,7 +232,7 @@ class Drain:
                     return
                 case QueuedTurn() if work.may_grow and work.age < ALBUM_SECONDS and work.seq != waited_for:
                     waited_for = work.seq
-                    await self.sleep(ALBUM_SECONDS - work.age)
+                    await self.sleep(ALBUM_SECONDS - max(0.0, work.age))  # another server's clock may have been ahead
                     work = await reach(self.mailbox.release, held.lease)  # it stays, with what came in meanwhile
                 case QueuedTurn():
                     turns += 1
