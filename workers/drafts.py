@@ -108,6 +108,11 @@ class Draft:
         self._word = word
         self._changed.set()
 
+    @property
+    def is_bare(self) -> bool:
+        """Whether nothing of the answer was heard."""
+        return not self._text.strip()
+
     async def begin(self) -> None:
         """Look for the message of an attempt that died, and begin to show."""
         if self._queued.attempt > 1:
@@ -132,7 +137,7 @@ class Draft:
 
     async def _draw(self) -> float | None:
         """Show it as it is now. Returns the seconds until the next time, None when there shall be none."""
-        text = self._text if self._text.strip() else self._word
+        text = self._word if self.is_bare else self._text
         if text in ("", self._drawn):
             return self._gap
         try:

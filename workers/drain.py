@@ -63,6 +63,8 @@ LET_GO_SECONDS = 2.0
 
 #: Seconds after which somebody is told that their turn takes longer.
 STILL_AFTER = 30.0
+#: What becomes of that word when the turn says nothing. It is in no language.
+ENDED = "⏹"
 #: Characters of replies that are cut into pieces at once: about 50 ms of them, where they are hardest to read.
 LONG_CHARS = 5_000
 
@@ -255,14 +257,14 @@ class Drain:
         lease, channel = held.lease, self.channels.get(queued.turn.conversation.channel)
         draft = self._draft(queued, channel)
         change = await self._in_company(held, queued, channel, draft)
-        shown = draft.shown if draft else ""
+        shown, is_bare = (draft.shown, draft.is_bare) if draft else ("", False)
         try:
-            pieces = await _cut(_in_place_of(shown, change), channel)
+            pieces = await _cut(_in_place_of(shown, change, is_bare=is_bare), channel)
             return await reach(self.mailbox.commit, lease, queued, pieces, let_go=True)
         except TurnOvertaken as exc:
             log.warning("turn.overtaken", extra={"reason": str(exc), "seq": queued.seq})
             broken = await self._give_up(lease, queued, self.voice(queued.turn).broken())
-            pieces = await _cut(_in_place_of(shown, broken), channel)
+            pieces = await _cut(_in_place_of(shown, broken, is_bare=is_bare), channel)
             return await reach(self.mailbox.commit, lease, queued, pieces, let_go=True)
 
     def _draft(self, queued: QueuedTurn, channel: Channel | None) -> Draft | None:
@@ -404,13 +406,17 @@ class _Held:
         return now - self.renewed_at < LEASE_MS / 1000 * 0.9
 
 
-def _in_place_of(shown: str, change: Change) -> Change:
-    """The first words of a change take the place of the draft that they grew from."""
+def _in_place_of(shown: str, change: Change, *, is_bare: bool = False) -> Change:
+    """The first words of a change take the place of the draft that they grew from; a sign that it is over does of one
+    that is bare of any, where there are none.
+    """
     replies = list(change.replies)
     for at, (reply, pid) in enumerate(replies if shown else ()):
         if reply.text and not (reply.media or reply.edits):
             replies[at] = (replace(reply, edits=shown), pid)
             break
+    else:
+        replies += [(Reply(ENDED, edits=shown, optional=True), "")] if shown and is_bare else []
     return replace(change, replies=tuple(replies))
 
 

@@ -20,6 +20,7 @@ from tests.contracts.rigs import CHAT, ENGLISH, MemoryRig, turn
 from tests.workers.fakes import FakeAgent
 from tests.workers.story import call
 from tests.workers.test_drain import Room
+from tests.workers.test_stop import Slow
 from workers import drain
 from workers.drafts import Draft, Easel
 from workers.lane import Change, QueuedTurn
@@ -345,6 +346,35 @@ def test_turn_that_breaks_leaves_no_draft_behind():
     room.channel.pieces = lambda reply: [reply]
     room.work("hi")
     assert edits(room) == [(ENGLISH.broken(), "d1")]
+
+
+def test_word_that_it_takes_longer_does_not_outlive_a_turn_that_says_nothing():
+    """A turn that was stopped: what of its answer was seen may stay, that it is worked on is not true any more."""
+    room = Room(agent=Slow(asyncio.Event()), still_after=0.001)
+    room.channel.drafts, room.channel.seen = [], asyncio.Event()
+
+    async def draft(turn, text, shown="") -> str:
+        room.channel.seen.set()
+        return "d1"
+
+    room.channel.draft, room.channel.pace = draft, lambda _: Pace(draft_gap=0.001)
+    room.hear("work")
+
+    async def scene() -> None:
+        working = asyncio.create_task(room.drain.run(CHAT.id))
+        async with asyncio.timeout(5):
+            await room.channel.seen.wait()
+        room.hear("/stop")
+        room.drain.look_up(CHAT.id)
+        await working
+
+    asyncio.run(scene())
+    assert edits(room) == [(drain.ENDED, "d1"), (ENGLISH.stopped(), "")]
+
+
+def test_part_of_an_answer_that_was_seen_stays():
+    """Where nothing takes its place."""
+    assert drain._in_place_of("d1", Change()) == Change()
 
 
 def test_draft_that_goes_by_itself_is_not_edited():
