@@ -47,9 +47,9 @@ class Company:
 
     async def __aenter__(self) -> Self:
         """Begin."""
-        self._attending.begin(self._attend(), with_a_call=True)
         if self._draft:
             await self._draft.begin()
+        self._attending.begin(self._attend(), with_a_call=True)
         if self._still_after:
             self._due = asyncio.get_running_loop().call_later(self._still_after, self._begin_to_tell)
         return self

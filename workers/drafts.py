@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import Protocol
+from typing import Protocol, Self
 
 from redis.exceptions import RedisError
 
-from channels.base import Channel, RateLimited, SendError
+from channels.base import Channel, Pace, RateLimited, SendError
 from workers.beside import Beside
 from workers.lane import QueuedTurn
 from workers.offload import offload
@@ -19,6 +20,10 @@ log = logging.getLogger(__name__)
 
 #: Seconds for which it is noted which message shows a draft: until somebody takes up the turn of a dead worker.
 KEEP_SECONDS = 3600
+#: Of the messages a second that a channel may send, what one process shows of drafts at most.
+DRAFT_SHARE = 0.25
+#: The longest that a channel shows no drafts because its platform asked so.
+MAX_REST_SECONDS = 3600.0
 
 
 class Notes(Protocol):
@@ -29,6 +34,32 @@ class Notes(Protocol):
 
     def put(self, key: str, value: str, *, seconds: int) -> None:
         """Note a value for so long."""
+
+
+class Easel:
+    """Where the drafts of one channel take turns in this process, at least `gap` seconds apart: what is sent has the
+    same limits, and comes first.
+    """
+
+    def __init__(self, gap: float = 0.0, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._gap = gap
+        self._clock = clock
+        self._free = 0.0
+
+    @classmethod
+    def of(cls, pace: Pace, *, clock: Callable[[], float] = time.monotonic) -> Self:
+        """Drafts get a share of the channel's pace; where its platform names none, all go as slowly as one."""
+        return cls(1 / (pace.per_second * DRAFT_SHARE) if pace.per_second else pace.draft_gap, clock=clock)
+
+    async def turn(self, sleep: Callable[[float], Awaitable[None]]) -> None:
+        """Wait until the next draft may be shown, and take that turn."""
+        while (wait := self._free - self._clock()) > 0:
+            await sleep(wait)
+        self._free = self._clock() + self._gap
+
+    def rest(self, seconds: float) -> None:
+        """The platform asks to wait: all drafts do."""
+        self._free = max(self._free, self._clock() + min(seconds, MAX_REST_SECONDS))
 
 
 class Draft:
@@ -44,12 +75,14 @@ class Draft:
         notes: Notes,
         *,
         gap: float,
+        easel: Easel | None = None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self._channel = channel
         self._queued = queued
         self._notes = notes
         self._gap = gap
+        self._easel = easel or Easel()
         self._sleep = sleep
         self._key = f"draft:{queued.turn.conversation.id}#{queued.seq}"
         self._beside = Beside()
@@ -92,6 +125,7 @@ class Draft:
         while pause is not None and not self._beside.is_over:
             await self._sleep(pause)
             await self._changed.wait()
+            await self._easel.turn(self._sleep)
             self._changed.clear()
             with self._beside.calling():
                 pause = await self._draw()
@@ -104,8 +138,9 @@ class Draft:
         try:
             shown = await self._channel.draft(self._queued.turn, text, self.shown)
         except RateLimited as exc:
+            self._easel.rest(exc.retry_after)
             self._changed.set()
-            return max(self._gap, exc.retry_after)
+            return max(self._gap, min(exc.retry_after, MAX_REST_SECONDS))
         except SendError as exc:
             log.info("draft.ended", extra={"channel": self._channel.name, "reason": type(exc).__name__})
             return None

@@ -15,10 +15,10 @@ from typing import Any, Protocol
 
 from redis.exceptions import RedisError
 
-from channels.base import Channel, FetchError
+from channels.base import Channel, FetchError, Pace
 from channels.types import Media, Reply
 from workers.company import Company
-from workers.drafts import Draft, Notes
+from workers.drafts import Draft, Easel, Notes
 from workers.lane import (
     PART,
     Change,
@@ -113,6 +113,8 @@ class Drain:
     notes: Notes = field(default_factory=MemoryNotebook)
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
+    #: By channel, where its drafts take turns.
+    _easels: dict[str, Easel] = field(default_factory=dict)
     _leaving: threading.Event = field(default_factory=threading.Event)
     _at_work: dict[str, _Held] = field(default_factory=dict)
     #: Conversations that were cut off and whose lanes were not let go.
@@ -234,7 +236,7 @@ class Drain:
                     return
                 case QueuedTurn() if work.may_grow and work.age < ALBUM_SECONDS and work.seq != waited_for:
                     waited_for = work.seq
-                    await self.sleep(ALBUM_SECONDS - work.age)
+                    await self.sleep(ALBUM_SECONDS - max(0.0, work.age))  # another server's clock may have been ahead
                     work = await reach(self.mailbox.release, held.lease)  # it stays, with what came in meanwhile
                 case QueuedTurn():
                     turns += 1
@@ -267,8 +269,11 @@ class Drain:
 
     def _draft(self, queued: QueuedTurn, channel: Channel | None) -> Draft | None:
         """Where the channel shows drafts: of the answer, or only of the word that it takes longer."""
-        gap = channel.pace(queued.turn.conversation).draft_gap if channel else 0.0
-        return Draft(channel, queued, self.notes, gap=gap) if channel and gap > 0 and not queued.is_stopped else None
+        pace = channel.pace(queued.turn.conversation) if channel else Pace()
+        if channel is None or pace.draft_gap <= 0 or queued.is_stopped:
+            return None
+        easel = self._easels.setdefault(channel.name, Easel.of(pace))
+        return Draft(channel, queued, self.notes, gap=pace.draft_gap, easel=easel)
 
     async def _in_company(
         self, held: _Held, queued: QueuedTurn, channel: Channel | None, draft: Draft | None

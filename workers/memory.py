@@ -179,9 +179,14 @@ class _Lane:
         number, at = self.seen.get(turn.event_id, (0, -inf))
         return number if now - at < SEEN_MS / 1000 else 0
 
+    def close(self, reason: str) -> None:
+        """The address takes nothing until somebody writes; who wrote meanwhile is tried first."""
+        if not self.inbox:
+            self.closed = (self.received, reason)
+
     def silence(self, now: float) -> float:
         """Seconds since anybody last wrote here."""
-        return max(0.0, now - self.heard) if self.received else inf
+        return max(0.0, now - self.heard) if self.heard else inf
 
     def put_on_hold(self, number: int, now: float, reason: str) -> None:
         """Nobody has to come before somebody writes, a timer rings, or the hold ends."""
@@ -415,7 +420,8 @@ class MemoryLanes:
                 lane.hold = None
                 if dead:
                     self._fates.end(Fate(delivery_id, "dead", now, tries, "", dead, text, bool(pid), doubtful))
-                    lane.closed = (lane.received, dead) if end == "closed" else lane.closed
+                    if end == "closed":
+                        lane.close(dead)
                     if end == "limited":
                         self._channel(lease.conversation).silence(now + gap)
                     self._pendings.bury(pid.removeprefix(PART))
@@ -490,8 +496,12 @@ class MemoryLanes:
         """Its platform says, unasked, that its address takes nothing, "" that it does."""
         with self._lock:
             lane = self._lanes.get(conversation)
-            if lane is not None and not (late and (lane.inbox or self._clock() - lane.heard < LATE_SECONDS)):
-                lane.closed = (lane.received, reason) if reason else (-1, "")
+            if lane is None or (late and (lane.inbox or self._clock() - lane.heard < LATE_SECONDS)):
+                return
+            if reason:
+                lane.close(reason)
+            else:
+                lane.closed = (-1, "")
 
     def aside(self, state: Aside, most: int = 1000) -> list[Fate]:
         """What was put aside, newest first."""
@@ -589,7 +599,8 @@ class MemoryLanes:
             if now - lane.told_full < BUSY_NOTICE_SECONDS or not (awaited or self._may_tell(name, lane, now)):
                 return False
             self._lanes[name] = lane
-            lane.told_full = now
+            lane.told_full = lane.heard = now
+            lane.closed, lane.hold = (-1, ""), None
             lane.due = lane.due if awaited else now + WAKE_GRACE_SECONDS
             _say(lane, "", outbox_entry(turn.conversation, reply))
             return True

@@ -41,8 +41,8 @@ MAX_WAITING = 100
 KEEP_HELD_SECONDS = 7 * 24 * 3600.0
 #: The longest pause between two tries, in seconds, unless the platform asks for more.
 MAX_BACKOFF_SECONDS = 60.0
-
-
+#: The longest pause that a platform is granted: whatever it says, it is asked again after a day.
+MAX_ASKED_SECONDS = 86400.0
 #: Seconds for which nobody tries a channel that its platform does not know any more.
 DOWN_SECONDS = 60.0
 #: Seconds for which a worker holds a lane while a reply waits for its turn; for longer, the lane is let go. Less than
@@ -301,8 +301,8 @@ def _why(error: SendError) -> Why:
 
 
 def _asked(error: SendError) -> float:
-    """Seconds for which the platform asks to wait."""
-    return error.retry_after if isinstance(error, RateLimited) else 0.0
+    """Seconds for which the platform asks to wait, as far as that is believed."""
+    return min(max(0.0, error.retry_after), MAX_ASKED_SECONDS) if isinstance(error, RateLimited) else 0.0
 
 
 def _end(error: SendError) -> End:

@@ -199,6 +199,49 @@ def test_what_is_said_late_of_an_address_is_not_believed_while_a_turn_waits(rig)
     assert rig.deliveries.fates(CHAT.id)[1] == ""
 
 
+def test_whoever_was_not_let_in_has_written_all_the_same(rig):
+    """What is said to a stranger, or to one who is refused, answers them within the 24 hours."""
+    assert rig.mailbox.tell(turn(), Reply("your code is 1234"))
+    assert lease(rig)[1].silence == pytest.approx(0, abs=2)
+
+
+def test_held_reply_is_tried_again_once_somebody_wrote_who_was_refused(rig):
+    """They wrote, so that the window is open, and no mark of a closed address is true any more."""
+    on_hold(rig)
+    rig.pass_time(2 * 24 * 3600)
+    rig.deliveries.close(CHAT.id, "blocked")
+    assert rig.mailbox.tell(turn(), Reply("too fast"))
+    rig.pass_time(6)
+    assert rig.overdue() == [CHAT.id]
+    held, reply = lease(rig, "w2")
+    assert (reply.held, reply.closed, reply.silence) == (None, "", pytest.approx(6, abs=2))
+    assert (texts(rig, held, reply), rig.deliveries.aside("held")) == (["hi", "too fast"], [])
+
+
+def test_address_closes_to_nobody_whose_turn_waits(rig):
+    """They wrote while the reply was on its way, or while its platform told: the answer to that is tried."""
+    held, reply = said(rig)
+    rig.accept(turn("back"))
+    work = rig.outbox.settle(held, reply, dead="AddressClosed: blocked", end="closed")
+    rig.deliveries.close(CHAT.id, "blocked")
+    assert rig.mailbox.commit(held, work, saying()).closed == ""
+
+
+def test_question_of_a_channel_that_is_down_is_kept_for_as_long_as_it_waits(redis_client):
+    """Its operator may need more than the two days for which a record is kept."""
+    rig = RedisRig(redis_client)
+    rig.accept(turn())
+    held, work = lease(rig)
+    reply = rig.mailbox.commit(held, work, propose(rig)[0])
+    for _ in range(2):
+        rig.outbox.postpone(held, reply, 60, "down")
+        rig.pass_time(61)
+        held, reply = lease(rig, "w2")
+    kept = [redis_client.ttl(key) for key in redis_client.scan_iter(f"{rig.shard}:pending:*")]
+    assert kept
+    assert min(kept) > KEEP_HELD_SECONDS
+
+
 def test_address_that_nobody_knows_is_not_kept(redis_client):
     """Whoever is told of all chats that throw the bot out must not keep something for ever of each."""
     RedisRig(redis_client).deliveries.close(CHAT.id, "kicked")

@@ -176,7 +176,8 @@ class Judge:
             if before and not before.committed:
                 world.broke("turns are processed in order", lease.conversation, seq)
             event.committed = True
-            self._verdicts.turn(event, [reply.text for reply, _ in change.replies])
+            # What closes the message that asked says what is known by now; the words behind it are judged.
+            self._verdicts.turn(event, [reply.text for reply, _ in change.replies if not reply.edits])
             for arm in change.arms:
                 proposal = world.proposals[arm.pending_action_id] = Proposal.of(arm, lease.conversation)
                 if proposal.undoes and proposal.args["args"] != world.proposals[proposal.undoes].args:

@@ -39,6 +39,17 @@ def test_outcome_that_came_in_since_the_turn_was_seen_is_told(stage: Stage) -> N
     assert broken(stage) == []
 
 
+def test_tap_after_a_late_outcome_hears_what_its_correction_said(stage: Stage) -> None:
+    """The message that asked says so too, before it: in words of its own, which no turn was told yet."""
+    TakenOver(
+        ANA, ("delete",), "yes", first=("start", "after"), second=None, third=("lease", "after"),
+        rounds=1, ends="crash", others="crash", back=False, silent=False,
+    ).play(stage)  # fmt: skip
+    stage.hear(ANA, "confirm tap")
+    stage.work(ROOM)
+    assert broken(stage) == []
+
+
 def test_tap_from_elsewhere_ends_nothing(stage: Stage) -> None:
     """A button of another conversation names an action that is claimed there just now."""
     stage.asked(ANA, ("delete",), "yes")

@@ -50,6 +50,20 @@ def room_where(during, **options) -> Room:
     return room
 
 
+def test_album_of_a_server_whose_clock_was_ahead_waits_no_longer():
+    """A shard that moved, or a server that was put in the place of another, may count from another moment."""
+    slept = []
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+
+    room = Room(agent=Viewer(), sleep=sleep)
+    room.rig.accept(part("a"))
+    room.rig.now -= 3600
+    room.work()
+    assert slept == [ALBUM_SECONDS]
+
+
 def test_lane_that_is_lost_while_parts_are_awaited_changes_nothing():
     """Somebody else has the album."""
     room = room_where([])

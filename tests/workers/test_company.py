@@ -142,3 +142,21 @@ def test_call_that_hangs_is_broken_off(monkeypatch):
     platform.attend = hang
     kept(platform)
     assert ended == [True]
+
+
+def test_turn_that_is_cut_off_before_its_company_began_leaves_nobody_typing():
+    """A Redis that hangs while the draft of a dead worker is looked up: the lane is lost meanwhile."""
+    platform, draft = Platform(again=SOON), Word()
+
+    async def hang() -> None:
+        await asyncio.Event().wait()
+
+    draft.begin = hang
+
+    async def scene() -> set[asyncio.Task]:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(SOON), Company(platform, QUEUED, lambda: ENGLISH, draft=draft):
+                pass
+        return asyncio.all_tasks() - {asyncio.current_task()}
+
+    assert asyncio.run(scene()) == set()

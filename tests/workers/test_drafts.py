@@ -20,8 +20,9 @@ from tests.contracts.rigs import CHAT, ENGLISH, MemoryRig, turn
 from tests.workers.fakes import FakeAgent
 from tests.workers.story import call
 from tests.workers.test_drain import Room
+from tests.workers.test_stop import Slow
 from workers import drain
-from workers.drafts import Draft
+from workers.drafts import Draft, Easel
 from workers.lane import Change, QueuedTurn
 from workers.notebook import MemoryNotebook, RedisNotebook
 
@@ -49,10 +50,11 @@ QUEUED = QueuedTurn(1, 0.0, "u", turn(), {}, {}, "")
 class Show:
     """A draft on a clock that stands still until it is told how many pauses pass."""
 
-    def __init__(self, screen: Screen, queued: QueuedTurn = QUEUED, notes=None) -> None:
+    def __init__(self, screen: Screen, queued: QueuedTurn = QUEUED, notes=None, easel=None) -> None:
         self.notes, self.slept = notes or MemoryNotebook(), []
         self._passes = asyncio.Semaphore(0)
-        self.draft = Draft(screen, queued, self.notes, gap=2.0, sleep=self._sleep)
+        easel = easel or Easel(clock=lambda: sum(self.slept))
+        self.draft = Draft(screen, queued, self.notes, gap=2.0, easel=easel, sleep=self._sleep)
 
     async def pause(self, times: int = 1, *, hangs: bool = False) -> None:
         """So many pauses pass, and what is shown after each is noted, unless its platform `hangs`."""
@@ -139,6 +141,61 @@ def test_platform_that_asks_to_wait_is_not_shown_more_before():
         assert (screen.seen, show.slept) == ([("ab", "")], [2.0, 30, 2.0])
 
     played(scene)
+
+
+def taking_turns(easel: Easel, clock: list[float], times: int) -> list[float]:
+    """When so many drafts are shown on this easel."""
+    shown = []
+
+    async def sleep(seconds: float) -> None:
+        clock[0] += seconds
+
+    async def scene() -> None:
+        for _ in range(times):
+            await easel.turn(sleep)
+            shown.append(clock[0])
+
+    asyncio.run(scene())
+    return shown
+
+
+@pytest.mark.parametrize(
+    ("pace", "shown"),
+    [(Pace(per_second=8, draft_gap=1.0), [100.0, 100.5, 101.0]), (Pace(draft_gap=3.0), [100.0, 103.0, 106.0])],
+)
+def test_drafts_of_a_channel_leave_room_for_its_replies(pace, shown):
+    """However many answers come at once: else the platform asks the whole channel to wait, replies and all."""
+    clock = [100.0]
+    easel = Easel.of(pace, clock=lambda: clock[0])
+    assert taking_turns(easel, clock, 3) == shown
+
+
+@pytest.mark.parametrize(("asked", "shown"), [(30.0, 130.0), (float("inf"), 3700.0), (float("nan"), 100.0)])
+def test_all_drafts_of_a_channel_wait_when_one_is_asked_to(asked, shown):
+    """Each would only be refused in its turn, and the platform count it."""
+    clock = [100.0]
+    easel = Easel(clock=lambda: clock[0])
+
+    async def scene() -> None:
+        screen = Screen()
+        screen.errors = [RateLimited(asked)]
+        show = Show(screen, easel=easel)
+        await show.draft.begin()
+        await show.draft("a")
+        await show.pause()
+        await show.draft.end()
+
+    played(scene)
+    assert taking_turns(easel, clock, 1) == [shown]
+
+
+def test_drafts_of_one_worker_share_an_easel():
+    """Whatever conversation they are in."""
+    room = streaming_room()
+    room.work("hi")
+    easel = room.drain._easels["chat"]
+    room.work("hi")
+    assert room.drain._easels == {"chat": easel}
 
 
 @pytest.mark.parametrize("error", [Refused("no"), Ambiguous("?"), RuntimeError("bug")])
@@ -289,6 +346,30 @@ def test_turn_that_breaks_leaves_no_draft_behind():
     room.channel.pieces = lambda reply: [reply]
     room.work("hi")
     assert edits(room) == [(ENGLISH.broken(), "d1")]
+
+
+def test_word_that_it_takes_longer_does_not_outlive_a_turn_that_says_nothing():
+    """A turn that was stopped: what of its answer was seen may stay, that it is worked on is not true any more."""
+    room = Room(agent=Slow(asyncio.Event()), still_after=0.001)
+    room.channel.drafts, room.channel.seen = [], asyncio.Event()
+
+    async def draft(turn, text, shown="") -> str:
+        room.channel.seen.set()
+        return "d1"
+
+    room.channel.draft, room.channel.pace = draft, lambda _: Pace(draft_gap=0.001)
+    room.hear("work")
+
+    async def scene() -> None:
+        working = asyncio.create_task(room.drain.run(CHAT.id))
+        async with asyncio.timeout(5):
+            await room.channel.seen.wait()
+        room.hear("/stop")
+        room.drain.look_up(CHAT.id)
+        await working
+
+    asyncio.run(scene())
+    assert edits(room) == [(drain.NO_WORDS, "d1"), (ENGLISH.stopped(), "")]
 
 
 def test_draft_that_goes_by_itself_is_not_edited():

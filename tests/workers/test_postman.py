@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import random
 from dataclasses import replace
 
@@ -156,6 +157,15 @@ def test_no_faults_change_the_order_or_lose_a_reply(faults, chats):
     post = Post(faults, chats=chats, replies=4)
     post.run()
     check(post, 4)
+
+
+@pytest.mark.parametrize("asked", [math.inf, math.nan, -5.0, 1e30])
+def test_platform_that_asks_for_an_absurd_wait_is_tried_again_after_a_day(monkeypatch, asked):
+    """A header of many digits, or one of a broken proxy: no reply waits for ever, and no lane breaks at the sum."""
+    monkeypatch.setitem(FAULTS, "absurd", (RateLimited(asked), False))
+    post = Post(["absurd"])
+    post.run_for(2 * 86400)
+    assert post.platform.firsts("c0") == ["c0 0"]
 
 
 def test_bad_day_of_a_provider(caplog):

@@ -5,6 +5,6 @@ if ARGV[3] ~= '0' and wrote then return 'ok' end
 if ARGV[2] == '' then
   redis.call('HDEL', lane, 'closed')
 elseif redis.call('EXISTS', lane) == 1 then
-  redis.call('HSET', lane, 'closed', number('received') .. ' ' .. ARGV[2])
+  close(ARGV[2])
 end
 return 'ok'

@@ -18,7 +18,7 @@ if ARGV[6] == 'limited' or ARGV[6] == 'down' then
   -- It was first in line: its next slot is the first after the wait.
   redis.call('HSET', lane, 'slot', string.format('%s:%d', ARGV[4], silence(later)))
 end
-if ARGV[6] == 'down' then keep() end
+if later - now() >= SOON then keep_waiting() end
 -- Nobody holds it, and nobody can take it sooner: a wake-up still in the queue must not cut the wait short.
 redis.call('HSET', lane, 'token', 'parked', 'until', later)
 redis.call('ZADD', due, later, conversation)

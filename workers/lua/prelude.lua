@@ -240,6 +240,15 @@ local function silence(later)
   return later
 end
 
+-- What waits to be sent may wait for long.
+local function keep_waiting()
+  keep()
+  for _, waiting in ipairs(redis.call('LRANGE', outbox, 0, -1)) do
+    local pid = string.match(waiting, '^%d+ ([^-+ ]%S*) ')
+    if pid then keep_question(pid) end
+  end
+end
+
 -- The first reply waits for somebody to write, and nobody has to come before that, a timer, or its end.
 local function hold(said, why)
   local since, first_why = held()
@@ -251,11 +260,12 @@ local function hold(said, why)
   redis.call('ZADD', shard .. ':held', since, conversation)
   redis.call('PEXPIRE', shard .. ':held', KEEP)
   redis.call('ZADD', due, math.min(since + KEEP_HELD, tonumber(rings or since + KEEP_HELD)), conversation)
-  keep()
-  for _, waiting in ipairs(redis.call('LRANGE', outbox, 0, -1)) do
-    local pid = string.match(waiting, '^%d+ ([^-+ ]%S*) ')
-    if pid then keep_question(pid) end
-  end
+  keep_waiting()
+end
+
+-- Somebody wrote: what was held is tried again.
+local function unhold()
+  if redis.call('HDEL', lane, 'held') == 1 then redis.call('ZREM', shard .. ':held', conversation) end
 end
 
 -- A timer with this name, or what takes its place. All of a conversation are kept for as long as the last one needs.
@@ -306,9 +316,9 @@ end
 
 -- Milliseconds since anybody last wrote here; -1 where nobody knows, -2 where nobody ever did.
 local function quiet()
-  if number('received') == 0 then return -2 end
   local heard = redis.call('HGET', lane, 'heard')
-  return heard and math.max(0, now() - heard) or -1
+  if heard then return math.max(0, now() - heard) end
+  return number('received') == 0 and -2 or -1
 end
 
 -- Why the address takes nothing, '' where it does: whoever writes again can be reached again. Where nobody ever wrote,
@@ -316,6 +326,11 @@ end
 local function closed()
   local turns, reason = string.match(redis.call('HGET', lane, 'closed') or '', '^(%d+) (.*)$')
   return turns and turns ~= '0' and tonumber(turns) == number('received') and reason or ''
+end
+
+-- It takes nothing until somebody writes; who wrote meanwhile is tried first.
+local function close(why)
+  if redis.call('LLEN', inbox) == 0 then redis.call('HSET', lane, 'closed', number('received') .. ' ' .. why) end
 end
 
 -- What another conversation is to say is put there once, whoever tries, and goes out at the pace of that one. What is held

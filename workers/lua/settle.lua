@@ -12,7 +12,7 @@ local part = string.match(pid, '^%+(.*)$')
 local doubtful = ARGV[5] == 'doubtful' or redis.call('HEXISTS', lane, 'suspect:' .. said) == 1
 local aside = {id = conversation .. '#' .. said, at = now(), tries = number('attempts') + 1}
 redis.call('LPOP', outbox)
-if redis.call('HDEL', lane, 'held') == 1 then redis.call('ZREM', shard .. ':held', conversation) end
+unhold()
 redis.call('HSET', lane, 'attempts', 0)
 redis.call('HDEL', lane, 'sending', 'slot', 'suspect:' .. said)
 if ARGV[5] == 'sent' then
@@ -26,7 +26,7 @@ else
   aside.reason, aside.asks, aside.doubtful, aside.entry = ARGV[6], pid ~= '-', doubtful, entry
   put_aside(shard .. ':dead', aside)
   if ARGV[5] == 'limited' then silence(now() + ARGV[7]) end
-  if ARGV[5] == 'closed' then redis.call('HSET', lane, 'closed', number('received') .. ' ' .. ARGV[6]) end
+  if ARGV[5] == 'closed' then close(ARGV[6]) end
   local asked = part or pid
   if pid ~= '-' and redis.call('HGET', record(asked), 'state') == 'armed' then enter(asked, {'expired'}) end
 end
