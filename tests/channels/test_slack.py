@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+from dataclasses import replace
 
 import pytest
 
@@ -108,6 +110,36 @@ def test_retry_headers_do_not_drop_a_message(media: MemoryMedia):
     hook = slack_hook(signing.slack_text("1.1", "hi"))
     retried = type(hook)(hook.url, {**headers, "x-slack-retry-num": "1"}, body, now=NOW)
     assert slack(media, None).receive(retried) == slack(media, None).receive(hook)
+
+
+def test_handshake_without_a_signature_is_forbidden(media: MemoryMedia):
+    """platforms.md 3.2: whoever wants the challenge back is verified first, as for everything else."""
+    body = b'{"type": "url_verification", "challenge": "c"}'
+    assert "c" in slack(media, None).receive(slack_hook(body)).answer.body
+    with pytest.raises(Forbidden):
+        slack(media, None).receive(replace(slack_hook(body), headers={}))
+
+
+@pytest.mark.parametrize("ts", ["1795204800.100000", "1795204800.000000", "1.10"])
+def test_timestamps_are_kept_as_they_are_written(media: MemoryMedia, ts: str):
+    """platforms.md 3.1: a ts is an id made of digits; as a number it would lose its zeros."""
+    turn = read(media, signing.slack_text(ts, "hi", channel="C0OPS"))
+    assert (turn.message_id, turn.conversation.thread, turn.event_id) == (ts, ts, f"T0ACME:C0OPS:{ts}")
+
+
+def test_team_is_the_one_that_is_authorized(media: MemoryMedia):
+    """platforms.md 3.1: in a shared channel team_id may be the partner's; authorizations[0] is ours."""
+    event = json.loads(signing.slack_text("1.1", "hi", channel="C0OPS"))
+    shared = json.dumps({**event, "team_id": "T0PARTNER"}).encode()
+    assert read(media, shared).event_id == "T0ACME:C0OPS:1.1"
+
+
+def test_words_go_beside_blocks_and_action_ids_differ(media: MemoryMedia, platforms: FakePlatforms):
+    """platforms.md 3.3: notifications show the text alone; two buttons of one message share no action_id."""
+    send(slack(media, platforms.slack_url), Reply("Sure?", YES_NO))
+    raw = platforms.sent[0]["raw"]
+    ids = [key["action_id"] for block in raw["blocks"] for key in block.get("elements", ())]
+    assert (raw["text"], len(set(ids)), len(ids)) == ("Sure?", 2, 2)
 
 
 def test_refused_blocks_are_sent_as_words_once(media: MemoryMedia, platforms: FakePlatforms):

@@ -214,6 +214,30 @@ def test_where_the_bot_is_told_to_be_silent(media: MemoryMedia, status: str, ext
         assert (news.conversation, bool(news.closed)) == (Conversation("tg", str(chat)), closed)
 
 
+def test_messages_that_share_an_id_are_told_apart(media: MemoryMedia):
+    """platforms.md 2.1: message_id is 0 for what one person alone sees: the update's id is what counts."""
+    turns = [read(media, signing.telegram_text(update, "hi", message_id=0)).turns[0] for update in (900, 5)]
+    assert [(turn.event_id, turn.message_id) for turn in turns] == [("900", ""), ("5", "")]
+
+
+def test_places_in_a_text_are_counted_as_telegram_does(media: MemoryMedia):
+    """platforms.md 2.1: offset and length are UTF-16 units: an emoji before the name counts twice."""
+    for offset, addressed in ((5, True), (4, False)):
+        entities = [{"type": "mention", "offset": offset, "length": 9}]
+        update = signing.telegram_text(1, "👍🏽 @acme_bot", chat=GROUP, entities=entities)
+        assert read(media, update, username="acme_bot").turns[0].addressed is addressed
+
+
+def test_calls_use_no_name_that_is_gone(media: MemoryMedia, platforms: FakePlatforms):
+    """platforms.md 2.3: link_preview_options turns previews off; a strict server knows no older names."""
+    channel = telegram(media, platforms.telegram_url)
+    for reply in (Reply("https://a.b"), Reply("https://a.c", edits="1")):
+        send(channel, reply)
+        raw = platforms.sent[0]["raw"]
+        assert not {"disable_web_page_preview", "reply_to_message_id"} & set(raw)
+        assert "is_disabled" in str(raw["link_preview_options"])
+
+
 def test_button_styles_and_rows(media: MemoryMedia, platforms: FakePlatforms):
     """Two buttons a row, coloured where we say so."""
     keys = (Button("Yes", "y", "primary"), Button("No", "n", "danger"), Button("Later", "l"))

@@ -183,6 +183,21 @@ def test_words_come_before_a_document_and_on_a_picture(media: MemoryMedia):
     assert channel.pieces(Reply("See", YES_NO, IMAGE)) == (Reply(media=IMAGE), Reply("See", YES_NO))
 
 
+@pytest.mark.parametrize("sid", [SID, f"MM{1:032x}"])
+def test_repetition_is_known_by_its_message(media: MemoryMedia, sid: str):
+    """platforms.md 1.1: a retry has a token of its own, at the fallback URL too; MessageSid stays."""
+    signed = whatsapp_hook({**form(), "MessageSid": sid})
+    again = replace(signed, headers={**signed.headers, "i-twilio-idempotency-token": "another"})
+    assert whatsapp(media, None).receive(again).turns[0].event_id == sid
+    assert whatsapp(media, None).receive(again) == whatsapp(media, None).receive(signed)
+
+
+def test_sender_takes_eighty_a_second(media: MemoryMedia):
+    """platforms.md 1.4: the sender's limit; chats have none."""
+    pace = whatsapp(media, None).pace(CHAT)
+    assert (pace.per_second, pace.chat_gap) == (80, 0.0)
+
+
 CALLBACK = "https://b.example/hooks/wa/status"
 STATUS = {"MessageSid": SID, "MessageStatus": "undelivered", "ErrorCode": "63016", "AccountSid": TWILIO_ACCOUNT_SID}
 
