@@ -9,13 +9,11 @@ from typing import Any
 
 from channels.base import RateLimited
 from channels.http import PerLoop
-from channels.twilio_client import new_client
+from channels.twilio_client import SANDBOX, new_client
 from config.schema import WhatsAppSettings
 from config.setup.desk import NO_WAY, SetupError, asking, check_outside, hook_url, not_told
 from config.setup.finding import Finding, shown
 
-#: The number that all of Twilio's trial senders share. No API knows its settings.
-SANDBOX = "whatsapp:+14155238886"
 #: What Twilio is to do when a webhook fails: up to three tries more, also after a 5xx or where nobody answers in time.
 #: It would try again once, and only where no connection stood. A fragment is never sent and never signed.
 RETRIES = "#rc=3&rp=ct,rt,5xx"
