@@ -99,7 +99,7 @@ def test_button_comes_back_to_the_conversation_it_was_sent_to(media: MemoryMedia
 
 
 def test_command_alone_asks_for_help(media: MemoryMedia):
-    """A bare command is a question."""
+    """platforms.md 3.1: a bare command is a question."""
     turn = read(media, signing.slack_command("1.2.3", ""))
     assert (turn.text, turn.event_id) == ("/help", "1.2.3")
 
@@ -143,7 +143,7 @@ def test_words_go_beside_blocks_and_action_ids_differ(media: MemoryMedia, platfo
 
 
 def test_refused_blocks_are_sent_as_words_once(media: MemoryMedia, platforms: FakePlatforms):
-    """The words ask for a typed answer anyway."""
+    """platforms.md 3.4: the words ask for a typed answer anyway."""
     platforms.script("slack", "invalid_blocks")
     send(slack(media, platforms.slack_url), Reply("Sure?", YES_NO))
     assert (platforms.sent[0]["text"], platforms.sent[0]["buttons"]) == ("Sure?", [])
@@ -170,6 +170,6 @@ def test_picture_keeps_thread_and_words(media: MemoryMedia, platforms: FakePlatf
 
 @pytest.mark.parametrize("field", ["bot_token", "signing_secret"])
 def test_empty_settings_are_refused(media: MemoryMedia, field: str):
-    """An empty secret would verify anything signed with nothing."""
+    """platforms.md 3.2: an empty secret would verify anything signed with nothing."""
     with pytest.raises(ValueError, match=field):
         slack(media, None, **{field: " "})

@@ -218,7 +218,7 @@ def test_typed_label_is_just_text(shop):
 
 
 def test_payloads_are_short_ids(make_shop):
-    """Ten labels of sixty characters, and nothing of them in a payload of 64 bytes."""
+    """platforms.md 2.3: ten labels of sixty characters, and nothing of them in a payload of 64 bytes."""
     labels = [f"{number} {'x' * 58}" for number in range(10)]
     shop = make_shop(ASK, "Which?", "That.", labels=labels)
     shop.say("a coffee")

@@ -124,7 +124,7 @@ def test_draft_grows_in_one_message_no_faster_than_its_platform_likes():
 
 
 def test_platform_that_asks_to_wait_is_not_shown_more_before():
-    """And then the newest."""
+    """pains.md 12: and then the newest."""
 
     async def scene() -> None:
         screen = Screen()
@@ -292,7 +292,7 @@ def test_turn_that_breaks_leaves_no_draft_behind():
 
 
 def test_draft_that_goes_by_itself_is_not_edited():
-    """The answer is a message of its own."""
+    """platforms.md 2.3: the answer is a message of its own."""
     room = streaming_room("")
     room.channel.pieces = lambda reply: [reply]
     room.work("hi")
