@@ -208,6 +208,13 @@ def test_sandbox_takes_one_in_three_seconds(media: MemoryMedia, platforms: FakeP
     assert whatsapp(media, None, from_=SANDBOX, messaging_service_sid="MG1").pace(CHAT).per_second == 80
 
 
+def test_message_that_comes_to_the_fallback_is_a_message(media: MemoryMedia):
+    """platforms.md 1.1: the fallback is the same address once more; what Twilio adds of its error is no status."""
+    added = {"ErrorCode": "11200", "ErrorUrl": WHATSAPP_URL}
+    (turn,) = whatsapp(media, None).receive(whatsapp_hook(form(**added))).turns
+    assert (turn.event_id, turn.text) == (SID, "hello")
+
+
 CALLBACK = "https://b.example/hooks/wa/status"
 STATUS = {"MessageSid": SID, "MessageStatus": "undelivered", "ErrorCode": "63016", "AccountSid": TWILIO_ACCOUNT_SID}
 

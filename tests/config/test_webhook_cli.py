@@ -101,6 +101,7 @@ def test_telegram_is_told_everything_a_webhook_needs(bench: Bench):
     assert [each["command"] for each in bench.platforms.ledger.kept["telegram commands"]] == list(COMMANDS)
     assert "webhook set to https://bots.example.com/hooks/tg" in words
     assert "ok    tg pending              0 updates waiting" in words
+    assert "in groups the bot hears" in words
 
 
 def test_status_tells_what_went_wrong_and_the_cure(bench: Bench):
@@ -185,6 +186,15 @@ def test_messaging_service_is_set_where_there_is_one(bench: Bench):
     assert kept["status_callback"] == f"{PUBLIC_URL}/hooks/wa/status"
     bench.run("delete", "wa")
     assert kept["inbound_request_url"] is None
+
+
+def test_webhook_that_comes_by_get_is_told(bench: Bench):
+    """platforms.md 1.1: GET is possible where somebody chose it; every message would be refused."""
+    bench.run("set", "wa")
+    bench.twilio.sender["webhook"]["callback_method"] = "GET"
+    code, words = bench.run("status", "wa")
+    assert (code, "by GET" in words, "run `sayso webhook set wa`" in words) == (1, True, True)
+    assert bench.run("set", "wa")[0] == 0
 
 
 def test_sandbox_is_clicked(bench: Bench):
