@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 #: Where Twilio's API is; the first also gives out the files that people sent.
 ORIGINS = ("https://api.twilio.com", "https://content.twilio.com", "https://messaging.twilio.com")
+#: The number that all of Twilio's trial senders share. No API knows its settings.
+SANDBOX = "whatsapp:+14155238886"
 JSON = "application/json"
 
 

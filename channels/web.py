@@ -35,6 +35,8 @@ def create_app(services: Services) -> Flask:
     """The WSGI app of one wired process."""
     app = Flask("sayso", static_folder=None)
     app.config["MAX_CONTENT_LENGTH"] = MAX_BODY
+    # A webhook that is redirected comes again as GET, without its form: a path with a slash too many is no path.
+    app.url_map.merge_slashes = False
     app.register_error_handler(TooMany, _too_many)
     app.register_error_handler(RedisError, _redis_away)
     app.register_error_handler(SpoolUnusable, _spool_unusable)

@@ -25,7 +25,7 @@ from channels.http import PerLoop
 from channels.markup import whatsapp_text
 from channels.media import MAX_BYTES
 from channels.signatures import TWILIO_SETTINGS, twilio_signed
-from channels.twilio_client import ORIGINS, basic, new_client
+from channels.twilio_client import ORIGINS, SANDBOX, basic, new_client
 from channels.twilio_contents import Content, Contents, content_of, template_content
 from channels.twilio_errors import ContentRefused, reaction_to, translated
 from channels.twilio_forms import Form, status_of, turn_of
@@ -33,7 +33,7 @@ from channels.types import AddressNews, Conversation, Delivery, Hook, HookAnswer
 from channels.whatsapp_pieces import BUTTONS_LIMIT, is_shown, link_text, pieces_of, words_of
 
 #: Messages a second that a sender may send; Twilio raises it to 400 on request, its Sandbox takes one in 3 s.
-PACE = Pace(per_second=80)
+PACE, SANDBOX_PACE = Pace(per_second=80), Pace(per_second=1 / 3)
 #: Seconds after which "typing" is shown again.
 TYPING_SECONDS = 20.0
 #: Seconds after a person's last message in which anything may be said, less a minute: two clocks measure them.
@@ -140,8 +140,9 @@ class WhatsAppChannel:
         return f"{self._name}:{found[1]}#{found[2]}" if found else ""
 
     def pace(self, conversation: Conversation) -> Pace:
-        """The sender's; chats have no limit of their own."""
-        return PACE
+        """The sender's; chats have no limit of their own. Only Twilio's own Sandbox is slow."""
+        sandbox = self._from == SANDBOX and not (self._service or self._api_url)
+        return SANDBOX_PACE if sandbox else PACE
 
     def pieces(self, reply: Reply) -> Sequence[Reply]:
         """Words of at most 1,600 characters, 1,024 beside buttons or as a caption; a file is a message of its own."""

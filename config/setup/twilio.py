@@ -9,13 +9,11 @@ from typing import Any
 
 from channels.base import RateLimited
 from channels.http import PerLoop
-from channels.twilio_client import new_client
+from channels.twilio_client import SANDBOX, new_client
 from config.schema import WhatsAppSettings
 from config.setup.desk import NO_WAY, SetupError, asking, check_outside, hook_url, not_told
 from config.setup.finding import Finding, shown
 
-#: The number that all of Twilio's trial senders share. No API knows its settings.
-SANDBOX = "whatsapp:+14155238886"
 #: What Twilio is to do when a webhook fails: up to three tries more, also after a 5xx or where nobody answers in time.
 #: It would try again once, and only where no connection stood. A fragment is never sent and never signed.
 RETRIES = "#rc=3&rp=ct,rt,5xx"
@@ -140,12 +138,13 @@ class TwilioDesk:
         if service.use_inbound_webhook_on_number:
             says = f"{self._where} leaves webhooks to its numbers"
             return [self._lacks("webhook", says, f"run `sayso webhook set {self._name}`")]
-        return [self._compared(service.inbound_request_url, service.fallback_url)]
+        return [self._compared(service.inbound_request_url, service.inbound_method, service.fallback_url)]
 
     async def _of_sender(self) -> list[Finding]:
         sender = await self._sender()
         webhook = sender.webhook or {}
-        return [self._online(sender), self._compared(webhook.get("callback_url"), webhook.get("fallback_url"))]
+        told = (webhook.get(key) for key in ("callback_url", "callback_method", "fallback_url"))
+        return [self._online(sender), self._compared(*told)]
 
     def _online(self, sender: Any) -> Finding:
         if str(sender.status).startswith("ONLINE"):
@@ -154,11 +153,13 @@ class TwilioDesk:
         says = f"{sender.sender_id} is {sender.status}{f': {reasons}' if reasons else ''}"
         return self._lacks("sender", says, "see the sender in the Twilio Console, Messaging, Senders")
 
-    def _compared(self, url: str | None, fallback: str | None) -> Finding:
+    def _compared(self, url: str | None, method: str | None, fallback: str | None) -> Finding:
         cure = f"run `sayso webhook set {self._name}`"
         if (url or "").partition("#")[0] != self._url:
             says = f"Twilio sends to {shown(url)}, not to {shown(self._url)}" if url else "no webhook is set"
             return self._lacks("webhook", says, cure)
+        if method and method != "POST":
+            return self._lacks("webhook", f"Twilio sends by {method}, which is refused", cure)
         if not fallback:
             return Finding("webhook", "warn", "no fallback: what fails is lost", cure, self._name)
         return self._found("webhook", f"{shown(self._url)}, which is ours, with a fallback")

@@ -125,7 +125,7 @@ def test_what_is_between_empty_blocks_is_counted():
 @settings(max_examples=25, deadline=None)
 @given(LONG, st.sampled_from([*CHANNELS]))
 def test_any_text_arrives_whole(text: str, name: str):
-    """Whatever a model or a tool writes, up to 100,000 characters of it."""
+    """pains.md 7: whatever a model or a tool writes, up to 100,000 characters of it."""
     whole(text, name)
 
 

@@ -104,7 +104,7 @@ def test_one_changed_byte_is_forbidden(platform: Platform, channel: Channel):
 
 @pytest.mark.parametrize("value", ["", "0", "é", "\ud800", "v0=", "1,2", "9" * 5000])
 def test_odd_signatures_are_forbidden(platform: Platform, channel: Channel, value: str):
-    """Whatever stands in the signature headers, the answer is Forbidden and never a crash."""
+    """platforms.md 2.2, 3.2: whatever stands in the signature headers, the answer is Forbidden and never a crash."""
     hook = platform.text(1, "hello")
     signing = platform.proofs or [name for name in hook.headers if name != "content-type"]
     for name in signing:
@@ -113,21 +113,21 @@ def test_odd_signatures_are_forbidden(platform: Platform, channel: Channel, valu
 
 
 def test_missing_signature_is_forbidden(platform: Platform, channel: Channel):
-    """No signature, no turn, whatever the body holds."""
+    """platforms.md 1.2: no signature, no turn, whatever the body holds."""
     for body in (platform.text(1, "hello").body, b"", b"\xff\xfe", b"{" * 10_000, b"&" * 10_000):
         with pytest.raises(Forbidden):
             channel.receive(replace(platform.text(1, "hello"), headers={}, body=body))
 
 
 def test_redelivery_has_the_same_event_id(platform: Platform, channel: Channel):
-    """The second delivery of one act can be told from a second act."""
+    """platforms.md 1.1, 3.1: the second delivery of one act can be told from a second act."""
     first, again, other = (channel.receive(platform.text(number, "yes")).turns[0] for number in (1, 1, 2))
     assert first == again
     assert first.event_id != other.event_id
 
 
 def test_tap_carries_our_data_and_no_text(platform: Platform, channel: Channel):
-    """A tapped button is not a typed word."""
+    """platforms.md 1.1: a tapped button is not a typed word."""
     send(channel, platform, Reply("sure?", buttons=YES_NO))
     turn = channel.receive(platform.tap(3, "a:1:yes")).turns[0]
     assert turn.tap is not None
@@ -186,7 +186,7 @@ def test_buttons_arrive_with_their_data(platform: Platform, channel: Channel, se
 
 @pytest.mark.parametrize("file", [IMAGE, PDF], ids=["image", "document"])
 def test_files_arrive_unchanged(platform: Platform, channel: Channel, seen: Callable[[], Seen], file):
-    """The bytes and the name at the other end are the ones in the store, with the words beside them."""
+    """pains.md 13: the bytes and the name at the other end are the ones in the store, with the words beside them."""
     for piece in channel.pieces(Reply("Here it is", media=file)):
         send(channel, platform, piece)
     stored = next(entry["media"] for entry in seen() if entry["media"])
@@ -203,7 +203,7 @@ def test_missing_file_is_refused(platform: Platform, channel: Channel):
 
 @over_http
 def test_rate_limit_says_how_long(platform: Platform, channel: Channel, platforms: FakePlatforms):
-    """429 becomes RateLimited, with the platform's own wait."""
+    """platforms.md 1.4, 3.4: 429 becomes RateLimited, with the platform's own wait."""
     platforms.script(platform.fake, "429")
     error = failure(channel, platform, Reply("hello"))
     assert isinstance(error, RateLimited)
@@ -235,7 +235,9 @@ def test_refused_connection_is_unreachable(platform: Platform, media: MemoryMedi
 @over_http
 @pytest.mark.parametrize("error", ["drop", "lost"])
 def test_dropped_connection_is_ambiguous(platform: Platform, channel: Channel, platforms: FakePlatforms, error: str):
-    """Once sent, a lost answer leaves open whether the message arrived; the adapter does not send it again."""
+    """platforms.md 2.4, 3.4: once sent, a lost answer leaves open whether the message arrived; the adapter does not
+    send it again.
+    """
     platforms.script(platform.fake, error)
     assert isinstance(failure(channel, platform, Reply("sure?", buttons=YES_NO)), Ambiguous)
     assert len(platforms.sent) == (1 if error == "lost" else 0)
@@ -243,7 +245,7 @@ def test_dropped_connection_is_ambiguous(platform: Platform, channel: Channel, p
 
 @over_http
 def test_server_error_is_ambiguous(platform: Platform, channel: Channel, platforms: FakePlatforms):
-    """A 500 says nothing about what was done before it."""
+    """platforms.md 2.4, 3.4: a 500 says nothing about what was done before it."""
     platforms.script(platform.fake, "500")
     assert isinstance(failure(channel, platform, Reply("hello")), Ambiguous)
 
@@ -253,7 +255,7 @@ def test_server_error_is_ambiguous(platform: Platform, channel: Channel, platfor
 def test_no_secret_in_errors_or_logs(
     platform: Platform, channel: Channel, platforms: FakePlatforms, error: str, caplog: pytest.LogCaptureFixture
 ):
-    """Neither message nor traceback nor DEBUG log holds a token, an address or the words."""
+    """pains.md 15: neither message nor traceback nor DEBUG log holds a token, an address or the words."""
     caplog.set_level(logging.DEBUG)
     refusal = {"whatsapp": "21211", "telegram": "Bad Request: chat not found", "slack": "channel_not_found"}
     platforms.script(platform.fake, refusal[platform.name] if error == "refuse" else error)
@@ -264,7 +266,7 @@ def test_no_secret_in_errors_or_logs(
 
 
 def test_attend_never_raises(platform: Platform, media: MemoryMedia):
-    """A sign of life is worth nothing to anybody if it can break the turn."""
+    """platforms.md 2.4: a sign of life is worth nothing to anybody if it can break the turn."""
     channel = platform.build(media, "http://127.0.0.1:1")
     for hook in (platform.text(1, "hello"), platform.tap(2, "a:1:yes")):
         asyncio.run(channel.attend(channel.receive(hook).turns[0]))

@@ -236,7 +236,7 @@ def test_fake_twilio_asks_again_while_the_web_is_started_again(tmp_path: Path, m
 
 @pytest.mark.parametrize("text", ["<b>", "<x>a</x>", "a < b", "<b><i>a</b></i>"])
 def test_fake_telegram_refuses_bad_html(platforms: FakePlatforms, text: str):
-    """A fake that accepts everything proves nothing."""
+    """platforms.md 2.3: a fake that accepts everything proves nothing."""
     path, said = f"telegram/bot{TELEGRAM_TOKEN}/sendMessage", {"chat_id": 1, "text": text, "parse_mode": "HTML"}
     assert httpx.post(f"{platforms.url}/{path}", json=said).status_code == 400
 

@@ -174,7 +174,7 @@ def redirecting(*locations: str) -> tuple[httpx.MockTransport, list[httpx.Reques
 def test_foreign_address_is_refused_without_a_request(
     platform: Platform, ref: str, api_url: str | None, media: MemoryMedia, wire: Wire
 ):
-    """Another host, scheme, port or account gets no byte from us, credentials least of all."""
+    """platforms.md 1.2: another host, scheme, port or account gets no byte from us, credentials least of all."""
     refusal(platform.build(media, api_url), ref)
     assert wire.requests == []
 
@@ -259,7 +259,7 @@ def test_relative_redirect_starts_at_the_name_and_not_at_the_address():
 
 
 def test_no_more_than_two_redirects():
-    """Three are a loop or a game."""
+    """platforms.md 1.2: three are a loop or a game."""
     transport, asked = redirecting(*["https://cdn.example/f"] * 3)
     with pytest.raises(FetchError, match="more than 2 times"):
         asyncio.run(Download(100_000, 2, resolve=resolving("8.8.8.8"), transport=transport).get(TWILIO_FILE, {}))
@@ -268,7 +268,7 @@ def test_no_more_than_two_redirects():
 
 @pytest.mark.parametrize("platform", [SLACK, TELEGRAM], ids=lambda platform: platform.name)
 def test_slack_and_telegram_follow_no_redirect(platform: Platform, media: MemoryMedia, wire: Wire):
-    """Their tokens are in the request: it goes where we meant it to go, and nowhere else."""
+    """platforms.md 2.2, 3.2: their tokens are in the request: it goes where we meant it to go, and nowhere else."""
     file = {"file_id": "f", "file_unique_id": "u", "file_path": "p"}
 
     def answer(request: httpx.Request) -> httpx.Response:
@@ -282,7 +282,7 @@ def test_slack_and_telegram_follow_no_redirect(platform: Platform, media: Memory
 
 
 def test_credentials_stay_with_twilio(platforms: FakePlatforms, media: MemoryMedia):
-    """Its file network is asked without Authorization, which it would refuse."""
+    """platforms.md 1.2: its file network is asked without Authorization, which it would refuse."""
     fetched(local(WHATSAPP, platforms, media), platforms.host("twilio", JPEG))
     (asked,) = [call["params"] for call in platforms.calls if call["method"] == "cdn"]
     assert "authorization" not in asked
@@ -300,7 +300,7 @@ class Endless(httpx.AsyncByteStream):
 
 
 def test_oversized_file_is_refused_in_bounded_memory():
-    """The header says ten bytes, the body never ends: reading stops at the cap."""
+    """platforms.md 1.2: the header says ten bytes, the body never ends: reading stops at the cap."""
     body = Endless()
     transport = httpx.MockTransport(lambda _: httpx.Response(200, headers={"Content-Length": "10"}, stream=body))
     with pytest.raises(FetchError, match="more than 10000 bytes"):
@@ -335,13 +335,13 @@ def test_slow_server_is_left(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_too_large_for_telegram_is_refused_without_a_request(media: MemoryMedia, wire: Wire):
-    """The update says so already."""
+    """platforms.md 2.2: the update says so already."""
     assert "at most" in refusal(TELEGRAM.build(media, None), "f", size=FILE_LIMIT + 1)
     assert wire.requests == []
 
 
 def test_telegram_file_that_grew_is_refused_before_its_download(media: MemoryMedia, wire: Wire):
-    """getFile's size counts when the update named none."""
+    """platforms.md 2.2: getFile's size counts when the update named none."""
     file = {"file_id": "f", "file_unique_id": "u", "file_path": "p", "file_size": FILE_LIMIT + 1}
     wire.answer = lambda _: httpx.Response(200, json={"ok": True, "result": file})
     assert "at most" in refusal(TELEGRAM.build(media, None), "f")
@@ -350,21 +350,21 @@ def test_telegram_file_that_grew_is_refused_before_its_download(media: MemoryMed
 
 @pytest.mark.parametrize("path", ["/etc/hostname", None])
 def test_telegram_path_on_this_machine_is_never_opened(path: str | None, media: MemoryMedia, wire: Wire):
-    """A Bot API server in local mode names paths on a disk; we download links or nothing."""
+    """platforms.md 2.2: a Bot API server in local mode names paths on a disk; we download links or nothing."""
     file = {"file_id": "f", "file_unique_id": "u", "file_path": path}
     wire.answer = lambda _: httpx.Response(200, json={"ok": True, "result": file})
     assert "no link" in refusal(TELEGRAM.build(media, None), "f")
 
 
 def test_slack_log_in_page_is_refused(platforms: FakePlatforms, media: MemoryMedia):
-    """A wrong token gets a page and a 200: it is not the photo, nor the page somebody sent."""
+    """platforms.md 3.2: a wrong token gets a page and a 200: it is not the photo, nor the page somebody sent."""
     channel, ref = local(SLACK, platforms, media, bot_token="xoxb-wrong"), platforms.host("slack", JPEG)
     for mime_type in ("image/jpeg", "text/html", "application/octet-stream"):
         assert "bot_token" in refusal(channel, ref, mime_type, size=len(JPEG))
 
 
 def test_page_that_somebody_sent_is_taken(media: MemoryMedia, wire: Wire):
-    """An HTML file is a file, if it is the one Slack announced."""
+    """platforms.md 3.2: an HTML file is a file, if it is the one Slack announced."""
     wire.answer = lambda _: sent(b"<p>hi</p>", "text/html")
     assert fetched(SLACK.build(media, None), SLACK_FILE, "text/html", size=9) == b"<p>hi</p>"
 
@@ -373,7 +373,7 @@ def test_page_that_somebody_sent_is_taken(media: MemoryMedia, wire: Wire):
 def test_no_secret_in_errors_or_logs(
     platform: Platform, ref: str, platforms: FakePlatforms, media: MemoryMedia, caplog: pytest.LogCaptureFixture
 ):
-    """Neither the words nor the traceback nor a DEBUG log hold a token, or the address of the file."""
+    """pains.md 15: neither the words nor the traceback nor a DEBUG log hold a token, or the address of the file."""
     caplog.set_level(logging.DEBUG)
     channel = local(platform, platforms, media)
     handle = {"whatsapp": TWILIO_FILE, "slack": SLACK_FILE, "telegram": "some-file-id"}[platform.name]
@@ -393,7 +393,7 @@ def test_no_secret_in_errors_or_logs(
 def test_no_token_in_the_error_of_a_failed_telegram_download(
     media: MemoryMedia, wire: Wire, caplog: pytest.LogCaptureFixture
 ):
-    """The link itself holds the token, so the second step has most to lose."""
+    """platforms.md 2.2: the link itself holds the token, so the second step has most to lose."""
     caplog.set_level(logging.DEBUG)
     file = {"file_id": "f", "file_unique_id": "u", "file_path": "photos/p.jpg"}
 

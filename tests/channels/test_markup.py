@@ -27,7 +27,7 @@ MARKDOWN = st.lists(st.sampled_from(SYNTAX), max_size=60).map("".join)
 
 @given(MARKDOWN | WORDS)
 def test_slack_text_holds_no_token_but_our_links(md: str):
-    """No text of a model or a user can ping a channel: every angle bracket is ours."""
+    """platforms.md 3.3: no text of a model or a user can ping a channel: every angle bracket is ours."""
     for token in re.findall(r"<([^>]*)>", slack_mrkdwn(md)):
         assert re.match(r"(https?|mailto|tel):", token, re.IGNORECASE)
 
@@ -41,7 +41,7 @@ def test_words_alone_are_what_parsing_makes_of_them(md: str):
 
 @given(MARKDOWN | WORDS)
 def test_telegram_html_always_parses(md: str):
-    """Telegram never has a reason to refuse the formatting."""
+    """platforms.md 2.3: Telegram never has a reason to refuse the formatting."""
     parsed(telegram_html(md), "HTML")
 
 
@@ -58,7 +58,7 @@ def test_telegram_html_always_parses(md: str):
     ],
 )
 def test_words_are_never_hidden(render, md: str):
-    """Reference lines, arithmetic and tags stay readable: people agree to what they see."""
+    """pains.md 6: reference lines, arithmetic and tags stay readable: people agree to what they see."""
     seen = html.unescape(re.sub(r"</?[abi]\b[^>]*>", "", render(md))) if render is not plain else plain(md)
     assert re.sub(r"\W", "", seen.replace("https://hidden.example|", "")) == re.sub(r"\W", "", md)
     assert [char for char in md if char == "*"] == [char for char in seen if char == "*"]
@@ -130,7 +130,7 @@ def test_code_cannot_break_out_of_its_block():
     ],
 )
 def test_formatting(md: str, telegram: str, slack: str, whatsapp: str):
-    """Each platform gets its own markers."""
+    """platforms.md 1.3: each platform gets its own markers."""
     assert (telegram_html(md), slack_mrkdwn(md), whatsapp_text(md)) == (telegram, slack, whatsapp)
 
 
@@ -181,7 +181,7 @@ def test_no_character_is_torn(text: str, limit: int):
 
 
 def test_paragraphs_then_lines_then_words():
-    """A cut falls where a person would put it."""
+    """platforms.md 1.3: a cut falls where a person would put it."""
     assert split("one two\n\nthree four", 14) == ["one two\n\n", "three four"]
     assert split("one two\nthree four", 14) == ["one two\n", "three four"]
     assert split("one two three", 10) == ["one two ", "three"]

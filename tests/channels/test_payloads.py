@@ -261,27 +261,27 @@ def test_every_payload_is_expected():
 
 @pytest.mark.parametrize("name", TURNS)
 def test_payload_becomes_the_turn(name: str, media: MemoryMedia):
-    """A recorded act of a person becomes exactly this turn."""
+    """platforms.md 1.1, 2.1, 3.1: a recorded act of a person becomes exactly this turn."""
     assert replay(name, media).turns == (TURNS[name],)
 
 
 @pytest.mark.parametrize("name", IGNORED)
 def test_payload_is_ignored_for_a_reason(name: str, media: MemoryMedia):
-    """What we do not read yet gives no turn, a 200 and a reason."""
+    """platforms.md 2.1, 3.1: what we do not read yet gives no turn, a 200 and a reason."""
     received = replay(name, media)
     assert (received.turns, received.ignored, received.answer.status) == ((), IGNORED[name], 200)
 
 
 @pytest.mark.parametrize("name", STATUSES)
 def test_payload_is_a_status(name: str, media: MemoryMedia):
-    """A delivery status is no turn."""
+    """platforms.md 1.1: a delivery status is no turn."""
     received = replay(name, media)
     assert (received.turns, received.statuses) == ((), (STATUSES[name],))
 
 
 @pytest.mark.parametrize("name", NEWS)
 def test_payload_is_news_of_an_address(name: str, media: MemoryMedia):
-    """An address that closed, or opened again, without anybody having said a word (platforms.md 2.1)."""
+    """platforms.md 2.1, 3.1: an address that closed, or opened again, without anybody having said a word."""
     received = replay(name, media)
     assert (received.turns, received.ignored) == ((), "")
     assert {news.conversation.address: news.closed for news in received.addresses} == NEWS[name]
@@ -289,7 +289,7 @@ def test_payload_is_news_of_an_address(name: str, media: MemoryMedia):
 
 @pytest.mark.parametrize("name", ALERTS)
 def test_payload_alerts_the_operator(name: str, media: MemoryMedia):
-    """Nobody else could mend it."""
+    """platforms.md 3.1: nobody else could mend it."""
     received = replay(name, media)
     assert (received.turns, received.answer.status) == ((), 200)
     assert len(received.alerts) == 1
@@ -303,7 +303,7 @@ def test_telegram_hears_an_empty_answer(name: str, media: MemoryMedia):
 
 
 def test_handshake_answers_the_challenge(media: MemoryMedia):
-    """Slack wants its challenge back."""
+    """platforms.md 3.1: Slack wants its challenge back."""
     answer = replay("slack/url_verification", media).answer
     assert json.loads(answer.body) == {"challenge": "3eZbrw1aBm2rZgRNFdxV2595E9CY3gmdALWMmHkvFXO7tYXAYM8P"}
 

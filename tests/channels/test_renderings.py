@@ -88,7 +88,7 @@ def test_each_word_is_in_one_of_the_pieces(md: str, limit: int, name: str):
 
 @given(MARKDOWN | WORDS, st.integers(40, 200))
 def test_no_piece_holds_half_a_tag(md: str, limit: int):
-    """Each is a message of its own: Telegram parses it, a page closes what it opens."""
+    """platforms.md 2.3, pains.md 6: each is a message of its own: Telegram parses it, a page closes what it opens."""
     for piece in split(md, limit, telegram_length):
         parsed(telegram_html(piece), "HTML")
         opened = re.findall(r"<(\w+)", page_html(piece))
@@ -148,7 +148,7 @@ def test_numbers_stand_below_each_other():
 
 
 def test_a_cut_table_begins_with_its_head_again():
-    """Behind a cut, rows alone would be raw pipes."""
+    """pains.md 6: behind a cut, rows alone would be raw pipes."""
     md = "|Name|Sum|\n|-|-|\n" + "".join(f"|n{number}|{number}|\n" for number in range(20))
     pieces = split(md, 80)
     assert all(piece.startswith("|Name|Sum|\n|-|-|\n") for piece in pieces)

@@ -151,7 +151,9 @@ def test_a_wrong_call_is_refused(judge, method: str, params: dict[str, str], wro
 
 
 def test_every_call_fits(judge, heard: list[dict[str, Any]]):
-    """Telegram calls also validate against aiogram's models, whatever they carry and whatever was refused before."""
+    """platforms.md 2.3: Telegram calls also validate against aiogram's models, whatever they carry and whatever was
+    refused before.
+    """
     wrong = [(call, said) for call, said in zip(heard, judge(heard), strict=True) if said]
     assert wrong == []
 

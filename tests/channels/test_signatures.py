@@ -82,7 +82,7 @@ def signature_of(url: str, form: dict, name: str) -> str:
 @pytest.mark.parametrize("form", FORMS, ids=range(len(FORMS)))
 @pytest.mark.parametrize("url", URLS)
 def test_twilio_verdict_is_the_sdks(url, form, settings):
-    """Each signature for each spelling of the URL, with either hash, and each of them bent."""
+    """platforms.md 1.2: each signature for each spelling of the URL, with either hash, and each of them bent."""
     bare = url.partition("#")[0]
     signed_urls = {
         url,
@@ -147,7 +147,7 @@ def test_hash_is_the_one_that_the_header_names(settings: str, name: str):
 
 @given(form=st.dictionaries(st.text(max_size=9), st.lists(st.text(max_size=9), min_size=1, max_size=3), max_size=9))
 def test_any_form_twilio_signs_is_good_and_one_more_field_is_not(form):
-    """What was signed is all of the form."""
+    """platforms.md 1.1: what was signed is all of the form."""
     try:
         signature = RequestValidator(TOKEN).compute_signature(URLS[0], Form(form))
     except UnicodeEncodeError:  # lone surrogates: no form has them
@@ -165,7 +165,7 @@ def test_url_that_is_none_cannot_be_checked():
 
 @given(body=st.text(max_size=99).map(lambda text: text.encode("utf-8", "replace")), late=st.integers(-400, 400))
 def test_slack_verdict_is_the_sdks(body, late):
-    """Fresh and old, in the past and in the future."""
+    """platforms.md 3.2: fresh and old, in the past and in the future."""
     headers, _ = slack_hook(SECRET, body, NOW - late)
     stamp, signature = headers["x-slack-request-timestamp"], headers["x-slack-signature"]
     judge = SignatureVerifier(SECRET, type("Clock", (), {"now": lambda _: NOW})())  # type: ignore[arg-type]
@@ -176,13 +176,13 @@ def test_slack_verdict_is_the_sdks(body, late):
 
 @pytest.mark.parametrize("stamp", ["", "soon", "1e9", "٣x"])
 def test_timestamp_that_is_none_cannot_be_checked(stamp):
-    """No timestamp, or words: an error to the caller, which refuses."""
+    """platforms.md 3.2: no timestamp, or words: an error to the caller, which refuses."""
     with pytest.raises(ValueError, match="int"):
         slack_signed(SECRET, stamp, b"{}", "v0=", now=NOW)
 
 
 def test_timestamp_beyond_all_numbers_is_refused():
-    """Anybody may write one, and no signature is needed for that: it is too far off, not an error."""
+    """platforms.md 3.2: anybody may write one, and no signature is needed for that: it is too far off, not an error."""
     for stamp in ("9" * 400, "-" + "9" * 400):
         assert slack_signed(SECRET, stamp, b"{}", "v0=", now=NOW) is False
 

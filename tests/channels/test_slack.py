@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+from dataclasses import replace
 
 import pytest
 
@@ -97,7 +99,7 @@ def test_button_comes_back_to_the_conversation_it_was_sent_to(media: MemoryMedia
 
 
 def test_command_alone_asks_for_help(media: MemoryMedia):
-    """A bare command is a question."""
+    """platforms.md 3.1: a bare command is a question."""
     turn = read(media, signing.slack_command("1.2.3", ""))
     assert (turn.text, turn.event_id) == ("/help", "1.2.3")
 
@@ -110,8 +112,38 @@ def test_retry_headers_do_not_drop_a_message(media: MemoryMedia):
     assert slack(media, None).receive(retried) == slack(media, None).receive(hook)
 
 
+def test_handshake_without_a_signature_is_forbidden(media: MemoryMedia):
+    """platforms.md 3.2: whoever wants the challenge back is verified first, as for everything else."""
+    body = b'{"type": "url_verification", "challenge": "c"}'
+    assert "c" in slack(media, None).receive(slack_hook(body)).answer.body
+    with pytest.raises(Forbidden):
+        slack(media, None).receive(replace(slack_hook(body), headers={}))
+
+
+@pytest.mark.parametrize("ts", ["1795204800.100000", "1795204800.000000", "1.10"])
+def test_timestamps_are_kept_as_they_are_written(media: MemoryMedia, ts: str):
+    """platforms.md 3.1: a ts is an id made of digits; as a number it would lose its zeros."""
+    turn = read(media, signing.slack_text(ts, "hi", channel="C0OPS"))
+    assert (turn.message_id, turn.conversation.thread, turn.event_id) == (ts, ts, f"T0ACME:C0OPS:{ts}")
+
+
+def test_team_is_the_one_that_is_authorized(media: MemoryMedia):
+    """platforms.md 3.1: in a shared channel team_id may be the partner's; authorizations[0] is ours."""
+    event = json.loads(signing.slack_text("1.1", "hi", channel="C0OPS"))
+    shared = json.dumps({**event, "team_id": "T0PARTNER"}).encode()
+    assert read(media, shared).event_id == "T0ACME:C0OPS:1.1"
+
+
+def test_words_go_beside_blocks_and_action_ids_differ(media: MemoryMedia, platforms: FakePlatforms):
+    """platforms.md 3.3: notifications show the text alone; two buttons of one message share no action_id."""
+    send(slack(media, platforms.slack_url), Reply("Sure?", YES_NO))
+    raw = platforms.sent[0]["raw"]
+    ids = [key["action_id"] for block in raw["blocks"] for key in block.get("elements", ())]
+    assert (raw["text"], len(set(ids)), len(ids)) == ("Sure?", 2, 2)
+
+
 def test_refused_blocks_are_sent_as_words_once(media: MemoryMedia, platforms: FakePlatforms):
-    """The words ask for a typed answer anyway."""
+    """platforms.md 3.4: the words ask for a typed answer anyway."""
     platforms.script("slack", "invalid_blocks")
     send(slack(media, platforms.slack_url), Reply("Sure?", YES_NO))
     assert (platforms.sent[0]["text"], platforms.sent[0]["buttons"]) == ("Sure?", [])
@@ -138,6 +170,6 @@ def test_picture_keeps_thread_and_words(media: MemoryMedia, platforms: FakePlatf
 
 @pytest.mark.parametrize("field", ["bot_token", "signing_secret"])
 def test_empty_settings_are_refused(media: MemoryMedia, field: str):
-    """An empty secret would verify anything signed with nothing."""
+    """platforms.md 3.2: an empty secret would verify anything signed with nothing."""
     with pytest.raises(ValueError, match=field):
         slack(media, None, **{field: " "})

@@ -51,7 +51,7 @@ def send(media: MemoryMedia, platforms: FakePlatforms, reply: Reply, to: Convers
 
 @pytest.mark.parametrize(("error", "kind"), CASES)
 def test_row(media: MemoryMedia, platforms: FakePlatforms, error: str, kind: type[SendError] | None):
-    """platforms.md 3.4: what is done about each error, of exactly this kind."""
+    """platforms.md 3.3, 3.4: what is done about each error, of exactly this kind."""
     platforms.script("slack", error)
     if kind is None:
         assert send(media, platforms, Reply("x")).message_id
@@ -107,7 +107,7 @@ def test_app_outside_a_channel_asks_to_be_invited(media: MemoryMedia, platforms:
     ["file_uploads_disabled", "storage_limit_reached", "file_upload_size_restricted", "missing_scope"],
 )
 def test_file_that_slack_refuses_is_a_link(media: MemoryMedia, platforms: FakePlatforms, error: str):
-    """platforms.md 3.3: name, size and address instead of silence, after the words that came with it."""
+    """platforms.md 3.3, pains.md 13: name, size and address instead of silence, after the words that came with it."""
     platforms.script("slack", error)
     receipt = send(media, platforms, Reply("Here it **is**", media=IMAGE))
     url = media.url(IMAGE.ref, filename=IMAGE.filename, mime_type=IMAGE.mime_type)

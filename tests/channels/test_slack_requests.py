@@ -191,7 +191,7 @@ def test_file_outside_of_slack_is_a_note(read):
 
 @pytest.mark.parametrize("extra", [{"user": "USLACKBOT"}, {"subtype": "bot_message"}, {"subtype": "channel_join"}])
 def test_voices_that_are_no_persons_never_loop(read, extra: dict):
-    """platforms.md 3.1: no subtype tells a person from a bot by itself."""
+    """platforms.md 3.1, pains.md 11: no subtype tells a person from a bot by itself."""
     assert read(signing.slack_text("1.1", "hi", **extra)).ignored
 
 
@@ -221,6 +221,6 @@ def test_options_are_asked_for_and_not_found(read):
 
 
 def test_payload_beside_a_command_is_a_command(read):
-    """A form field called payload makes no command an interaction."""
+    """platforms.md 3.1: a form field called payload makes no command an interaction."""
     form = {"command": "/acme", "payload": "{}", "text": "x", "channel_id": "C1", "user_id": "U1", "trigger_id": "1.1"}
     assert turn(read(urlencode(form).encode())).text == "x"

@@ -87,7 +87,7 @@ def test_edit_whose_form_is_refused_loses_its_buttons_too(channel: SlackChannel,
 
 @pytest.mark.parametrize("error", ["drop", "lost", "500", "internal_error"])
 def test_edit_that_may_have_happened_may_happen_again(channel: SlackChannel, platforms: FakePlatforms, error: str):
-    """An edit done twice is done once: nobody has to be told that it may be a repetition."""
+    """platforms.md 3.4: an edit done twice is done once: nobody has to be told that it may be a repetition."""
     asked = send(channel, Reply("Sure?", YES_NO))
     platforms.script("slack", error)
     with pytest.raises(Unreachable):
@@ -96,7 +96,7 @@ def test_edit_that_may_have_happened_may_happen_again(channel: SlackChannel, pla
 
 
 def test_edit_obeys_a_rate_limit_and_a_conflict(channel: SlackChannel, platforms: FakePlatforms):
-    """platforms.md 3.3: streaming_state_conflict is refused, a limit says how long."""
+    """platforms.md 3.3, 3.4: streaming_state_conflict is refused, a limit says how long."""
     asked = send(channel, Reply("Sure?"))
     for error, kind in (("429", RateLimited), ("streaming_state_conflict", Refused)):
         platforms.script("slack", error)

@@ -28,7 +28,7 @@ def read(media: MemoryMedia, update: dict, **settings):
 
 
 def test_groups_take_less_than_people(media: MemoryMedia):
-    """20 a minute, however they come: five at once and one each 4 s."""
+    """platforms.md 2.4: 20 a minute, however they come: five at once and one each 4 s."""
     channel = telegram(media, None)
     person, group = (channel.pace(Conversation("tg", chat)) for chat in ("5123456789", "-100123"))
     assert (person.chat_gap, person.per_second, group.per_second) == (1.0, 30, 30)
@@ -36,13 +36,13 @@ def test_groups_take_less_than_people(media: MemoryMedia):
 
 
 def test_secret_of_another_bot_is_forbidden(media: MemoryMedia):
-    """One secret per bot."""
+    """platforms.md 2.2: one secret per bot."""
     with pytest.raises(Forbidden):
         telegram(media, None).receive(hook(signing.telegram_hook(TELEGRAM_SECRET.lower(), {"update_id": 1})))
 
 
 def test_body_that_is_not_json_is_a_bad_hook(media: MemoryMedia):
-    """Only that: everything else would be sent again for a day."""
+    """platforms.md 2.1: only that: everything else would be sent again for a day."""
     headers, _ = signing.telegram_hook(TELEGRAM_SECRET, {})
     for body in (b"", b"{", b"\xff", b"[" * 100_000):
         with pytest.raises(BadHook):
@@ -50,7 +50,7 @@ def test_body_that_is_not_json_is_a_bad_hook(media: MemoryMedia):
 
 
 def test_bots_and_anonymous_admins_are_ignored(media: MemoryMedia):
-    """Behind an anonymous admin may be anybody: nobody confirms under that name."""
+    """platforms.md 2.1, pains.md 11: behind an anonymous admin may be anybody: nobody confirms under that name."""
     anonymous = {"from": {"id": 1087968824, "is_bot": True, "first_name": "Group"}}
     received = read(media, signing.telegram_text(1, "yes", chat=GROUP, **anonymous))
     assert (received.turns, received.ignored) == ((), "sent by a bot or by nobody")
@@ -68,14 +68,14 @@ def test_the_language_of_the_app_is_a_hint(media: MemoryMedia, told: object, lan
 
 
 def test_forged_callback_data_survives_as_text(media: MemoryMedia):
-    """Clients can send any data, half a surrogate pair included."""
+    """platforms.md 2.1: clients can send any data, half a surrogate pair included."""
     turn = read(media, signing.telegram_tap(1, "\ud800")).turns[0]
     assert turn.to_json()
 
 
 @pytest.mark.parametrize("key", ["inline_message_id", "game_short_name"])
 def test_tap_without_message_or_data_is_ignored(media: MemoryMedia, key: str):
-    """Inline messages and games have no conversation of ours."""
+    """platforms.md 2.1: inline messages and games have no conversation of ours."""
     update = signing.telegram_tap(1, "x")
     query = update["callback_query"]
     query[key] = "1"
@@ -97,7 +97,7 @@ def test_tap_without_message_or_data_is_ignored(media: MemoryMedia, key: str):
     ],
 )
 def test_who_a_group_message_is_addressed_to(media: MemoryMedia, text: str, extra: dict, addressed: bool):
-    """In groups people talk to each other, too."""
+    """platforms.md 2.1: in groups people talk to each other, too."""
     update = signing.telegram_text(1, text, chat=GROUP, **extra)
     assert read(media, update, username="acme_bot").turns[0].addressed is addressed
 
@@ -121,7 +121,7 @@ def test_command_loses_our_name(media: MemoryMedia):
 
 
 def test_topic_is_a_conversation_of_its_own(media: MemoryMedia, platforms: FakePlatforms):
-    """A topic's replies stay in it; a plain reply thread is no topic."""
+    """platforms.md 2.1: a topic's replies stay in it; a plain reply thread is no topic."""
     update = signing.telegram_text(1, "hi", chat=GROUP, message_thread_id=12, is_topic_message=True)
     turn = read(media, update).turns[0]
     assert turn.conversation == Conversation("tg", str(GROUP), "12")
@@ -133,7 +133,7 @@ def test_topic_is_a_conversation_of_its_own(media: MemoryMedia, platforms: FakeP
 
 
 def test_unparsable_formatting_is_sent_plain_once(media: MemoryMedia, platforms: FakePlatforms):
-    """Words matter more than bold."""
+    """platforms.md 2.3: words matter more than bold."""
     error = "Bad Request: can't parse entities: Unsupported start tag"
     platforms.script("telegram", error)
     send(telegram(media, platforms.telegram_url), Reply("**a** < b"))
@@ -151,7 +151,7 @@ def test_odd_picture_travels_as_document(media: MemoryMedia, platforms: FakePlat
 
 
 def test_long_caption_follows_its_picture(media: MemoryMedia):
-    """A caption holds 1024 units; emoji count twice."""
+    """platforms.md 2.3: a caption holds 1024 units; emoji count twice."""
     channel = telegram(media, None)
     assert len(channel.pieces(Reply("👍" * 512, media=IMAGE))) == 1
     assert channel.pieces(Reply("👍" * 513, media=IMAGE)) == (Reply(media=IMAGE), Reply("👍" * 513))
@@ -167,7 +167,7 @@ def test_one_channel_serves_many_loops(media: MemoryMedia, platforms: FakePlatfo
 
 
 def test_attend_acknowledges_the_tap(media: MemoryMedia, platforms: FakePlatforms):
-    """The button stops spinning and the bot types."""
+    """platforms.md 2.1: the button stops spinning and the bot types."""
     channel = telegram(media, platforms.telegram_url)
     asyncio.run(channel.attend(channel.receive(telegram_hook(signing.telegram_tap(9, "x"))).turns[0]))
     calls = {call["method"]: call["params"] for call in platforms.calls}
@@ -176,7 +176,7 @@ def test_attend_acknowledges_the_tap(media: MemoryMedia, platforms: FakePlatform
 
 
 def test_a_tap_is_acknowledged_once(media: MemoryMedia, platforms: FakePlatforms):
-    """Typing is shown again and again, in its topic; the second answer to one tap would be an error."""
+    """platforms.md 2.3: typing is shown again and again, in its topic; a second answer to a tap would be an error."""
     channel = telegram(media, platforms.telegram_url)
     update = signing.telegram_tap(9, "x", chat=GROUP, message_thread_id=12, is_topic_message=True)
     turn = channel.receive(telegram_hook(update)).turns[0]
@@ -195,7 +195,7 @@ def test_taps_are_not_remembered_for_ever(media: MemoryMedia):
 
 
 def test_an_edit_decides_nothing(media: MemoryMedia):
-    """Nobody says yes by changing what they said before; nor by a caption, a forward or a sticker."""
+    """platforms.md 2.1: nobody says yes by changing what they said before; nor by a caption, a forward or a sticker."""
     extras = ({"caption": "yes", "photo": [{"file_id": "p"}]}, {"via_bot": {"id": 1, "username": "gif"}})
     updates = [signing.telegram_edit(1, "yes", message_id=7), *(signing.telegram_text(2, "yes", **it) for it in extras)]
     turns = [read(media, update).turns[0] for update in updates]
@@ -214,8 +214,32 @@ def test_where_the_bot_is_told_to_be_silent(media: MemoryMedia, status: str, ext
         assert (news.conversation, bool(news.closed)) == (Conversation("tg", str(chat)), closed)
 
 
+def test_messages_that_share_an_id_are_told_apart(media: MemoryMedia):
+    """platforms.md 2.1: message_id is 0 for what one person alone sees: the update's id is what counts."""
+    turns = [read(media, signing.telegram_text(update, "hi", message_id=0)).turns[0] for update in (900, 5)]
+    assert [(turn.event_id, turn.message_id) for turn in turns] == [("900", ""), ("5", "")]
+
+
+def test_places_in_a_text_are_counted_as_telegram_does(media: MemoryMedia):
+    """platforms.md 2.1: offset and length are UTF-16 units: an emoji before the name counts twice."""
+    for offset, addressed in ((5, True), (4, False)):
+        entities = [{"type": "mention", "offset": offset, "length": 9}]
+        update = signing.telegram_text(1, "👍🏽 @acme_bot", chat=GROUP, entities=entities)
+        assert read(media, update, username="acme_bot").turns[0].addressed is addressed
+
+
+def test_calls_use_no_name_that_is_gone(media: MemoryMedia, platforms: FakePlatforms):
+    """platforms.md 2.3: link_preview_options turns previews off; a strict server knows no older names."""
+    channel = telegram(media, platforms.telegram_url)
+    for reply in (Reply("https://a.b"), Reply("https://a.c", edits="1")):
+        send(channel, reply)
+        raw = platforms.sent[0]["raw"]
+        assert not {"disable_web_page_preview", "reply_to_message_id"} & set(raw)
+        assert "is_disabled" in str(raw["link_preview_options"])
+
+
 def test_button_styles_and_rows(media: MemoryMedia, platforms: FakePlatforms):
-    """Two buttons a row, coloured where we say so."""
+    """platforms.md 2.3: two buttons a row, coloured where we say so."""
     keys = (Button("Yes", "y", "primary"), Button("No", "n", "danger"), Button("Later", "l"))
     send(telegram(media, platforms.telegram_url), Reply("?", keys))
     assert '"style": "danger"' in platforms.sent[0]["raw"]["reply_markup"]
@@ -224,6 +248,6 @@ def test_button_styles_and_rows(media: MemoryMedia, platforms: FakePlatforms):
 
 @pytest.mark.parametrize(("field", "value"), [("token", " "), ("secret_token", ""), ("secret_token", "no spaces")])
 def test_empty_settings_are_refused(media: MemoryMedia, field: str, value: str):
-    """An empty secret would let anybody in."""
+    """platforms.md 2.2: an empty secret would let anybody in."""
     with pytest.raises(ValueError, match=field):
         telegram(media, None, **{field: value})

@@ -74,7 +74,7 @@ def test_no_reason_quotes_the_message(media: MemoryMedia, platforms: FakePlatfor
 
 
 def test_a_method_that_a_server_does_not_know_is_no_revoked_token(media: MemoryMedia, platforms: FakePlatforms):
-    """A Bot API server of one's own may be older than the program: the channel goes on."""
+    """platforms.md 2.4: a Bot API server of one's own may be older than the program: the channel goes on."""
     from telegram.error import InvalidToken
 
     from channels.telegram_errors import send_error

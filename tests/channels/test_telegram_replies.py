@@ -75,7 +75,7 @@ def test_an_id_that_telegram_never_gave_is_no_edit(channel, platforms: FakePlatf
 
 
 def test_words_under_a_file_are_edited_there(channel, platforms: FakePlatforms):
-    """A prompt may show a picture: then its caption changes."""
+    """platforms.md 2.3: a prompt may show a picture: then its caption changes."""
     prompt = send(channel, Reply("This one?", YES_NO, IMAGE))
     assert send(channel, Reply("Taken.", edits=prompt.message_id)) == prompt
     assert (platforms.sent[0]["text"], platforms.sent[0]["buttons"]) == ("Taken.", [])
@@ -157,7 +157,7 @@ def test_of_a_long_draft_the_beginning_stays(channel, platforms: FakePlatforms, 
 
 
 def test_drafts_have_their_own_pace(channel):
-    """20 messages a minute in a group include edits."""
+    """platforms.md 2.4: 20 messages a minute in a group include edits."""
     assert (channel.pace(CHAT).draft_gap, channel.pace(GROUP).draft_gap) == (1.0, 4.0)
 
 
@@ -193,7 +193,7 @@ def test_a_large_picture_is_a_document(channel, platforms: FakePlatforms, monkey
 
 
 def test_a_voice_that_its_person_refuses_is_a_file(channel, platforms: FakePlatforms):
-    """People may forbid voice messages."""
+    """platforms.md 2.3: people may forbid voice messages."""
     platforms.script("telegram", "Bad Request: VOICE_MESSAGES_FORBIDDEN")
     send(channel, Reply("Here", media=replace(IMAGE, mime_type="audio/ogg", filename="a.ogg")))
     assert platforms.sent[0]["raw"]["method"] == "sendDocument"
@@ -220,7 +220,7 @@ def test_a_group_that_moved_is_followed_once_and_remembered(media: MemoryMedia, 
 
 
 def test_a_group_that_moves_in_a_circle_is_refused(channel, platforms: FakePlatforms):
-    """Once means once."""
+    """platforms.md 2.4: once means once."""
     platforms.ledger.kept[MOVED] = {BASIC: SUPER, SUPER: BASIC}
     with pytest.raises(Refused):
         send(channel, Reply("hello"), Conversation("tg", BASIC))

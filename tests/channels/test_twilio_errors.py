@@ -70,7 +70,7 @@ def test_reaction(
     ],
 )
 def test_status_without_a_known_code(status: int, kind: type[SendError]):
-    """What has no row is judged by its HTTP status: whoever is not sure whether it arrived says so."""
+    """platforms.md 1.4: what has no row is judged by its HTTP status: who is not sure whether it arrived says so."""
     for code in (0, 12345):
         assert type(send_error(status, code)) is kind
 

@@ -68,7 +68,7 @@ def test_body_that_nobody_typed_is_no_text(fields: dict[str, str]):
     ],
 )
 def test_yes_that_is_not_only_words_decides_nothing(fields: dict[str, str]):
-    """A caption, somebody else's words or an advertisement's are no answer to a question."""
+    """platforms.md 1.1: a caption, somebody else's words or an advertisement's are no answer to a question."""
     found = turn("yes", **fields)
     assert found.text == "yes"
     assert not found.decides
@@ -110,7 +110,7 @@ def test_location_is_a_note_in_one_line(fields: dict[str, str], note: str):
 
 
 def test_chosen_title_is_a_note():
-    """A list that tells no id tells what was read, not what it stood for."""
+    """platforms.md 1.1: a list that tells no id tells what was read, not what it stood for."""
     assert turn("Berlin", MessageType="interactive", **REPLIED).notes == ("chose 'Berlin'",)
 
 
@@ -169,6 +169,6 @@ def test_person_without_an_id_is_known_by_the_number():
 
 @pytest.mark.parametrize("field", ["MessageSid", "From"])
 def test_form_of_nobody_is_bad(field: str):
-    """Without an id there is no de-duplication, without a sender no answer."""
+    """platforms.md 1.1: without an id there is no de-duplication, without a sender no answer."""
     with pytest.raises(BadHook):
         read("hi", **{field: ""})

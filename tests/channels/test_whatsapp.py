@@ -13,6 +13,7 @@ import pytest
 from channels.base import Ambiguous, Forbidden, RateLimited, Unreachable, WindowClosed
 from channels.fakes import signing
 from channels.fakes.platforms import TWILIO_ACCOUNT_SID, TWILIO_AUTH_TOKEN, FakePlatforms
+from channels.twilio_client import SANDBOX
 from channels.types import Button, Conversation, Delivery, Reply, Turn
 from tests.channels.harness import (
     IMAGE,
@@ -47,7 +48,9 @@ def test_other_account_is_forbidden(media: MemoryMedia):
 
 
 def test_url_is_part_of_the_signature(media: MemoryMedia):
-    """The same form to another address, or with another query, is forbidden; a fragment was never signed."""
+    """platforms.md 1.1: the same form to another address, or with another query, is forbidden; a fragment was never
+    signed.
+    """
     signed = whatsapp_hook(form())
     for url in (WHATSAPP_URL + "&x=1", WHATSAPP_URL.replace("a%20b", "a+b"), "https://evil.example/hooks/whatsapp"):
         with pytest.raises(Forbidden):
@@ -56,7 +59,7 @@ def test_url_is_part_of_the_signature(media: MemoryMedia):
 
 
 def test_unknown_and_repeated_fields_are_signed(media: MemoryMedia):
-    """Fields we do not know, empty ones and repeated ones count."""
+    """platforms.md 1.1, 1.2: fields we do not know, empty ones and repeated ones count."""
     signed = whatsapp_hook(form(NewField="", Zed="1"))
     assert whatsapp(media, None).receive(signed).turns
     assert whatsapp(media, None).receive(replace(signed, body=signed.body + b"&Zed=1")).turns
@@ -65,7 +68,7 @@ def test_unknown_and_repeated_fields_are_signed(media: MemoryMedia):
 
 
 def test_shared_key_signs_with_sha256(media: MemoryMedia):
-    """Accounts on shared keys name the hash in a header; the key is not the auth token."""
+    """platforms.md 1.2: accounts on shared keys name the hash in a header; the key is not the auth token."""
     fields = form()
     words = WHATSAPP_URL + "".join(name + fields[name] for name in sorted(fields))
     signature = base64.b64encode(hmac.new(b"shared", words.encode(), hashlib.sha256).digest()).decode()
@@ -78,14 +81,14 @@ def test_shared_key_signs_with_sha256(media: MemoryMedia):
 
 
 def test_document_name_is_not_typed_text(media: MemoryMedia):
-    """Twilio puts a document's file name into the body: "yes.pdf" confirms nothing."""
+    """platforms.md 1.1: Twilio puts a document's file name into the body: "yes.pdf" confirms nothing."""
     fields = {"MediaUrl0": "https://api.twilio.com/x", "MediaContentType0": "application/pdf"}
     turn = whatsapp(media, None).receive(whatsapp_hook(form("yes", MessageType="document", **fields))).turns[0]
     assert (turn.text, turn.media[0].filename) == ("", "yes")
 
 
 def test_username_without_phone_is_answered_as_is(media: MemoryMedia):
-    """A user who hides the number is reached by the id alone."""
+    """platforms.md 1.1: a user who hides the number is reached by the id alone."""
     fields = form(From="whatsapp:DE.77", ExternalUserId="whatsapp:DE.77")
     turn = whatsapp(media, None).receive(whatsapp_hook(fields)).turns[0]
     assert (turn.user_id, turn.conversation.chat) == ("whatsapp:DE.77", "whatsapp:DE.77")
@@ -122,7 +125,7 @@ def test_port_and_proxy_do_not_change_the_signature(media: MemoryMedia):
 
 
 def test_own_message_is_ignored(media: MemoryMedia):
-    """pains.md 11: should our own words ever come back, nobody answers them."""
+    """platforms.md 1.1, pains.md 11: should our own words ever come back, nobody answers them."""
     for sender in ("whatsapp:+14155238886", "whatsapp:+19990000000"):
         received = whatsapp(media, None).receive(whatsapp_hook({**form(From=sender), "To": sender}))
         assert (received.turns, received.ignored) == ((), "sent by this channel itself")
@@ -144,13 +147,13 @@ def test_messaging_service_sends_without_a_number(media: MemoryMedia, platforms:
 
 
 def test_answer_is_empty_twiml(media: MemoryMedia):
-    """Anything else is logged as an error at Twilio."""
+    """platforms.md 1.1: anything else is logged as an error at Twilio."""
     answer = whatsapp(media, None).receive(whatsapp_hook(form())).answer
     assert (answer.status, answer.body, answer.content_type) == (200, "<Response/>", "text/xml")
 
 
 def test_one_content_serves_every_question(media: MemoryMedia, platforms: FakePlatforms):
-    """Contents are permanent: the second question reuses the first one's, also in another process."""
+    """platforms.md 1.3: Contents are permanent: the second question reuses the first one's, also in another process."""
     notebook = MemoryNotebook()
     for text in ("Delete a?", "Delete *b*\nand c?"):
         send(whatsapp(media, platforms.twilio_url, notebook=notebook), Reply(text, YES_NO))
@@ -160,7 +163,7 @@ def test_one_content_serves_every_question(media: MemoryMedia, platforms: FakePl
 
 
 def test_lost_content_falls_back_to_words_then_heals(media: MemoryMedia, platforms: FakePlatforms):
-    """A Content that was deleted at Twilio costs one message its buttons, no more."""
+    """platforms.md 1.4: a Content that was deleted at Twilio costs one message its buttons, no more."""
     channel = whatsapp(media, platforms.twilio_url)
     send(channel, Reply("Sure?", YES_NO))
     platforms.fakes["twilio"]._contents.clear()
@@ -176,11 +179,40 @@ def test_long_labels_are_cut(media: MemoryMedia, platforms: FakePlatforms):
 
 
 def test_words_come_before_a_document_and_on_a_picture(media: MemoryMedia):
-    """WhatsApp shows captions on pictures only, and none beside buttons."""
+    """platforms.md 1.3: WhatsApp shows captions on pictures only, and none beside buttons."""
     channel = whatsapp(media, None)
     assert channel.pieces(Reply("See", media=IMAGE)) == (Reply("See", media=IMAGE),)
     assert channel.pieces(Reply("See", media=PDF)) == (Reply("See"), Reply(media=PDF))
     assert channel.pieces(Reply("See", YES_NO, IMAGE)) == (Reply(media=IMAGE), Reply("See", YES_NO))
+
+
+@pytest.mark.parametrize("sid", [SID, f"MM{1:032x}"])
+def test_repetition_is_known_by_its_message(media: MemoryMedia, sid: str):
+    """platforms.md 1.1: a retry has a token of its own, at the fallback URL too; MessageSid stays."""
+    signed = whatsapp_hook({**form(), "MessageSid": sid})
+    again = replace(signed, headers={**signed.headers, "i-twilio-idempotency-token": "another"})
+    assert whatsapp(media, None).receive(again).turns[0].event_id == sid
+    assert whatsapp(media, None).receive(again) == whatsapp(media, None).receive(signed)
+
+
+def test_sender_takes_eighty_a_second(media: MemoryMedia):
+    """platforms.md 1.4: the sender's limit; chats have none."""
+    pace = whatsapp(media, None, from_="+4930111111").pace(CHAT)
+    assert (pace.per_second, pace.chat_gap) == (80, 0.0)
+
+
+def test_sandbox_takes_one_in_three_seconds(media: MemoryMedia, platforms: FakePlatforms):
+    """platforms.md 1.4: what all trial accounts share is slow; a server that stands in for Twilio is not."""
+    assert whatsapp(media, None, from_=SANDBOX).pace(CHAT).per_second == pytest.approx(1 / 3)
+    assert whatsapp(media, platforms.twilio_url, from_=SANDBOX).pace(CHAT).per_second == 80
+    assert whatsapp(media, None, from_=SANDBOX, messaging_service_sid="MG1").pace(CHAT).per_second == 80
+
+
+def test_message_that_comes_to_the_fallback_is_a_message(media: MemoryMedia):
+    """platforms.md 1.1: the fallback is the same address once more; what Twilio adds of its error is no status."""
+    added = {"ErrorCode": "11200", "ErrorUrl": WHATSAPP_URL}
+    (turn,) = whatsapp(media, None).receive(whatsapp_hook(form(**added))).turns
+    assert (turn.event_id, turn.text) == (SID, "hello")
 
 
 CALLBACK = "https://b.example/hooks/wa/status"
@@ -189,7 +221,7 @@ STATUS = {"MessageSid": SID, "MessageStatus": "undelivered", "ErrorCode": "63016
 
 @pytest.mark.parametrize("callback", [CALLBACK, CALLBACK + "?tenant=a%20b", CALLBACK + "?x=1#rc=3"])
 def test_status_callback_names_its_delivery(media: MemoryMedia, platforms: FakePlatforms, callback: str):
-    """Errors of the channel come only this way, and the URL that we gave says which reply it was."""
+    """platforms.md 1.3: errors of the channel come only this way, and the URL that we gave says which reply it was."""
     delivery = f"{CHAT.id}#12"
     channel = whatsapp(media, platforms.twilio_url, status_callback=callback)
     asyncio.run(channel.send(Delivery(delivery, CHAT, Reply("x"))))
@@ -200,7 +232,7 @@ def test_status_callback_names_its_delivery(media: MemoryMedia, platforms: FakeP
 
 
 def test_delivery_in_a_status_callback_is_signed(media: MemoryMedia):
-    """Nobody can move a status to another delivery."""
+    """platforms.md 1.2: nobody can move a status to another delivery."""
     signed = whatsapp_hook(STATUS, f"{CALLBACK}?delivery={'a' * 20}.1")
     with pytest.raises(Forbidden):
         whatsapp(media, None).receive(replace(signed, url=signed.url[:-1] + "2"))
@@ -265,7 +297,7 @@ def test_error_codes(media: MemoryMedia, platforms: FakePlatforms, error: str, k
 
 
 def test_attend_shows_typing(media: MemoryMedia, platforms: FakePlatforms):
-    """The sign belongs to the message it answers."""
+    """platforms.md 1.3: the sign belongs to the message it answers."""
     turn = Turn(SID, CHAT, "u", text="x", message_id=SID)
     asyncio.run(whatsapp(media, platforms.twilio_url).attend(turn))
     assert platforms.calls == [

@@ -79,7 +79,7 @@ def test_long_items_have_their_whole_label_below(media: MemoryMedia, platforms: 
     ids=["too many", "too long", "the same"],
 )
 def test_what_is_no_list_is_numbered(media: MemoryMedia, platforms: FakePlatforms, buttons: tuple[Button, ...]):
-    """No choice is lost: they stand below the words, to be typed."""
+    """platforms.md 1.3: no choice is lost: they stand below the words, to be typed."""
     send(media, platforms, Reply("1. Which?", buttons))
     words = "\n".join(entry["text"] for entry in platforms.sent)
     assert words.startswith("1. Which?\n\n1. ")
@@ -91,7 +91,7 @@ def test_what_is_no_list_is_numbered(media: MemoryMedia, platforms: FakePlatform
 
 @pytest.mark.parametrize("code", ["63021", "63013"])
 def test_refused_list_is_numbered(media: MemoryMedia, platforms: FakePlatforms, code: str):
-    """pains.md 1: buttons that do not arrive leave words that do."""
+    """platforms.md 1.4, pains.md 1: buttons that do not arrive leave words that do."""
     platforms.script("twilio", code)
     send(media, platforms, Reply("Which?", choices(4, "a_{}_*b*")))
     assert platforms.sent[0]["buttons"] == []
@@ -141,7 +141,7 @@ def test_files_that_whatsapp_shows(mime: str, size: int, shown: bool):
 
 
 def test_file_that_is_not_shown_is_a_link(media: MemoryMedia, platforms: FakePlatforms):
-    """pains.md 13: name, size and a link that works; it is made at send time and stored nowhere."""
+    """platforms.md 1.3, pains.md 13: name, size and a link that works; it is made at send time and stored nowhere."""
     reply = Reply("Your sales", media=CSV)
     assert whatsapp(media, None).pieces(reply) == (Reply("Your sales"), Reply(media=CSV))
     send(media, platforms, reply)
@@ -188,7 +188,7 @@ def test_any_text_arrives_whole_and_within_the_limits(md: str, buttons: tuple[Bu
     st.integers(1, 9000),
 )
 def test_plain_words_come_back_together(words: list[str], count: int):
-    """Read one after the other, the messages say what was said."""
+    """platforms.md 1.3: read one after the other, the messages say what was said."""
     md = " ".join(words * count)[:100_000].strip()
     pieces = pieces_of(Reply(md))
     assert "".join(piece.text for piece in pieces) == md

@@ -122,7 +122,7 @@ def test_question_for_which_only_the_other_template_exists_waits(media: MemoryMe
 
 @pytest.mark.parametrize("code", ["63021", "21655", "63028", "92005", "21617", "63049"])
 def test_refused_template_keeps_the_reply(media: MemoryMedia, platforms: FakePlatforms, code: str):
-    """The words alone would be refused as well: they wait, and the reason names the error."""
+    """platforms.md 1.4: the words alone would be refused as well: they wait, and the reason names the error."""
     platforms.script("twilio", code)
     with pytest.raises(WindowClosed, match=code):
         send(media, platforms, Reply("x"), **BOTH)

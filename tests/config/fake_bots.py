@@ -27,8 +27,14 @@ channels:
 """
 
 
-def written(folder: Path, platforms: FakePlatforms | None, public_url: str = PUBLIC_URL, sender: str = SENDER) -> Path:
-    """The configuration of the four; without fakes it names the real platforms."""
+def written(
+    folder: Path,
+    platforms: FakePlatforms | None,
+    public_url: str = PUBLIC_URL,
+    sender: str = SENDER,
+    whatsapp: str = "",
+) -> Path:
+    """The configuration of the four, `whatsapp` with more of its keys; without fakes it names the real platforms."""
     urls = {
         name: f", api_url: {url}" if url else ""
         for name, url in (
@@ -37,6 +43,7 @@ def written(folder: Path, platforms: FakePlatforms | None, public_url: str = PUB
             ("sl", platforms and platforms.slack_url),
         )
     }
+    urls["wa"] += whatsapp
     file = folder / "sayso.yaml"
     file.write_text(_YAML.format(public_url=public_url, sid=fakes.TWILIO_ACCOUNT_SID, sender=sender, **urls))
     return file

@@ -145,7 +145,7 @@ def test_role_of_a_phone_number_holds_with_and_without_its_platform(tmp_path: Pa
 
 
 def test_role_is_found_by_any_id_of_a_person(tmp_path: Path):
-    """platforms.md 1, Identity: a WhatsApp account comes with its number beside it; its own role counts first."""
+    """platforms.md 1.1: a WhatsApp account comes with its number beside it; its own role counts first."""
     settings = load(tmp_path, ROLES)
     assert len(shown(settings, "DE.1", "hi", "4915", "+49")) > 1
     roles = ROLES.replace("{'+49': admin}", "{'+49': admin, DE.1: support}")

@@ -146,7 +146,7 @@ def test_web_with_another_secret_is_found(clinic: Clinic, secrets: dict[str, str
 
 
 def test_web_with_another_public_url_is_found(clinic: Clinic):
-    """platforms.md 1.2: Twilio signs the address, byte for byte."""
+    """platforms.md 1.2, pains.md 4: Twilio signs the address, byte for byte."""
     clinic.web = our_web(clinic.mailbox, public_url="https://old.example.com")
     assert clinic.wrong().keys() == {"wa signature"}
 

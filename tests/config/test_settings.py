@@ -288,7 +288,7 @@ def test_binary_file_is_named(file: Path, content: bytes):
     ("given", "pace"), [("", (30, 1.0)), ("messages_per_second: 5,", (5, 1.0)), ("messages_per_second: 0,", (0, 0.0))]
 )
 def test_pace_of_a_channel_is_the_platforms_or_the_accounts(tmp_path: Path, given: str, pace: tuple[float, float]):
-    """What the account is known to be allowed replaces the platform's number; 0 turns all pacing off."""
+    """platforms.md 1.4: what an account is known to be allowed replaces the platform's number; 0 turns pacing off."""
     telegram = f"platform: telegram, {given} token: ${{SECRET}}, secret_token: ${{SECRET}}"
     file = tmp_path / "sayso.yaml"
     file.write_text(f"channels:\n  a: {{{telegram}}}\n")

@@ -115,7 +115,7 @@ def test_yaml_says_the_same_as_json(config: Path):
 
 
 def test_every_event_has_the_scope_it_needs(config: Path):
-    """Without it Slack saves the event and never sends it."""
+    """platforms.md 3.5: without it Slack saves the event and never sends it."""
     manifest = made(config)
     given = set(manifest["oauth_config"]["scopes"]["bot"])
     events = manifest["settings"]["event_subscriptions"]["bot_events"]
@@ -124,7 +124,9 @@ def test_every_event_has_the_scope_it_needs(config: Path):
 
 
 def test_every_method_that_is_called_has_the_scope_it_needs():
-    """A method that the Slack channel calls, and METHODS does not name, fails here: add it with its scopes."""
+    """platforms.md 3.5: a method that the Slack channel calls, and METHODS does not name, fails here: add it with its
+    scopes.
+    """
     source = "".join(path.read_text() for path in sorted((ROOT / "channels").glob("slack*.py")))
     named = re.findall(r'"((?:assistant|auth|chat|conversations|files|reactions|users|views)\.[A-Za-z.]+)"', source)
     called = re.findall(r"\.here\(\)\.([a-z]+_\w+)\(", source)
@@ -143,7 +145,7 @@ def test_scopes_are_exactly_those_needed(config: Path):
 
 
 def test_all_addresses_are_the_channels_own(config: Path):
-    """Events, buttons and commands come to one place."""
+    """platforms.md 3.1: events, buttons and commands come to one place."""
     manifest = made(config, "sl")
     settings, command = manifest["settings"], manifest["features"]["slash_commands"][0]
     urls = [settings["event_subscriptions"]["request_url"], settings["interactivity"]["request_url"], command["url"]]

@@ -14,10 +14,10 @@ from channels.fakes.platforms import FakePlatforms
 from channels.fakes.telegram_setup import WEBHOOK
 from channels.fakes.twilio_setup import SENDER, SERVICE_SID
 from channels.telegram_updates import ALLOWED_UPDATES
+from channels.twilio_client import SANDBOX
 from config.cli import main
-from config.schema import WhatsAppSettings
 from config.setup.telegram import COMMANDS
-from config.setup.twilio import RETRIES, SANDBOX
+from config.setup.twilio import RETRIES
 from tests.config.fake_bots import ENVIRON, PUBLIC_URL, written
 from tests.config.processes import free_port
 
@@ -82,7 +82,7 @@ def test_server_of_ones_own_takes_any_address(bench: Bench):
 
 
 def test_waiting_updates_are_dropped_only_when_told(bench: Bench):
-    """What people wrote while the bot was away is not thrown away by a set."""
+    """platforms.md 2.5: what people wrote while the bot was away is not thrown away by a set."""
     bench.run("set", "tg")
     bench.run("set", "tg", "--drop-pending")
     assert [asked.get("drop_pending_updates") for asked in bench.asked("setWebhook")] == [None, "true"]
@@ -101,6 +101,7 @@ def test_telegram_is_told_everything_a_webhook_needs(bench: Bench):
     assert [each["command"] for each in bench.platforms.ledger.kept["telegram commands"]] == list(COMMANDS)
     assert "webhook set to https://bots.example.com/hooks/tg" in words
     assert "ok    tg pending              0 updates waiting" in words
+    assert "in groups the bot hears" in words
 
 
 def test_status_tells_what_went_wrong_and_the_cure(bench: Bench):
@@ -134,7 +135,7 @@ def test_webhook_of_somebody_else_is_told(bench: Bench):
 
 
 def test_delete_says_what_it_did(bench: Bench):
-    """And that there was nothing, the second time."""
+    """platforms.md 2.5: and that there was nothing, the second time."""
     bench.run("set", "tg")
     assert "webhook deleted: it was https://bots.example.com/hooks/tg" in bench.run("delete", "tg")[1]
     assert bench.run("delete", "tg") == (0, "no webhook was set: nothing to delete\n")
@@ -172,9 +173,9 @@ def test_sender_of_twilio_is_pointed_here(bench: Bench):
     assert "ok    wa webhook" in words
 
 
-def test_messaging_service_is_set_where_there_is_one(bench: Bench, monkeypatch: pytest.MonkeyPatch):
+def test_messaging_service_is_set_where_there_is_one(bench: Bench):
     """platforms.md 1.5: services(MG).update; a service that leaves webhooks to its numbers would never send here."""
-    monkeypatch.setattr(WhatsAppSettings, "messaging_service_sid", SERVICE_SID, raising=False)
+    bench.configure(whatsapp=f", messaging_service_sid: {SERVICE_SID}")
     assert "leaves webhooks to its numbers" in bench.run("status", "wa")[1]
     assert bench.run("set", "wa")[0] == 0
     kept = bench.twilio.service
@@ -187,6 +188,15 @@ def test_messaging_service_is_set_where_there_is_one(bench: Bench, monkeypatch: 
     assert kept["inbound_request_url"] is None
 
 
+def test_webhook_that_comes_by_get_is_told(bench: Bench):
+    """platforms.md 1.1: GET is possible where somebody chose it; every message would be refused."""
+    bench.run("set", "wa")
+    bench.twilio.sender["webhook"]["callback_method"] = "GET"
+    code, words = bench.run("status", "wa")
+    assert (code, "by GET" in words, "run `sayso webhook set wa`" in words) == (1, True, True)
+    assert bench.run("set", "wa")[0] == 0
+
+
 def test_sandbox_is_clicked(bench: Bench):
     """platforms.md 1.5: its addresses have no API."""
     bench.configure(sender=SANDBOX)
@@ -196,7 +206,7 @@ def test_sandbox_is_clicked(bench: Bench):
 
 
 def test_unknown_sender_is_told_with_those_there_are(bench: Bench):
-    """A typing error in the number is the usual reason."""
+    """platforms.md 1.5: a typing error in the number is the usual reason."""
     bench.configure(sender="whatsapp:+4930999999")
     code, words = bench.run("set", "wa")
     assert (code, "no sender whatsapp:+4930999999" in words, SENDER in words) == (1, True, True)
@@ -211,20 +221,18 @@ def test_sender_that_is_offline_is_told_with_its_reasons(bench: Bench):
 
 
 @pytest.mark.parametrize(("status", "fine"), [("approved", True), ("pending", False), ("", False)])
-def test_template_that_is_not_approved_is_told(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch, status: str, *, fine: bool
-):
+def test_template_that_is_not_approved_is_told(bench: Bench, status: str, *, fine: bool):
     """platforms.md 1.3: outside the 24 hours only approved templates go out."""
     bench.run("set", "wa")
     sid = f"HX{7:032x}"
     bench.twilio.templates[sid] = ("reminder", status)
-    monkeypatch.setattr(WhatsAppSettings, "template", sid, raising=False)
+    bench.configure(whatsapp=f", template: {sid}")
     code, words = bench.run("status", "wa")
     assert (code == 0, f"reminder is {status or 'unsubmitted'}" in words) == (fine, True)
 
 
 def test_wrong_twilio_token_is_told(bench: Bench, monkeypatch: pytest.MonkeyPatch):
-    """platforms.md 1.4: 20003 / 401 is credentials."""
+    """platforms.md 1.4, 1.5: 20003 / 401 is credentials."""
     monkeypatch.setenv("TWILIO_AUTH_TOKEN", "wrong-auth-token")
     code, words = bench.run("set", "wa")
     assert (code, "does not take account_sid and auth_token" in words, "primary Auth Token" in words) == (1, True, True)
@@ -242,7 +250,7 @@ def test_slack_prints_what_to_click(bench: Bench):
 
 
 def test_missing_scope_of_slack_is_told_with_what_it_is_for(bench: Bench):
-    """platforms.md 3.4: missing_scope is a new install. What an app has is in a header of every answer."""
+    """platforms.md 3.4, pains.md 4: missing_scope is a new install. What an app has is in a header of every answer."""
     assert bench.run("status", "sl")[0] == 0
     slack = bench.platforms.fakes["slack"]
     slack.scopes = tuple(scope for scope in slack.scopes if scope != "files:write")  # type: ignore[attr-defined]

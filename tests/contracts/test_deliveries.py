@@ -171,7 +171,7 @@ def test_address_that_was_closed_for_a_forwarded_reply_is_tried_again(rig):
 
 
 def test_platform_says_that_an_address_closed_and_opened(rig):
-    """The bot was blocked, and let in again: nobody has to try."""
+    """platforms.md 2.4: the bot was blocked, and let in again: nobody has to try."""
     rig.deliveries.close(CHAT.id, "blocked")
     held, reply = said(rig)
     assert (reply.closed, rig.deliveries.fates(CHAT.id)[1]) == ("", "")  # somebody wrote since
@@ -360,7 +360,7 @@ def test_held_question_stays_open_to_be_shown(rig):
 
 @pytest.mark.parametrize(("waited", "silence"), [(0, 100), (50, 150)])
 def test_delivery_knows_since_when_nobody_wrote(rig, waited, silence):
-    """By the server's clock; what waited elsewhere was written so much earlier."""
+    """platforms.md 1.3: by the server's clock; what waited elsewhere was written so much earlier."""
     rig.mailbox.accept(turn(), waited_seconds=waited)
     held, work = lease(rig)
     rig.mailbox.commit(held, work, saying())
@@ -430,7 +430,7 @@ def test_later_failure_turns_sent_into_failed(rig):
 
 
 def test_reports_count_in_any_order(rig):
-    """Read before delivered before sent: read it is."""
+    """platforms.md 1.1: read before delivered before sent: read it is."""
     held, reply = said(rig)
     rig.outbox.settle(held, reply, receipt="m1")
     kept = [rig.deliveries.report(f"{CHAT.id}#1", "m1", status) for status in ("read", "delivered", "sent", "odd")]
@@ -448,7 +448,7 @@ def test_of_one_sent_twice_the_copy_that_arrived_counts(rig, first, second):
 
 
 def test_report_may_come_before_the_worker_says_sent(rig):
-    """Webhooks are fast: nothing that was reported is overwritten."""
+    """platforms.md 1.1: webhooks are fast: nothing that was reported is overwritten."""
     held, reply = said(rig)
     assert rig.deliveries.report(f"{CHAT.id}#1", "m1", "delivered") == "delivered"
     rig.outbox.settle(held, reply, receipt="m1")
@@ -511,7 +511,7 @@ def test_shorter_wait_does_not_cut_a_longer_one(rig):
 
 
 def test_channel_sends_at_its_pace(rig):
-    """One in ten seconds: conversations get slots one after the other, each reply only one."""
+    """platforms.md 1.4: one in ten seconds: conversations get slots one after the other, each reply only one."""
     (room, first), (hall, second) = said(rig), said_in_hall(rig)
     assert (first.wait, rig.outbox.pace(room, first, 0.1)) == (None, 0)
     waits = [rig.outbox.pace(hall, second, 0.1) for _ in range(2)]
@@ -543,7 +543,7 @@ def test_pace_is_fenced(rig):
 
 
 def test_chat_is_ahead_of_its_pace_after_each_reply(rig):
-    """By as many seconds as its replies brought, less those that passed."""
+    """platforms.md 2.4: by as many seconds as its replies brought, less those that passed."""
     room, first = said(rig, Reply("1"), Reply("2"), Reply("3"))
     second = rig.outbox.settle(room, first, receipt="m", gap=20)
     third = rig.outbox.settle(room, second, receipt="m", gap=20)

@@ -90,13 +90,13 @@ def test_only_one_worker_has_the_lane(rig):
 
 
 def test_same_event_is_stored_once(rig):
-    """A redelivery is answered with the number of the first."""
+    """platforms.md 1.1, 2.1: a redelivery is answered with the number of the first."""
     first, second = rig.accept(turn(event="e1")), rig.accept(turn(event="e1"))
     assert [(first.outcome, first.seq), (second.outcome, second.seq)] == [("new", 1), ("duplicate", 1)]
 
 
 def test_threads_that_accept_the_same_event_store_it_once(rig):
-    """The platform's retry may meet the first delivery on another thread."""
+    """platforms.md 1.1: the platform's retry may meet the first delivery on another thread."""
     with ThreadPoolExecutor(8) as pool:
         outcomes = [accepted.outcome for accepted in pool.map(lambda _: rig.accept(turn(event="e1")), range(8))]
     assert sorted(outcomes) == ["duplicate"] * 7 + ["new"]
@@ -111,7 +111,7 @@ def test_threads_that_ask_for_the_lane_get_one_lease(rig):
 
 
 def test_event_is_a_duplicate_after_it_was_worked_on(rig):
-    """The mailbox forgets a turn, not its event."""
+    """platforms.md 1.2: the mailbox forgets a turn, not its event."""
     rig.accept(turn(event="e1"))
     held, work = lease(rig)
     rig.mailbox.commit(held, work, Change())

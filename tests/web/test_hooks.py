@@ -35,14 +35,14 @@ def away() -> str:
 
 
 def test_storage_that_is_away_is_never_acknowledged():
-    """A platform repeats what got 503, and is told when."""
+    """platforms.md 2.1: a platform repeats what got 503, and is told when."""
     answer = browser(FakeChannel(Received(turns=(TURN,))), FakeMailbox(away)).post("/hooks/shop")
     assert (answer.status_code, answer.headers["Retry-After"], answer.mimetype) == (503, "5", "text/plain")
     assert "redis" not in answer.text.lower()
 
 
 def test_storage_that_is_away_is_tried_twice_and_never_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """The platform listens for seconds only: one more try, at once, then 503."""
+    """platforms.md 1.1, 3.1: the platform listens for seconds only: one more try, at once, then 503."""
     tries = []
     monkeypatch.setattr("time.sleep", lambda seconds: pytest.fail(f"slept {seconds} s"))
     monkeypatch.setattr(UnixDomainSocketConnection, "_connect", lambda _: tries.append("") or away())
@@ -52,7 +52,9 @@ def test_storage_that_is_away_is_tried_twice_and_never_waited_for(tmp_path: Path
 
 
 def test_storage_that_hangs_holds_up_one_webhook(silent: socket.socket):
-    """It takes connections and says nothing: who waited in vain does not wait again, and the next ones do not wait."""
+    """platforms.md 1.1: it takes connections and says nothing: who waited in vain does not wait again, and the next
+    ones do not wait.
+    """
     mailbox = RedisMailbox(Scripts(hurried(silent), LUA), voice)
     client = browser(FakeChannel(Received(turns=(TURN,))), mailbox)
     answers = [client.post("/hooks/shop") for _ in range(5)]
@@ -153,7 +155,9 @@ def test_unknown_channel_is_not_found():
 
 
 def test_turn_with_a_field_of_a_wrong_type_is_dropped(caplog: pytest.LogCaptureFixture):
-    """It could never be read back, and a repetition would bring the same: 200, and the log says so without it."""
+    """platforms.md 2.1: it could never be read back, and a repetition would bring the same: 200, and the log says so
+    without it.
+    """
     mailbox = FakeMailbox()
     bent = replace(TURN, user_id={"id": 4915100000042})  # type: ignore[arg-type]
     assert browser(FakeChannel(Received(turns=(bent, TURN))), mailbox).post("/hooks/shop").status_code == 200
@@ -170,9 +174,9 @@ def test_turn_that_no_worker_could_read_is_dropped():
     assert [turn for turn, _ in mailbox.turns] == [TURN]
 
 
-@pytest.mark.parametrize("path", ["/hooks/shop/", "/hooks/", "/hook/shop", "/media/hooks/shop"])
+@pytest.mark.parametrize("path", ["/hooks/shop/", "/hooks//shop", "/hooks/", "/hook/shop", "/media/hooks/shop"])
 def test_path_that_only_resembles_a_hook_is_not_found(path: str):
-    """The door in front of Flask takes what Flask's routes would."""
+    """platforms.md 1.1: no redirect to what was meant: Twilio would ask again with GET, and without the form."""
     channel = FakeChannel()
     assert browser(channel).post(path).status_code == 404
     assert channel.hooks == []
@@ -186,7 +190,7 @@ def test_mistake_of_ours_is_an_error_with_its_traceback(caplog: pytest.LogCaptur
 
 
 def test_webhooks_are_posted():
-    """A GET is 405: no crawler starts anything."""
+    """platforms.md 1.1: a GET is 405: no crawler starts anything."""
     assert browser(FakeChannel()).get("/hooks/shop").status_code == 405
 
 
@@ -207,7 +211,7 @@ def test_large_body_without_a_length_is_refused():
 
 
 def test_url_is_the_one_the_platform_was_given():
-    """Signatures are over the public URL with the raw path and query, whatever Host a proxy writes."""
+    """platforms.md 1.2: signatures are over the public URL with the raw path and query, whatever a proxy writes."""
     channel = FakeChannel()
     browser(channel).post(
         "/hooks/shop/status?tenant=a%20b&x=%2F", headers={"Host": "10.0.0.7", "X-Forwarded-Host": "evil"}
@@ -218,7 +222,7 @@ def test_url_is_the_one_the_platform_was_given():
 
 
 def test_body_reaches_the_channel_byte_for_byte():
-    """A form is not decoded before its signature is checked."""
+    """platforms.md 3.2: a form is not decoded before its signature is checked."""
     channel = FakeChannel()
     body = b"Body=a%20b+c&Body=\xff&x="
     browser(channel).post("/hooks/shop", data=body, content_type="application/x-www-form-urlencoded")
@@ -235,7 +239,7 @@ def test_answer_is_the_channels_own():
 
 
 def test_tap_is_accepted_for_the_action_its_button_was_minted_for():
-    """A foreign button is for no action."""
+    """platforms.md 2.1: a foreign button is for no action."""
     mailbox = FakeMailbox()
     browser(FakeChannel(Received(turns=(replace(TURN, tap=Tap("foreign")),))), mailbox).post("/hooks/shop")
     assert mailbox.turns[0][1] == ""

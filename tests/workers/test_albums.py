@@ -78,7 +78,7 @@ def test_lane_that_is_lost_while_parts_are_awaited_changes_nothing():
 
 
 def test_parts_that_come_in_while_they_are_awaited_are_one_turn():
-    """Media in order, the caption of any part, notes."""
+    """platforms.md 2.1: media in order, the caption of any part, notes."""
     room = room_where([[part("b", text="look", notes=("sticker",)), part("c", quoted="that")]])
     room.rig.accept(part("a"))
     assert room.work() == ["a b c look"]

@@ -239,7 +239,7 @@ def test_no_tool_is_of_the_kind_of_a_choice():
 
 
 def test_payloads_are_short_ids(make_shop):
-    """Ten labels of sixty characters, and nothing of them in a payload of 64 bytes."""
+    """platforms.md 2.3: ten labels of sixty characters, and nothing of them in a payload of 64 bytes."""
     labels = [f"{number} {'x' * 58}" for number in range(10)]
     shop = make_shop(ASK, "Which?", "That.", labels=labels)
     shop.say("a coffee")

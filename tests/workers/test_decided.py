@@ -61,7 +61,7 @@ def test_tap_of_another_user_edits_nothing(asking):
 
 
 def test_forged_tap_edits_nothing(asking):
-    """Nobody can wipe out a message by making up a payload."""
+    """platforms.md 2.1: nobody can wipe out a message by making up a payload."""
     asking.tap(asking.confirm[:-1] + "x")
     assert asking.edits == []
 

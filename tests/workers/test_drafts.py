@@ -126,7 +126,7 @@ def test_draft_grows_in_one_message_no_faster_than_its_platform_likes():
 
 
 def test_platform_that_asks_to_wait_is_not_shown_more_before():
-    """And then the newest."""
+    """pains.md 12: and then the newest."""
 
     async def scene() -> None:
         screen = Screen()
@@ -373,7 +373,7 @@ def test_word_that_it_takes_longer_does_not_outlive_a_turn_that_says_nothing():
 
 
 def test_draft_that_goes_by_itself_is_not_edited():
-    """The answer is a message of its own."""
+    """platforms.md 2.3: the answer is a message of its own."""
     room = streaming_room("")
     room.channel.pieces = lambda reply: [reply]
     room.work("hi")

@@ -347,7 +347,7 @@ def test_replies_go_out_before_the_next_turn():
 
 
 def test_reply_goes_out_in_pieces_in_order():
-    """Each piece is a delivery of its own, with an id of its own."""
+    """platforms.md 1.3: each piece is a delivery of its own, with an id of its own."""
     room = Room()
     assert room.work("a|b|c") == ["A", "B", "C"]
     assert [delivery.id for delivery in room.channel.sent] == [f"{CHAT.id}#{number}" for number in (1, 2, 3)]

@@ -16,6 +16,7 @@ from tests.workers.fakes import FakeChannel
 from workers import memory
 from workers.drain import Drain
 from workers.lane import Change, Move
+from workers.mailbox import SEEN_MS
 from workers.memory import MemoryLanes
 from workers.outbox import Postman
 
@@ -61,6 +62,18 @@ def test_event_ids_and_histories_are_bounded(monkeypatch):
         lanes.release(lease)
     lane = lanes._lanes[CHAT.id]
     assert (len(lane.seen), len(lane.histories)) == (3, 3)
+
+
+def test_ids_of_events_need_not_rise():
+    """platforms.md 2.1: Telegram picks update_id anew after a quiet week: an id is seen or not, never too low."""
+    lanes = MemoryLanes(voice)
+    outcomes = [lanes.accept(turn(event=event)).outcome for event in ("900000001", "5", "900000001", "6")]
+    assert outcomes == ["new", "new", "duplicate", "new"]
+
+
+def test_event_is_remembered_for_longer_than_any_platform_repeats_it():
+    """platforms.md 2.1, 3.1: Telegram repeats for 24 hours, Slack with delayed events as well."""
+    assert SEEN_MS > 24 * 3600 * 1000
 
 
 def test_event_may_come_again_after_days():

@@ -220,7 +220,7 @@ def test_reply_the_platform_reported_is_not_sent_again():
 
 
 def test_one_wait_holds_for_all_conversations():
-    """A platform that asks one of ten for silence is tried by none of them until it is over."""
+    """platforms.md 2.4: a platform that asks one of ten for silence is tried by none of them until it is over."""
     post = Post(["429"], chats=10)
     post.run()
     first, *others = post.platform.tries
@@ -288,7 +288,7 @@ def test_only_a_closed_address_is_marked(error, closed):
 
 
 def test_platform_without_a_number_is_tried_less_and_less_often():
-    """429 without `Retry-After` counts as one second; the pauses grow as if it were away."""
+    """platforms.md 1.4: 429 without `Retry-After` counts as one second; the pauses grow as if it were away."""
     post = Post([])
 
     async def busy(delivery: Delivery) -> Receipt:
@@ -310,7 +310,7 @@ def test_edit_that_may_have_arrived_is_sent_again_as_it_was():
 
 
 def test_reply_waits_for_its_person_to_write_and_goes_out_first():
-    """The platform is not asked again before; then it takes what was held, as it is."""
+    """platforms.md 1.4: the platform is not asked again before; then it takes what was held, as it is."""
     post = Post(["window"], replies=2)
     (room,) = post.rooms.values()
     for _ in range(3):
@@ -341,7 +341,9 @@ def test_window_that_stays_closed_though_somebody_writes_holds_nothing_up():
 
 
 def test_channel_whose_token_is_dead_loses_nothing(caplog):
-    """For hours: it is tried once a minute, the operator hears why, and with a new token all goes out in order."""
+    """platforms.md 3.4: for hours: it is tried once a minute, the operator hears why, and with a new token all goes out
+    in order.
+    """
     post = Post(["down"] * 150, chats=3, replies=2)
     post.run_for(3600)
     assert len(post.platform.tries) == pytest.approx(60, abs=3)
@@ -355,7 +357,9 @@ def test_channel_whose_token_is_dead_loses_nothing(caplog):
 
 
 def test_nothing_is_sent_to_an_address_that_is_closed():
-    """What follows the reply that met it is given up for the same reason; once somebody writes, it is sent again."""
+    """platforms.md 1.4: what follows the reply that met it is given up for the same reason; once somebody writes, it is
+    sent again.
+    """
     post = Post(["blocked"], replies=3)
     post.run()
     assert len(post.platform.tries) == 1
