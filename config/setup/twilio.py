@@ -17,8 +17,6 @@ from config.setup.finding import Finding, shown
 #: What Twilio is to do when a webhook fails: up to three tries more, also after a 5xx or where nobody answers in time.
 #: It would try again once, and only where no connection stood. A fragment is never sent and never signed.
 RETRIES = "#rc=3&rp=ct,rt,5xx"
-#: Where the settings name a template of Twilio's Content API.
-TEMPLATES = ("template", "confirm_template")
 
 _KEYS = "copy Account SID and primary Auth Token from the Twilio Console; an API key does not sign webhooks"
 _SEARCHED = 1000
@@ -30,7 +28,7 @@ class TwilioDesk:
     def __init__(self, name: str, settings: WhatsAppSettings, public_url: str) -> None:
         self._name, self._settings = name, settings
         self._url = hook_url(public_url, name)
-        self._service = str(getattr(settings, "messaging_service_sid", "") or "")
+        self._service = settings.messaging_service_sid or ""
         make = partial(
             new_client, settings.account_sid, settings.auth_token.get_secret_value(), settings.api_url or None
         )
@@ -168,10 +166,8 @@ class TwilioDesk:
         return [await self._template(kind, sid) for kind, sid in self._named_templates()]
 
     def _named_templates(self) -> Iterator[tuple[str, str]]:
-        for kind in TEMPLATES:
-            sid = str(getattr(self._settings, kind, "") or "")
-            if sid:
-                yield kind, sid
+        named = {"template": self._settings.template, "confirm_template": self._settings.confirm_template}
+        yield from ((kind, sid) for kind, sid in named.items() if sid)
 
     async def _template(self, kind: str, sid: str) -> Finding:
         try:
