@@ -33,6 +33,9 @@ class Reaction:
     once_more: bool = False
 
 
+#: Between two tries at the limit of the day, which counts the last 24 hours: a reply has ten, and must outlast it.
+DAY_LIMIT_SECONDS = 3 * 3600.0
+
 _CODE = re.compile(r"[0-9]{5}")
 
 _BUSY = Reaction(RateLimited, "too many calls at once", wait=1.0)
@@ -70,7 +73,7 @@ REACTIONS: dict[int, Reaction] = {
     63024: _NOBODY,
     63030: _PARAMETERS,
     63032: _DECLINED,
-    63038: Reaction(RateLimited, "the account's limit of the day is reached", wait=3600.0),
+    63038: Reaction(RateLimited, "the account's limit of the day is reached", wait=DAY_LIMIT_SECONDS),
     63049: _DECLINED,
     63051: _SENDER,
     92005: _PARAMETERS,

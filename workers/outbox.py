@@ -198,7 +198,7 @@ class Postman:
         if not is_held():
             raise LaneLost(lease.conversation)
         try:
-            receipt = await _send(channel, self._repeated(channel, delivery) if reply.suspect else delivery)
+            receipt = await self._send(channel, delivery, suspect=reply.suspect)
         except SendError as exc:
             return await self._failed(lease, reply, exc)
         self._receipts.note(delivery, receipt.message_id)
@@ -272,6 +272,16 @@ class Postman:
         log.error("reply.dead", extra={"delivery": f"{lease.conversation}#{reply.number}", "reason": reason})
         return await reach(self._outbox.settle, lease, reply, dead=reason, end=end, gap=gap, let_go=True)
 
+    async def _send(self, channel: Channel, delivery: Delivery, *, suspect: bool) -> Receipt:
+        """Send. An adapter's own crash is tried again like a platform's: it cannot hold a conversation for ever."""
+        try:
+            return await channel.send(self._repeated(channel, delivery) if suspect else delivery)
+        except (SendError, RedisError):
+            raise
+        except Exception as exc:
+            log.exception("reply.crashed", extra={"delivery": delivery.id})
+            raise Unreachable(f"the adapter broke: {type(exc).__name__}") from exc
+
     def _repeated(self, channel: Channel, delivery: Delivery) -> Delivery:
         """What is said when it may have arrived before: words again, marked; a file is asked for, not sent twice.
 
@@ -311,14 +321,3 @@ def _end(error: SendError) -> End:
     if isinstance(error, RateLimited):
         return "limited"
     return "doubtful" if isinstance(error, Ambiguous) else "dead"
-
-
-async def _send(channel: Channel, delivery: Delivery) -> Receipt:
-    """Send. An adapter's own crash is tried again like a platform's, so that it cannot hold a conversation for ever."""
-    try:
-        return await channel.send(delivery)
-    except (SendError, RedisError):
-        raise
-    except Exception as exc:
-        log.exception("reply.crashed", extra={"delivery": delivery.id})
-        raise Unreachable(f"the adapter broke: {type(exc).__name__}") from exc

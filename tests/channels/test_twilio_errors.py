@@ -17,9 +17,10 @@ from channels.base import (
     WindowClosed,
 )
 from channels.fakes.platforms import FakePlatforms
-from channels.twilio_errors import REACTIONS, send_error
+from channels.twilio_errors import DAY_LIMIT_SECONDS, REACTIONS, send_error
 from channels.types import Conversation, Delivery, Reply
 from tests.channels.harness import MemoryMedia, whatsapp
+from workers.outbox import MAX_ATTEMPTS
 
 CHAT = Conversation("wa", "whatsapp:+4915100000042")
 
@@ -75,7 +76,7 @@ def test_status_without_a_known_code(status: int, kind: type[SendError]):
         assert type(send_error(status, code)) is kind
 
 
-@pytest.mark.parametrize(("code", "seconds"), [(20429, 1), (63018, 5), (63038, 3600)])
+@pytest.mark.parametrize(("code", "seconds"), [(20429, 1), (63018, 5), (63038, 3 * 3600)])
 def test_rate_limits_say_how_long(code: int, seconds: float):
     """platforms.md 1.4: 63018 is not tried hot, the limit of the day not before an hour."""
     error = send_error(400, code)
@@ -88,3 +89,8 @@ def test_wrong_credentials_are_the_channels_fault(media: MemoryMedia, platforms:
     channel = whatsapp(media, platforms.twilio_url, auth_token="another")
     with pytest.raises(ChannelDown):
         asyncio.run(channel.send(Delivery("d", CHAT, Reply("x"))))
+
+
+def test_reply_outlasts_the_limit_of_the_day():
+    """platforms.md 1.4: 63038 ends as the window of 24 hours rolls on; no reply is given up before."""
+    assert (MAX_ATTEMPTS - 1) * DAY_LIMIT_SECONDS > 24 * 3600

@@ -159,6 +159,19 @@ def test_no_faults_change_the_order_or_lose_a_reply(faults, chats):
     check(post, 4)
 
 
+def test_adapter_that_breaks_at_the_mark_of_a_repeated_reply_holds_nobody_up_for_ever():
+    """Its tries are counted like any others; then the reply is the operator's."""
+    post = Post(["timeout"])
+
+    def broken(reply: Reply) -> list[Reply]:
+        raise RuntimeError("bug")
+
+    post.platform.pieces = broken
+    post.run()
+    (fate,) = post.rig.deliveries.aside("dead")
+    assert (fate.tries, fate.doubtful) == (outbox.MAX_ATTEMPTS, True)
+
+
 @pytest.mark.parametrize("asked", [math.inf, math.nan, -5.0, 1e30])
 def test_platform_that_asks_for_an_absurd_wait_is_tried_again_after_a_day(monkeypatch, asked):
     """A header of many digits, or one of a broken proxy: no reply waits for ever, and no lane breaks at the sum."""

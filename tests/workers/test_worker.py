@@ -211,17 +211,17 @@ def test_urgent_jobs_take_the_reserve(bare, make, turns):
     def story() -> None:
         turns.until_begun(chat(1), chat(2))
         enqueue(bare, 3)
-        for number in (4, 5):
-            enqueue(bare, number, job_id=f"first-{number}", at_front=True)
-        turns.until_begun(chat(1), chat(2), chat(5))
-        assert bare.lrange(QUEUE_KEY, 0, -1) == [b"first-4", b"drain-3"]
+        enqueue(bare, 4, job_id="first-4", at_front=True)
+        turns.until_begun(chat(1), chat(2), chat(4))
+        enqueue(bare, 5, job_id="first-5", at_front=True)
+        assert bare.lrange(QUEUE_KEY, 0, -1) == [b"first-5", b"drain-3"]
         turns.open()
         until(lambda: len(turns.ended) == 5)
 
     for number in (1, 2):
         enqueue(bare, number)
     work_while(make(concurrency=2, reserve=1), story)
-    assert turns.begun[2:4] == [chat(5), chat(4)]
+    assert turns.begun[2:4] == [chat(4), chat(5)]
 
 
 def test_many_short_jobs_leave_nothing_behind(bare, make, turns):
