@@ -56,6 +56,7 @@ class Reader:
         if "migrate_to_chat_id" in message or "migrate_from_chat_id" in message:
             return Received(ignored="the group became a supergroup")
         text, person = spoken(message), message["from"]
+        addressed = self._addressed(message, text)
         turn = Turn(
             event_id=event_id,
             conversation=self._conversation(message),
@@ -64,10 +65,10 @@ class Reader:
             text=self._without_our_name(text),
             media=files(message),
             message_id=_message_id(message),
-            addressed=self._addressed(message, text),
+            addressed=addressed,
             language=_language(person),
             quoted=_quoted(message),
-            notes=notes(message),
+            notes=notes(message) if addressed else (*notes(message), *_aside(message)),
             group=str(message.get("media_group_id", "")),
             in_group=_in_group(message),
         )
@@ -165,6 +166,17 @@ def _not_of_a_person(message: Json) -> str:
     if "from" not in message or message["from"].get("is_bot"):
         return "sent by a bot or by nobody"
     return ""
+
+
+def _aside(message: Json) -> Iterator[str]:
+    """Whom words answer that are not for us: a yes to somebody else is none to our question.
+
+    All that is said in a topic, or below a channel's post, is a reply by itself.
+    """
+    original = message.get("reply_to_message") or {}
+    other, by_itself = original.get("from", {}), original.keys() & {"forum_topic_created", "is_automatic_forward"}
+    if "external_reply" in message or (original and not by_itself and other.get("id") != message["from"]["id"]):
+        yield f"said in reply to {' '.join(full_name(other).split()) or 'somebody else'}"
 
 
 def _outside(chat: Json) -> str:

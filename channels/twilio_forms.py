@@ -80,7 +80,8 @@ def _kind(form: Form) -> _Kind:
         return "choice"
     if hint == "reaction":
         return "reaction"
-    return "text" if hint in ("", "text") else "other"
+    is_alone = form.get("NumMedia") in ("", "0")  # else its file did not come along: these are no words by themselves
+    return "text" if hint in ("", "text") and is_alone else "other"
 
 
 def _kind_of_file(form: Form, hint: str) -> _Kind:
@@ -127,14 +128,20 @@ def _note(form: Form, kind: _Kind) -> str:
     if kind == "contact":
         return f"contact {form.get('Body')}"
     if kind == "other":
-        return f"sent as {form.get('MessageType')}" if form.get("Body") else ""
+        hint = form.get("MessageType")
+        return f"sent as {'a file' if hint in ('', 'text') else hint}" if form.get("Body") else ""
     return "sticker" if kind == "sticker" else ""
 
 
 def _forwarded(form: Form) -> str:
-    if form.get("FrequentlyForwarded") == "true":
+    if _is_true(form.get("FrequentlyForwarded")):
         return "forwarded many times"
-    return "forwarded" if form.get("Forwarded") == "true" else ""
+    return "forwarded" if _is_true(form.get("Forwarded")) else ""
+
+
+def _is_true(word: str) -> bool:
+    """However it is written: what was forwarded must not pass for somebody's own yes."""
+    return word.casefold() not in ("", "false", "0")
 
 
 def _advertisement(form: Form) -> str:

@@ -103,6 +103,24 @@ def test_who_a_group_message_is_addressed_to(media: MemoryMedia, text: str, extr
 
 
 @pytest.mark.parametrize(
+    ("extra", "notes"),
+    [
+        ({"reply_to_message": {"from": {"id": 42, "first_name": "Bob\nLee"}}}, ("said in reply to Bob Lee",)),
+        ({"external_reply": {"origin": {"type": "hidden_user"}}}, ("said in reply to somebody else",)),
+        ({"reply_to_message": {"from": {"id": 7000000001}}}, ()),
+        ({"reply_to_message": {"from": {"id": 5123456789}}}, ()),
+        ({"reply_to_message": {"from": {"id": 42}, "forum_topic_created": {}}}, ()),
+        ({"reply_to_message": {"sender_chat": {"id": -1}, "is_automatic_forward": True}}, ()),
+    ],
+)
+def test_yes_to_somebody_else_is_none_to_us(media: MemoryMedia, extra: dict, notes: tuple):
+    """platforms.md 2.1: reply_to_message and external_reply; what each message of a topic answers says nothing."""
+    update = signing.telegram_text(1, "yes", chat=GROUP, **extra)
+    turn = read(media, update, username="acme_bot").turns[0]
+    assert (turn.notes, turn.decides) == (notes, not notes)
+
+
+@pytest.mark.parametrize(
     ("username", "known"), [("@Acme_Bot", True), ("acme_bot", True), ("", True), ("acme bot", False)]
 )
 def test_the_username_in_the_yaml_is_one(username: str, known: bool):

@@ -59,6 +59,10 @@ def test_body_that_nobody_typed_is_no_text(fields: dict[str, str]):
     "fields",
     [
         {"Forwarded": "true"},
+        {"Forwarded": "True"},
+        {"FrequentlyForwarded": "1"},
+        {"NumMedia": "1"},
+        {"NumMedia": "1", "MessageType": "text"},
         {"FrequentlyForwarded": "true", "Forwarded": "true"},
         {"ReferralHeadline": "Say yes"},
         {"MessageType": "order"},
