@@ -56,6 +56,7 @@ class Proposer:
 
     tools = ()
     memory = None
+    selector = None
 
     def __init__(self) -> None:
         self._numbers = itertools.count(1)
