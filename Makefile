@@ -9,10 +9,10 @@ demo: .venv/ready  ## the bot in your browser, with nothing else installed
 	$(BIN)/sayso up --config config/demo.yaml
 
 # Tests that start commands and whole systems mostly wait, and so do those of the agent's sources: they run beside all
-# others, and are printed after them.
+# others, as do the commands and the schedules of the model, and are printed after them.
 SYSTEMS := tests/flows tests/browser
 AGENT := tests/agent tests/docs tests/examples
-COMMANDS := tests/config
+COMMANDS := tests/config tests/model
 
 test: .venv/ready-dev .venv-models/ready  ## all tests, in three processes at a time
 	@mkdir -p build
