@@ -7,6 +7,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from redis import Redis
 from redis.exceptions import ResponseError
@@ -149,11 +150,14 @@ def bootstrap(
     voice = _voice(agents)
     mailbox = RedisMailbox(scripts, voice, wake_up, limits=_limits(settings))
     gate = Gate(mailbox, voice, guard_of(settings, client, redis_url))
-    lifeline, workers = Lifeline(data / ALIVE, own.name), settings.workers
+    lifeline = Lifeline(data / ALIVE, own.name)
     paces, receipts = paces_of(settings, channels, len(primaries)), ReceiptFiles(data / RECEIPTS, lifeline.name)
     alerts = RedisAlerts(client)
     outbox = RedisOutbox(scripts, wake_up)
     postman = Postman(outbox, channels, speak, paces=paces, receipts=receipts, alerts=alerts)
+    drain = Drain(
+        mailbox, postman, channels, agents, voice, media, worker=lifeline.name, notes=notebook, **_habits(settings)
+    )
     return Services(
         settings=settings,
         public_url=public_url,
@@ -167,20 +171,7 @@ def bootstrap(
         clock=clock,
         texts=texts,
         lifeline=lifeline,
-        drain=Drain(
-            mailbox,
-            postman,
-            channels,
-            agents,
-            voice,
-            media,
-            workers.turn_timeout,
-            workers.join_bursts,
-            lifeline.name,
-            still_after=workers.still_after,
-            streams=frozenset(name for name, channel in settings.channels.items() if channel.streaming),
-            notes=notebook,
-        ),
+        drain=drain,
         reaper=Reaper(own.client, Scripts(own.client, LUA, gated=gated), wake_up, lifeline, queue=wake_up.queue),
         auditor=Auditor(own.client, Ledger(data / LEDGER, Signer(keys)), gated=gated),
         deliveries=RedisDeliveries(scripts, wake_up),
@@ -190,6 +181,17 @@ def bootstrap(
         tools=opened,
         outfit=outfit,
     )
+
+
+def _habits(settings: Settings) -> dict[str, Any]:
+    """How the workers of this configuration go about a turn, as `Drain` takes it."""
+    workers, streaming = settings.workers, (name for name, each in settings.channels.items() if each.streaming)
+    return {
+        "turn_timeout": workers.turn_timeout,
+        "joins": workers.join_bursts,
+        "still_after": workers.still_after,
+        "streams": frozenset(streaming),
+    }
 
 
 def _open_tools(settings: Settings, *, patient: bool) -> OpenTools:

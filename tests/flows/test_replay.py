@@ -19,22 +19,9 @@ from channels.signing import Signed, slack_hook, whatsapp_hook
 from channels.types import Conversation, Turn
 from tests.channels.test_payloads import PAYLOADS, TURNS
 from tests.flows.system import System, until
+from tests.web.fuzz import YAML
 from workers.redis import PREFIX, shard_of
 
-#: The channels' names are those of the expectations.
-YAML = """
-public_url: {public_url}
-redis_url: ${{REDIS_URL}}
-agent: {{model: offline}}
-limits: {{waiting: 1000, per_minute: 60000, in_one_go: 60000}}
-channels:
-  wa: {{platform: whatsapp, account_sid: "${{TWILIO_ACCOUNT_SID}}", auth_token: "${{TWILIO_AUTH_TOKEN}}",
-       from: "whatsapp:+14155238886", api_url: {url}/twilio}}
-  tg: {{platform: telegram, token: "${{TELEGRAM_TOKEN}}", secret_token: "${{TELEGRAM_SECRET}}",
-       api_url: {url}/telegram}}
-  sl: {{platform: slack, bot_token: "${{SLACK_BOT_TOKEN}}", signing_secret: "${{SLACK_SIGNING_SECRET}}",
-       api_url: {url}/slack}}
-"""
 CHANNELS = {"whatsapp": "wa", "telegram": "tg", "slack": "sl"}
 NAMES = sorted(f"{path.parent.name}/{path.stem}" for path in PAYLOADS.glob("*/*.json"))
 #: Headers that are made anew for the address and the hour at which a webhook is replayed.

@@ -41,7 +41,7 @@ MAX_SECONDS = 1.0
 MAX_GROWTH = 50.0
 #: One in so many requests goes to a real web process as well.
 HTTP_SHARE = 100
-#: As in tests/flows, with room for what no worker takes away.
+#: The channels are named as the expectations of the payloads name them; there is room for what no worker takes away.
 YAML = """
 public_url: {public_url}
 redis_url: ${{REDIS_URL}}
