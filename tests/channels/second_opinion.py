@@ -63,3 +63,4 @@ def _unknown(value: Any, path: str = "") -> Iterator[str]:
 if __name__ == "__main__":
     for line in sys.stdin:
         sys.stdout.write(json.dumps({"wrong": opinion(json.loads(line))}) + "\n")
+        sys.stdout.flush()

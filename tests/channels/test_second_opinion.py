@@ -6,7 +6,7 @@ import asyncio
 import json
 import os
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -54,21 +54,30 @@ class Listening(FakePlatforms):
         return super().answer(call)
 
 
+#: What is wrong with each question.
+Judge = Callable[[Sequence[dict[str, Any]]], list[list[str]]]
+
+
 @pytest.fixture(scope="module")
-def judge():
+def judge() -> Iterator[Judge]:
     """Asks aiogram, all questions in one process: what is wrong with each."""
     if not (MODELS / "ready").exists():
         (pytest.fail if os.environ.get("CI") else pytest.skip)(
             "no aiogram to ask for a second opinion: make .venv-models/ready"
         )
 
-    def judge(questions: Sequence[dict[str, Any]]) -> list[list[str]]:
-        lines = "".join(json.dumps(question) + "\n" for question in questions)
-        command = [MODELS / "bin" / "python", Path(__file__).with_name("second_opinion.py")]
-        said = subprocess.run(command, input=lines, capture_output=True, text=True, timeout=120, check=True)
-        return [json.loads(line)["wrong"] for line in said.stdout.splitlines()]
+    command = [MODELS / "bin" / "python", Path(__file__).with_name("second_opinion.py")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as aiogram:
+        questions, answers = aiogram.stdin, aiogram.stdout
+        assert questions
+        assert answers
 
-    return judge
+        def asked(question: dict[str, Any]) -> list[str]:
+            questions.write(json.dumps(question) + "\n")
+            questions.flush()
+            return list(json.loads(answers.readline())["wrong"])
+
+        yield lambda asking: [asked(question) for question in asking]
 
 
 @pytest.fixture(scope="module")
@@ -143,14 +152,14 @@ async def _send(channel: TelegramChannel, reply: Reply, where: Conversation) -> 
         ("sendMesage", {}, "unknown method 'sendMesage'"),
     ],
 )
-def test_a_wrong_call_is_refused(judge, method: str, params: dict[str, str], wrong: str):
+def test_a_wrong_call_is_refused(judge: Judge, method: str, params: dict[str, str], wrong: str):
     """A judge that takes everything proves nothing."""
     good = {} if method == "sendPhoto" else {"text": "x"}
     ((said, *_),) = judge([{"method": method, "params": {"chat_id": "1", **good, **params}}])
     assert said.startswith(wrong)
 
 
-def test_every_call_fits(judge, heard: list[dict[str, Any]]):
+def test_every_call_fits(judge: Judge, heard: list[dict[str, Any]]):
     """platforms.md 2.3: Telegram calls also validate against aiogram's models, whatever they carry and whatever was
     refused before.
     """
@@ -168,7 +177,7 @@ def test_every_kind_of_call_was_heard(heard: list[dict[str, Any]]):
     assert {"-4000000001", "-1002000000009"} <= {call["params"].get("chat_id") for call in heard}
 
 
-def test_every_payload_is_an_update(judge):
+def test_every_payload_is_an_update(judge: Judge):
     """platforms.md 2.1: what the tests call an update is one, but for the kinds that are not made yet."""
     updates = [{"update": json.loads(path.read_text())["json"]} for path in PAYLOADS]
     said = {path.name: wrong for path, wrong in zip(PAYLOADS, judge(updates), strict=True) if wrong}

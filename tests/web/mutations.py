@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, urlencode
@@ -124,11 +125,11 @@ def requests(endpoint: Endpoint, chance: random.Random) -> Iterator[Sent]:
 
 
 def largest(endpoint: Endpoint) -> Iterator[Sent]:
-    """The requests that take the most memory: each seed with as much in one place as its address takes at all."""
-    for seed in endpoint.seeds:
-        for letter in LETTERS:
-            for size in (100_000, 400_000):
-                yield _signed(endpoint, seed, _body(seed, _put(seed.tree, next(_places(seed.tree)), letter * size)))
+    """Requests that take much memory: every seed, and every letter at each size, with it in one place of the seed."""
+    shapes = [letter * size for size in (100_000, 400_000) for letter in LETTERS]
+    both = zip(cycle(endpoint.seeds), cycle(shapes), strict=False)
+    for seed, junk in islice(both, max(len(endpoint.seeds), len(shapes))):
+        yield _signed(endpoint, seed, _body(seed, _put(seed.tree, next(_places(seed.tree)), junk)))
 
 
 def _any(endpoint: Endpoint, chance: random.Random) -> Sent:
