@@ -8,19 +8,17 @@ SOURCES := agent channels config examples pending workers tests benchmarks
 demo: .venv/ready  ## the bot in your browser, with nothing else installed
 	$(BIN)/sayso up --config config/demo.yaml
 
-# Tests that start commands and whole systems mostly wait, and so do those of the agent's sources: they run beside all
-# others, as do the commands and the schedules of the model, and are printed after them.
+# Tests that start whole systems mostly wait, and so do those of the agent's sources: they run beside all others, and are
+# printed after them.
 SYSTEMS := tests/flows tests/browser
-AGENT := tests/agent tests/docs tests/examples
-COMMANDS := tests/config tests/model
+AGENT := tests/agent tests/docs tests/examples tests/model
 
 test: .venv/ready-dev .venv-models/ready  ## all tests, in three processes at a time
 	@mkdir -p build
 	@$(BIN)/python -m pytest -p no:cacheprovider $(SYSTEMS) > build/systems.log 2>&1 & systems=$$!; \
-	{ $(BIN)/python -m pytest -p no:cacheprovider $(AGENT); agents=$$?; \
-	$(BIN)/python -m pytest -p no:cacheprovider $(COMMANDS); exit $$((agents + $$? > 0)); } > build/agent.log 2>&1 & agent=$$!; \
+	$(BIN)/python -m pytest -p no:cacheprovider $(AGENT) > build/agent.log 2>&1 & agent=$$!; \
 	trap 'kill $$systems $$agent' INT TERM; \
-	$(BIN)/python -m pytest $(addprefix --ignore=,$(SYSTEMS) $(AGENT) $(COMMANDS)); rest=$$?; \
+	$(BIN)/python -m pytest $(addprefix --ignore=,$(SYSTEMS) $(AGENT)); rest=$$?; \
 	wait $$agent; agents=$$?; cat build/agent.log; \
 	wait $$systems; whole=$$?; cat build/systems.log; exit $$((rest + agents + whole > 0))
 

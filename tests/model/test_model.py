@@ -22,6 +22,21 @@ EXAMPLES = int(ASKED or 1000)
 #: Seeds within which a broken rule must be caught, and schedules tried with each: another seed shows more than a long
 #: run with the same one.
 MUTANT_SEEDS, MUTANT_EXAMPLES = 40, 100
+#: The seed that shows a broken rule soon, where the first ones do not. `search` goes on from there, since another
+#: version of Hypothesis may draw something else.
+SOON = {
+    "burial of the living": 9,
+    "half of a question opens the window": 26,
+    "a question of which half is refused stays armed": 20,
+    "an undeliverable question stays armed": 7,
+    "claim by anybody": 2,
+    "somebody else's button disarms": 2,
+    "record compared without its MAC": 11,
+    "a repeatable action runs without end": 8,
+    "an abandoned action stays open": 13,
+    "a start asked twice is refused": 5,
+    "what was undone is undone again": 6,
+}
 #: Rules of each schedule, at most.
 STEPS = 10
 SEED = 1
@@ -39,9 +54,9 @@ def run(examples: int, machine: type[Machine], *phases: Phase) -> None:
     )  # fmt: skip
 
 
-def search(machine: type[Machine]) -> None:
+def search(machine: type[Machine], first: int) -> None:
     """Many short runs, up to the first that breaks a promise."""
-    for number in range(SEED, SEED + MUTANT_SEEDS):
+    for number in range(first, first + MUTANT_SEEDS):
         run(MUTANT_EXAMPLES, seed(number)(machine))
 
 
@@ -82,4 +97,4 @@ def test_broken_rule_is_caught(mutant: Mutant, client: Redis) -> None:
     with mutant.applied():
         Machine.bot = Bot(client, mutant.scripts)
         with pytest.raises(Violation):
-            search(Broken)
+            search(Broken, SOON.get(mutant.name, SEED))
