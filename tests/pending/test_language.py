@@ -4,13 +4,11 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pending.language import choose, recognise
+from pending.language import MAX_CHARS, choose, recognise
 from pending.texts import languages
 
 WRITTEN = {
@@ -183,10 +181,7 @@ def test_any_text_is_a_shipped_language_or_none(words):
 @pytest.mark.parametrize("bit", ["y", '"', "„", "“", "a.a", "a'", "a'-", "¿", "\u0301", "a ", "ﷺ", "/", "ア", "Aa. "])
 def test_hostile_length_costs_nothing(bit):
     """The cap comes before everything else."""
-    hostile = bit * 1_000_000
-    start = time.perf_counter()
-    recognise(hostile)
-    assert time.perf_counter() - start < 0.2
+    assert recognise(bit * 1_000_000) == recognise((bit * MAX_CHARS)[:MAX_CHARS])
 
 
 @pytest.mark.parametrize(
