@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 from channels import markup
 from channels.fakes.telegram_rules import parsed
 from channels.markup import plain, slack_mrkdwn, split, telegram_html, telegram_length, utf16_len, whatsapp_text
+from channels.markup.dialects import HTML, MRKDWN, PLAIN, WHATSAPP
+from channels.markup.reading import parser
 
 WORDS = st.text(st.characters(codec="utf-8"), max_size=400)
 #: Pieces of Markdown, and of what looks like it.
@@ -35,8 +37,8 @@ def test_slack_text_holds_no_token_but_our_links(md: str):
 @given(st.from_regex(markup._WORDS_ALONE, fullmatch=True))
 def test_words_alone_are_what_parsing_makes_of_them(md: str):
     """The short way is only shorter."""
-    for dialect in (markup._HTML, markup._MRKDWN, markup._WHATSAPP, markup._PLAIN):
-        assert markup._written(md, markup._parser().parse(md), dialect) == md
+    for dialect in (HTML, MRKDWN, WHATSAPP, PLAIN):
+        assert markup._written(md, parser().parse(md), dialect) == md
 
 
 @given(MARKDOWN | WORDS)

@@ -1,0 +1,140 @@
+"""Reading: Markdown as tokens, with rules of our own where the parser would hide or guess something."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Sequence
+
+from markdown_it import MarkdownIt
+from markdown_it.rules_block import StateBlock, blockquote, list_block, table
+from markdown_it.rules_inline import StateInline
+
+#: URL schemes a link may carry. Everything else (javascript:, tg:, relative paths) is shown as words.
+SCHEMES = ("http", "https", "mailto", "tel")
+ALLOWED = re.compile(rf"(?:{'|'.join(SCHEMES)}):", re.IGNORECASE)
+
+
+@functools.lru_cache(maxsize=2)
+def parser(*, images: bool = True) -> MarkdownIt:
+    """CommonMark with tables and strikethrough.
+
+    Raw HTML stays text. Link references are off: a line like `[x]: y` would vanish from a preview.
+    """
+    parser = (
+        MarkdownIt("commonmark", {"html": False, "breaks": True})
+        .enable(["table", "strikethrough"])
+        .disable(["reference", "html_block", "html_inline"])
+    )
+    parser.inline.ruler.before("backticks", "bare_url", _bare_url)
+    parser.inline.ruler.before("link", "bare_bracket", _bare_bracket)
+    ends = ["paragraph", "reference"]
+    parser.block.ruler.at("table", _table, {"alt": ends})
+    parser.block.ruler.at("blockquote", _quote, {"alt": [*ends, "blockquote", "list"]})
+    parser.block.ruler.at("list", _list, {"alt": [*ends, "blockquote"]})
+    return parser if images else parser.disable("image")
+
+
+#: How deep a quote and a list may stand in others, where a list counts twice: what is deeper is shown as written. The
+#: parser itself would drop what is deeper than 20.
+_DEEPEST_QUOTE, _DEEPEST_LIST = 6, 10
+
+
+def _quote(state: StateBlock, line: int, end: int, silent: bool) -> bool:
+    return state.level < _DEEPEST_QUOTE and blockquote(state, line, end, silent)
+
+
+def _list(state: StateBlock, line: int, end: int, silent: bool) -> bool:
+    return state.level < _DEEPEST_LIST and list_block(state, line, end, silent)
+
+
+def _table(state: StateBlock, line: int, end: int, silent: bool) -> bool:
+    """A table that is there for the most part: a short row of a wide one would be filled up with hundreds of cells."""
+    begins = table(state, line, end, True)
+    return begins and (silent or (not _is_hollow(state, line, end) and table(state, line, end, False)))
+
+
+def _is_hollow(state: StateBlock, line: int, end: int) -> bool:
+    """Whether the table that begins here lacks more cells than it has."""
+    columns = _count_cells(state, line)
+    there, missing = 2 * columns, 0
+    for row in range(line + 2, end):
+        if state.isEmpty(row):
+            return False
+        cells = _count_cells(state, row)
+        there, missing = there + cells, missing + max(0, columns - cells)
+        if missing > there + _FEW_CELLS:
+            return True
+    return False
+
+
+#: Missing cells that are no matter.
+_FEW_CELLS = 16
+
+
+def _count_cells(state: StateBlock, line: int) -> int:
+    text = state.src[state.bMarks[line] : state.eMarks[line]].strip()
+    return text.count("|") + 1 - text.startswith("|") - text.endswith("|")
+
+
+#: Where the parser's cache, whose other keys are places in the text, has the last place that a link may end at.
+_LAST_ADDRESS = -1
+_URL = re.compile(r"://[^\s<>\"`|\\\[\]]+")
+_SCHEME_BEFORE = re.compile(r"(?<![A-Za-z0-9])https?$", re.IGNORECASE)
+
+
+def _bare_url(state: StateInline, silent: bool) -> bool:
+    """Read a URL in running text as one link, so that `_` and `*` inside it are not emphasis."""
+    if state.src[state.pos] != ":":
+        return False
+    scheme = _SCHEME_BEFORE.search(state.src, max(0, state.pos - 6), state.pos)
+    match = _URL.match(state.src, state.pos, state.posMax) if scheme else None
+    rest = _trim(match.group()) if match else ""
+    if scheme is None or len(rest) <= len("://"):
+        return False
+    if not silent:
+        _push_link(state, scheme.group(), rest)
+    state.pos += len(rest)
+    return True
+
+
+def _bare_bracket(state: StateInline, silent: bool) -> bool:
+    """Read a bracket behind which no link's address comes as itself: the parser would look for its partner."""
+    char = state.src[state.pos]
+    if char not in "[!" or state.pos < state.cache.setdefault(_LAST_ADDRESS, state.src.rfind("](")):
+        return False
+    if not silent:
+        state.pending += char
+    state.pos += 1
+    return True
+
+
+def _trim(url: str) -> str:
+    """Leave the punctuation that ends a sentence, or a bracket around the URL, out of it."""
+    while url and (url[-1] in ".,;:!?*_~'" or (url[-1] == ")" and url.count(")") > url.count("("))):
+        url = url[:-1]
+    return url
+
+
+def _push_link(state: StateInline, scheme: str, rest: str) -> None:
+    if state.linkLevel or not state.pending.endswith(scheme):
+        state.pending += rest
+        return
+    state.pending = state.pending[: -len(scheme)]
+    state.push("link_open", "a", 1).attrs = {"href": scheme + rest}
+    state.push("text", "", 0).content = scheme + rest
+    state.push("link_close", "a", -1).markup = "autolink"
+
+
+#: What may follow a fence and not be shown: one word that can be a language.
+LANGUAGE = re.compile(r"\s*([\w+#.-]{1,20})(?=\s|$)", re.ASCII)
+
+
+def is_overfull(lines: Sequence[str]) -> bool:
+    """Whether a row of the table has cells beyond its last column."""
+    return any(cells(line) > cells(lines[0]) for line in lines[2:])
+
+
+def cells(line: str) -> int:
+    """How many cells a row has, one less than it has bars inside."""
+    return len(re.findall(r"(?<!\\)\|", line.strip().strip("|")))
