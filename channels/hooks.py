@@ -18,7 +18,7 @@ from werkzeug.http import HTTP_STATUS_CODES
 from werkzeug.wsgi import get_input_stream, get_path_info
 
 from channels.base import BadHook, Channel, Forbidden
-from channels.types import Hook, HookAnswer, Received, StatusUpdate, Turn
+from channels.types import AddressNews, Hook, HookAnswer, Received, StatusUpdate, Turn
 from config.bootstrap import Services
 from pending.seal import split_button
 
@@ -68,7 +68,7 @@ class HookDoor:
         for alert in received.alerts:
             log.error("channel.alert", extra={"channel": channel.name, "reason": alert})
             self._services.alerts.note(channel.name, alert)
-        for news in received.addresses:
+        for news in filter(_is_an_address, received.addresses):
             log.info("address.news", extra={"conversation": news.conversation.id, "closed": news.closed or "-"})
             self._services.deliveries.close(news.conversation.id, news.closed, late=news.late)
         if received.ignored:
@@ -136,6 +136,16 @@ def _receive(channel: Channel, hook: Hook) -> Received:
     except BadHook as exc:
         log.warning("hook.bad", extra={"channel": channel.name, "reason": str(exc)})
         abort(400)
+
+
+def _is_an_address(news: AddressNews) -> bool:
+    """Whether anything can be kept under it. As with turns, a repetition would bring the same."""
+    try:
+        news.conversation.address.encode()
+    except UnicodeEncodeError:
+        log.error("address.malformed")
+        return False
+    return True
 
 
 def _is_storable(turn: Turn) -> bool:

@@ -174,6 +174,15 @@ def test_turn_that_no_worker_could_read_is_dropped():
     assert [turn for turn, _ in mailbox.turns] == [TURN]
 
 
+def test_address_that_nobody_could_write_down_is_dropped(caplog: pytest.LogCaptureFixture):
+    """Half a character in the place of a chat's id: the turn beside it is kept."""
+    mailbox = FakeMailbox()
+    news = AddressNews(Conversation("shop", "\ud800"), "blocked")
+    received = Received(turns=(TURN,), addresses=(news,))
+    assert browser(FakeChannel(received), mailbox).post("/hooks/shop").status_code == 200
+    assert ([turn for turn, _ in mailbox.turns], "address.malformed" in caplog.messages) == ([TURN], True)
+
+
 @pytest.mark.parametrize("path", ["/hooks/shop/", "/hooks//shop", "/hooks/", "/hook/shop", "/media/hooks/shop"])
 def test_path_that_only_resembles_a_hook_is_not_found(path: str):
     """platforms.md 1.1: no redirect to what was meant: Twilio would ask again with GET, and without the form."""
