@@ -50,7 +50,7 @@ def _joined(books: Sequence[PhraseBook]) -> PhraseBook:
     return PhraseBook(
         frozenset().union(*(book.confirm for book in books)) - false_friends,
         frozenset().union(*(book.cancel for book in books)) - false_friends,
-        frozenset().union(*(book.polite for book in books)),
+        frozenset().union(*(book.polite for book in books)) - false_friends,
         false_friends,
     )
 
