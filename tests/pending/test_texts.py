@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from pending import RegexConfirmParser
+from pending.intent import Words, read_answer
 from pending.texts import _plural_form, brief, catalogue, languages, speak
 
 ALL = sorted(languages())
+EVERYTHING = RegexConfirmParser(ALL)
 HOSTILE = "Delete {preview} {yes} {nope} 100% %s **A** \\1 \\g<0> `x` \u202e"
 #: What only one language needs, or needs in another number.
 OWN = {"marks", "sure", "endings", "letters", "foreign", "duration"}
@@ -64,12 +67,42 @@ def previews(language: str) -> Iterator[str]:
         yield words.plan_report([(state, HOSTILE, "")])
 
 
+def without_accents(word: str) -> str:
+    """As it is typed in a hurry. The marks of other scripts are parts of their letters."""
+    return re.sub("[\u0300-\u036f]", "", unicodedata.normalize("NFD", word))
+
+
+def told(language: str) -> dict[str, str]:
+    """Every sentence of a language, as written."""
+    return {key: said for key, said in catalogue(language).items() if isinstance(said, str) and key not in OWN}
+
+
 @pytest.mark.parametrize("language", ALL)
 def test_the_words_people_are_told_to_reply_are_read(language):
     """Who replies what we asked for is understood."""
     words, parser = speak(language), RegexConfirmParser(languages=(language,))
     assert (parser.is_confirm(words.yes), parser.is_cancel(words.yes)) == (True, False)
     assert (parser.is_confirm(words.no), parser.is_cancel(words.no)) == (False, True)
+
+
+@pytest.mark.parametrize("language", ALL)
+def test_the_words_are_read_as_people_type_them(language):
+    """In capitals, without accents, with a stop behind, and with the code, by a bot that reads everything."""
+    words = speak(language)
+    for word, says in ((words.yes, "confirm"), (words.no, "cancel")):
+        for typed in (word, word.upper(), word.capitalize() + ".", f" {word}!! ", without_accents(word)):
+            assert read_answer(EVERYTHING, typed, language) == Words(says), typed
+    for typed in (f"{words.yes} 4821", f"{words.yes.upper()}, 4821.", f"{without_accents(words.yes)}4821"):
+        assert read_answer(EVERYTHING, typed, language) == Words("confirm", "4821"), typed
+
+
+@pytest.mark.parametrize("language", ALL)
+def test_the_words_of_a_button_are_read_when_they_are_typed(language):
+    """Where buttons do not arrive, people type what theirs would say; undoing is no answer to a question."""
+    words = speak(language)
+    assert read_answer(EVERYTHING, words.confirm_label, language).says == "confirm"
+    assert read_answer(EVERYTHING, words.cancel_label, language).says == "cancel"
+    assert read_answer(EVERYTHING, words.undo_label, language).says == ""
 
 
 def test_only_a_german_yes_needs_a_parser_of_its_own():
@@ -199,6 +232,24 @@ def test_a_tag_speaks_its_language_or_english(tag, language):
     """Any string is a safe tag; the words are read once."""
     assert speak(tag) is speak(language)
     assert speak(tag).language == language
+
+
+def test_german_is_neither_familiar_nor_formal():
+    """Nobody is du or Sie, and nobody is told to do something as either."""
+    familiar = re.compile(r"\b(du|dich|dir|dein\w*|Sie|Ihnen|Ihr\w*|gib|schreib|frag|Bitte wer)\b")
+    assert [key for key, said in told("de").items() if familiar.search(said)] == []
+
+
+def test_french_signs_stay_with_their_word():
+    """The space before a double sign does not break, so no line begins with a colon."""
+    assert [key for key, said in told("fr").items() if re.search(r"[^\u00a0][:;!?](\s|$)", said)] == []
+
+
+def test_arabic_durations_stand_after_a_preposition():
+    """Their dual is spelt for that: two minutes left, or as a sentence of their own, would be spelt otherwise."""
+    said = [said for said in told("ar").values() if "{duration}" in said]
+    assert all(re.search(r"(خلال|لمدة|بعد) \{duration\}", sentence) for sentence in said)
+    assert len(said) >= 5
 
 
 def test_english_question():
