@@ -1,13 +1,14 @@
-"""Setup of FakeTelegram: who the bot is, where its webhook goes and which commands it lists."""
+"""Setup of FakeTelegram: who the bot is, where its webhook goes and which commands it lists, in each language."""
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from channels.fakes.base import Ledger
 from channels.fakes.telegram_rules import UPDATES, RefusedError, check_commands, check_webhook, listed
 
-#: What is kept of a bot: its webhook as getWebhookInfo tells it, which a test may add to, and its commands.
+#: What is kept of a bot: its webhook as getWebhookInfo tells it, which a test may add to, and its commands by language.
 WEBHOOK, COMMANDS = "telegram webhook", "telegram commands"
 METHODS = ("getMe", "setWebhook", "deleteWebhook", "getWebhookInfo", "setMyCommands", "getMyCommands")
 _BOT = {
@@ -33,11 +34,19 @@ def answered(ledger: Ledger, bot_id: int, method: str, params: dict[str, Any]) -
     if method == "setMyCommands":
         commands = listed(params.get("commands"), "commands")
         check_commands(commands)
-        ledger.kept[COMMANDS] = commands
+        ledger.kept[COMMANDS] = {**ledger.kept.get(COMMANDS, {}), _language(params): commands}
         return True
     if method == "getMyCommands":
-        return ledger.kept.get(COMMANDS, [])
+        return ledger.kept.get(COMMANDS, {}).get(_language(params), [])
     return {**_BOT, "id": bot_id}
+
+
+def _language(params: dict[str, Any]) -> str:
+    """Of whom the menu is; "" for everybody whose language has none of its own."""
+    code = str(params.get("language_code", ""))
+    if not re.fullmatch("(?:[a-z]{2})?", code):
+        raise RefusedError("invalid language code specified")
+    return code
 
 
 def _set(ledger: Ledger, params: dict[str, Any]) -> bool:

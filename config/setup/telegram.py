@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractAsyncContextManager
 from functools import partial
 from typing import TYPE_CHECKING
@@ -25,6 +25,8 @@ from config.setup.desk import (
     not_told,
 )
 from config.setup.finding import Finding, shown
+from pending.phrasebook import SHIPPED_LANGUAGES
+from pending.texts import speak
 
 if TYPE_CHECKING:
     from telegram import WebhookInfo
@@ -32,14 +34,7 @@ if TYPE_CHECKING:
 #: Where Telegram's own servers send webhooks to, by port.
 PORTS = (443, 80, 88, 8443)
 #: The menu that people see beside their keyboard: what every channel understands.
-COMMANDS = {
-    "help": "What I can do",
-    "whoami": "Who you are to me, and what you may do",
-    "reset": "Forget this conversation",
-    "status": "What I am doing",
-    "stop": "Stop what I am doing",
-    "tools": "The tools that you may use",
-}
+COMMANDS = ("help", "whoami", "reset", "status", "stop", "tools")
 #: Seconds for which an error that Telegram had is still news.
 NEWS_SECONDS = 3600.0
 #: Updates that may wait before it is worth a word: a burst is no backlog.
@@ -82,13 +77,14 @@ class TelegramDesk:
                 max_connections=self._max_connections,
                 drop_pending_updates=self._drop_pending or None,
             )
-            await bot.set_my_commands(list(COMMANDS.items()))
+            for language, menu in self._menus():
+                await bot.set_my_commands(menu, language_code=language)
         return [
             f"bot @{me.username} ({me.id})",
             f"webhook set to {shown(self._url)}, with the secret_token of the configuration",
             f"updates asked for: {', '.join(ALLOWED_UPDATES)}; {self._max_connections} at once at most",
             *(["updates that waited were dropped"] if self._drop_pending else []),
-            f"commands listed: {' '.join(f'/{command}' for command in COMMANDS)}",
+            f"commands listed: {' '.join(f'/{command}' for command in self._commands)}",
         ]
 
     async def look(self) -> list[Finding]:
@@ -119,6 +115,20 @@ class TelegramDesk:
             return ["no webhook was set: nothing to delete"]
         kept = "dropped" if self._drop_pending else "kept for a day, for the next webhook"
         return [f"webhook deleted: it was {shown(before.url)}", f"{before.pending_update_count} waiting updates {kept}"]
+
+    @property
+    def _commands(self) -> tuple[str, ...]:
+        """Those that are not left to the model."""
+        return COMMANDS if self._settings.commands else ("stop",)
+
+    def _menus(self) -> Iterator[tuple[str | None, list[tuple[str, str]]]]:
+        """A menu for people of each language that we know, in the words in which they are answered; last, for the rest.
+
+        Also of those that this channel does not speak: what an earlier configuration said to them would stay.
+        """
+        for language in (*SHIPPED_LANGUAGES, None):
+            words = speak(language if language in self._settings.languages else self._settings.speaks)
+            yield language, [(command, words.command(command)) for command in self._commands]
 
     def _address(self, info: WebhookInfo) -> Finding:
         if info.url == self._url:

@@ -68,6 +68,7 @@ def test_commands_are_listed_as_they_were_set(platforms: FakePlatforms):
     """Small letters, digits and _, each with a description."""
     menu = [{"command": "help", "description": "What I can do"}]
     assert (api(platforms, "setMyCommands", commands=menu), api(platforms, "getMyCommands")) == (True, menu)
+    assert api(platforms, "getMyCommands", language_code="de") == []
     assert api(platforms, "setMyCommands", commands=[{"command": "Help", "description": "x"}]).endswith("INVALID")
     assert api(platforms, "setMyCommands", commands=[{"command": "help", "description": ""}]).endswith("INVALID")
 

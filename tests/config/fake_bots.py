@@ -33,8 +33,9 @@ def written(
     public_url: str = PUBLIC_URL,
     sender: str = SENDER,
     whatsapp: str = "",
+    telegram: str = "",
 ) -> Path:
-    """The configuration of the four, `whatsapp` with more of its keys; without fakes it names the real platforms."""
+    """The configuration of the four, `whatsapp` and `telegram` with more of their keys; without fakes it names the real platforms."""
     urls = {
         name: f", api_url: {url}" if url else ""
         for name, url in (
@@ -44,6 +45,7 @@ def written(
         )
     }
     urls["wa"] += whatsapp
+    urls["tg"] += telegram
     file = folder / "sayso.yaml"
     file.write_text(_YAML.format(public_url=public_url, sid=fakes.TWILIO_ACCOUNT_SID, sender=sender, **urls))
     return file

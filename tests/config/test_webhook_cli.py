@@ -18,6 +18,8 @@ from channels.twilio_client import SANDBOX
 from config.cli import main
 from config.setup.telegram import COMMANDS
 from config.setup.twilio import RETRIES
+from pending.phrasebook import SHIPPED_LANGUAGES
+from pending.texts import speak
 from tests.config.fake_bots import ENVIRON, PUBLIC_URL, written
 from tests.config.processes import free_port
 
@@ -98,10 +100,27 @@ def test_telegram_is_told_everything_a_webhook_needs(bench: Bench):
         "7",
         list(ALLOWED_UPDATES),
     )
-    assert [each["command"] for each in bench.platforms.ledger.kept["telegram commands"]] == list(COMMANDS)
+    assert [each["command"] for each in bench.platforms.ledger.kept["telegram commands"][""]] == list(COMMANDS)
     assert "webhook set to https://bots.example.com/hooks/tg" in words
     assert "ok    tg pending              0 updates waiting" in words
     assert "in groups the bot hears" in words
+
+
+def test_the_menu_is_in_the_language_of_whoever_opens_it(bench: Bench):
+    """platforms.md 2.5: in each language that the channel speaks; for all others in its own."""
+    bench.configure(telegram=", languages: [pt, de]")
+    bench.run("set", "tg")
+    menus = bench.platforms.ledger.kept["telegram commands"]
+    assert menus.keys() == {"", *SHIPPED_LANGUAGES}
+    told = {language: menu[0]["description"] for language, menu in menus.items()}
+    assert told == {language: speak("de" if language == "de" else "pt").command("help") for language in menus}
+
+
+def test_commands_of_the_model_are_in_no_menu(bench: Bench):
+    """With `commands: false` only /stop does what a menu would say of it."""
+    bench.configure(telegram=", commands: false")
+    assert "commands listed: /stop\n" in bench.run("set", "tg")[1]
+    assert [each["command"] for each in bench.platforms.ledger.kept["telegram commands"]["de"]] == ["stop"]
 
 
 def test_status_tells_what_went_wrong_and_the_cure(bench: Bench):
