@@ -36,4 +36,4 @@ def desk_of(
             from config.setup.slack import SlackDesk
 
             return SlackDesk(name, channel, public_url)
-    raise SetupError(f"{name} is a page in the browser", "it has no webhook: nothing is to be set")
+    raise SetupError(f"{name} is a page in the browser", "it needs no webhook")

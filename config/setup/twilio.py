@@ -176,7 +176,7 @@ class TwilioDesk:
                 name = (await content.fetch_async()).friendly_name
                 approval = (await content.approval_fetch().fetch_async()).whatsapp or {}
         except SetupError as exc:
-            return not_told(kind, self._name, exc)
+            return self._lacks(kind, f"{exc.says}: {sid}", exc.cure)
         status = str(approval.get("status") or "unsubmitted")
         says = f"{name or sid} is {status}"
         if status == "approved":

@@ -35,7 +35,7 @@ def written(
     whatsapp: str = "",
     telegram: str = "",
 ) -> Path:
-    """The configuration of the four, `whatsapp` and `telegram` with more of their keys; without fakes it names the real platforms."""
+    """The configuration of the four, with more keys of two; without fakes it names the real platforms."""
     urls = {
         name: f", api_url: {url}" if url else ""
         for name, url in (

@@ -250,6 +250,12 @@ def test_template_that_is_not_approved_is_told(bench: Bench, status: str, *, fin
     assert (code == 0, f"reminder is {status or 'unsubmitted'}" in words) == (fine, True)
 
 
+def test_template_that_twilio_does_not_know_is_named(bench: Bench):
+    """Which of two ids is wrong is seen."""
+    bench.configure(whatsapp=f", template: HX{8:032x}")
+    assert f"Twilio knows no such thing: HX{8:032x}" in bench.run("status", "wa")[1]
+
+
 def test_wrong_twilio_token_is_told(bench: Bench, monkeypatch: pytest.MonkeyPatch):
     """platforms.md 1.4, 1.5: 20003 / 401 is credentials."""
     monkeypatch.setenv("TWILIO_AUTH_TOKEN", "wrong-auth-token")

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from config.cli import main
 from config.loader import load_settings
 from config.schema import Settings
 
@@ -25,6 +26,12 @@ SECRETS = {
 def block(language: str, number: int = 0) -> str:
     """A fenced block of the README."""
     return re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)[number]
+
+
+def headings(page: str) -> set[str]:
+    """The anchors of a page's headings."""
+    titles = re.findall(r"^#+ (.*)$", page, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title).strip().lower().replace(" ", "-") for title in titles}
 
 
 def test_the_tool_of_the_readme_asks_before_it_acts(tmp_path: Path) -> None:
@@ -46,6 +53,30 @@ def test_the_configuration_of_the_readme_is_valid(tmp_path: Path) -> None:
     file.write_text(block("yaml", 1))
     settings = load_settings(file, SECRETS)
     assert [channel.platform for channel in settings.channels.values()] == ["whatsapp", "telegram", "slack", "console"]
+
+
+def test_every_command_has_a_line_in_the_readme() -> None:
+    """And each of its parts, where it has several."""
+    rows = [row.split("|")[1] for row in README.splitlines() if row.startswith("| `sayso ")]
+    for name, command in main.commands.items():
+        [row] = [row for row in rows if re.search(rf"`sayso {name}\b", row)]
+        assert [part for part in getattr(command, "commands", {}) if part not in row] == []
+
+
+def test_every_page_is_named_in_the_readme() -> None:
+    """Nobody finds a page that no other leads to."""
+    pages = sorted(page.name for page in (ROOT / "docs").glob("*.md"))
+    assert [page for page in pages if f"(docs/{page})" not in README] == []
+
+
+def test_links_between_pages_lead_somewhere() -> None:
+    """To a page that there is, and to a heading of it where one is named."""
+    pages = {path: path.read_text() for path in (ROOT / "README.md", *(ROOT / "docs").glob("*.md"))}
+    for path, text in pages.items():
+        for target, anchor in re.findall(r"\]\((?!https?:)([^)#\s]*)#?([^)\s]*)\)", text):
+            page = (path.parent / target).resolve() if target else path
+            assert page.exists(), (path.name, target)
+            assert not anchor or anchor in headings(page.read_text()), (path.name, target, anchor)
 
 
 def test_every_setting_has_a_line_in_the_docs() -> None:

@@ -11,10 +11,12 @@ from click.testing import CliRunner
 
 from channels.fakes.platforms import FakePlatforms
 from config.cli import main
+from config.setup.slack_needs import events, scopes
 from tests.config.fake_bots import ENVIRON, written
 
 PAGE = (Path(__file__).parents[2] / "docs" / "setup.md").read_text()
 SHOWN = re.findall(r"```console\n\$ sayso (.*?)\n(.*?)```", PAGE, re.DOTALL)
+PLATFORMS = (Path(__file__).parents[2] / "docs" / "platforms.md").read_text()
 NAMES = {"wa": "shop-wa", "tg": "ops-tg", "sl": "desk"}
 
 
@@ -37,6 +39,14 @@ def test_every_block_is_what_its_command_prints(config: Path) -> None:
     assert len(SHOWN) == 5
     for command, output in SHOWN:
         assert CliRunner().invoke(main, [*command.split(), "--config", str(config)]).output == output
+
+
+def test_what_slack_needs_stands_where_an_app_is_made_by_hand() -> None:
+    """docs/platforms.md names each scope and each event, and no other."""
+    by_hand = PLATFORMS.partition("## Slack")[2].partition("3. Install")[0]
+    told = {word for words in re.findall(r"`([a-z_:. \n]+)`", by_hand) for word in words.split()}
+    needed = {*scopes(), *events("assistant")}
+    assert (needed - told, {word for word in told - needed if ":" in word or "_" in word}) == (set(), set())
 
 
 def test_every_option_of_the_page_is_one() -> None:
