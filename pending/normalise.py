@@ -22,6 +22,8 @@ _WIDE = re.compile(r"[\uff01-\uff9f\u3000]")
 _TYPED = str.maketrans("\u2019أإآ", "'" + "\u0627" * 3, "\u0640\u0670" + "".join(map(chr, range(0x064B, 0x0653))))
 _TRAILING_OFF = re.compile(r"[.,\u3001\u3002\u060c](?:\s*[.,\u3001\u3002\u060c])+|\u2026+")
 _STOPS = re.compile(r"[.,!\u00a1\u060c\u0964\u3001\u3002]")
+#: A "please" or "thanks" behind an answer: one, whatever its skin. No decision is in it.
+_MANNERS = re.compile(r"\s*(?:🙏[\U0001f3fb-\U0001f3ff]?|😊)\ufe0f?\s*$")
 _EMOJI = re.compile(r"\s*(?:(?P<thumb>[👍👎])[\U0001f3fb-\U0001f3ff]?|(?P<mark>[✅❌]))\ufe0f?\s*")
 
 
@@ -29,9 +31,10 @@ _EMOJI = re.compile(r"\s*(?:(?P<thumb>[👍👎])[\U0001f3fb-\U0001f3ff]?|(?P<ma
 def words_of(text: str) -> str:
     """The words in small letters, accents kept and composed; "" for what is not plainly a phrase in one script.
 
-    Wide forms and accents typed apart become the plain letters. "yes..." is a hesitation: its dots stay, as a word.
+    Wide forms and accents typed apart become the plain letters; one 🙏 or 😊 at the end is passed over. "yes..." is a
+    hesitation: its dots stay, as a word.
     """
-    text = _WIDE.sub(_narrow, text)
+    text = _WIDE.sub(_narrow, _MANNERS.sub("", text))
     if not _READABLE.fullmatch(text):
         return ""
     text = unicodedata.normalize("NFC", text).casefold().translate(_TYPED)

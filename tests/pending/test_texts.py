@@ -87,10 +87,10 @@ def test_the_words_people_are_told_to_reply_are_read(language):
 
 @pytest.mark.parametrize("language", ALL)
 def test_the_words_are_read_as_people_type_them(language):
-    """In capitals, without accents, with a stop behind, and with the code, by a bot that reads everything."""
+    """In capitals, without accents, with a stop or an emoji, and with the code, by a bot that reads everything."""
     words = speak(language)
     for word, says in ((words.yes, "confirm"), (words.no, "cancel")):
-        for typed in (word, word.upper(), word.capitalize() + ".", f" {word}!! ", without_accents(word)):
+        for typed in (word, word.upper(), word.capitalize() + ".", f" {word}!! ", f"{word} 🙏", without_accents(word)):
             assert read_answer(EVERYTHING, typed, language) == Words(says), typed
     for typed in (f"{words.yes} 4821", f"{words.yes.upper()}, 4821.", f"{without_accents(words.yes)}4821"):
         assert read_answer(EVERYTHING, typed, language) == Words("confirm", "4821"), typed
