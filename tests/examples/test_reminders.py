@@ -82,7 +82,7 @@ def test_days_keep_the_time_of_day_over_a_change_of_the_clocks():
 def test_reminder_says_back_when_it_will_be(book):
     """With the zone, so that a misunderstanding is seen."""
     assert remind_me(text="stretch", when="tomorrow at 9") == (
-        "I will remind you 2026-11-20 09:00 (Europe/Berlin): stretch"
+        "Reminder set for 2026-11-20 09:00 (Europe/Berlin): stretch"
     )
     (timer,) = book.added
     assert (timer.id, timer.text, timer.note, timer.user) == ("4", "Reminder: stretch", "stretch", "ana")
@@ -108,7 +108,7 @@ def test_one_reminder_too_many_is_told(book):
     book.waiting = tuple(Timer(str(number), NOW + 60, "r", "ana", "r") for number in range(MAX_TIMERS))
     assert "cancel one first" in remind_me(text="x", when="tomorrow")
     cancel_reminder(reminder_id="7")
-    assert "I will remind you" in remind_me(text="x", when="tomorrow")
+    assert "Reminder set for" in remind_me(text="x", when="tomorrow")
 
 
 def test_people_see_and_cancel_their_own_only(book):

@@ -29,7 +29,7 @@ def test_reminder_outlives_redis_and_its_worker(forgetful: System) -> None:
     """Both are killed with SIGKILL; a message in between is answered at once, and the reminder arrives once."""
     person = TelegramPerson(forgetful, 31)
     person.say("remind me in 6 seconds to stretch")
-    assert person.hears()[0]["text"].startswith("I will remind you 20")
+    assert person.hears()[0]["text"].startswith("Reminder set for 20")
     for worker in forgetful.workers:
         worker.kill()
         worker.wait()

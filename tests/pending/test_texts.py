@@ -284,7 +284,7 @@ def test_nobody_is_told_that_interrupted_work_was_not_done():
 
 def test_a_reminder_tells_its_time_and_its_words():
     """When it is taken on, and when it is due."""
-    assert speak().reminder_set("Call Ana", "tomorrow at 9:00") == "I will remind you tomorrow at 9:00: Call Ana"
+    assert speak().reminder_set("Call Ana", "tomorrow at 9:00") == "Reminder set for tomorrow at 9:00: Call Ana"
     assert speak().reminder("Call Ana") == "Reminder: Call Ana"
 
 

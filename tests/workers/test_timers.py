@@ -62,7 +62,7 @@ class Room:
 def test_reminder_is_told_back_and_rings_once():
     """The whole path, with the model that needs no account."""
     room = Room()
-    assert room.say("remind me in 10 minutes to call Bob").startswith("I will remind you 20")
+    assert room.say("remind me in 10 minutes to call Bob").startswith("Reminder set for 20")
     assert room.later(580) == []
     assert room.later(40) == ["Reminder: call Bob"]
     assert room.later(3600) == []
