@@ -143,7 +143,7 @@ class SlackChannel:
 
         A file that Slack refuses is sent as a link. What cannot be edited any more is sent, unless it is optional.
         """
-        reply, to = delivery.reply, await self._placed(delivery.conversation)
+        reply, to = delivery.reply, await self.place(delivery.conversation)
         if reply.media:
             return await self._share(reply, reply.media, to, delivery.conversation)
         message = _message([slack_mrkdwn(reply.text)], reply, to.chat, delivery.conversation)
@@ -154,8 +154,11 @@ class SlackChannel:
         with told():
             return await self._post(message, to.thread)
 
-    async def _placed(self, conversation: Conversation) -> Conversation:
-        """Where it is posted to: of a person, the direct message with them, which edits and files must name."""
+    async def place(self, conversation: Conversation) -> Conversation:
+        """Where people write, and edits and files must go: of a person, the direct message with them.
+
+        Raises SendError. Opening it shows nobody anything.
+        """
         user = conversation.chat
         if not is_user(user):
             return conversation
