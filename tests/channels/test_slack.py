@@ -134,6 +134,13 @@ def test_team_is_the_one_that_is_authorized(media: MemoryMedia):
     assert read(media, shared).event_id == "T0ACME:C0OPS:1.1"
 
 
+def test_person_who_installed_the_app_is_not_taken_for_the_bot(media: MemoryMedia):
+    """platforms.md 3.1: an authorization may be a person's: their words are not our own coming back."""
+    event = json.loads(signing.slack_text("1.1", "hi"))
+    event["authorizations"][0] |= {"user_id": "U0ADA", "is_bot": False}
+    assert read(media, json.dumps(event).encode()).text == "hi"
+
+
 def test_words_go_beside_blocks_and_action_ids_differ(media: MemoryMedia, platforms: FakePlatforms):
     """platforms.md 3.3: notifications show the text alone; two buttons of one message share no action_id."""
     send(slack(media, platforms.slack_url), Reply("Sure?", YES_NO))
@@ -159,6 +166,13 @@ def test_message_never_pings_or_unfurls(media: MemoryMedia, platforms: FakePlatf
     assert "<!" not in raw["text"] + str(raw["blocks"])
     assert "<@" not in raw["text"] + str(raw["blocks"])
     assert (raw["unfurl_links"], raw["unfurl_media"], raw["thread_ts"]) == (False, False, THREAD.thread)
+
+
+@pytest.mark.parametrize("text", ["see https://a.b", "[x](https://a.b)", "@channel look", "mail a@b.c"])
+def test_words_that_a_file_could_not_carry_safely_go_by_themselves(media: MemoryMedia, text: str):
+    """platforms.md 3.3: a file's comment takes no word on links and names: nobody can forbid to look them up there."""
+    file, words = slack(media, None).pieces(Reply(text, media=IMAGE))
+    assert (file.text, words.text, words.media) == ("", text, None)
 
 
 def test_picture_keeps_thread_and_words(media: MemoryMedia, platforms: FakePlatforms):

@@ -13,7 +13,7 @@ from channels.fakes.slack_api import FakeSlack
 from channels.slack import SlackChannel
 from channels.slack_blocks import LABEL_LIMIT
 from channels.types import Button, Conversation, Delivery, Media, Receipt, Reply, Turn
-from tests.channels.harness import IMAGE, MemoryMedia, slack, slack_hook
+from tests.channels.harness import IMAGE, MemoryMedia, server, slack, slack_hook
 
 THREAD = Conversation("sl", "C0OPS", "1795204800.000150")
 DIRECT = Conversation("sl", "D0ADA")
@@ -138,6 +138,19 @@ def test_person_who_is_gone_is_a_closed_address(channel: SlackChannel, platforms
     """platforms.md 3.4: user_not_found is permanent."""
     with pytest.raises(AddressClosed):
         send(channel, Reply("Hello"), Conversation("sl", "U!"))
+
+
+@pytest.mark.parametrize("answer", [b'{"ok": true}', b'{"ok": true, "channel": {}}', b'{"ok": true, "channel": "x"}'])
+def test_direct_message_that_slack_does_not_name_is_tried_again(media: MemoryMedia, answer: bytes):
+    """platforms.md 3.3: nothing was shown to anybody, and no id is made up."""
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(answer)
+
+    async def story() -> None:
+        async with server(head + answer) as (url, _):
+            await slack(media, url).place(BY_ID)
+
+    with pytest.raises(Unreachable):
+        asyncio.run(story())
 
 
 def test_many_buttons_wrap_in_rows(channel: SlackChannel, platforms: FakePlatforms):
