@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-from channels.base import FetchError, Unreachable
+from channels.base import FetchError, Refused, Unreachable
 from channels.fetch import Download
 from channels.media import MAX_BYTES
 from channels.slack_errors import code_of, harmless, told
@@ -73,8 +73,11 @@ async def _put(web: AsyncWebClient, url: str, data: bytes) -> None:
     """The address is a secret of its own: it gets no token."""
     session: Any = web.session
     async with session.post(url, data=data, allow_redirects=False) as response:
-        if response.status != 200:
-            raise Unreachable(f"Slack's file server answered {response.status}")
+        status = response.status
+    if status in (400, 403, 404, 413, 415):  # it would each time
+        raise Refused(f"Slack's file server answered {status}")
+    if status != 200:
+        raise Unreachable(f"Slack's file server answered {status}")
 
 
 def in_words(media: Media, size: int, url: str) -> str:

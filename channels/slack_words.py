@@ -100,6 +100,8 @@ def _loss(file: Json) -> str:
         return f"a file that is kept outside of Slack: {name} {url}".rstrip()
     if file.get("mode") == "hidden_by_limit":
         return "a file that Slack hides: its workspace is over a limit"
+    if file.get("file_access") == "access_denied":
+        return f"a file that the bot may not see: {file.get('name') or ''}".rstrip(": ")
     return "a file that was deleted"
 
 

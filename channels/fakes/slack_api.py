@@ -45,13 +45,13 @@ _TEXT_LIMIT, _BLOCKS_LIMIT = 4000, 13_200
 
 class FakeSlack:
     """One workspace's side of the Web API. `url` is where files are uploaded to, `scopes` what the app may do,
-    `manifests` where apps are made with `config_token`.
+    `manifests` where apps are made with `config_token`, `upload_status` what its file server answers to uploads.
     """
 
     def __init__(
         self, ledger: Ledger, token: str, url: str, clock: Callable[[], float] = time.monotonic, config_token: str = ""
     ) -> None:
-        self.scopes, self.manifests = SCOPES, SlackManifests()
+        self.scopes, self.manifests, self.upload_status = SCOPES, SlackManifests(), 200
         self._ledger, self._token, self._url, self._clock = ledger, token, url, clock
         self._config_token = config_token
         self._uploads: dict[str, dict[str, Any]] = {}
@@ -196,6 +196,8 @@ class FakeSlack:
         return json_answer({"ok": True, "file_id": file_id, "upload_url": f"{self._url}/upload/{file_id}"})
 
     def _receive(self, call: Call) -> Answer:
+        if self.upload_status != 200:
+            return Answer(self.upload_status, b"", {"Location": f"{self._url}/api/auth.test"})
         upload = self._uploads.get(call.route.rpartition("/")[2])
         if upload is None or len(call.body) != upload["length"] or "authorization" in call.headers:
             return Answer(400, b"length mismatch")

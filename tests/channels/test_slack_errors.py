@@ -153,6 +153,27 @@ def test_upload_that_breaks_before_the_file_is_shared_may_be_repeated(media: Mem
         asyncio.run(story())
 
 
+@pytest.mark.parametrize("status", [302, 429, 500, 503])
+def test_upload_that_the_file_server_does_not_take_may_be_repeated(
+    media: MemoryMedia, platforms: FakePlatforms, fake: FakeSlack, status: int
+):
+    """platforms.md 3.3: the second of the three calls; no redirect is followed, and nothing is shown."""
+    fake.upload_status = status
+    with pytest.raises(Unreachable):
+        send(media, platforms, Reply("Here", media=IMAGE))
+    assert (platforms.sent, [call["method"] for call in platforms.calls if call["method"] == "auth.test"]) == ([], [])
+
+
+@pytest.mark.parametrize("status", [400, 403, 413])
+def test_upload_that_the_file_server_never_takes_is_a_link(
+    media: MemoryMedia, platforms: FakePlatforms, fake: FakeSlack, status: int
+):
+    """platforms.md 3.3, pains.md 13: what would be refused each time is said instead."""
+    fake.upload_status = status
+    send(media, platforms, Reply("Here", media=IMAGE))
+    assert platforms.sent[0]["text"].startswith("Here\n`red.png` (69 B): <http")
+
+
 @pytest.mark.parametrize(
     ("status", "headers", "kind"),
     [

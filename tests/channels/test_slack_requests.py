@@ -219,6 +219,22 @@ def test_file_outside_of_slack_is_a_note(read):
     assert (told.media, told.notes) == ((), ("a file that is kept outside of Slack: plan https://docs.example/d",))
 
 
+@pytest.mark.parametrize(
+    ("file", "loss"),
+    [
+        ({"mode": "tombstone"}, "a file that was deleted"),
+        ({"file_access": "file_not_found"}, "a file that was deleted"),
+        ({"file_access": "access_denied", "name": "plan.pdf"}, "a file that the bot may not see: plan.pdf"),
+        ({"mode": "hidden_by_limit"}, "a file that Slack hides: its workspace is over a limit"),
+    ],
+)
+def test_file_that_cannot_be_had_is_told_as_what_it_is(read, file: dict, loss: str):
+    """platforms.md 3.1: none of them has an address."""
+    assert turn(read(signing.slack_text("1.1", "", subtype="file_share", files=[{"id": "F1", **file}]))).notes == (
+        loss,
+    )
+
+
 @pytest.mark.parametrize("extra", [{"user": "USLACKBOT"}, {"subtype": "bot_message"}, {"subtype": "channel_join"}])
 def test_voices_that_are_no_persons_never_loop(read, extra: dict):
     """platforms.md 3.1, pains.md 11: no subtype tells a person from a bot by itself."""
