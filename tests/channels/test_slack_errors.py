@@ -37,11 +37,11 @@ CASES = [(error, kind) for errors, kind in ROWS for error in errors.split()]
 
 @pytest.fixture
 def fake(platforms: FakePlatforms) -> Iterator[FakeSlack]:
-    """Slack's fake, with all its scopes again when the test ends."""
+    """Slack's fake, with all its scopes and a file server that works again when the test ends."""
     fake = platforms.fakes["slack"]
     assert isinstance(fake, FakeSlack)
     yield fake
-    fake.scopes = SCOPES
+    fake.scopes, fake.upload_status = SCOPES, 200
 
 
 def send(media: MemoryMedia, platforms: FakePlatforms, reply: Reply, to: Conversation = THREAD) -> Receipt:
