@@ -14,6 +14,9 @@ from channels.fakes.platforms import FakePlatforms
 from channels.slack import SlackChannel
 from channels.types import Button, Conversation, Delivery, Reply, Turn
 from tests.channels.harness import IMAGE, NOW, MemoryMedia, slack, slack_hook
+from tests.contracts.rigs import MemoryRig
+from workers.lane import Change
+from workers.mailbox import Limits
 
 THREAD = Conversation("sl", "C0OPS", "1795204800.000150")
 YES_NO = (Button("Yes", "a:1:yes", "primary"), Button("No", "a:1:no", "danger"))
@@ -45,6 +48,22 @@ def test_mention_and_its_twin_are_one_act(media: MemoryMedia):
     )
     assert mention == twin
     assert (mention.event_id, mention.text, mention.addressed) == ("T0ACME:C0OPS:1.1", "delete it", True)
+
+
+@pytest.mark.parametrize("kinds", [("app_mention", "message"), ("message", "app_mention")])
+@pytest.mark.parametrize("refused", [False, True])
+def test_whichever_of_the_twins_comes_first_is_kept_once(media: MemoryMedia, kinds: tuple[str, str], *, refused: bool):
+    """platforms.md 3.1: in either order; where the first was refused, the second is what is answered."""
+    rig = MemoryRig(limits=Limits(waiting=1))
+    twins = [read(media, signing.slack_text("1.1", "<@U0BOT> hi", channel="C0OPS", kind=kind)) for kind in kinds]
+    if refused:  # somebody else's words fill the mailbox until they are answered
+        other = replace(twins[0], event_id="other")
+        assert rig.accept(other).outcome == "new"
+        lease, work = rig.mailbox.lease(other.conversation.id, "w")
+        assert rig.accept(twins[0]).outcome == "full"
+        rig.mailbox.commit(lease, work, Change())
+    outcomes = [rig.accept(turn).outcome for turn in ([twins[1], twins[0]] if refused else twins)]
+    assert outcomes == ["new", "duplicate"]
 
 
 @pytest.mark.parametrize("extra", [{"user": "U0BOT"}, {"bot_id": "B0OTHER"}, {"user": ""}])

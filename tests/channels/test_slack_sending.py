@@ -258,6 +258,13 @@ def test_file_that_slack_does_not_know_cannot_be_fetched(channel: SlackChannel, 
         asyncio.run(slack(media, "http://127.0.0.1:1").fetch(Media("F0GONE", "image/png")))
 
 
+@pytest.mark.parametrize("to", [THREAD, DIRECT, BY_ID], ids=lambda to: to.chat)
+def test_pace_is_a_message_a_second(channel: SlackChannel, to: Conversation):
+    """platforms.md 3.4: postMessage takes about one a second in a channel, and short bursts."""
+    pace = channel.pace(to)
+    assert (pace.chat_gap, pace.per_second, 1 < pace.burst <= 5) == (1.0, 0.0, True)
+
+
 def test_fake_counts_what_a_channel_gets(channel: SlackChannel, platforms: FakePlatforms):
     """platforms.md 3.4: about one message a second in a channel."""
     fake = platforms.fakes["slack"]
