@@ -31,8 +31,8 @@ def slack() -> None:
     "--view", type=click.Choice(["assistant", "agent"]), default="assistant", show_default=True,
     help="How Slack shows it beside other windows: agent is newer, and not in every workspace yet.",
 )  # fmt: skip
-@click.option("--validate", "what", flag_value="validate", help="Ask Slack whether it takes the manifest.")
-@click.option("--create", "what", flag_value="create", help="Have Slack make an app of it.")
+@click.option("--validate", is_flag=True, help="Ask Slack whether it takes the manifest.")
+@click.option("--create", is_flag=True, help="Have Slack make an app of it.")
 @click.option("--update", "app_id", metavar="APP_ID", help="Put it in the place of all settings of this app.")
 def manifest(
     channel: str,
@@ -41,8 +41,10 @@ def manifest(
     name: str,
     command: str,
     view: Literal["assistant", "agent"],
-    what: Literal["validate", "create"] | None,
     app_id: str | None,
+    *,
+    validate: bool,
+    create: bool,
 ) -> None:
     """Print the manifest of CHANNEL's app, by default the first Slack channel's: paste it at api.slack.com/apps.
 
@@ -53,13 +55,15 @@ def manifest(
     from config.setup.desk import SetupError
     from config.setup.slack_manifest import manifest as made
 
-    if what and app_id is not None:
-        fail(f"--{what} and --update are two things: give one of them")
+    wishes = [validate, create, app_id is not None]
+    if sum(wishes) > 1:
+        fail("--validate, --create and --update are different things: give one of them")
     settings = load(config, without_secrets=True)
     channel = _channel(settings, channel)
     try:
         found = made(channel, find_public_url(settings), name=name, command=command, view=view)
-        if what or app_id is not None:
+        if any(wishes):
+            what = "validate" if validate else "create" if create else "update"
             click.echo("\n".join(asyncio.run(_given(found, settings, channel, what, app_id or ""))))
             return
     except SetupError as exc:
@@ -67,9 +71,7 @@ def manifest(
     click.echo(json.dumps(found, indent=2) if form == "json" else _yaml(found), nl=form == "json")
 
 
-async def _given(
-    manifest: dict[str, Any], settings: Settings, channel: str, what: Literal["validate", "create"] | None, app_id: str
-) -> list[str]:
+async def _given(manifest: dict[str, Any], settings: Settings, channel: str, what: str, app_id: str) -> list[str]:
     """What Slack says to a manifest: whether it takes it, or of the app that it makes or changes."""
     from config.bootstrap import find_public_url
     from config.schema import SlackSettings
@@ -86,7 +88,7 @@ async def _given(
             return await apps.validate(manifest)
         case "create":
             return await apps.create(manifest, channel)
-        case None:
+        case _:
             return await apps.update(app_id, manifest)
 
 

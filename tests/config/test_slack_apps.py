@@ -123,11 +123,13 @@ def test_app_that_is_not_ours_is_not_changed(shop: Shop, app_id: str):
     assert (code, repr(app_id) in words, "App ID" in words, shop.apps.apps) == (1, True, True, {})
 
 
-def test_two_wishes_at_once_are_refused(shop: Shop):
+@pytest.mark.parametrize(
+    "args", [("--create", "--update", "A0FAKE00"), ("--validate", "--create"), ("--validate", "--update", "")]
+)
+def test_two_wishes_at_once_are_refused(shop: Shop, args: tuple[str, ...]):
     """Nothing is guessed."""
-    shop.run("--create")
-    code, words = shop.run("--create", "--update", "A0FAKE00")
-    assert (code, "one of them" in words, len(shop.apps.apps)) == (1, True, 1)
+    code, words = shop.run(*args)
+    assert (code, "one of them" in words, shop.apps.apps) == (1, True, {})
 
 
 def test_limit_of_slack_is_told(shop: Shop):
