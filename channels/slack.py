@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from channels import slack_files
-from channels.base import AddressClosed, Forbidden, MediaSource, Pace, Refused
+from channels.base import AddressClosed, Forbidden, MediaSource, Pace, Refused, Unreachable
 from channels.http import PerLoop
 from channels.markup import fits, head, slack_mrkdwn, split
 from channels.signatures import slack_signed
@@ -28,10 +29,15 @@ STATUS_SECONDS = 100.0
 #: About one message a second in a Slack channel, with short bursts, and an edit every three. Slack names no number for
 #: the whole workspace.
 PACE = Pace(chat_gap=1.0, burst=4, draft_gap=3.0)
+#: What Slack may look up in a comment: our links, bare ones, bare names.
+_LOOKED_UP = re.compile(r"[<@]|://")
 
 
 class SlackChannel:
-    """One app. Lives as long as the process. `api_url` replaces https://slack.com and https://files.slack.com."""
+    """One app. Lives as long as the process. `api_url` replaces https://slack.com and https://files.slack.com.
+
+    That of GovSlack, https://slack-gov.com, has its files at its own host.
+    """
 
     def __init__(
         self,
@@ -50,9 +56,8 @@ class SlackChannel:
         self._bot_token, self._signing_secret = bot_token.strip(), signing_secret.strip()
         self._requests = SlackRequests(name)
         self._media = media
-        self._api_url, self._files_url = (
-            (api_url or origin).rstrip("/") for origin in ("https://slack.com", "https://files.slack.com")
-        )
+        self._api_url = (api_url or slack_files.SLACK).rstrip("/")
+        self._files_url = slack_files.FILES_OF.get(self._api_url, self._api_url)
         self._headers = {
             "Authorization": f"Bearer {self._bot_token}", "Content-Type": "application/json; charset=utf-8"
         }  # fmt: skip
@@ -90,11 +95,12 @@ class SlackChannel:
         return PACE
 
     def pieces(self, reply: Reply) -> Sequence[Reply]:
-        """A message for each section of words, the first of which edits; a file carries at most one of them.
+        """A message for each section of words, the first of which edits; a file carries at most one of them, and none
+        with links or names: only of a message may Slack be told not to look them up.
 
         Buttons and edits need a message of their own beside a file. Of more than 25 buttons the labels are listed.
         """
-        if reply.media and not reply.buttons and not reply.edits and fits(reply.text, SECTION_LIMIT, _length):
+        if reply.media and not reply.buttons and not reply.edits and _goes_along(reply.text):
             return (reply,)
         if len(reply.buttons) > BUTTON_LIMIT:
             words = "\n\n".join(part for part in (reply.text, listed(reply.buttons)) if part)
@@ -143,7 +149,7 @@ class SlackChannel:
 
         A file that Slack refuses is sent as a link. What cannot be edited any more is sent, unless it is optional.
         """
-        reply, to = delivery.reply, await self._placed(delivery.conversation)
+        reply, to = delivery.reply, await self.place(delivery.conversation)
         if reply.media:
             return await self._share(reply, reply.media, to, delivery.conversation)
         message = _message([slack_mrkdwn(reply.text)], reply, to.chat, delivery.conversation)
@@ -154,15 +160,18 @@ class SlackChannel:
         with told():
             return await self._post(message, to.thread)
 
-    async def _placed(self, conversation: Conversation) -> Conversation:
-        """Where it is posted to: of a person, the direct message with them, which edits and files must name."""
+    async def place(self, conversation: Conversation) -> Conversation:
+        """Where people write, and edits and files must go: of a person, the direct message with them.
+
+        Raises SendError. Opening it shows nobody anything.
+        """
         user = conversation.chat
         if not is_user(user):
             return conversation
         if user not in self._opened:
             with harmless():
                 answer = await self._web.here().conversations_open(users=user)
-            self._opened[user] = str(answer["channel"]["id"])
+            self._opened[user] = _direct_message(answer)
         return replace(conversation, chat=self._opened[user])
 
     async def _edit(self, message: dict[str, Any], ts: str) -> Receipt | None:
@@ -242,6 +251,20 @@ class SlackChannel:
 
 def _length(md: str) -> int:
     return len(slack_mrkdwn(md))
+
+
+def _direct_message(answer: Any) -> str:
+    """The channel that Slack opened. Raises Unreachable for an answer that names none."""
+    channel = answer.get("channel")
+    name = channel.get("id") if isinstance(channel, dict) else None
+    if not isinstance(name, str) or not name:
+        raise Unreachable("Slack named no direct message")
+    return name
+
+
+def _goes_along(md: str) -> bool:
+    """Whether words may be the comment of a file."""
+    return fits(md, SECTION_LIMIT, _length) and not _LOOKED_UP.search(slack_mrkdwn(md))
 
 
 def _message(texts: Sequence[str], reply: Reply, chat: str, conversation: Conversation) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-from channels.base import FetchError, Unreachable
+from channels.base import FetchError, Refused, Unreachable
 from channels.fetch import Download
 from channels.media import MAX_BYTES
 from channels.slack_errors import code_of, harmless, told
@@ -15,16 +15,20 @@ from channels.types import Media
 if TYPE_CHECKING:
     from slack_sdk.web.async_client import AsyncWebClient
 
-_FILE = re.compile(r"https://files\.slack\.com(/[^\s\\]+)")
+#: Slack's origin; and where the files of each of its worlds are.
+SLACK = "https://slack.com"
+FILES_OF = {SLACK: "https://files.slack.com", "https://slack-gov.com": "https://files.slack-gov.com"}
 
 
 async def fetch(web: AsyncWebClient, media: Media, *, token: str, files_url: str) -> bytes:
     """The bytes of a person's file. Only Slack's file server sees the token. Raises FetchError."""
     if FILE_ID.fullmatch(media.ref):
         media = await _looked_up(web, media.ref)
-    found = _FILE.fullmatch(media.ref)
+    # A server that is not Slack's stands in for Slack's.
+    origin = files_url if files_url in FILES_OF.values() else FILES_OF[SLACK]
+    found = re.fullmatch(rf"{re.escape(origin)}(/[^\s\\]+)", media.ref)
     if found is None:
-        raise FetchError("the file's address is not on files.slack.com")
+        raise FetchError(f"the file's address is not on {origin.removeprefix('https://')}")
     file = await Download(MAX_BYTES).get(files_url + found.group(1), {"Authorization": f"Bearer {token}"})
     # A wrong token is answered with a page to log in. A page that somebody sent has the size Slack told us.
     if file.content_type == "text/html" and (media.kind != "text" or len(file.data) != media.size):
@@ -69,8 +73,11 @@ async def _put(web: AsyncWebClient, url: str, data: bytes) -> None:
     """The address is a secret of its own: it gets no token."""
     session: Any = web.session
     async with session.post(url, data=data, allow_redirects=False) as response:
-        if response.status != 200:
-            raise Unreachable(f"Slack's file server answered {response.status}")
+        status = response.status
+    if status in (400, 403, 404, 413, 415):  # it would each time
+        raise Refused(f"Slack's file server answered {status}")
+    if status != 200:
+        raise Unreachable(f"Slack's file server answered {status}")
 
 
 def in_words(media: Media, size: int, url: str) -> str:

@@ -107,8 +107,10 @@ class SlackRequests:
         reason = _why_ignored(message, bot) or (_why_no_edit(message, event.get("previous_message")) if edited else "")
         if reason:
             return Received(ignored=reason)
-        # An app_mention and its message.channels twin have different event ids, but one ts.
-        act = f"edit:{event.get('event_ts') or event['ts']}" if edited else message["ts"]
+        # An app_mention and its message.channels twin have different event ids, but one ts; or, where an edit brought
+        # the mention, one edited.ts.
+        renewed = edited or (event["type"] == "app_mention" and message.get("edited"))
+        act = f"edit:{_edited_at(event, message)}" if renewed else message["ts"]
         turn = self._said(event, message, f"{team}:{event['channel']}:{act}", bot)
         if not (turn.text or turn.media or turn.notes):
             return Received(ignored="message without text or a file")
@@ -262,9 +264,10 @@ def _json_answer(value: Json, ignored: str) -> Received:
 
 
 def _installation(body: Json) -> tuple[str, str]:
-    """Team and bot user. In shared channels only the authorization names our own team."""
+    """Team and bot user. In shared channels only the authorization names our own team; its user may be a person."""
     authorization = (body.get("authorizations") or [{}])[0]
-    return str(authorization.get("team_id") or body.get("team_id") or ""), str(authorization.get("user_id") or "")
+    bot = authorization.get("user_id") if authorization.get("is_bot") is not False else ""
+    return str(authorization.get("team_id") or body.get("team_id") or ""), str(bot or "")
 
 
 def _why_ignored(message: Json, bot: str) -> str:
@@ -281,6 +284,10 @@ def _why_no_edit(message: Json, before: Json | None) -> str:
     if (message.get("edited") or {}).get("user") != message["user"]:
         return "change that its author did not make"
     return "change of no words" if (message.get("text") or "") == ((before or {}).get("text") or "") else ""
+
+
+def _edited_at(event: Json, message: Json) -> str:
+    return str(message["edited"].get("ts") or event.get("event_ts") or event["ts"])
 
 
 def _thread(message: Json, direct: bool, *, later: bool) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -21,6 +22,12 @@ _CALLED = re.compile(r"\s*<@([^<>|]+)(?:\|[^>]*)?>[\s:,]*")
 _UNKNOWN_TYPE = "application/octet-stream"
 #: Fields of a form's elements that hold what was entered, beside those that begin with `selected_`.
 _ENTERED = ("value", "rich_text_value", "files")
+
+#: Elements of a rich text that have no words of their own, as people see them.
+_MARKS = {
+    "link": "{url}", "user": "@{user_id}", "usergroup": "@{usergroup_id}", "channel": "#{channel_id}",
+    "broadcast": "@{range}", "emoji": ":{name}:",
+}  # fmt: skip
 
 
 def names(text: str, bot: str) -> bool:
@@ -93,6 +100,8 @@ def _loss(file: Json) -> str:
         return f"a file that is kept outside of Slack: {name} {url}".rstrip()
     if file.get("mode") == "hidden_by_limit":
         return "a file that Slack hides: its workspace is over a limit"
+    if file.get("file_access") == "access_denied":
+        return f"a file that the bot may not see: {file.get('name') or ''}".rstrip(": ")
     return "a file that was deleted"
 
 
@@ -134,6 +143,15 @@ def _parts(value: Any) -> Iterator[str]:
 
 def _label(value: Json) -> Any:
     if "elements" in value:
-        return "".join(part for element in value["elements"] for part in _parts(element))
-    text = value.get("text")
+        return _rich(value)
+    text, mark = value.get("text"), _MARKS.get(str(value.get("type")))
+    if mark and not text:  # a person, a place, a link: what has no words of its own
+        return mark.format_map(defaultdict(str, value))
     return (text.get("text") if isinstance(text, Mapping) else text) or value.get("value") or value.get("name")
+
+
+def _rich(value: Json) -> str:
+    """The words of a rich text; what has elements of its own, a block or the item of a list, is a line."""
+    elements = value["elements"]
+    in_lines = any(isinstance(element, Mapping) and "elements" in element for element in elements)
+    return ("\n" if in_lines else "").join("".join(_parts(element)) for element in elements)

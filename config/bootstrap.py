@@ -27,7 +27,7 @@ from config.data_folder import open_data
 from config.embedded import running_url
 from config.loader import ConfigError
 from config.outfit import Outfit, idle_outfit, preload_models, worker_outfit
-from config.platforms import Shelf, open_channel, paces_of
+from config.platforms import Shelf, open_channel, paces_of, relayed
 from config.schema import Settings
 from config.sources import OpenTools
 from pending.audit.auditor import Auditor
@@ -155,8 +155,9 @@ def bootstrap(
     alerts = RedisAlerts(client)
     outbox = RedisOutbox(scripts, wake_up)
     postman = Postman(outbox, channels, speak, paces=paces, receipts=receipts, alerts=alerts)
+    answers = relayed(agents, channels, mailbox)
     drain = Drain(
-        mailbox, postman, channels, agents, voice, media, worker=lifeline.name, notes=notebook, **_habits(settings)
+        mailbox, postman, channels, answers, voice, media, worker=lifeline.name, notes=notebook, **_habits(settings)
     )
     return Services(
         settings=settings,

@@ -90,6 +90,8 @@ _WORDS = {
     "union_tag_not_found": "platform is missing: one of whatsapp, telegram, slack, console",
     "union_tag_invalid": "unknown platform: one of whatsapp, telegram, slack, console",
 }
+#: Stands in place of a secret that was not looked up.
+UNREAD = "unread"
 _GIVE_ONE = "give a YAML file with --config or SAYSO_CONFIG"
 #: What `sayso` runs when no configuration is given: it needs no account.
 DEMO = Path(__file__).parent / "demo.yaml"
@@ -120,9 +122,12 @@ def default_config(environ: Mapping[str, str] | None = None) -> Path:
     return Path((os.environ if environ is None else environ).get("SAYSO_CONFIG") or DEMO)
 
 
-def load_settings(file: Path, environ: Mapping[str, str] | None = None) -> Settings:
-    """Read, substitute and check a configuration file. Raises ConfigError."""
-    reader = _Reader(file, os.environ if environ is None else environ)
+def load_settings(file: Path, environ: Mapping[str, str] | None = None, *, without_secrets: bool = False) -> Settings:
+    """Read, substitute and check a configuration file. Raises ConfigError.
+
+    `without_secrets` is for who needs none: they are not looked up, and may not be there yet.
+    """
+    reader = _Reader(file, os.environ if environ is None else environ, without_secrets)
     data = reader.read(_compose(file))
     if reader.problems:
         raise ConfigError(reader.problems)
@@ -211,6 +216,7 @@ class _Reader:
 
     file: Path
     environ: Mapping[str, str]
+    without_secrets: bool = False
     problems: list[str] = field(default_factory=list)
     marks: dict[Path_, yaml.Mark] = field(default_factory=dict)
     references: dict[Path_, str] = field(default_factory=dict)
@@ -280,6 +286,8 @@ class _Reader:
         return _last(path) in self.secrets or is_secret_place(path)
 
     def _resolve(self, match: re.Match[str], path: Path_) -> str:
+        if self.without_secrets and self._is_secret(path):
+            return UNREAD
         if match["file"]:
             return self._from_file(match["file"], path)
         name = match["name"]

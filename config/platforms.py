@@ -12,6 +12,9 @@ from channels.feed import Feed
 from channels.types import Conversation
 from config.loader import ConfigError
 from config.schema import AnyChannel, ConsoleSettings, Settings, SlackSettings, TelegramSettings, WhatsAppSettings
+from workers.drain import Answers
+from workers.mailbox import Entrance
+from workers.relay import Places, Relay
 
 if TYPE_CHECKING:  # a process loads the adapters of its own platforms only
     from channels.slack import SlackChannel
@@ -105,6 +108,16 @@ def _console(name: str, settings: ConsoleSettings, shelf: Shelf) -> ConsoleChann
         title=settings.title,
         suggestions=settings.suggestions,
     )
+
+
+def relayed(agents: Mapping[str, Answers], channels: Mapping[str, Channel], entrance: Entrance) -> dict[str, Answers]:
+    """The agents as workers ask them: where a conversation has two names, whoever writes under one is answered under
+    the other.
+    """
+    return {
+        name: Relay(agent, channel, entrance) if isinstance(channel := channels[name], Places) else agent
+        for name, agent in agents.items()
+    }
 
 
 def paces_of(

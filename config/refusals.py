@@ -12,12 +12,12 @@ if TYPE_CHECKING:  # commands load only what they need
     from config.schema import Settings
 
 
-def load(config: Path | None) -> Settings:
+def load(config: Path | None, *, without_secrets: bool = False) -> Settings:
     """The settings of a file, or of the default one. Ends the program when they cannot be used."""
     from config.loader import ConfigError, default_config, load_settings
 
     try:
-        return load_settings(config or default_config())
+        return load_settings(config or default_config(), without_secrets=without_secrets)
     except ConfigError as exc:
         fail(str(exc))
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
@@ -29,21 +31,65 @@ def slack() -> None:
     "--view", type=click.Choice(["assistant", "agent"]), default="assistant", show_default=True,
     help="How Slack shows it beside other windows: agent is newer, and not in every workspace yet.",
 )  # fmt: skip
+@click.option("--validate", is_flag=True, help="Ask Slack whether it takes the manifest.")
+@click.option("--create", is_flag=True, help="Have Slack make an app of it.")
+@click.option("--update", "app_id", metavar="APP_ID", help="Put it in the place of all settings of this app.")
 def manifest(
-    channel: str, config: Path | None, form: str, name: str, command: str, view: Literal["assistant", "agent"]
+    channel: str,
+    config: Path | None,
+    form: str,
+    name: str,
+    command: str,
+    view: Literal["assistant", "agent"],
+    app_id: str | None,
+    *,
+    validate: bool,
+    create: bool,
 ) -> None:
-    """Print the manifest of CHANNEL's app, by default the first Slack channel's: paste it at api.slack.com/apps."""
+    """Print the manifest of CHANNEL's app, by default the first Slack channel's: paste it at api.slack.com/apps.
+
+    With --validate, --create or --update it is given to Slack instead, with the app configuration token in
+    SLACK_CONFIG_TOKEN. The bot's own token and secret need not be there yet.
+    """
     from config.bootstrap import find_public_url
     from config.setup.desk import SetupError
     from config.setup.slack_manifest import manifest as made
 
-    settings = load(config)
+    wishes = [validate, create, app_id is not None]
+    if sum(wishes) > 1:
+        fail("--validate, --create and --update are different things: give one of them")
+    settings = load(config, without_secrets=True)
     channel = _channel(settings, channel)
     try:
         found = made(channel, find_public_url(settings), name=name, command=command, view=view)
+        if any(wishes):
+            what = "validate" if validate else "create" if create else "update"
+            click.echo("\n".join(asyncio.run(_given(found, settings, channel, what, app_id or ""))))
+            return
     except SetupError as exc:
         fail(str(exc))
     click.echo(json.dumps(found, indent=2) if form == "json" else _yaml(found), nl=form == "json")
+
+
+async def _given(manifest: dict[str, Any], settings: Settings, channel: str, what: str, app_id: str) -> list[str]:
+    """What Slack says to a manifest: whether it takes it, or of the app that it makes or changes."""
+    from config.bootstrap import find_public_url
+    from config.schema import SlackSettings
+    from config.setup.desk import check_outside
+    from config.setup.slack_apps import VARIABLE, SlackApps
+
+    slack = settings.channels[channel]
+    assert isinstance(slack, SlackSettings)  # noqa: S101  # it was looked for among those
+    if not slack.api_url:
+        check_outside(find_public_url(settings))
+    apps = SlackApps(os.environ.get(VARIABLE, ""), slack.api_url)
+    match what:
+        case "validate":
+            return await apps.validate(manifest)
+        case "create":
+            return await apps.create(manifest, channel)
+        case _:
+            return await apps.update(app_id, manifest)
 
 
 def _channel(settings: Settings, name: str) -> str:

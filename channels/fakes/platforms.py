@@ -38,6 +38,7 @@ TELEGRAM_TOKEN = "7000000001:AAtest-telegram-token-0123456789"
 TELEGRAM_SECRET = "tg-secret_ABC-123"
 SLACK_BOT_TOKEN = "xoxb-test-slack-token-0123456789"
 SLACK_SIGNING_SECRET = "slack-test-signing-secret"
+SLACK_CONFIG_TOKEN = "xoxe.xoxp-1-test-slack-config-token"
 
 
 #: Decides what goes wrong with one message: asked with the platform's name and the call.
@@ -66,7 +67,7 @@ class FakePlatforms:
         self.fakes: dict[str, Fake] = {
             "twilio": FakeTwilio(self.ledger, TWILIO_ACCOUNT_SID, TWILIO_AUTH_TOKEN, self.twilio_url),
             "telegram": FakeTelegram(self.ledger, TELEGRAM_TOKEN),
-            "slack": FakeSlack(self.ledger, SLACK_BOT_TOKEN, self.slack_url),
+            "slack": FakeSlack(self.ledger, SLACK_BOT_TOKEN, self.slack_url, config_token=SLACK_CONFIG_TOKEN),
         }
 
     def __enter__(self) -> Self:

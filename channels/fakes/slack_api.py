@@ -13,6 +13,7 @@ from slack_sdk.errors import SlackObjectFormationError
 from slack_sdk.models.blocks import Block
 
 from channels.fakes.base import ACCEPTED, Answer, Call, Ledger, json_answer
+from channels.fakes.slack_manifests import TAKES, SlackManifests
 from channels.fakes.slack_setup import SCOPES, auth_test
 
 _FILES = "/files-pri/"
@@ -36,16 +37,23 @@ _NEEDS = {
     "files.completeUploadExternal": "files:write",
     "assistant.threads.setStatus": "assistant:write",
 }
+#: What the methods begin with that take an app configuration token, and no bot's.
+_OF_MAKERS = "apps.manifest."
 #: Characters of one message: its text, and all its blocks together.
 _TEXT_LIMIT, _BLOCKS_LIMIT = 4000, 13_200
 
 
 class FakeSlack:
-    """One workspace's side of the Web API. `url` is where files are uploaded to, `scopes` what the app may do."""
+    """One workspace's side of the Web API. `url` is where files are uploaded to, `scopes` what the app may do,
+    `manifests` where apps are made with `config_token`, `upload_status` what its file server answers to uploads.
+    """
 
-    def __init__(self, ledger: Ledger, token: str, url: str, clock: Callable[[], float] = time.monotonic) -> None:
-        self.scopes = SCOPES
+    def __init__(
+        self, ledger: Ledger, token: str, url: str, clock: Callable[[], float] = time.monotonic, config_token: str = ""
+    ) -> None:
+        self.scopes, self.manifests, self.upload_status = SCOPES, SlackManifests(), 200
         self._ledger, self._token, self._url, self._clock = ledger, token, url, clock
+        self._config_token = config_token
         self._uploads: dict[str, dict[str, Any]] = {}
         self._posted: dict[str, list[float]] = defaultdict(list)
 
@@ -59,9 +67,13 @@ class FakeSlack:
             return self._receive(call)
         if call.route.startswith(_FILES):
             return self._download(call)
-        if call.headers.get("authorization") != f"Bearer {self._token}":
-            return self.failure("invalid_auth")
         method, params = call.route.removeprefix("/api/"), _params(call)
+        refused = self._refuses(call.headers.get("authorization", "").removeprefix("Bearer "), method)
+        if refused:
+            return self.failure(refused)
+        if method.startswith(_OF_MAKERS):
+            self._ledger.note("slack", method, params)
+            return self.manifests.answer(method, params)
         needed = _NEEDS.get(method)
         if needed and needed not in self.scopes:
             provided = ",".join(sorted(self.scopes))
@@ -73,6 +85,15 @@ class FakeSlack:
             "files.completeUploadExternal": self._complete,
         }
         return steps[method](params) if method in steps else self._noted(method, params)
+
+    def _refuses(self, token: str, method: str) -> str:
+        """Why a token may not call a method: each kind has its own."""
+        tokens = {self._token: False, **({self._config_token: True} if self._config_token else {})}
+        if token not in tokens:
+            return "invalid_auth"
+        if method.startswith(_OF_MAKERS) and method not in TAKES:
+            return "unknown_method"
+        return "" if tokens[token] is method.startswith(_OF_MAKERS) else "not_allowed_token_type"
 
     def _noted(self, method: str, params: dict[str, Any]) -> Answer:
         """What sends nothing."""
@@ -175,6 +196,8 @@ class FakeSlack:
         return json_answer({"ok": True, "file_id": file_id, "upload_url": f"{self._url}/upload/{file_id}"})
 
     def _receive(self, call: Call) -> Answer:
+        if self.upload_status != 200:
+            return Answer(self.upload_status, b"", {"Location": f"{self._url}/api/auth.test"})
         upload = self._uploads.get(call.route.rpartition("/")[2])
         if upload is None or len(call.body) != upload["length"] or "authorization" in call.headers:
             return Answer(400, b"length mismatch")

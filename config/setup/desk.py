@@ -73,15 +73,19 @@ def check_https(platform: str, url: str) -> None:
 
 
 @contextlib.asynccontextmanager
-async def asking(platform: str, why: Callable[[Exception], tuple[str, str]]) -> AsyncIterator[None]:
-    """Ask a platform in the time there is. Raises SetupError: `why` says what its SDK's error means, and the cure."""
+async def asking(
+    platform: str, why: Callable[[Exception], tuple[str, str]], *, unanswered: str = NO_WAY
+) -> AsyncIterator[None]:
+    """Ask a platform in the time there is. Raises SetupError: `why` says what its SDK's error means, and the cure;
+    `unanswered` is the cure where no answer came.
+    """
     try:
         async with asyncio.timeout(ASK_SECONDS):
             yield
     except SetupError:
         raise
     except TimeoutError:
-        raise SetupError(f"{platform} did not answer in {ASK_SECONDS:g} s", NO_WAY) from None
+        raise SetupError(f"{platform} did not answer in {ASK_SECONDS:g} s", unanswered) from None
     except Exception as exc:  # noqa: BLE001  # an SDK raises anything on an answer that it cannot read
         # The cause is left out: it may name an address with a token in it.
         raise SetupError(*why(exc)) from None

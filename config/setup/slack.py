@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from slack_sdk.web.async_client import AsyncWebClient
 
 #: Slack's codes for a token that is not taken.
-_DEAD = (
+DEAD = (
     "account_inactive", "invalid_auth", "not_authed", "not_allowed_token_type", "org_login_required", "token_expired",
     "token_revoked",
 )  # fmt: skip
@@ -29,7 +29,8 @@ class SlackDesk:
     def __init__(self, name: str, settings: SlackSettings, public_url: str) -> None:
         self._name, self._settings = name, settings
         self._url = hook_url(public_url, name)
-        self._web = PerLoop(partial(_new_client, settings))
+        token = settings.bot_token.get_secret_value().strip()
+        self._web = PerLoop(partial(new_client, token, settings.api_url))
 
     async def point(self) -> list[str]:
         """What to click. Raises SetupError for an address that Slack could not reach."""
@@ -85,25 +86,36 @@ class SlackDesk:
         return Finding(check, "ok", says, channel=self._name)
 
 
-def _new_client(settings: SlackSettings, session: ClientSession) -> AsyncWebClient:
+def new_client(token: str, api_url: str | None, session: ClientSession) -> AsyncWebClient:
+    """Slack's Web API for whoever has the token."""
     from slack_sdk.web.async_client import AsyncWebClient
 
     logger = logging.getLogger("channels.slack.sdk")
     logger.setLevel(logging.CRITICAL)  # the SDK logs whole answers at DEBUG
-    token, api_url = settings.bot_token.get_secret_value().strip(), settings.api_url or "https://slack.com"
-    return AsyncWebClient(token, f"{api_url}/api/", session=session, logger=logger, retry_handlers=[])
+    url = f"{api_url or 'https://slack.com'}/api/"
+    return AsyncWebClient(token, url, session=session, logger=logger, retry_handlers=[])
 
 
 def _why(exc: Exception) -> tuple[str, str]:
+    code = code_of(exc)
+    if code in DEAD:
+        return f"Slack does not take the bot_token ({code})", "copy the Bot User OAuth Token (xoxb-…) after an install"
+    return why(exc, code)
+
+
+def code_of(exc: Exception) -> str:
+    """Slack's code for an error, "" for one of another kind."""
+    data = getattr(getattr(exc, "response", None), "data", None)
+    return str(data.get("error") or "") if isinstance(data, dict) else ""
+
+
+def why(exc: Exception, code: str) -> tuple[str, str]:
+    """What an error means that is not about a token, and the cure."""
     from aiohttp import ClientConnectionError
 
     if isinstance(exc, (ClientConnectionError, OSError)):
         return "no connection to Slack", NO_WAY
     response: Any = getattr(exc, "response", None)
-    data = getattr(response, "data", None)
-    code = str(data.get("error") or "") if isinstance(data, dict) else ""
-    if code in _DEAD:
-        return f"Slack does not take the bot_token ({code})", "copy the Bot User OAuth Token (xoxb-…) after an install"
     if code in ("ratelimited", "rate_limited") or getattr(response, "status_code", 0) == 429:
         return "Slack was asked too often", "wait a minute, then run it again"
     if code:

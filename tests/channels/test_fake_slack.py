@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from channels.fakes.platforms import SLACK_BOT_TOKEN, FakePlatforms
+from channels.fakes.platforms import SLACK_BOT_TOKEN, SLACK_CONFIG_TOKEN, FakePlatforms
 
 SECTION = {"type": "section", "text": {"type": "mrkdwn", "text": "Sure?"}}
 KEY = {"type": "button", "action_id": "a", "text": {"type": "plain_text", "text": "Yes"}, "value": "v"}
@@ -137,3 +137,10 @@ def test_call_that_makes_no_sense_is_refused(call, method: str, params: dict, er
 def test_wrong_token_is_refused(call):
     """platforms.md 3.3: HTTP 200 with ok false is the normal form of an error."""
     assert call("auth.test", token="xoxb-wrong")[0] == {"ok": False, "error": "invalid_auth"}
+
+
+def test_each_kind_of_token_calls_its_own_methods(call):
+    """platforms.md 3.5: apps are made with a configuration token, and with no other; it sends nothing."""
+    assert call("apps.manifest.create", manifest="{}")[0]["error"] == "not_allowed_token_type"
+    assert call("chat.postMessage", token=SLACK_CONFIG_TOKEN, **ASKED)[0]["error"] == "not_allowed_token_type"
+    assert call("apps.manifest.burn", token=SLACK_CONFIG_TOKEN)[0]["error"] == "unknown_method"

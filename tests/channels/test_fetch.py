@@ -369,6 +369,16 @@ def test_page_that_somebody_sent_is_taken(media: MemoryMedia, wire: Wire):
     assert fetched(SLACK.build(media, None), SLACK_FILE, "text/html", size=9) == b"<p>hi</p>"
 
 
+@pytest.mark.parametrize(("world", "other"), [("slack", "slack-gov"), ("slack-gov", "slack")])
+def test_files_of_each_world_of_slack_are_at_its_own_host(media: MemoryMedia, wire: Wire, world: str, other: str):
+    """platforms.md 3.2, 3.3: GovSlack is slack-gov.com; neither token is shown to the other world."""
+    wire.answer = lambda _: sent(JPEG, "image/jpeg")
+    channel = SLACK.build(media, f"https://{world}.com")
+    assert fetched(channel, f"https://files.{world}.com/x.jpg") == JPEG
+    assert "not on" in refusal(channel, f"https://files.{other}.com/x.jpg")
+    assert [str(request.url) for request in wire.requests] == [f"https://files.{world}.com/x.jpg"]
+
+
 @pytest.mark.parametrize("ref", ["gone", "dead server", "forged token"])
 def test_no_secret_in_errors_or_logs(
     platform: Platform, ref: str, platforms: FakePlatforms, media: MemoryMedia, caplog: pytest.LogCaptureFixture

@@ -182,7 +182,7 @@ TURNS = {
     ),
     "slack/file_share_tombstone": sl("1795206009.000100", "weg?", notes=LOST),
     "slack/message_changed": replace(
-        sl("1795204800.000100", "Hallo!", kind="edit"), event_id="T0ACME:D0ADA:edit:1795205000.000400"
+        sl("1795204800.000100", "Hallo!", kind="edit"), event_id="T0ACME:D0ADA:edit:1795205000.000000"
     ),
     "slack/view_submission": sl_act("111.333.bbbbbbbb", "U0ADA", notes=("submitted form 'Frage'", "Warum?: weil")),
     "slack/view_submission_in_thread": sl_act("111.334.bbbbbbbb", *THREAD, notes=ORDER),

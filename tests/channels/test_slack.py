@@ -14,6 +14,9 @@ from channels.fakes.platforms import FakePlatforms
 from channels.slack import SlackChannel
 from channels.types import Button, Conversation, Delivery, Reply, Turn
 from tests.channels.harness import IMAGE, NOW, MemoryMedia, slack, slack_hook
+from tests.contracts.rigs import MemoryRig
+from workers.lane import Change
+from workers.mailbox import Limits
 
 THREAD = Conversation("sl", "C0OPS", "1795204800.000150")
 YES_NO = (Button("Yes", "a:1:yes", "primary"), Button("No", "a:1:no", "danger"))
@@ -45,6 +48,22 @@ def test_mention_and_its_twin_are_one_act(media: MemoryMedia):
     )
     assert mention == twin
     assert (mention.event_id, mention.text, mention.addressed) == ("T0ACME:C0OPS:1.1", "delete it", True)
+
+
+@pytest.mark.parametrize("kinds", [("app_mention", "message"), ("message", "app_mention")])
+@pytest.mark.parametrize("refused", [False, True])
+def test_whichever_of_the_twins_comes_first_is_kept_once(media: MemoryMedia, kinds: tuple[str, str], *, refused: bool):
+    """platforms.md 3.1: in either order; where the first was refused, the second is what is answered."""
+    rig = MemoryRig(limits=Limits(waiting=1))
+    twins = [read(media, signing.slack_text("1.1", "<@U0BOT> hi", channel="C0OPS", kind=kind)) for kind in kinds]
+    if refused:  # somebody else's words fill the mailbox until they are answered
+        other = replace(twins[0], event_id="other")
+        assert rig.accept(other).outcome == "new"
+        lease, work = rig.mailbox.lease(other.conversation.id, "w")
+        assert rig.accept(twins[0]).outcome == "full"
+        rig.mailbox.commit(lease, work, Change())
+    outcomes = [rig.accept(turn).outcome for turn in ([twins[1], twins[0]] if refused else twins)]
+    assert outcomes == ["new", "duplicate"]
 
 
 @pytest.mark.parametrize("extra", [{"user": "U0BOT"}, {"bot_id": "B0OTHER"}, {"user": ""}])
@@ -134,6 +153,13 @@ def test_team_is_the_one_that_is_authorized(media: MemoryMedia):
     assert read(media, shared).event_id == "T0ACME:C0OPS:1.1"
 
 
+def test_person_who_installed_the_app_is_not_taken_for_the_bot(media: MemoryMedia):
+    """platforms.md 3.1: an authorization may be a person's: their words are not our own coming back."""
+    event = json.loads(signing.slack_text("1.1", "hi"))
+    event["authorizations"][0] |= {"user_id": "U0ADA", "is_bot": False}
+    assert read(media, json.dumps(event).encode()).text == "hi"
+
+
 def test_words_go_beside_blocks_and_action_ids_differ(media: MemoryMedia, platforms: FakePlatforms):
     """platforms.md 3.3: notifications show the text alone; two buttons of one message share no action_id."""
     send(slack(media, platforms.slack_url), Reply("Sure?", YES_NO))
@@ -159,6 +185,13 @@ def test_message_never_pings_or_unfurls(media: MemoryMedia, platforms: FakePlatf
     assert "<!" not in raw["text"] + str(raw["blocks"])
     assert "<@" not in raw["text"] + str(raw["blocks"])
     assert (raw["unfurl_links"], raw["unfurl_media"], raw["thread_ts"]) == (False, False, THREAD.thread)
+
+
+@pytest.mark.parametrize("text", ["see https://a.b", "[x](https://a.b)", "@channel look", "mail a@b.c"])
+def test_words_that_a_file_could_not_carry_safely_go_by_themselves(media: MemoryMedia, text: str):
+    """platforms.md 3.3: a file's comment takes no word on links and names: nobody can forbid to look them up there."""
+    file, words = slack(media, None).pieces(Reply(text, media=IMAGE))
+    assert (file.text, words.text, words.media) == ("", text, None)
 
 
 def test_picture_keeps_thread_and_words(media: MemoryMedia, platforms: FakePlatforms):

@@ -37,11 +37,11 @@ CASES = [(error, kind) for errors, kind in ROWS for error in errors.split()]
 
 @pytest.fixture
 def fake(platforms: FakePlatforms) -> Iterator[FakeSlack]:
-    """Slack's fake, with all its scopes again when the test ends."""
+    """Slack's fake, with all its scopes and a file server that works again when the test ends."""
     fake = platforms.fakes["slack"]
     assert isinstance(fake, FakeSlack)
     yield fake
-    fake.scopes = SCOPES
+    fake.scopes, fake.upload_status = SCOPES, 200
 
 
 def send(media: MemoryMedia, platforms: FakePlatforms, reply: Reply, to: Conversation = THREAD) -> Receipt:
@@ -151,6 +151,27 @@ def test_upload_that_breaks_before_the_file_is_shared_may_be_repeated(media: Mem
 
     with pytest.raises(Unreachable):
         asyncio.run(story())
+
+
+@pytest.mark.parametrize("status", [302, 429, 500, 503])
+def test_upload_that_the_file_server_does_not_take_may_be_repeated(
+    media: MemoryMedia, platforms: FakePlatforms, fake: FakeSlack, status: int
+):
+    """platforms.md 3.3: the second of the three calls; no redirect is followed, and nothing is shown."""
+    fake.upload_status = status
+    with pytest.raises(Unreachable):
+        send(media, platforms, Reply("Here", media=IMAGE))
+    assert (platforms.sent, [call["method"] for call in platforms.calls if call["method"] == "auth.test"]) == ([], [])
+
+
+@pytest.mark.parametrize("status", [400, 403, 413])
+def test_upload_that_the_file_server_never_takes_is_a_link(
+    media: MemoryMedia, platforms: FakePlatforms, fake: FakeSlack, status: int
+):
+    """platforms.md 3.3, pains.md 13: what would be refused each time is said instead."""
+    fake.upload_status = status
+    send(media, platforms, Reply("Here", media=IMAGE))
+    assert platforms.sent[0]["text"].startswith("Here\n`red.png` (69 B): <http")
 
 
 @pytest.mark.parametrize(

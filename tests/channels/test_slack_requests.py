@@ -79,6 +79,15 @@ def test_edit_that_brings_the_mention_is_an_edit(read):
     assert not turn(read(body)).decides
 
 
+def test_edit_that_brings_the_mention_comes_twice_and_is_one_act(read):
+    """platforms.md 3.1: Slack sends it as app_mention and as message_changed, under two event ids and one edited.ts."""
+    text, at = "<@U0BOT> go", "2.000000"
+    changed = signing.slack_edit(ROOT, text, "go", channel="C0OPS", at=at)
+    edited = {"user": "U0ADA", "ts": at}
+    mention = signing.slack_text(ROOT, text, channel="C0OPS", kind="app_mention", edited=edited, event_ts="2.000700")
+    assert turn(read(mention)) == turn(read(changed))
+
+
 @pytest.mark.parametrize(("channel", "group"), [("D0ADA", False), ("C0OPS", True), ("G0PRIV", True)])
 def test_others_read_along_except_in_direct_messages(read, channel: str, group: bool):
     """platforms.md 3.1: channel, group and mpim; for words, taps, commands and forms alike."""
@@ -127,6 +136,27 @@ def test_form_of_every_kind_of_element_is_told(read):
     view = {"id": "V1", "state": {"values": values}, "title": {"text": "T"}}
     notes = turn(read(signing.slack_interaction("view_submission", view=view))).notes
     assert notes == ("submitted form 'T'", "b0: a b", "b1: bill.pdf", "b2: 7", "b4: 1795204800")
+
+
+def test_nothing_that_was_written_into_a_form_is_lost(read):
+    """platforms.md 3.1: links, people and places in a rich text have no text of their own; list items are lines."""
+    line = [
+        {"type": "text", "text": "see "},
+        {"type": "link", "url": "https://a.b/c"},
+        {"type": "user", "user_id": "U0BOB"},
+        {"type": "channel", "channel_id": "C0OPS"},
+        {"type": "usergroup", "usergroup_id": "S1"},
+        {"type": "broadcast", "range": "here"},
+        {"type": "emoji", "name": "tada"},
+        {"type": "link"},
+    ]
+    items = [{"type": "rich_text_section", "elements": [{"type": "text", "text": each}]} for each in ("one", "two")]
+    rich = {
+        "elements": [{"type": "rich_text_section", "elements": line}, {"type": "rich_text_list", "elements": items}]
+    }
+    view = {"id": "V1", "state": {"values": {"b": {"x": {"type": "rich_text_input", "rich_text_value": rich}}}}}
+    notes = turn(read(signing.slack_interaction("view_submission", view=view))).notes
+    assert notes == ("submitted form ''", "b: see https://a.b/c@U0BOB#C0OPS@S1@here:tada:\none\ntwo")
 
 
 def test_each_of_several_actions_is_a_turn(read):
@@ -187,6 +217,22 @@ def test_file_outside_of_slack_is_a_note(read):
     file = {"mode": "external", "is_external": True, "name": "plan", "url_private": "https://docs.example/d"}
     told = turn(read(signing.slack_text("1.1", "", subtype="file_share", files=[file])))
     assert (told.media, told.notes) == ((), ("a file that is kept outside of Slack: plan https://docs.example/d",))
+
+
+@pytest.mark.parametrize(
+    ("file", "loss"),
+    [
+        ({"mode": "tombstone"}, "a file that was deleted"),
+        ({"file_access": "file_not_found"}, "a file that was deleted"),
+        ({"file_access": "access_denied", "name": "plan.pdf"}, "a file that the bot may not see: plan.pdf"),
+        ({"mode": "hidden_by_limit"}, "a file that Slack hides: its workspace is over a limit"),
+    ],
+)
+def test_file_that_cannot_be_had_is_told_as_what_it_is(read, file: dict, loss: str):
+    """platforms.md 3.1: none of them has an address."""
+    assert turn(read(signing.slack_text("1.1", "", subtype="file_share", files=[{"id": "F1", **file}]))).notes == (
+        loss,
+    )
 
 
 @pytest.mark.parametrize("extra", [{"user": "USLACKBOT"}, {"subtype": "bot_message"}, {"subtype": "channel_join"}])

@@ -13,7 +13,7 @@ from channels.fakes.slack_api import FakeSlack
 from channels.slack import SlackChannel
 from channels.slack_blocks import LABEL_LIMIT
 from channels.types import Button, Conversation, Delivery, Media, Receipt, Reply, Turn
-from tests.channels.harness import IMAGE, MemoryMedia, slack, slack_hook
+from tests.channels.harness import IMAGE, MemoryMedia, server, slack, slack_hook
 
 THREAD = Conversation("sl", "C0OPS", "1795204800.000150")
 DIRECT = Conversation("sl", "D0ADA")
@@ -140,6 +140,19 @@ def test_person_who_is_gone_is_a_closed_address(channel: SlackChannel, platforms
         send(channel, Reply("Hello"), Conversation("sl", "U!"))
 
 
+@pytest.mark.parametrize("answer", [b'{"ok": true}', b'{"ok": true, "channel": {}}', b'{"ok": true, "channel": "x"}'])
+def test_direct_message_that_slack_does_not_name_is_tried_again(media: MemoryMedia, answer: bytes):
+    """platforms.md 3.3: nothing was shown to anybody, and no id is made up."""
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(answer)
+
+    async def story() -> None:
+        async with server(head + answer) as (url, _):
+            await slack(media, url).place(BY_ID)
+
+    with pytest.raises(Unreachable):
+        asyncio.run(story())
+
+
 def test_many_buttons_wrap_in_rows(channel: SlackChannel, platforms: FakePlatforms):
     """platforms.md 3.3: every tap of every row comes back to the thread."""
     buttons = tuple(Button(f"No. {number}", f"c:{number}") for number in range(25))
@@ -243,6 +256,13 @@ def test_file_that_slack_does_not_know_cannot_be_fetched(channel: SlackChannel, 
         asyncio.run(channel.fetch(Media("F0GONE", "image/png")))
     with pytest.raises(FetchError, match="did not say where"):
         asyncio.run(slack(media, "http://127.0.0.1:1").fetch(Media("F0GONE", "image/png")))
+
+
+@pytest.mark.parametrize("to", [THREAD, DIRECT, BY_ID], ids=lambda to: to.chat)
+def test_pace_is_a_message_a_second(channel: SlackChannel, to: Conversation):
+    """platforms.md 3.4: postMessage takes about one a second in a channel, and short bursts."""
+    pace = channel.pace(to)
+    assert (pace.chat_gap, pace.per_second, 1 < pace.burst <= 5) == (1.0, 0.0, True)
 
 
 def test_fake_counts_what_a_channel_gets(channel: SlackChannel, platforms: FakePlatforms):

@@ -14,6 +14,7 @@ from config.loader import load_settings
 from workers.connections import Connections
 from workers.journals import RedisJournals
 from workers.redis import HURRY_SECONDS
+from workers.relay import Relay
 
 
 def test_agents_of_a_worker_journal_their_turns(tmp_path: Path, redis_url: str):
@@ -50,6 +51,15 @@ def test_operators_are_alarmed_as_configured(tmp_path: Path, redis_url: str, red
     assert services.drain.agents["ops"]._questions._escalation is None
     services.drain.postman._outbox.forward(Delivery("web:1#1", to, Reply("Look there")))
     assert redis_client.llen("rq:queue:sayso") == 1
+
+
+def test_people_of_slack_are_answered_in_their_direct_message(tmp_path: Path, redis_url: str):
+    """Elsewhere a conversation has one name, and its agent stands in front of nobody."""
+    file = tmp_path / "sayso.yaml"
+    slack = "{platform: slack, bot_token: '${T}', signing_secret: '${T}'}"
+    file.write_text(f"channels:\n  sl: {slack}\n  web: {{platform: console}}\n")
+    agents = bootstrap(load_settings(file, {"T": "x"}), data=tmp_path, redis_url=redis_url).drain.agents
+    assert [isinstance(agents[name], Relay) for name in ("sl", "web")] == [True, False]
 
 
 def test_whatsapp_is_wired_as_configured(tmp_path: Path, redis_url: str):

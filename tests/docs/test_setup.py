@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from channels.fakes.platforms import FakePlatforms
+from channels.fakes.platforms import SLACK_CONFIG_TOKEN, FakePlatforms
 from config.cli import main
 from config.setup.slack_needs import events, scopes
 from tests.config.fake_bots import ENVIRON, written
@@ -23,7 +23,7 @@ NAMES = {"wa": "shop-wa", "tg": "ops-tg", "sl": "desk"}
 @pytest.fixture
 def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The configuration that the page speaks of, at the fakes."""
-    for name, value in ENVIRON.items():
+    for name, value in {**ENVIRON, "SLACK_CONFIG_TOKEN": SLACK_CONFIG_TOKEN}.items():
         monkeypatch.setenv(name, value)
     with FakePlatforms() as platforms:
         file = written(tmp_path, platforms)
@@ -36,7 +36,7 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 def test_every_block_is_what_its_command_prints(config: Path) -> None:
     """In the order of the page, on one bot."""
-    assert len(SHOWN) == 5
+    assert len(SHOWN) == 7
     for command, output in SHOWN:
         assert CliRunner().invoke(main, [*command.split(), "--config", str(config)]).output == output
 
@@ -53,7 +53,7 @@ def test_every_option_of_the_page_is_one() -> None:
     """And each has a line."""
     for command, options in {
         "webhook set": ("--drop-pending", "--max-connections"),
-        "slack manifest": ("--format", "--name", "--command", "--view"),
+        "slack manifest": ("--format", "--name", "--command", "--view", "--validate", "--create", "--update"),
         "doctor": ("--data", "--json", "--model"),
     }.items():
         told = CliRunner().invoke(main, [*command.split(), "--help"]).output

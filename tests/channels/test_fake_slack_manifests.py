@@ -1,0 +1,66 @@
+"""The fake's rules for manifests: whatever Slack's schema refuses is refused, with the place of each fault."""
+
+from __future__ import annotations
+
+import copy
+import json
+from typing import Any
+
+import pytest
+
+from channels.fakes.slack_manifests import SlackManifests, faults
+from config.setup.slack_manifest import manifest
+
+GOOD = manifest("sl", "https://bots.example.com", name="Acme")
+COMMAND = "/features/slash_commands/0"
+
+
+def changed(pointer: str, value: Any) -> dict[str, Any]:
+    """The good one with another value at one place; None takes it away."""
+    found = copy.deepcopy(GOOD)
+    *way, last = pointer[1:].split("/")
+    place: Any = found
+    for step in way:
+        place = place[int(step) if step.isdecimal() else step]
+    place.update({last: value}) if value is not None else place.pop(last)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("pointer", "value", "where"),
+    [
+        ("/display_information", None, "/"),
+        ("/display_information/name", "x" * 36, "/display_information/name"),
+        ("/display_information/name", None, "/display_information"),
+        ("/settings/colour", "red", "/settings/colour"),
+        ("/settings/socket_mode_enabled", "no", "/settings/socket_mode_enabled"),
+        ("/settings/event_subscriptions/request_url", None, "/settings/event_subscriptions"),
+        ("/settings/interactivity/request_url", None, "/settings/interactivity"),
+        ("/settings/event_subscriptions/request_url", "http://x.org", "/settings/event_subscriptions/request_url"),
+        ("/settings/event_subscriptions/bot_events", ["message.im"] * 2, "/settings/event_subscriptions/bot_events"),
+        (f"{COMMAND}/command", "/Acme", f"{COMMAND}/command"),
+        ("/features", [], "/features"),
+    ],
+)
+def test_fault_has_its_place(pointer: str, value: Any, where: str):
+    """platforms.md 3.5: invalid_manifest comes with pointers."""
+    assert [fault["pointer"] for fault in faults(changed(pointer, value))] == [where]
+    assert list(faults(GOOD)) == []
+
+
+@pytest.mark.parametrize(
+    ("method", "params", "error"),
+    [
+        ("validate", {}, "invalid_arguments"),
+        ("create", {"manifest": GOOD}, "invalid_arguments"),
+        ("create", {"manifest": json.dumps(GOOD), "app_id": "A1"}, "invalid_arg_name"),
+        ("create", {"manifest": "nonsense"}, "invalid_manifest"),
+        ("update", {"manifest": json.dumps(GOOD)}, "invalid_app_id"),
+        ("validate", {"manifest": json.dumps(GOOD), "app_id": "A1"}, "invalid_app_id"),
+    ],
+)
+def test_call_that_slack_would_refuse_is_refused(method: str, params: dict[str, Any], error: str):
+    """platforms.md 3.5: a manifest is a text of JSON; an app is named where one is changed, and only there."""
+    slack = SlackManifests()
+    assert json.loads(slack.answer(f"apps.manifest.{method}", params).body)["error"] == error
+    assert slack.apps == {}

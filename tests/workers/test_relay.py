@@ -1,0 +1,122 @@
+"""Relay: a conversation with two names is one: what comes in under the second is worked on under the first, once."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from channels.base import Refused
+from channels.fakes import signing
+from channels.fakes.platforms import FakePlatforms
+from channels.types import Conversation, Tap
+from pending.texts import speak
+from tests.channels.harness import slack, slack_hook
+from tests.contracts.rigs import CHAT, MemoryRig, turn, voice
+from tests.workers.fakes import Bot, FakeAgent
+from workers.drain import Drain
+from workers.lane import Change
+from workers.mailbox import Limits
+from workers.outbox import Postman
+from workers.relay import Relay
+
+SECOND = Conversation("chat", "U0ADA")
+
+
+class Names:
+    """A channel on which the room has a second name; one that is not known cannot be told."""
+
+    async def place(self, conversation: Conversation) -> Conversation:
+        """The first name."""
+        if conversation.chat == "U0GONE":
+            raise Refused("nobody")
+        return CHAT if conversation == SECOND else conversation
+
+
+def relaying(bot: Bot) -> Bot:
+    """The bot with its agent behind a relay."""
+    bot.drain.agents["chat"] = Relay(bot.agent, Names(), bot.rig.mailbox)
+    return bot
+
+
+def work(bot: Bot, *conversations: Conversation) -> list[tuple[str, str]]:
+    """Drain them in turn: where something arrived, and what."""
+    for conversation in conversations:
+        asyncio.run(bot.drain.run(conversation.id))
+    return [(delivery.conversation.chat, delivery.reply.text) for delivery in bot.channel.sent]
+
+
+def test_yes_under_one_name_confirms_what_was_asked_under_the_other(make_bot):
+    """The question comes to where its person writes, so that a typed yes is in its scope."""
+    bot = relaying(make_bot("A"))
+    bot.rig.accept(replace(turn("/clean"), conversation=SECOND))
+    sent = work(bot, SECOND, CHAT)
+    assert ([chat for chat, _ in sent], "Delete A" in sent[0][1], bot.deleted) == (["room"], True, [])
+    bot.say("yes")
+    assert bot.deleted == ["A"]
+
+
+def test_tap_is_answered_where_it_was_asked():
+    """A question that was asked under the second name waits there."""
+    bot = relaying(Bot(MemoryRig()))
+    bot.rig.accept(replace(turn(tap="x:1:yes"), conversation=SECOND, tap=Tap("x:1:yes")))
+    assert [chat for chat, _ in work(bot, SECOND, CHAT)] == ["U0ADA"]
+
+
+def test_turn_whose_place_nobody_knows_is_answered_under_the_name_it_has(make_bot):
+    """Nobody is left without an answer for want of the other name."""
+    bot, gone = relaying(make_bot(lines=["hello"])), Conversation("chat", "U0GONE")
+    bot.rig.accept(replace(turn("hi"), conversation=gone))
+    assert work(bot, gone, CHAT) == [("U0GONE", "hello")]
+
+
+def test_worker_that_dies_after_handing_on_hands_on_nothing_twice(make_bot):
+    """What is stored there already is a duplicate."""
+    bot = relaying(make_bot(lines=["hello", "twice"]))
+    given = replace(turn("hi"), conversation=SECOND)
+    bot.rig.accept(given)
+    bot.rig.accept(replace(given, conversation=CHAT))  # as the dead one did
+    assert work(bot, SECOND, CHAT, CHAT) == [("room", "hello")]
+    assert bot.rig.mailbox.lease(SECOND.id, "next")[1] is None
+
+
+def test_who_is_refused_there_hears_it_there():
+    """A full mailbox is full for whoever comes by the other door."""
+    bot = relaying(Bot(MemoryRig(limits=Limits(waiting=1)), lines=["one", "two"]))
+    bot.rig.accept(turn("first"))
+    bot.rig.accept(replace(turn("second"), conversation=SECOND))
+    sent = work(bot, SECOND, CHAT)
+    assert ({chat for chat, _ in sent}, len(sent)) == ({"room"}, 2)
+
+
+@pytest.mark.parametrize("kind", ["shortcut", "view_submission"])
+def test_typed_yes_answers_what_a_shortcut_or_a_form_of_slack_began(kind: str):
+    """platforms.md 3.1: a global shortcut has no channel, a form may have none, and typed words come from D…: they are
+    one conversation.
+    """
+    view = {"id": "V1", "title": {"text": "Clean"}}
+    began = {"callback_id": "clean", "action_ts": "1.2"} if kind == "shortcut" else {"view": view}
+    with FakePlatforms() as platforms:
+        channel, rig = slack(None, platforms.slack_url), MemoryRig()
+        bot = Bot(rig, "A", lines=["done"])
+        agents, postman = {"sl": Relay(bot.agent, channel, rig.mailbox)}, Postman(rig.outbox, {"sl": channel}, speak)
+        drain = Drain(rig.mailbox, postman, {"sl": channel}, agents, voice)
+        for body in (
+            signing.slack_interaction(kind, trigger_id="1.2", **began),
+            signing.slack_text("1795204800.000100", "yes"),
+        ):
+            (came,) = channel.receive(slack_hook(body)).turns
+            rig.accept(came)
+            for chat in (came.conversation, Conversation("sl", "D0ADA")):
+                asyncio.run(drain.run(chat.id))
+    assert ({entry["chat"] for entry in platforms.sent}, bot.deleted) == ({"D0ADA"}, ["A"])
+
+
+def test_relay_is_its_agent_in_all_else():
+    """What a turn is given up with, and what counts as an answer, the agent says."""
+    agent = FakeAgent()
+    relay = Relay(agent, Names(), MemoryRig().mailbox)
+    assert not relay.is_answer("yes")
+    change = asyncio.run(relay.give_up(None, None, "sorry"))
+    assert (isinstance(change, Change), change.replies[0][0].text) == (True, "sorry")
