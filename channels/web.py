@@ -5,17 +5,20 @@ from __future__ import annotations
 import logging
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from flask import Flask, Response, abort, jsonify, request, send_file
 from redis.exceptions import RedisError
 from werkzeug.exceptions import NotFound
 
+from channels.base import Forbidden
 from channels.console import ConsoleChannel
 from channels.console_pages import console_pages
 from channels.hooks import ERROR as HOOK_ERROR
 from channels.hooks import MAX_BODY, HookDoor, TooMany
 from channels.media import BadToken, MediaGone
+from channels.types import Turn
 from config.bootstrap import Services, bootstrap, check_redis
 from config.loader import ConfigError, default_config, load_settings
 from config.logs import set_up_logs
@@ -160,4 +163,22 @@ def _trouble(services: Services) -> str:
 def _add_console(app: Flask, services: Services) -> None:
     consoles = [channel for channel in services.channels.values() if isinstance(channel, ConsoleChannel)]
     if consoles:
-        app.register_blueprint(console_pages(*consoles))
+        pages = console_pages(*consoles, public_url=services.public_url, admit=_doorkeeper(services))
+        app.register_blueprint(pages)
+
+
+def _doorkeeper(services: Services) -> Callable[[Turn], None]:
+    """Turns away whoever may not talk to the bot, or sends more files in a minute than they may say things."""
+    from workers.quota import memory_quota  # it loads its library
+
+    quota, per_minute = memory_quota(), services.settings.limits.per_minute
+
+    def admit(turn: Turn) -> None:
+        whose = (turn.conversation.channel, turn.user_id, per_minute)
+        if not services.gate.admits(turn):
+            raise Forbidden("the bot takes no files of yours")
+        if quota.is_used_up(*whose):
+            raise TooMany("too many files in a minute")
+        quota.book(*whose)
+
+    return admit
