@@ -20,8 +20,10 @@ const heard = new Set(); // what the server has told already: event ids, and ids
 let lastId = "";
 let typingTimer = 0;
 let draft = null; // the answer as far as it has come
+let stream = null; // the feed, while it is not polled
+let [lost, dead] = [0, 0]; // when to say that it is away, and when to give it up
 let picked = []; // what the next message brings: { file, url, name }, the name once the server has the file
-let reading = false; // somebody has scrolled up: nothing may move what they read
+let [reading, lastTop] = [false, 0]; // somebody has scrolled up: nothing may move what they read
 
 function show(id, entry) {
   lastId = id;
@@ -55,9 +57,7 @@ function showDraft(entry, at) {
   if (Date.now() - at > TYPING_MS) return;
   setTyping(false);
   draft ??= Object.assign(addMessage("bot", at, [element("div", "bubble draft")]), { ariaHidden: "true" }); // read out once
-  const text = element("div", "text");
-  text.innerHTML = entry.html;
-  draft.querySelector(".bubble").replaceChildren(text);
+  draft.querySelector(".bubble").replaceChildren(textOf(entry));
 }
 
 function dropDraft() {
@@ -84,11 +84,15 @@ function showEdit(entry) {
 }
 
 function partsOf(entry, id) {
-  const text = element("div", "text");
-  text.innerHTML = entry.html; // made by the server's Markdown renderer, which lets no HTML through
   const bubble = element("div", "bubble");
-  bubble.append(text, ...(entry.media ? [mediaView(entry.media)] : []));
+  bubble.append(textOf(entry), ...(entry.media ? [mediaView(entry.media)] : []));
   return [bubble, ...(entry.buttons.length ? [buttonRow(entry.buttons, id)] : [])];
+}
+
+function textOf(entry) {
+  const text = Object.assign(element("div", "text"), { dir: "auto" });
+  text.innerHTML = entry.html; // made by the server's Markdown renderer, which lets no HTML through
+  return text;
 }
 
 function userBubble(text, files) {
@@ -182,7 +186,9 @@ const follow = new ResizeObserver(() => reading || toBottom());
 for (const each of [main, log, typing]) follow.observe(each);
 
 main.onscroll = () => {
-  reading = main.scrollHeight - main.scrollTop - main.clientHeight > 120;
+  if (main.scrollHeight - main.scrollTop - main.clientHeight < 120) reading = false;
+  else if (main.scrollTop < lastTop) reading = true; // else it is the end that moved away
+  lastTop = main.scrollTop;
   newest.hidden = !reading;
 };
 newest.onclick = () => (toBottom(), input.focus());
@@ -305,7 +311,7 @@ function misfit({ size }) {
   return size > page.maxBytes ? `${sizeOf(size)} is too large, at most ${sizeOf(page.maxBytes)}` : "";
 }
 
-const sizeOf = (bytes) => (bytes < 1e6 ? `${Math.ceil(bytes / 1000)} KB` : `${(bytes / 1e6).toFixed(1)} MB`);
+const sizeOf = (bytes) => (bytes < 2 ** 20 ? `${Math.ceil(bytes / 1024)} KB` : `${Number((bytes / 2 ** 20).toFixed(1))} MB`);
 
 function chipOf(each) {
   const chip = element("li", "chip");
@@ -345,18 +351,30 @@ function settle(message) {
 }
 
 function listen() {
-  const stream = new EventSource(`${page.events}?after=${encodeURIComponent(lastId)}`);
-  let [lost, dead] = [0, 0];
-  const quiet = () => (clearTimeout(dead), clearTimeout(lost));
-  const alive = () => (clearTimeout(dead), (dead = setTimeout(() => (quiet(), stream.close(), listen()), SILENT_MS)));
+  stream = new EventSource(`${page.events}?after=${encodeURIComponent(lastId)}`);
   alive();
   stream.onopen = () => (alive(), clearTimeout(lost), (lost = 0), setState("live"));
   stream.onmessage = (event) => (alive(), show(event.lastEventId, JSON.parse(event.data)));
   stream.onerror = () => {
-    if (stream.readyState === EventSource.CLOSED) return quiet(), poll(POLLS_BEFORE_STREAM);
+    if (stream.readyState === EventSource.CLOSED) return clearTimeout(dead), clearTimeout(lost), poll(POLLS_BEFORE_STREAM);
     lost ||= setTimeout(() => setState("offline"), 3000); // a stream that ended is back within a second
   };
 }
+
+function alive() {
+  clearTimeout(dead);
+  dead = setTimeout(listenAnew, SILENT_MS);
+}
+
+function listenAnew() {
+  if (stream.readyState === EventSource.CLOSED) return; // polls listen by themselves
+  clearTimeout(lost);
+  stream.close();
+  listen();
+}
+
+window.onoffline = () => setState("offline");
+window.ononline = listenAnew;
 
 async function poll(left) {
   if (!left) return listen();
