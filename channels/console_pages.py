@@ -149,7 +149,7 @@ def _page(channel: ConsoleChannel) -> flask.Response:
         channel.cookie,
         cookie if channel.user_of(cookie) else channel.new_session(),
         max_age=COOKIE_SECONDS,
-        secure=flask.request.is_secure,
+        secure="https" in (flask.request.scheme, flask.request.headers.get("X-Forwarded-Proto")),
         httponly=True,
         samesite="Strict",
     )

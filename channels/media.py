@@ -94,7 +94,7 @@ class MemoryMediaStore:
         """Keep the bytes under their content."""
         ref = hashlib.sha256(data).hexdigest()
         self._files[ref] = data
-        return Media(ref, mime_type, filename, len(data), stored=True)
+        return Media(ref, mime_type, _label(filename), len(data), stored=True)
 
     def read(self, ref: str) -> bytes:
         """The kept bytes. Raises KeyError for any other."""

@@ -12,7 +12,9 @@ const [TYPING_MS, RETRY_MS] = [60_000, [600, 2000]];
 const SILENT_MS = 90_000; // a stream ends itself every minute: one that says nothing for longer is dead
 const BUSY_MS = 800; // what was said before is not read out
 const HEADERS = { "X-Sayso-Console": "1" };
-const [ENDED, UNSENT] = ["Your session has ended. Please reload the page.", "Not sent, tap to retry"];
+const ENDED = "Your session has ended. Please reload the page.";
+const BUSY = "The bot is busy. Please try again shortly.";
+const UNSENT = "Not sent, tap to retry";
 
 const acts = new Map(); // event id -> our own message element
 const bubbles = new Map(); // id in the feed, and id of the delivery -> the bot's message
@@ -213,7 +215,7 @@ async function post(body, attempt = 0) {
       signal: AbortSignal.timeout(15_000),
     });
     if (answer.ok) return "";
-    if (answer.status === 503) return "The bot is busy. Please try again shortly.";
+    if (answer.status === 503) return BUSY;
     return answer.status === 403 ? ENDED : UNSENT;
   } catch {
     if (attempt >= RETRY_MS.length) return UNSENT;
@@ -275,8 +277,8 @@ function upload(file, progressed) {
 
 function uploaded({ status, responseText }) {
   if (status === 201) return { name: JSON.parse(responseText).file };
-  if (status === 413 || status === 415) return { refused: responseText.trim() };
-  return { failure: status === 503 ? "The bot is busy. Please try again shortly." : status === 403 ? ENDED : UNSENT };
+  if ([403, 413, 415].includes(status)) return { refused: responseText.trim() };
+  return { failure: status === 503 ? BUSY : UNSENT };
 }
 
 // Nothing of it was sent: the words and the other files are ready to be sent without the one that was refused.

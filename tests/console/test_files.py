@@ -9,12 +9,15 @@ from urllib.parse import quote
 
 import pytest
 
+from agent import Agent, AgentConfig, ScriptedProvider, ToolCall, tool
+from agent.channel_agent import ChannelAgent
 from channels.base import BadHook, FetchError, Forbidden
 from channels.console import ConsoleChannel
 from channels.console_files import MAX_FILES, NotTaken
 from channels.feed import MemoryFeed
 from channels.media import LocalMediaStore
 from channels.types import Media
+from pending import InMemoryPendingStore
 
 from .echo import KEYS, EchoApp
 from .test_channel import PNG, hook
@@ -45,6 +48,28 @@ def test_a_caption_that_says_yes_decides_nothing(channel: ConsoleChannel):
     body = {"id": "e1", "text": "yes", "files": names(channel, session, (PNG, "image/png", "a.png"))}
     (turn,) = channel.receive(hook(channel, body, cookie=f"{channel.cookie}={session}")).turns
     assert (turn.text, turn.decides) == ("yes", False)
+
+
+def test_a_yes_under_a_picture_runs_nothing(channel: ConsoleChannel):
+    """What waited is dropped, as it is behind any other message, and a plain yes after it is too late."""
+    deleted: list[str] = []
+
+    @tool(requires_approval=True, preview="Delete {name}")
+    def delete(name: str) -> str:
+        """Delete a thing."""
+        deleted.append(name)
+        return f"deleted {name}"
+
+    model = ScriptedProvider([ToolCall("delete", {"name": "A"}, "c1"), "A fine picture.", "Yes what?"])
+    agent = ChannelAgent(Agent([delete], model, AgentConfig(max_retries=0)), InMemoryPendingStore())
+    session, said = channel.new_session(), []
+    files = names(channel, session, (PNG, "image/png", "a.png"))
+    for number, body in enumerate(({"text": "delete A"}, {"text": "yes", "files": files}, {"text": "yes"})):
+        posted = hook(channel, {"id": f"e{number}", **body}, cookie=f"{channel.cookie}={session}")
+        said += [reply.text for reply in asyncio.run(agent.take(channel.receive(posted).turns[0]))]
+    assert "Delete A" in said[0]
+    assert "A fine picture." in said[1]
+    assert deleted == []
 
 
 def test_nobody_can_send_what_somebody_else_uploaded(channel: ConsoleChannel):
