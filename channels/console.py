@@ -180,10 +180,6 @@ class ConsoleChannel:
         """Where this user's replies go."""
         return Conversation(channel=self.name, chat=user_id)
 
-    def nothing_from(self, user_id: str) -> Turn:
-        """A turn of this user's that says nothing yet."""
-        return Turn("", self.conversation(user_id), user_id)
-
     def entries(self, user_id: str, after: str, block_ms: int = 0) -> list[tuple[str, Entry]]:
         """The feed as the page shows it. Raises FeedError."""
         entries = self.feed.read(self.conversation(user_id).id, after, block_ms)
@@ -202,7 +198,12 @@ class ConsoleChannel:
         client_id = body.get("id")
         if not isinstance(client_id, str) or not _CLIENT_ID.fullmatch(client_id):
             raise BadHook(f"id is {client_id!r}: send 1 to 64 letters, digits, '-' or '_'")
-        turn = replace(self.nothing_from(user_id), event_id=f"{user_id}:{client_id}", message_id=client_id)
+        turn = Turn(
+            event_id=f"{user_id}:{client_id}",
+            conversation=self.conversation(user_id),
+            user_id=user_id,
+            message_id=client_id,
+        )
         match body:
             case {"text": str(text), **rest} if "tap" not in rest:
                 media = self.files.named(user_id, body.get("files", []))

@@ -98,12 +98,12 @@ def console_pages(
     @pages.post("/console/<name>/files")
     def files(name: str) -> flask.Response:
         channel = _admitting(by_name, name)
-        turn = channel.nothing_from(channel.sender(_hook(public_url)))
-        admit(turn)
+        user_id = channel.sender(_hook(public_url))
+        admit(Turn("", channel.conversation(user_id), user_id))
         if not uploads.acquire(blocking=False):
             return _plain(503, "Too many files are being sent at once: try again shortly.\n")
         try:
-            return _kept(channel, turn.user_id)
+            return _kept(channel, user_id)
         finally:
             uploads.release()
 

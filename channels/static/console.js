@@ -183,7 +183,7 @@ function setTyping(shown, milliseconds = 0) {
 }
 
 // Whoever reads the end goes on reading the end, whatever grows: a message, a picture that has come, the keyboard.
-const toBottom = () => (main.scrollTop = main.scrollHeight);
+const toBottom = () => ((main.scrollTop = main.scrollHeight), (lastTop = main.scrollTop));
 const follow = new ResizeObserver(() => reading || toBottom());
 for (const each of [main, log, typing]) follow.observe(each);
 
@@ -393,7 +393,8 @@ function composed() {
   input.style.height = "auto";
   input.style.height = `${input.scrollHeight}px`;
   byId("send").disabled = !input.value.trim() && !picked.length;
-  input.placeholder = picked.length ? "Add a caption" : "Message";
+  const them = picked.length > 1 ? ` to ${picked.length} files` : "";
+  input.placeholder = picked.length ? `Add a caption${them}` : "Message";
   if (suggestions) suggestions.hidden = input.value !== "" || picked.length > 0;
 }
 
