@@ -139,6 +139,13 @@ class MediaSource(Protocol):
         """A signed, expiring, absolute URL a platform can fetch."""
 
 
+class MediaStore(MediaSource, Protocol):
+    """Where a channel keeps files that no platform keeps for it."""
+
+    def put(self, data: bytes, *, mime_type: str, filename: str) -> Media:
+        """Keep the bytes, typed by what they are. Raises channels.media.TooLarge, OSError."""
+
+
 class Notebook(Protocol):
     """A small shared memory for adapters: vendor-side ids that are costly to make and safe to lose."""
 
@@ -159,6 +166,7 @@ __all__ = [
     "FetchError",
     "Forbidden",
     "MediaSource",
+    "MediaStore",
     "Notebook",
     "Pace",
     "RateLimited",

@@ -16,7 +16,8 @@ from urllib.parse import urlsplit
 
 from itsdangerous import BadData, URLSafeSerializer
 
-from channels.base import BadHook, FetchError, Forbidden, MediaSource, Pace, Unreachable
+from channels.base import BadHook, Forbidden, MediaStore, Pace, Unreachable
+from channels.console_files import ConsoleFiles
 from channels.feed import MESSAGE_ID, Entry, Feed, FeedError
 from channels.markup import page_html, split
 from channels.types import (
@@ -62,7 +63,7 @@ class ConsoleChannel:
         name: str,
         *,
         feed: Feed,
-        media: MediaSource,
+        media: MediaStore,
         keys: Sequence[str],
         password: str = "",
         title: str = "Sayso",
@@ -79,9 +80,15 @@ class ConsoleChannel:
         # The password is in the salt: changing it ends every session.
         salt = f"sayso.console.{name}.{hashlib.sha256(password.encode()).hexdigest()}"
         self._sessions = URLSafeSerializer(list(reversed(keys)), salt=salt)  # itsdangerous signs with the last
+        self.files = ConsoleFiles(media, keys, salt)
 
     def receive(self, hook: Hook) -> Received:
         """Verify what the page posted, then read it. Raises Forbidden or BadHook."""
+        turn = replace(self._turn(self.sender(hook), _json_object(hook.body)), language=_language(hook))
+        return Received(turns=(turn,), answer=HookAnswer(200, '{"ok":true}', "application/json"))
+
+    def sender(self, hook: Hook) -> str:
+        """The id of the user whose page posted it, whatever its body holds. Raises Forbidden."""
         if not hook.header(PAGE_HEADER):
             raise Forbidden(f"header {PAGE_HEADER!r} is missing: only the console page may post here")
         if not _same_origin(hook):
@@ -89,8 +96,7 @@ class ConsoleChannel:
         user_id = self.user_of(_cookie(hook, self.cookie))
         if not user_id:
             raise Forbidden("no valid console session: reload the page")
-        turn = replace(self._turn(user_id, _json_object(hook.body)), language=_language(hook))
-        return Received(turns=(turn,), answer=HookAnswer(200, '{"ok":true}', "application/json"))
+        return user_id
 
     def pace(self, conversation: Conversation) -> Pace:
         """As fast as it goes: the feed is ours. Drafts come four times a second: nobody reads faster."""
@@ -124,8 +130,8 @@ class ConsoleChannel:
         return await self._append(turn.conversation.id, entry, shown)
 
     async def fetch(self, media: Media) -> bytes:
-        """Always raises FetchError: the page sends words and taps only."""
-        raise FetchError("the console has no inbound files")
+        """The bytes of a file that the page sent: they are here already. Raises FetchError."""
+        return await asyncio.to_thread(self.files.read, media)
 
     async def send(self, delivery: Delivery) -> Receipt:
         """Append one bubble, or what becomes of an earlier one. The page shows a delivery id once, so trying again is
@@ -177,7 +183,7 @@ class ConsoleChannel:
     def entries(self, user_id: str, after: str, block_ms: int = 0) -> list[tuple[str, Entry]]:
         """The feed as the page shows it. Raises FeedError."""
         entries = self.feed.read(self.conversation(user_id).id, after, block_ms)
-        return [(entry_id, self._with_link(entry)) for entry_id, entry in entries]
+        return [(entry_id, self._with_links(entry)) for entry_id, entry in entries]
 
     @property
     def is_open(self) -> bool:
@@ -200,19 +206,25 @@ class ConsoleChannel:
         )
         match body:
             case {"text": str(text), **rest} if "tap" not in rest:
-                return replace(turn, text=_checked_text(text))
-            case {"tap": str(data), **rest} if "text" not in rest:
+                media = self.files.named(user_id, body.get("files", []))
+                return replace(turn, text=_checked_text(text, may_be_blank=bool(media)), media=media)
+            case {"tap": str(data), **rest} if rest.keys().isdisjoint({"text", "files"}):
                 message_id = _checked_message_id(body.get("message", ""))
                 return replace(turn, tap=Tap(_checked_tap(data), callback_id=client_id), message_id=message_id)
-        raise BadHook(f"keys {sorted(body)!r}: send 'id' with either 'text' or 'tap', both strings")
+        raise BadHook(f"keys {sorted(body)!r}: send 'id' with either 'text' (and 'files') or 'tap'")
 
-    def _with_link(self, entry: Entry) -> Entry:
-        """The entry with a fresh link to its file: links die within the hour, the feed lives for days."""
-        media = entry.get("media")
-        if not media:
-            return entry
+    def _with_links(self, entry: Entry) -> Entry:
+        """The entry with fresh links to its files: links die within the hour, the feed lives for days."""
+        linked = dict(entry)
+        if entry.get("media"):
+            linked["media"] = self._linked(entry["media"])
+        if entry.get("files"):
+            linked["files"] = [self._linked(media) for media in entry["files"]]
+        return linked
+
+    def _linked(self, media: dict[str, str]) -> dict[str, str]:
         url = urlsplit(self._media.url(media["ref"], filename=media["filename"], mime_type=media["mime"]))
-        return {**entry, "media": {"url": url.path, "mime": media["mime"], "filename": media["filename"]}}
+        return {"url": url.path, "mime": media["mime"], "filename": media["filename"]}
 
 
 def _cookie(hook: Hook, name: str) -> str:
@@ -228,7 +240,8 @@ def _cookie(hook: Hook, name: str) -> str:
 def _same_origin(hook: Hook) -> bool:
     """Whether the page that posts is ours. Browsers send Origin with every POST; other clients may not."""
     origin = hook.header("origin")
-    return not origin or origin.partition("://")[2] in (hook.header("host"), urlsplit(hook.url).netloc)
+    site = origin.partition("://")[2]  # "" for an origin of "null"
+    return not origin or (site != "" and site in (hook.header("host"), urlsplit(hook.url).netloc))
 
 
 def _language(hook: Hook) -> str:
@@ -248,8 +261,8 @@ def _json_object(body: bytes) -> dict[str, Any]:
     return value
 
 
-def _checked_text(text: str) -> str:
-    if not text.strip() or len(text) > MAX_TEXT_CHARS:
+def _checked_text(text: str, *, may_be_blank: bool) -> str:
+    if not (text.strip() or may_be_blank) or len(text) > MAX_TEXT_CHARS:
         raise BadHook(f"text has {len(text)} characters: send 1 to {MAX_TEXT_CHARS}, not only spaces")
     return text
 
@@ -272,7 +285,12 @@ def _act(turn: Turn) -> Entry:
     """What the user did, as a feed entry. The page knows its own act by the event id."""
     if turn.tap:
         return {"type": "tap", "event": turn.tap.callback_id, "data": turn.tap.data}
-    return {"type": "user", "event": turn.message_id, "text": turn.text}
+    files = {"files": [_filed(media) for media in turn.media]} if turn.media else {}
+    return {"type": "user", "event": turn.message_id, "text": turn.text, **files}
+
+
+def _filed(media: Media) -> dict[str, str]:
+    return {"ref": media.ref, "mime": media.mime_type, "filename": media.filename}
 
 
 def _bubble(delivery: Delivery) -> Entry:
@@ -284,5 +302,5 @@ def _bubble(delivery: Delivery) -> Entry:
         "html": page_html(reply.text),
         "text": reply.text,
         "buttons": [asdict(button) for button in reply.buttons],
-        "media": media and {"ref": media.ref, "mime": media.mime_type, "filename": media.filename},
+        "media": media and _filed(media),
     }

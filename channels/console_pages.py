@@ -9,23 +9,37 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from functools import partial
 from urllib.parse import urlsplit
 
 import flask
+from werkzeug.exceptions import RequestEntityTooLarge
 
+from channels.base import Forbidden
 from channels.console import MAX_TEXT_CHARS, RESERVED_NAMES, ConsoleChannel
+from channels.console_files import MAX_FILES, NotTaken, spelled
 from channels.feed import FeedError
+from channels.media import MAX_BYTES, TooLarge
+from channels.types import Hook, Turn
 
 #: How long a browser is remembered, in seconds.
 COOKIE_SECONDS = 30 * 24 * 3600
 #: Event streams per process: each holds a thread, and the web server needs threads for webhooks too.
 MAX_STREAMS = 12
+#: Files on their way in per process: each holds a thread and may hold MAX_BYTES.
+MAX_UPLOADS = 4
+#: Seconds that somebody who sends a file may say nothing: a phone that has left its network never says more.
+STALL_SECONDS = 20.0
 #: An event stream ends itself after this many seconds, so that a restart is never held up by an open page.
 STREAM_SECONDS = 60.0
 #: A comment is sent down a silent stream this often, in seconds, so that proxies keep it open.
 HEARTBEAT_SECONDS = 15.0
 #: How long one look at the feed waits, in milliseconds.
 BLOCK_MS = 1000
+
+#: The header that names the file: an address would be in the logs of every proxy.
+FILENAME_HEADER = "X-Sayso-Filename"
 
 _LOOPBACK_HOSTS = frozenset({"localhost", "127.0.0.1", "::1"})
 #: Headers a reverse proxy adds. Behind one, a loopback peer proves nothing.
@@ -43,11 +57,19 @@ _log = logging.getLogger(__name__)
 
 
 def console_pages(
-    *channels: ConsoleChannel, clock: Callable[[], float] = time.monotonic, max_streams: int = MAX_STREAMS
+    *channels: ConsoleChannel,
+    clock: Callable[[], float] = time.monotonic,
+    max_streams: int = MAX_STREAMS,
+    max_uploads: int = MAX_UPLOADS,
+    public_url: str = "",
+    admit: Callable[[Turn], None] = lambda _: None,
 ) -> flask.Blueprint:
-    """The pages of all console channels: /console is the first channel, /console/<name> each."""
+    """The pages of all console channels: /console is the first channel, /console/<name> each.
+
+    A file is kept before the message that brings it. `admit` raises for whoever may not send any, or not now.
+    """
     by_name = _by_name(channels)
-    slots = threading.BoundedSemaphore(max_streams)
+    slots, uploads = threading.BoundedSemaphore(max_streams), threading.BoundedSemaphore(max_uploads)
     pages = flask.Blueprint(
         "console", __name__, static_folder="static", static_url_path="/console/static", template_folder="templates"
     )
@@ -73,6 +95,20 @@ def console_pages(
             return _plain(503, "Too many open pages on this server process: poll instead.\n")
         return _event_stream(_lines(channel, user_id, _resume_point(), clock), on_close=slots.release)
 
+    @pages.post("/console/<name>/files")
+    def files(name: str) -> flask.Response:
+        channel = _admitting(by_name, name)
+        user_id = channel.sender(_hook(public_url))
+        admit(Turn("", channel.conversation(user_id), user_id))
+        if not uploads.acquire(blocking=False):
+            return _plain(503, "Too many files are being sent at once: try again shortly.\n")
+        try:
+            return _kept(channel, user_id)
+        finally:
+            uploads.release()
+
+    for error, status in ((Forbidden, 403), (NotTaken, 415), (TooLarge, 413)):
+        pages.register_error_handler(error, partial(_refused, status))
     pages.register_error_handler(FeedError, _feed_down)
     pages.after_request(_harden)
     return pages
@@ -108,13 +144,14 @@ def _known_user(channel: ConsoleChannel) -> str:
 
 
 def _page(channel: ConsoleChannel) -> flask.Response:
-    response = flask.make_response(flask.render_template("console.html", channel=channel, max_chars=MAX_TEXT_CHARS))
+    limits = {"max_chars": MAX_TEXT_CHARS, "max_files": MAX_FILES, "max_bytes": MAX_BYTES}
+    response = flask.make_response(flask.render_template("console.html", channel=channel, **limits))
     cookie = flask.request.cookies.get(channel.cookie, "")
     response.set_cookie(
         channel.cookie,
         cookie if channel.user_of(cookie) else channel.new_session(),
         max_age=COOKIE_SECONDS,
-        secure=flask.request.is_secure,
+        secure="https" in (flask.request.scheme, flask.request.headers.get("X-Forwarded-Proto")),
         httponly=True,
         samesite="Strict",
     )
@@ -147,6 +184,41 @@ def _lines(channel: ConsoleChannel, user_id: str, after: str, clock: Callable[[]
             return
         for after, entry in entries:  # the last id read is where the next look starts
             yield f"id: {after}\ndata: {json.dumps(entry)}\n\n"
+
+
+def _hook(public_url: str) -> Hook:
+    """The request without its body, which is not read before its sender is known."""
+    headers = {name.lower(): value for name, value in flask.request.headers.items()}
+    return Hook(public_url + flask.request.path, headers, b"")
+
+
+def _kept(channel: ConsoleChannel, user_id: str) -> flask.Response:
+    """Read a file and keep it. Raises NotTaken, TooLarge."""
+    request = flask.request
+    filename = spelled(request.headers.get(FILENAME_HEADER, ""))
+    try:
+        name, media = channel.files.keep(user_id, _body(request), request.content_type or "", filename)
+    except OSError:
+        _log.exception("console_file_not_kept")
+        return _plain(503, "The bot has no room for files: try again later.\n")
+    return flask.make_response({"file": name, "mime": media.mime_type, "filename": media.filename}, 201)
+
+
+def _body(request: flask.Request) -> bytes:
+    """All of it. Raises TooLarge."""
+    connection = request.environ.get("gunicorn.socket")
+    if connection:
+        connection.settimeout(STALL_SECONDS)  # Gunicorn takes it back before the next request
+    request.max_content_length = MAX_BYTES + 1  # one that does not announce its length is cut there, without an error
+    with suppress(RequestEntityTooLarge):
+        data = request.get_data(cache=False)
+        if len(data) <= MAX_BYTES:
+            return data
+    raise TooLarge(f"the file is too large: send at most {MAX_BYTES} bytes")
+
+
+def _refused(status: int, error: Exception) -> flask.Response:
+    return _plain(status, f"{error}\n")
 
 
 def _feed_down(error: FeedError) -> flask.Response:

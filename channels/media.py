@@ -46,12 +46,17 @@ _MAGIC: tuple[tuple[bytes, str], ...] = (
     (b"ID3", "audio/mpeg"),
     (b"#!AMR", "audio/amr"),
     (b"PK\x03\x04", "application/zip"),
+    (b"\x1aE\xdf\xa3", "video/webm"),
+    (b"fLaC", "audio/flac"),
 )
 #: The form types inside a RIFF file.
 _RIFF = {b"WEBP": "image/webp", b"WAVE": "audio/wav"}
+#: What an ISO file is by its brand, where it is a picture.
+_BRANDS = {b"avif": "image/avif", b"heic": "image/heic", b"heix": "image/heic", b"mif1": "image/heic"}
 #: Containers hold more than one type: the declared one stands when it starts with one of these.
 _CONTAINERS: dict[str, tuple[str, ...]] = {
     "audio/ogg": ("audio/ogg", "video/ogg", "audio/opus"),
+    "video/webm": ("video/webm", "audio/webm", "video/x-matroska", "audio/x-matroska"),
     "video/mp4": ("video/mp4", "audio/mp4", "audio/x-m4a", "audio/aac", "video/quicktime", "video/3gpp", "audio/3gpp"),
     "application/zip": (
         "application/vnd.openxmlformats-officedocument.",
@@ -89,7 +94,7 @@ class MemoryMediaStore:
         """Keep the bytes under their content."""
         ref = hashlib.sha256(data).hexdigest()
         self._files[ref] = data
-        return Media(ref, mime_type, filename, len(data), stored=True)
+        return Media(ref, mime_type, _label(filename), len(data), stored=True)
 
     def read(self, ref: str) -> bytes:
         """The kept bytes. Raises KeyError for any other."""
@@ -198,7 +203,7 @@ def _sniff(data: bytes) -> str:
     if data[:4] == b"RIFF":
         return _RIFF.get(data[8:12], "")
     if data[4:8] == b"ftyp":
-        return "video/mp4"
+        return _BRANDS.get(data[8:12], "video/mp4")
     return "audio/mpeg" if data[:2] in (b"\xff\xfb", b"\xff\xf3", b"\xff\xf2") else ""
 
 

@@ -5,17 +5,21 @@ from __future__ import annotations
 import logging
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from flask import Flask, Response, abort, jsonify, request, send_file
 from redis.exceptions import RedisError
 from werkzeug.exceptions import NotFound
+from werkzeug.http import parse_range_header
 
+from channels.base import Forbidden
 from channels.console import ConsoleChannel
 from channels.console_pages import console_pages
 from channels.hooks import ERROR as HOOK_ERROR
 from channels.hooks import MAX_BODY, HookDoor, TooMany
 from channels.media import BadToken, MediaGone
+from channels.types import Turn
 from config.bootstrap import Services, bootstrap, check_redis
 from config.loader import ConfigError, default_config, load_settings
 from config.logs import set_up_logs
@@ -111,18 +115,31 @@ def _add_media(app: Flask, services: Services) -> None:
     def media(token: str) -> Response:
         try:
             path, mime_type, filename = services.media.open_token(token)
-        except MediaGone:
+            size = path.stat().st_size
+        except (MediaGone, FileNotFoundError):
             abort(410)
         except BadToken:
             abort(404)
         shown = mime_type in ("image/png", "image/jpeg", "image/gif", "image/webp")
-        response = send_file(
-            path, mimetype=mime_type, as_attachment=not shown, download_name=filename or "file", conditional=True
-        )
+        if not _is_plain(request.headers.get("Range", ""), size):
+            request.environ.pop("HTTP_RANGE")
+        response = send_file(path, mime_type, as_attachment=not shown, download_name=filename or "file", etag=path.name)
+        del response.headers["Last-Modified"]  # it would tell when others stored the same
         response.headers["X-Content-Type-Options"] = "nosniff"
         response.headers["Content-Security-Policy"] = "default-src 'none'; sandbox"
         response.headers["Cache-Control"] = "private, max-age=300"
         return response
+
+
+def _is_plain(asked: str, size: int) -> bool:
+    """Whether a range may be served, or refused as one behind the end. Any other is to be ignored (RFC 9110, 14.2), or
+    may be: several at once, and more than the file has from its end. Flask would refuse them all.
+    """
+    found = parse_range_header(asked)
+    if found is None:
+        return not asked
+    begin, _ = found.ranges[0]
+    return found.units == "bytes" and len(found.ranges) == 1 and begin >= -size
 
 
 def _add_health(app: Flask, services: Services) -> None:
@@ -160,4 +177,22 @@ def _trouble(services: Services) -> str:
 def _add_console(app: Flask, services: Services) -> None:
     consoles = [channel for channel in services.channels.values() if isinstance(channel, ConsoleChannel)]
     if consoles:
-        app.register_blueprint(console_pages(*consoles))
+        pages = console_pages(*consoles, public_url=services.public_url, admit=_doorkeeper(services))
+        app.register_blueprint(pages)
+
+
+def _doorkeeper(services: Services) -> Callable[[Turn], None]:
+    """Turns away whoever may not talk to the bot, or sends more files in a minute than they may say things."""
+    from workers.quota import memory_quota  # it loads its library
+
+    quota, per_minute = memory_quota(), services.settings.limits.per_minute
+
+    def admit(turn: Turn) -> None:
+        whose = (turn.conversation.channel, turn.user_id, per_minute)
+        if not services.gate.admits(turn):
+            raise Forbidden("the bot takes no files of yours")
+        if quota.is_used_up(*whose):
+            raise TooMany("too many files in a minute")
+        quota.book(*whose)
+
+    return admit

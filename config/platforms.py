@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from channels.base import Channel, MediaSource, Notebook, Pace
+from channels.base import Channel, MediaStore, Notebook, Pace
 from channels.console import ConsoleChannel
 from channels.feed import Feed
 from channels.types import Conversation
@@ -28,7 +28,7 @@ class Shelf:
 
     notebook: Notebook
     feed: Feed
-    media: MediaSource
+    media: MediaStore
     keys: list[str]
     public_url: str
 

@@ -67,6 +67,14 @@ class Gate:
             case Admitted(admitted):  # what waited elsewhere was not written all at once
                 return self._porch.accept(admitted, tapped=tapped, waited_seconds=waited_seconds)
 
+    def admits(self, turn: Turn) -> bool:
+        """Whether the rules let its person in, who hears nothing of it. Raises redis.RedisError."""
+        rules, guard = self._rules(turn), self._guard
+        if not (rules and guard):
+            return True
+        standing = guard.people.standing(turn.conversation.channel, rules.ids(turn))
+        return isinstance(rules.judge(turn, standing), Admitted)
+
     def _rules(self, turn: Turn) -> Rules | None:
         return self._guard.rules.get(turn.conversation.channel) if self._guard else None
 

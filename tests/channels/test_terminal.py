@@ -122,6 +122,15 @@ def test_a_file_cannot_leave_its_folder(screen: Screen, tmp_path: Path):
     assert (tmp_path / "chat" / "passwd").read_bytes() == b"x"
 
 
+@pytest.mark.parametrize(
+    ("name", "saved"), [("a\ud800.txt", "a.txt"), ("a\nb", "ab"), ("\u202egnp.exe", "gnp.exe"), ("\ud800", "file")]
+)
+def test_a_file_is_saved_under_a_name_that_can_be_read(screen: Screen, tmp_path: Path, name: str, saved: str):
+    """Without what no file system takes, and what would show it as another."""
+    media = screen.files.put(b"x", mime_type="text/plain", filename=name)
+    assert screen.show(Reply(media=media)) == f"[saved {tmp_path}/chat/{saved}]\n"
+
+
 def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path):
     """The conversation goes on."""
     (tmp_path / "chat").write_text("")

@@ -7,7 +7,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page, Route, expect, sync_playwright
+from playwright.sync_api import Browser, FilePayload, Page, Route, expect, sync_playwright
 from werkzeug.serving import make_server
 
 from channels.console import ConsoleChannel
@@ -72,6 +72,11 @@ def page(chromium: Browser, address: str):
         page.wait_for_selector("#state[data-state=live]")
         yield page
     assert [complaint for complaint in complaints if "Failed to load resource" not in complaint] == []
+
+
+def upload(name: str, data: bytes) -> FilePayload:
+    """A file as somebody picks it."""
+    return {"name": name, "mimeType": "image/png" if data is PNG else "text/html", "buffer": data}
 
 
 def ask(page: Page) -> None:
@@ -160,6 +165,42 @@ def test_a_draft_grows_and_makes_room_for_the_answer(page: Page, echo: EchoApp, 
     run_sync(channel.send(Delivery("last", turn.conversation, Reply("The *answer*.", edits=shown))))
     expect(page.locator(".bot .text").last).to_have_text("The answer.")
     assert (page.locator(".draft").count(), page.locator("#log article").count()) == (0, 3)
+
+
+def test_a_picture_is_sent_with_its_caption_and_stays(page: Page, echo: EchoApp, media: LocalMediaStore):
+    """Picked, one of two taken out again, sent by Enter; what the bot does not take comes back and nothing was said."""
+    page.set_input_files("#picker", [upload("dot.png", PNG), upload("bad.html", b"<script>")])
+    page.fill("#text", "look")
+    page.keyboard.press("Enter")
+    expect(page.locator("#notice")).to_contain_text("bad.html: not a file the bot takes")
+    assert (echo.turns, page.input_value("#text"), page.locator(".chip").count()) == ([], "look", 1)
+    page.set_input_files("#picker", [upload("other.png", PNG)])
+    page.get_by_role("button", name="Remove other.png").click()
+    page.keyboard.press("Enter")
+    page.wait_for_selector(".bot .buttons")
+    (turn,) = echo.turns
+    assert (turn.text, [media.read(file.ref) for file in turn.media]) == ("look", [PNG])
+    for _ in range(2):
+        expect(page.locator(".user figure img")).to_have_js_property("naturalWidth", 1)
+        expect(page.locator(".user .words")).to_have_text("look")
+        page.reload()
+
+
+def test_who_reads_above_stays_there(page: Page, channel: ConsoleChannel, echo: EchoApp):
+    """Whatever comes in below; one button leads to it, and from there on the page follows again."""
+    ask(page)
+    here, end = echo.turns[0].conversation, "main => main.scrollHeight - main.scrollTop - main.clientHeight"
+    run_sync(channel.send(Delivery("d1", here, Reply("line\n\n" * 60))))
+    main, newest = page.locator("main"), page.get_by_role("button", name="Go to the newest message")
+    page.wait_for_function("() => document.querySelector('main').scrollTop > 0")
+    main.evaluate("main => { main.scrollTop = 0; }")
+    expect(newest).to_be_visible()
+    run_sync(channel.send(Delivery("d2", here, Reply("the last one"))))
+    expect(page.locator("article.bot")).to_have_count(3)
+    assert main.evaluate("main => main.scrollTop") == 0
+    newest.click()
+    expect(newest).to_be_hidden()
+    assert main.evaluate(end) < 2
 
 
 def test_a_refused_stream_falls_back_to_polling(page: Page):

@@ -86,6 +86,12 @@ def test_another_origin_is_forbidden(channel: ConsoleChannel, origin: str):
         channel.receive(hook(channel, {"id": "1", "text": "hi"}, origin=origin))
 
 
+def test_no_origin_is_that_of_a_request_without_a_host(channel: ConsoleChannel):
+    """A page in a sandbox says "null", which is nobody's address."""
+    with pytest.raises(Forbidden, match="origin"):
+        channel.receive(hook(channel, {"id": "1", "text": "hi"}, origin="null", host=""))
+
+
 @pytest.mark.parametrize("origin", ["http://localhost:8000", "https://bot.example"])
 def test_our_own_origin_is_welcome(channel: ConsoleChannel, origin: str):
     """The address in the Host header counts, and so does the public address behind a proxy."""

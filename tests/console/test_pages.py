@@ -127,6 +127,14 @@ def test_over_https_the_cookie_is_secure(echo: EchoApp):
     assert "Secure" in echo.app.test_client().get("/console", base_url="https://localhost").headers["Set-Cookie"]
 
 
+def test_behind_a_proxy_that_ends_tls_the_cookie_is_secure(feed: MemoryFeed, media: LocalMediaStore):
+    """The request itself is in the clear there; the proxy says how the browser came."""
+    channel = ConsoleChannel("web", feed=feed, media=media, keys=KEYS, password="sesame")
+    client = EchoApp(channel, media=media).app.test_client()
+    answer = client.get("/console", auth=("x", "sesame"), headers={"X-Forwarded-Proto": "https"})
+    assert "Secure" in answer.headers["Set-Cookie"]
+
+
 def test_a_reload_keeps_the_user(echo: EchoApp, browser, channel: ConsoleChannel):
     """The cookie that is there is kept."""
     before = channel.user_of(browser.get_cookie(channel.cookie).value)

@@ -326,7 +326,11 @@ def _slack_seed(recorded: dict[str, Any]) -> Seed:
 
 
 def _console_seeds() -> list[Seed]:
-    acts = [{"id": "a1", "text": "Hallo 👋"}, {"id": "a2", "tap": "c:42:y"}, {"id": "a3", "text": "x", "more": [1]}]
+    acts = [
+        {"id": "a1", "text": "Hallo 👋"},
+        {"id": "a2", "tap": "c:42:y"},
+        {"id": "a3", "text": "x", "files": [], "more": [1]},
+    ]
     return [Seed("/hooks/web", act, dumped) for act in acts]
 
 

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from redis import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from channels.admission import rules
+from channels.console import ConsoleChannel
 from channels.fakes import platforms as fakes
 from channels.fakes.signing import telegram_hook, telegram_text
+from channels.feed import MemoryFeed
+from channels.media import LocalMediaStore
 from channels.types import Received, Tap
 from channels.web import create_app
 from config.bootstrap import bootstrap
@@ -19,6 +23,7 @@ from config.loader import load_settings
 from tests.contracts.rigs import MemoryRig, voice
 from tests.web.services import TURN, FakeChannel, browser
 from workers.gate import Gate, Guard
+from workers.mailbox import Limits
 from workers.people import MemoryPeople, RedisPeople, Register
 from workers.quota import memory_quota
 from workers.spool import Spool
@@ -141,3 +146,42 @@ def test_stranger_is_let_in_with_their_code(tmp_path: Path, redis_url: str, redi
     Register(people).block("tg", waits.ids[0])
     assert post(4, "hello?") == 200
     assert redis_client.llen(inbox) == 1
+
+
+class Page:
+    """A console's page, open, with these rules for its channel."""
+
+    def __init__(self, folder: Path, **access) -> None:
+        self.store = LocalMediaStore(folder, keys=["k"], public_url="https://bots")
+        self.channel = ConsoleChannel("web", feed=MemoryFeed(), media=self.store, keys=["k"])
+        self.people = MemoryPeople()
+        gate = Gate(MemoryRig().mailbox, voice, Guard({"web": rules(**access)}, self.people))
+        settings = SimpleNamespace(limits=Limits(per_minute=3))
+        self.client = browser(channels={"web": self.channel}, gate=gate, media=self.store, settings=settings)
+        self.client.get("/console")
+
+    def upload(self) -> int:
+        """The status of a text file that is sent."""
+        headers = {"X-Sayso-Console": "1", "Content-Type": "text/plain", "Origin": "https://bots.example.com"}
+        return self.client.post("/console/web/files", data=b"hi", headers=headers).status_code
+
+    @property
+    def user_id(self) -> str:
+        """Whose page it is."""
+        return self.channel.user_of(self.client.get_cookie(self.channel.cookie).value)
+
+
+def test_a_stranger_uploads_nothing(tmp_path: Path):
+    """A file comes before its message, and is asked about as one."""
+    page = Page(tmp_path, allow=["somebody"])
+    assert (page.upload(), list(tmp_path.rglob("*"))) == (403, [])
+    Register(page.people).approve("web", page.user_id)
+    assert page.upload() == 201
+    Register(page.people).block("web", page.user_id)
+    assert page.upload() == 403
+
+
+def test_a_person_sends_no_more_files_in_a_minute_than_messages(tmp_path: Path):
+    """What nobody sweeps for a week cannot pile up faster than people talk."""
+    page = Page(tmp_path)
+    assert [page.upload() for _ in range(4)] == [201, 201, 201, 503]

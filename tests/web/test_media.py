@@ -85,3 +85,74 @@ def test_part_of_a_file_can_be_asked_for(shelf: Shelf):
     assert (part.status_code, part.data, part.headers["Content-Range"]) == (206, PNG[:8], f"bytes 0-7/{len(PNG)}")
     assert part.headers["X-Content-Type-Options"] == "nosniff"
     assert shelf.client.get(link, headers={"Range": "bytes=9999-"}).status_code == 416
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        "bytes=0-7,10-12",
+        "bytes=-99999",
+        "items=0-3",
+        "bytes=abc",
+        "bytes=5-2",
+        "bytes=--1",
+        "bytes=-0",
+        "bytes=",
+        "0-7",
+        "bytes=0-0" * 500,
+    ],
+)
+def test_a_range_we_do_not_serve_gets_the_whole_file(shelf: Shelf, asked: str):
+    """RFC 9110, 14.2: several at once, more than there is from the end, and what nobody can read, are no errors."""
+    answer = shelf.client.get(shelf.link(PNG, "image/png", "a.png"), headers={"Range": asked})
+    assert (answer.status_code, answer.data) == (200, PNG)
+
+
+@pytest.mark.parametrize(
+    ("asked", "part"),
+    [("bytes=-5", PNG[-5:]), ("bytes=100-", PNG[100:]), ("bytes=0-999999", PNG), ("BYTES=0-0", PNG[:1])],
+)
+def test_a_range_is_served_from_either_end(shelf: Shelf, asked: str, part: bytes):
+    """As players and PDF readers ask."""
+    answer = shelf.client.get(shelf.link(PNG, "image/png", "a.png"), headers={"Range": asked})
+    assert (answer.status_code, answer.data) == (206, part)
+
+
+@pytest.mark.parametrize("asked", ["bytes=108-", "bytes=99999999999999999999-"])
+def test_a_range_behind_the_end_is_refused(shelf: Shelf, asked: str):
+    """And its size is told."""
+    answer = shelf.client.get(shelf.link(PNG, "image/png", "a.png"), headers={"Range": asked})
+    assert (answer.status_code, answer.headers["Content-Range"]) == (416, f"bytes */{len(PNG)}")
+
+
+def test_a_download_goes_on_though_somebody_stored_the_file_again(shelf: Shelf):
+    """The tag is that of the content, and nothing tells when others sent the same."""
+    first = shelf.client.get(shelf.link(PNG, "image/png", "a.png"))
+    again = shelf.link(PNG, "image/png", "a.png")
+    rest = shelf.client.get(again, headers={"Range": "bytes=100-", "If-Range": first.headers["ETag"]})
+    assert (rest.status_code, rest.data) == (206, PNG[100:])
+    assert "Last-Modified" not in rest.headers
+    other = shelf.client.get(again, headers={"Range": "bytes=100-", "If-Range": '"other"'})
+    assert (other.status_code, other.data) == (200, PNG)
+
+
+def test_a_look_at_the_head_has_no_body(shelf: Shelf):
+    """With the size and type of the file."""
+    head = shelf.client.head(shelf.link(PNG, "image/png", "a.png"))
+    assert (head.status_code, head.data, head.headers["Content-Length"]) == (200, b"", str(len(PNG)))
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ('a"b.pdf', 'attachment; filename="a\\"b.pdf"'),
+        ("ü.pdf", "attachment; filename=u.pdf; filename*=UTF-8''%C3%BC.pdf"),
+        ("x;filename=evil.exe", 'attachment; filename="x;filename=evil.exe"'),
+        ("a\u202efdp.exe", "attachment; filename=afdp.exe"),
+        ("", "attachment; filename=file"),
+    ],
+)
+def test_a_name_is_a_name(shelf: Shelf, name: str, said: str):
+    """Whatever quotes, alphabets and directions are in it."""
+    answer = shelf.client.get(shelf.link(b"%PDF-1.4", "application/pdf", name))
+    assert answer.headers["Content-Disposition"] == said

@@ -1,0 +1,256 @@
+"""Files that somebody sends from the console's page: who may, what is taken, and what becomes of it."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+from types import SimpleNamespace
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+
+from agent import Agent, AgentConfig, ScriptedProvider, ToolCall, tool
+from agent.channel_agent import ChannelAgent
+from channels.base import BadHook, FetchError, Forbidden
+from channels.console import ConsoleChannel
+from channels.console_files import MAX_FILES, NotTaken
+from channels.console_pages import STALL_SECONDS
+from channels.feed import MemoryFeed
+from channels.media import LocalMediaStore
+from channels.types import Media
+from pending import InMemoryPendingStore
+
+from .echo import KEYS, EchoApp
+from .test_channel import PNG, hook
+
+PAGE = {"X-Sayso-Console": "1"}
+
+
+def upload(client: Any, data: bytes = PNG, kind: str = "image/png", name: str = "a.png", **headers: str) -> Any:
+    """What the page does with a file."""
+    given = {**PAGE, "X-Sayso-Filename": quote(name), "Content-Type": kind, **headers}
+    return client.post("/console/web/files", data=data, headers={k: v for k, v in given.items() if v})
+
+
+def say(client: Any, text: str, *answers: Any, event: str = "e1") -> Any:
+    """What it does then."""
+    body = {"id": event, "text": text, "files": [answer.json["file"] for answer in answers]}
+    return client.post("/hooks/web", json=body, headers=PAGE)
+
+
+def names(channel: ConsoleChannel, session: str, *files: tuple[bytes, str, str]) -> list[str]:
+    """Files of this session's user, as a message names them."""
+    return [channel.files.keep(channel.user_of(session), *file)[0] for file in files]
+
+
+def test_a_caption_that_says_yes_decides_nothing(channel: ConsoleChannel):
+    """A yes under a picture, or beside any other file, is no yes."""
+    session = channel.new_session()
+    body = {"id": "e1", "text": "yes", "files": names(channel, session, (PNG, "image/png", "a.png"))}
+    (turn,) = channel.receive(hook(channel, body, cookie=f"{channel.cookie}={session}")).turns
+    assert (turn.text, turn.decides) == ("yes", False)
+
+
+def test_a_yes_under_a_picture_runs_nothing(channel: ConsoleChannel):
+    """What waited is dropped, as it is behind any other message, and a plain yes after it is too late."""
+    deleted: list[str] = []
+
+    @tool(requires_approval=True, preview="Delete {name}")
+    def delete(name: str) -> str:
+        """Delete a thing."""
+        deleted.append(name)
+        return f"deleted {name}"
+
+    model = ScriptedProvider([ToolCall("delete", {"name": "A"}, "c1"), "A fine picture.", "Yes what?"])
+    agent = ChannelAgent(Agent([delete], model, AgentConfig(max_retries=0)), InMemoryPendingStore())
+    session, said = channel.new_session(), []
+    files = names(channel, session, (PNG, "image/png", "a.png"))
+    for number, body in enumerate(({"text": "delete A"}, {"text": "yes", "files": files}, {"text": "yes"})):
+        posted = hook(channel, {"id": f"e{number}", **body}, cookie=f"{channel.cookie}={session}")
+        said += [reply.text for reply in asyncio.run(agent.take(channel.receive(posted).turns[0]))]
+    assert "Delete A" in said[0]
+    assert "A fine picture." in said[1]
+    assert deleted == []
+
+
+def test_nobody_can_send_what_somebody_else_uploaded(channel: ConsoleChannel):
+    """The name of a file is good for its own sender alone."""
+    mine, yours = channel.new_session(), channel.new_session()
+    body = {"id": "e1", "text": "", "files": names(channel, mine, (PNG, "image/png", "a.png"))}
+    with pytest.raises(BadHook, match="somebody else"):
+        channel.receive(hook(channel, body, cookie=f"{channel.cookie}={yours}"))
+
+
+@pytest.mark.parametrize("files", [["x"], [5], "x", {}, None, ["a.b"], ["\ud800"], ["x"] * (MAX_FILES + 1)])
+def test_a_name_we_did_not_give_is_a_bad_hook(channel: ConsoleChannel, files: Any):
+    """No path, no id of the store, nothing made up."""
+    with pytest.raises(BadHook, match="files"):
+        channel.receive(hook(channel, {"id": "e1", "text": "hi", "files": files}))
+
+
+def test_a_tap_brings_no_files(channel: ConsoleChannel):
+    """One act is one thing."""
+    with pytest.raises(BadHook):
+        channel.receive(hook(channel, {"id": "e1", "tap": "c:1", "files": []}))
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"X-Sayso-Console": ""}, 403),
+        ({"Origin": "https://evil.example"}, 403),
+        ({"Origin": "null"}, 403),
+        ({"Host": "evil.example"}, 403),
+        ({"X-Forwarded-For": "203.0.113.9"}, 403),
+    ],
+)
+def test_another_site_can_upload_nothing(browser, media: LocalMediaStore, headers: dict[str, str], status: int):
+    """The same checks as for words, before a byte is kept."""
+    assert upload(browser, **headers).status_code == status
+    assert not any(path.is_file() for path in media._folder.rglob("*"))
+
+
+def test_an_upload_without_a_session_is_forbidden(echo: EchoApp):
+    """Whoever has not opened the page has no place to put files."""
+    assert upload(echo.app.test_client()).status_code == 403
+
+
+def test_an_upload_needs_the_password(feed: MemoryFeed, media: LocalMediaStore):
+    """On a console that has one."""
+    channel = ConsoleChannel("web", feed=feed, media=media, keys=KEYS, password="sesame")
+    client = EchoApp(channel, media=media).app.test_client()
+    client.get("/console", auth=("x", "sesame"))
+    assert upload(client).status_code == 401
+    assert client.post("/console/web/files", data=PNG, headers=PAGE, auth=("x", "sesame")).status_code == 201
+
+
+def test_a_picture_is_a_turn_and_stays_in_the_conversation(browser, echo: EchoApp, channel: ConsoleChannel):
+    """Its caption with it; the worker fetches the bytes, and the page shows it by a link that works."""
+    assert say(browser, "look", upload(browser, name="Urlaub/ü \u202egnp.png")).status_code == 200
+    (turn,) = echo.turns
+    (media,) = turn.media
+    assert (turn.text, media.mime_type, media.filename, media.size) == ("look", "image/png", "ü gnp.png", len(PNG))
+    assert asyncio.run(channel.fetch(media)) == PNG
+    said = browser.get("/console/poll").json["entries"][0]
+    assert (said["type"], said["text"], said["files"][0]["mime"]) == ("user", "look", "image/png")
+    assert browser.get(said["files"][0]["url"]).data == PNG
+
+
+def test_a_file_needs_no_words(browser, echo: EchoApp):
+    """Several come in the order they were picked."""
+    files = upload(browser), upload(browser, b"%PDF-1.4", "application/pdf", "b.pdf")
+    assert say(browser, "", *files).status_code == 200
+    assert [media.kind for media in echo.turns[0].media] == ["image", "application"]
+
+
+@pytest.mark.parametrize(
+    ("data", "declared", "name", "kind"),
+    [
+        (PNG, "text/html", "a.html", "image/png"),
+        (b"a,b\n1,2\n", "application/vnd.ms-excel", "a.csv", "text/csv"),
+        (b"# hi", "", "README.md", "text/markdown"),
+        (b"hi", "text/plain; charset=utf-8", "a", "text/plain"),
+        (b"\x1aE\xdf\xa3" + b"0" * 8, "audio/webm;codecs=opus", "voice.webm", "audio/webm"),
+        (b"\0\0\0\x18ftypheic0000", "image/heic", "IMG_1.HEIC", "image/heic"),
+        (b"\0\0\0\x18ftypmp420000", "video/mp4", "a.mp4", "video/mp4"),
+    ],
+)
+def test_a_file_is_what_its_bytes_say(channel: ConsoleChannel, data: bytes, declared: str, name: str, kind: str):
+    """Not what the browser calls it."""
+    assert channel.files.keep("u1", data, declared, name)[1].mime_type == kind
+
+
+@pytest.mark.parametrize(
+    ("data", "declared", "name"),
+    [
+        (b"<script>1</script>", "text/html", "a.html"),
+        (b"<svg onload=1>", "image/svg+xml", "a.svg"),
+        (b"MZ\x90\0", "application/pdf", "bill.pdf"),
+        (b"\x7fELF\0", "text/plain", "a.txt.exe"),
+        (b"a\0b", "text/plain", "a.txt"),
+        (b"", "image/png", "a.png"),
+    ],
+)
+def test_what_is_not_taken_is_refused_and_not_kept(
+    browser, media: LocalMediaStore, data: bytes, declared: str, name: str
+):
+    """In words that say what is."""
+    answer = upload(browser, data, declared, name)
+    assert answer.status_code == 415
+    assert "send a picture" in answer.text or "empty" in answer.text
+    assert not any(path.is_file() for path in media._folder.rglob("*"))
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+def test_a_file_over_the_limit_is_refused(browser, monkeypatch: pytest.MonkeyPatch, *, chunked: bool):
+    """Whether its size is announced or not."""
+    monkeypatch.setattr("channels.console_pages.MAX_BYTES", 100)
+    length = {"CONTENT_LENGTH": "", "wsgi.input_terminated": True} if chunked else {}
+    for size, status in ((100, 201), (101, 413)):
+        data = PNG + b"0" * (size - len(PNG))
+        answer = browser.post(
+            "/console/web/files", input_stream=io.BytesIO(data), headers=PAGE,
+            environ_overrides={"CONTENT_LENGTH": str(size), **length},
+        )  # fmt: skip
+        assert answer.status_code == status
+    assert "at most" in answer.text
+
+
+def test_a_form_is_no_file(browser):
+    """Its field would be kept as if it were one."""
+    answer = browser.post("/console/web/files", data={"file": (io.BytesIO(PNG), "a.png")}, headers=PAGE)
+    assert answer.status_code == 415
+
+
+def test_uploads_leave_threads_for_webhooks(channel: ConsoleChannel, media: LocalMediaStore):
+    """One more than the server has room for is asked to come again."""
+    client = EchoApp(channel, media=media, max_uploads=0).app.test_client()
+    client.get("/console")
+    assert upload(client).status_code == 503
+
+
+def test_a_sender_that_falls_silent_holds_no_place_for_ever(browser):
+    """A phone that has left its network says nothing any more, not even that."""
+    limits: list[float] = []
+    socket = SimpleNamespace(settimeout=limits.append)
+    answer = browser.post("/console/web/files", data=PNG, headers=PAGE, environ_overrides={"gunicorn.socket": socket})
+    assert (answer.status_code, limits) == (201, [STALL_SECONDS])
+
+
+def test_who_may_not_talk_may_not_upload(channel: ConsoleChannel, media: LocalMediaStore):
+    """Asked before the file is read."""
+
+    def nobody(_: Any) -> None:
+        raise Forbidden("the bot takes no files of yours")
+
+    client = EchoApp(channel, media=media, admit=nobody).app.test_client()
+    client.get("/console")
+    assert (upload(client).status_code, upload(client).text) == (403, "the bot takes no files of yours\n")
+
+
+def test_a_full_disk_is_told(channel: ConsoleChannel, media: LocalMediaStore, monkeypatch: pytest.MonkeyPatch):
+    """In words, and the page may try again."""
+
+    def put(*_: Any, **__: Any) -> Media:
+        raise OSError(28, "No space left on device", "/secret/path")
+
+    monkeypatch.setattr(media, "put", put)
+    client = EchoApp(channel, media=media).app.test_client()
+    client.get("/console")
+    answer = upload(client)
+    assert (answer.status_code, "secret" in answer.text) == (503, False)
+
+
+def test_a_file_that_was_swept_cannot_be_fetched(channel: ConsoleChannel):
+    """And no made-up name reaches another file."""
+    for ref in ("0" * 64, "../../etc/passwd", ""):
+        with pytest.raises(FetchError, match="gone"):
+            asyncio.run(channel.fetch(Media(ref, "image/png")))
+
+
+def test_half_a_character_in_a_name_is_no_error(channel: ConsoleChannel):
+    """A header can spell what UTF-8 cannot."""
+    with pytest.raises(NotTaken):
+        channel.files.keep("u1", b"MZ", "", "a\ud800.exe")
+    assert channel.files.keep("u1", PNG, "", "a\ufffd.png")[1].filename == "a\ufffd.png"
