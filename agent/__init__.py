@@ -77,6 +77,7 @@ from agent.tools import (
     Artifact,
     NotFound,
     PendingConfirmation,
+    ReceivedFile,
     Tool,
     ToolError,
     ToolExecutionError,
@@ -93,6 +94,8 @@ from agent.tools import (
     ToolValidationError,
     emit_artifact,
     offer_choices,
+    received_file,
+    received_files,
     tool,
 )
 from agent.trace import AgentTrace, TraceStep
@@ -165,6 +168,7 @@ __all__ = [
     "ProviderError",
     "PythonToolProvider",
     "RateLimitedError",
+    "ReceivedFile",
     "RedisBudget",
     "RedisCache",
     "RedisSessionStore",
@@ -208,5 +212,7 @@ __all__ = [
     "emit_artifact",
     "offer_choices",
     "provided",
+    "received_file",
+    "received_files",
     "tool",
 ]

@@ -33,6 +33,7 @@ from agent.result import AgentResult
 from agent.scope import in_scope
 from agent.tools.artifacts import collect_artifacts
 from agent.tools.offers import collect_choices
+from agent.tools.received import handing
 from agent.tools.timers import TimerBook, timer_book
 from agent.turn_journal import TurnJournal, unclear_calls
 from channels.types import Reply, Scope, Turn
@@ -154,7 +155,7 @@ class ChannelAgent:
         """The answer to a turn without a lane, with all that it changes applied."""
         conversation, live = case.turn.conversation.id, case.live
         try:
-            answer = await self._answer(case)
+            answer = await self._heard_out(case)
         except BaseException:
             # Nothing destructive stays armed behind a message that could not be answered.
             await self._applied(conversation, Change(move=_dropped(live, case.turn) if live else None))
@@ -184,7 +185,7 @@ class ChannelAgent:
             hear=hear,
             texts=texts,
         )
-        answer = await self._answer(case)
+        answer = await self._heard_out(case)
         history = memory.to_dict()
         await texts.fold(history["messages"])
         replies = _in_language(answer.change.replies, case.words)
@@ -248,6 +249,11 @@ class ChannelAgent:
             told = await self._retold(queued.turn.scope, stored)
         closed = await self._prompts.closed(queued.turn, stored, state, told)
         return Change(replies=(*closed, (Reply(told), "")), move=move)
+
+    async def _heard_out(self, case: Case) -> Answer:
+        """The answer to a turn; whatever runs for it can read the files that were sent."""
+        with handing(lambda: self._made.received(case)):
+            return await self._answer(case)
 
     async def _answer(self, case: Case) -> Answer:
         if case.settled and case.settled.action.kind != CHOICE_KIND:

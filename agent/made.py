@@ -1,4 +1,4 @@
-"""Made: the files that tools made, put where they are delivered from."""
+"""Made: where the files are that tools made, and those that people sent."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Protocol
 
+from agent.case import Case
+from agent.messages import Role
 from agent.tools.artifacts import Artifact
+from agent.tools.received import ReceivedFile, name_of
 from channels.types import Media
 from workers.offload import offload
 
@@ -15,17 +18,35 @@ log = logging.getLogger(__name__)
 
 
 class MediaSink(Protocol):
-    """Where files made by tools are kept for delivery."""
+    """Where files are kept."""
 
     def put(self, data: bytes, *, mime_type: str, filename: str) -> Media:
         """Store the bytes."""
 
+    def read(self, ref: str) -> bytes:
+        """The stored bytes. Raises KeyError when the file is gone."""
+
 
 class Made:
-    """Puts files into the media store, if there is one."""
+    """Puts files into the media store, if there is one, and finds there what people sent."""
 
     def __init__(self, sink: MediaSink | None) -> None:
         self._sink = sink
+
+    def received(self, case: Case) -> list[ReceivedFile]:
+        """What the person sent, as far as the conversation remembers it, and with this turn."""
+        said = [message for message in case.memory.get_history() if message.role is Role.USER]
+        files = dict.fromkeys([media for message in said for media in message.media] + list(case.turn.media))
+        return [self._found(media) for media in files if media.stored]
+
+    def _found(self, media: Media) -> ReceivedFile:
+        name = name_of(media.filename, media.mime_type, media.ref)
+        return ReceivedFile(name, media.mime_type, media.size, media.ref, self._read)
+
+    def _read(self, ref: str) -> bytes:
+        if self._sink is None:
+            raise KeyError(ref)
+        return self._sink.read(ref)
 
     async def kept(self, artifacts: Sequence[Artifact]) -> list[Media]:
         """The files that can be delivered."""

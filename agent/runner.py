@@ -146,6 +146,8 @@ class Runner:
         run.chronicle.note("cancelled", summary=reason or "stopped from outside")
         if run.open_round is not None:
             run.close_round(run.open_round.closed())
+        if self._config.routing_only:
+            run.tool_calls.clear()  # what was chosen goes nowhere
         return Ending("cancelled", ending_words("cancelled"))
 
     async def _finished(self, run: Run, ending: Ending) -> AgentResult:

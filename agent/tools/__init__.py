@@ -14,6 +14,7 @@ from agent.tools.loader import LoadedTools, ToolLoader, load_tools
 from agent.tools.metadata import ToolMetadata, ToolTag
 from agent.tools.offers import collect_choices, offer_choices
 from agent.tools.outcome import ToolOutcome
+from agent.tools.received import ReceivedFile, received_file, received_files
 from agent.tools.registry import ToolRegistry
 from agent.tools.timers import (
     SchedulingError,
@@ -33,6 +34,7 @@ __all__ = [
     "LoadedTools",
     "NotFound",
     "PendingConfirmation",
+    "ReceivedFile",
     "SchedulingError",
     "Tool",
     "ToolError",
@@ -54,6 +56,8 @@ __all__ = [
     "emit_artifact",
     "load_tools",
     "offer_choices",
+    "received_file",
+    "received_files",
     "remind",
     "schedule_reply",
     "scheduled",

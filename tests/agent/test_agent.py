@@ -14,6 +14,7 @@ from agent import (
     AgentConfig,
     AgentObserver,
     AgentResult,
+    AsyncAgentObserver,
     CancellationToken,
     ConversationMemory,
     Message,
@@ -461,6 +462,22 @@ def test_routing_runs_no_tool():
     """The choice is the result."""
     result = agent_with(ECHO, routing_only=True).run("go")
     assert (result.stop_reason, result.tool_name, result.tool_args) == ("routing", "echo", {"text": "hi"})
+
+
+def test_choice_of_a_run_that_was_stopped_is_none():
+    """Stopped before anybody heard of it, as late as that can be: it is in no transcript either."""
+
+    class Stops(AsyncAgentObserver):
+        blocking = True
+
+        async def a_on_iteration_end(self, *_: object) -> None:
+            token.cancel()
+            await asyncio.Event().wait()
+
+    token = CancellationToken()
+    agent = agent_with(ECHO, routing_only=True, observers=[Stops()])
+    result = asyncio.run(agent.arun("go", cancellation_token=token))
+    assert (result.stop_reason, result.tool_calls) == ("cancelled", ())
 
 
 def test_stop_condition_ends_the_run_with_the_result():

@@ -1,0 +1,152 @@
+"""Received: tools read the files that their own person sent in this conversation, and nobody else's."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from agent import Agent, ChannelAgent, ScriptedProvider, ToolCall, received_file, received_files, tool
+from channels.media import MemoryMediaStore
+from channels.types import Conversation, Media, Turn
+
+CHAT = Conversation("chat", "1")
+DELETED = "Deleted: a, b"
+
+
+@tool(read_only=True)
+def first_line(file: str = "") -> str:
+    """The first line of a file.
+
+    Args:
+        file: Its name.
+    """
+    return received_file(file).read().decode().split("\n")[0]
+
+
+@tool(read_only=True)
+def list_files() -> list[str]:
+    """What the person sent."""
+    return [each.filename for each in received_files()]
+
+
+@tool(requires_approval=True, preview=lambda file: f"Delete all of {received_file(file).filename}")
+def delete_all(file: str = "") -> str:
+    """Delete everything that a file names.
+
+    Args:
+        file: Its name.
+    """
+    return "Deleted: " + ", ".join(received_file(file).read().decode().split())
+
+
+class Room:
+    """A bot that calls the tools it is told to, with a store for files; people say something, and send files."""
+
+    def __init__(self, *calls: ToolCall | str) -> None:
+        self.store, self.provider = MemoryMediaStore(), ScriptedProvider([*calls, "ok", "ok", "ok"])
+        self.bot = ChannelAgent(Agent([first_line, list_files, delete_all], self.provider), media=self.store)
+        self.count = 0
+
+    def file(self, data: str, filename: str = "", mime_type: str = "text/csv") -> Media:
+        """A file in the store."""
+        return self.store.put(data.encode(), mime_type=mime_type, filename=filename)
+
+    def say(self, text: str, *media: Media, user: str = "ana") -> str:
+        """What is answered."""
+        self.count += 1
+        turn = Turn(f"e{self.count}", CHAT, user, text, media=media)
+        return "\n".join(reply.text for reply in asyncio.run(self.bot.take(turn)))
+
+    @property
+    def results(self) -> list[str]:
+        """What tools returned, as the model has read it."""
+        return [message.content for message in self.provider.requests[-1].messages if message.role.value == "tool"]
+
+
+def test_file_of_somebody_else_is_not_there():
+    """In a group, too: each has files of their own."""
+    room = Room("thanks", ToolCall("list_files", {}))
+    room.say("mine", room.file("secret", "ana.csv"))
+    room.say("what is there?", user="bob")
+    assert "ana.csv" not in room.results[-1]
+
+
+def test_yes_reads_what_was_asked_about():
+    """The file came with the turn that asked; the yes has none."""
+    room = Room(ToolCall("delete_all", {"file": "old.csv"}))
+    assert "Delete all of old.csv" in room.say("delete these", room.file("a b", "old.csv"))
+    assert room.say("yes") == DELETED
+
+
+def test_file_that_comes_in_between_makes_the_question_void():
+    """Of the same name, and with a yes for a caption."""
+    room = Room(ToolCall("delete_all", {"file": "old.csv"}))
+    room.say("delete these", room.file("a b", "old.csv"))
+    room.say("yes", room.file("x y z", "old.csv"))
+    assert "Deleted" not in room.say("yes")
+
+
+def test_file_of_an_earlier_turn_is_found():
+    """By its name, in upper or lower case; the last one of that name."""
+    room = Room("thanks", "thanks", "thanks", ToolCall("first_line", {"file": "STOCK.csv"}))
+    for data, name in (("old", "stock.csv"), ("new\nmore", "Stock.csv"), ("other", "else.csv")):
+        room.say("here", room.file(data, name))
+    room.say("read it")
+    assert "new" in room.results[-1]
+
+
+def test_last_file_needs_no_name():
+    """A picture has none."""
+    room = Room(ToolCall("first_line", {}))
+    room.say("read it", room.file("first", "a.csv"), room.file("second"))
+    assert "second" in room.results[-1]
+
+
+def test_file_without_a_name_gets_one():
+    """Of its type and its content: the same one again has the same."""
+    room = Room(ToolCall("list_files", {}))
+    photo = room.file("pixels", mime_type="image/png")
+    room.say("look", photo, room.file("a", "a.csv"))
+    assert f'["image-{photo.ref[:8]}.png","a.csv"]' in room.results[-1].replace(", ", ",")
+
+
+@pytest.mark.parametrize(
+    ("sent", "told"), [(("a.csv", "b.csv"), "there are ['a.csv', 'b.csv']"), ((), "no file was sent")]
+)
+def test_file_that_was_not_sent_is_told_to_the_model(sent: tuple[str, ...], told: str):
+    """With the names of those that were."""
+    room = Room(ToolCall("first_line", {"file": "c.csv"}))
+    room.say("read it", *(room.file(name, name) for name in sent))
+    assert "file 'c.csv' was not sent" in room.results[-1]
+    assert told in room.results[-1]
+
+
+def test_file_that_is_not_kept_any_more_is_to_be_sent_again():
+    """The store forgets what is old."""
+    room = Room(ToolCall("first_line", {}))
+    room.say("read it", Media("0" * 64, "text/csv", "a.csv", stored=True))
+    assert "'a.csv' is not kept any more" in room.results[-1]
+
+
+def test_file_that_could_not_be_fetched_is_none():
+    """Its reference is an address of its platform, which is nobody's business."""
+    room = Room(ToolCall("list_files", {}))
+    room.say("look", Media("https://files.example/secret", "text/csv", "a.csv"))
+    assert "a.csv" not in room.results[-1]
+
+
+def test_reset_forgets_files():
+    """With the conversation that they came in."""
+    room = Room("thanks", ToolCall("list_files", {}))
+    room.say("mine", room.file("x", "a.csv"))
+    room.say("/reset")
+    room.say("what is there?")
+    assert "a.csv" not in room.results[-1]
+
+
+def test_outside_of_a_turn_there_are_no_files():
+    """Nobody sent any."""
+    assert received_files() == ()
+    with pytest.raises(ValueError, match=r"^no file was sent in this conversation yet$"):
+        received_file()
