@@ -29,6 +29,7 @@ from channels.twilio_client import ORIGINS, SANDBOX, basic, new_client
 from channels.twilio_contents import Content, Contents, content_of, template_content
 from channels.twilio_errors import ContentRefused, reaction_to, translated
 from channels.twilio_forms import Form, status_of, turn_of
+from channels.twilio_names import Names
 from channels.types import AddressNews, Conversation, Delivery, Hook, HookAnswer, Media, Receipt, Received, Reply, Turn
 from channels.whatsapp_pieces import BUTTONS_LIMIT, is_shown, link_text, pieces_of, words_of
 
@@ -87,6 +88,7 @@ class WhatsAppChannel:
         self._api_url = api_url.rstrip("/") if api_url else None
         self._client = PerLoop(functools.partial(new_client, account_sid, auth_token, self._api_url))
         self._contents = Contents(account_sid, notebook, self._client)
+        self._names = Names(notebook)
 
     def __repr__(self) -> str:
         return f"WhatsAppChannel({self._name!r})"
@@ -150,6 +152,8 @@ class WhatsAppChannel:
 
     async def attend(self, turn: Turn) -> float:
         """Mark the message read and show "typing" until the reply, for 25 seconds at most."""
+        with contextlib.suppress(Exception):
+            await self._names.note(turn)
         with contextlib.suppress(Exception):
             data = {"channel": "whatsapp", "messageId": turn.message_id}
             await self._client.here().request_async("POST", _TYPING_URL, data=data)

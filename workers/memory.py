@@ -32,7 +32,7 @@ from workers.lane import (
     outbox_entry,
     stops,
 )
-from workers.mailbox import LEASE_MS, SEEN_MS, Accepted, Limits, Outcome, refusal, waited_ms
+from workers.mailbox import LEASE_MS, SEEN_MS, Accepted, Limits, Outcome, Stage, refusal, waited_ms
 from workers.outbox import KEEP_HELD_SECONDS, MAX_WAITING, End, Why
 from workers.words import Voice
 
@@ -610,6 +610,14 @@ class MemoryLanes:
         with self._lock:
             lane = self._lanes.get(turn.conversation.id, _Lane())
             return lane.first_of(turn, self._clock()) > 0 or self._waits_for(turn)
+
+    def stage(self, turn: Turn) -> Stage:
+        """How far a turn has come here."""
+        with self._lock:
+            lane = self._lanes.get(turn.conversation.id, _Lane())
+            if any(letter.turn.event_id == turn.event_id for letter in lane.inbox):
+                return "waits"
+            return "done" if lane.first_of(turn, self._clock()) else "unknown"
 
     def _may_tell(self, name: str, lane: _Lane, now: float) -> bool:
         return not self._crowded(lane, now, shares=1) and (name in self._lanes or self._has_room())

@@ -1,4 +1,4 @@
-"""FakeTwilio: Messages, Contents, inbound files and the typing sign, with Twilio's rules about what may go together.
+"""FakeTwilio: Messages and their list, Contents, inbound files, the typing sign; Twilio's rules of what goes together.
 
 Behind a closed window everything but the two approved templates is taken, and fails later by status callback.
 """
@@ -20,6 +20,7 @@ from uuid import uuid4
 
 from channels.fakes.base import ACCEPTED, Answer, Call, Ledger, json_answer
 from channels.fakes.signing import whatsapp_hook
+from channels.fakes.twilio_messages import TwilioMessages
 from channels.fakes.twilio_setup import TwilioSetup
 
 _ADDRESS = re.compile(r"whatsapp:(\+\d{6,15}|[A-Z]{2}\.\w+)")
@@ -69,6 +70,7 @@ class FakeTwilio:
         self._basic = "Basic " + base64.b64encode(f"{account_sid}:{auth_token}".encode()).decode()
         self._contents: dict[str, dict[str, Any]] = {}
         self.setup = TwilioSetup(account_sid)
+        self.kept = TwilioMessages(ledger, account_sid)
 
     @property
     def closed(self) -> set[str]:
@@ -78,7 +80,7 @@ class FakeTwilio:
 
     def sends(self, call: Call) -> bool:
         """Whether this call sends a message."""
-        return call.route.endswith("/Messages.json")
+        return call.method == "POST" and call.route.endswith("/Messages.json")
 
     def answer(self, call: Call) -> Answer:
         """What the REST API would say."""
@@ -87,7 +89,7 @@ class FakeTwilio:
         if call.headers.get("authorization") != self._basic:
             return _error(401, 20003, "Authenticate")
         try:
-            if call.route == f"/2010-04-01/Accounts/{self._account_sid}/Messages.json":
+            if self.sends(call) and call.route == f"{self._messages.rstrip('/')}.json":
                 return self._message(call.form)
             if call.route == "/v1/Content":
                 return self._create_content(json.loads(call.body))
@@ -95,6 +97,8 @@ class FakeTwilio:
                 return self._typing(call.params)
         except RefusedError as exc:
             return _error(400, exc.code, str(exc))
+        if kept := self.kept.answer(call):
+            return kept
         if call.route.startswith(self._messages):
             return self._media(call)
         return self.setup.answer(call) or _error(404, 20404, "The requested resource was not found")
