@@ -6,7 +6,7 @@ import asyncio
 import re
 import sys
 from collections import Counter
-from collections.abc import Coroutine, Iterator
+from collections.abc import Coroutine, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,7 +22,7 @@ if TYPE_CHECKING:  # as in config.cli: a command loads only what it needs
     from config.setup.desk import Desk
     from config.setup.finding import Finding
     from config.setup.forgetting import Forgetting
-    from config.setup.recovery import Found, State
+    from config.setup.recovery import Found, Recovery, State
     from config.setup.twilio_list import TwilioList
     from workers.gate import Gate
 
@@ -44,6 +44,11 @@ class Span(click.ParamType[float]):
 
 
 SPAN = Span()
+
+#: What missed messages come to, as they are counted.
+_STATES: Mapping[State, str] = {
+    "before": "taken before", "missed": "missed", "taken": "taken now", "left": "left", "refused": "refused"
+}  # fmt: skip
 
 _config = click.option("--config", type=click.Path(path_type=Path), help="The YAML file.")
 _data = click.option(
@@ -121,10 +126,8 @@ def recover(channel: str, config: Path | None, data: Path, since: float, *, dry_
         from config.setup.recovery import Recovery
 
         recovery = Recovery(channel, listed, gate, notebook, rules_of(settings.channels[channel]))
-        found = asyncio.run(recovery.run(since, take=not dry_run))
-    _say([_row(each) for each in found if each.state != "before"])
-    _say([_counted(found)])
-    if any(each.state == "refused" for each in found):
+        states = asyncio.run(_recover(recovery, since, dry_run=dry_run))
+    if states["refused"]:
         sys.exit(1)
 
 
@@ -148,6 +151,18 @@ def forget_media(
         asyncio.run(_forget(Forgetting(channel, listed, gate), older, back, dry_run=dry_run))
 
 
+async def _recover(recovery: Recovery, since: float, *, dry_run: bool) -> Counter[State]:
+    """Say what becomes of each as it does: an error later on does not hide it. Returns how many came to what."""
+    states: Counter[State] = Counter()
+    async for found in recovery.run(since, take=not dry_run):
+        states[found.state] += 1
+        if found.state != "before":
+            click.echo(_row(found))
+    told = ", ".join(f"{states[state]} {word}" for state, word in _STATES.items() if states[state])
+    click.echo(f"{states.total()} messages{f': {told}' if told else ''}")
+    return states
+
+
 async def _forget(forgetting: Forgetting, older: float, back: float, *, dry_run: bool) -> None:
     deleted = 0
     async for day in forgetting.run(older, back, delete=not dry_run):
@@ -163,20 +178,6 @@ async def _forget(forgetting: Forgetting, older: float, back: float, *, dry_run:
 def _row(found: Found) -> str:
     at = f"{datetime.fromtimestamp(found.sent_at, UTC):%Y-%m-%d %H:%M:%S}"
     return f"{at}  {found.sid}  {found.conversation}  {found.state}{f': {found.why}' if found.why else ''}"
-
-
-def _counted(found: list[Found]) -> str:
-    """How many of each, in words; those that were taken before are not run again."""
-    states = Counter(each.state for each in found)
-    words: dict[State, str] = {
-        "before": "taken before",
-        "missed": "missed",
-        "taken": "taken now",
-        "left": "left",
-        "refused": "refused",
-    }
-    told = ", ".join(f"{states[state]} {word}" for state, word in words.items() if states[state])
-    return f"{len(found)} messages{f': {told}' if told else ''}"
 
 
 @contextmanager

@@ -152,7 +152,7 @@ class Doctor:
         try:
             gate, notebook = open_door(self._settings, self._data)
             recovery = Recovery(name, listed, gate, notebook, rules_of(channel), clock=self._own)
-            found = await recovery.run(MISSED_SECONDS, take=False)
+            found = [each async for each in recovery.run(MISSED_SECONDS, take=False)]
         except SetupError as exc:
             yield not_told("messages", name, exc)
         except (ConfigError, RedisError):

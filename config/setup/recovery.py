@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Literal
@@ -67,18 +67,17 @@ class Recovery:
         self._gate, self._names = gate, Names(notebook)
         self._rules, self._clock = rules, clock
 
-    async def run(self, seconds: float, *, take: bool) -> list[Found]:
-        """What came in within so many seconds, oldest first; with `take` what was missed is taken.
+    async def run(self, seconds: float, *, take: bool) -> AsyncIterator[Found]:
+        """What came in within so many seconds, oldest first; with `take` what was missed is taken, one by one.
 
         Raises SetupError, redis.RedisError.
         """
         _check(seconds)
-        since, paces, found = self._clock() - seconds, _Paces(self._rules.per_minute or 0), []
+        since, paces = self._clock() - seconds, _Paces(self._rules.per_minute or 0)
         for message in await self._listed(since):
             told = await self._found(message, paces, take=take and message.sent_at >= since)
             if message.sent_at >= since:
-                found.append(told)
-        return found
+                yield told
 
     async def _listed(self, since: float) -> list[Listed]:
         """Oldest first, with those of the minute before, which count for how fast somebody was."""
@@ -101,9 +100,9 @@ class Recovery:
             return replace(found, state="left", why=why)
         turn = _turn(self._channel, message, bare.user_id, await self._files(message))
         if turn is None:
-            return replace(
-                found, state="left", why="neither words nor a file: of a place or a reaction no more is kept"
-            )
+            return replace(found, state="left", why="neither words nor a file: nothing more is kept of a place")
+        if turn.text.lstrip().startswith("/"):
+            return replace(found, state="left", why="a command, which was for then")
         paces.count(message)
         return self._taken(found, turn) if take else replace(found, state="missed")
 

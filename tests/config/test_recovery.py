@@ -12,6 +12,7 @@ import pytest
 from click.testing import CliRunner
 from redis import Redis
 
+from channels.fakes.base import Answer
 from channels.fakes.platforms import FakePlatforms
 from channels.fakes.twilio_setup import SERVICE_SID
 from channels.types import Conversation, Turn
@@ -21,7 +22,7 @@ from config.cli import main
 from config.loader import load_settings
 from config.setup import recovery, twilio_list
 from tests.config.fake_bots import ENVIRON, written
-from workers.lane import QueuedTurn, stops
+from workers.lane import QueuedTurn
 from workers.mailbox import RedisMailbox
 
 ANA, BEN = "whatsapp:+4915100000042", "whatsapp:+4915100000043"
@@ -111,11 +112,13 @@ def test_oldest_goes_first_and_pages_are_turned(bench: Bench, monkeypatch: pytes
 
 
 def test_yes_that_came_late_decides_nothing(bench: Bench):
-    """On the list a tap looks like its label, typed. Neither answers a question, stops a turn or is a command."""
-    bench.arrive(ANA, "/stop", ago=600)
-    assert "taken now" in bench.run()[1]
+    """On the list a tap looks like its label, typed: neither answers a question. A command was for then."""
+    bench.arrive(ANA, "/stop", ago=700)
+    bench.arrive(ANA, "Yes", ago=600)
+    words = bench.run()[1]
+    assert ("left: a command" in words, "1 taken now, 1 left" in words) == (True, True)
     (turn,) = bench.waiting()
-    assert (turn.decides, stops(turn)) == (False, False)
+    assert (turn.text, turn.decides) == ("Yes", False)
     assert re.fullmatch(r"sent at \d{4}-\d\d-\d\d \d\d:\d\d UTC, and reached us only now", turn.notes[-1])
 
 
@@ -205,6 +208,15 @@ def test_no_further_than_ids_are_remembered(bench: Bench):
     assert bench.run("wa", "--since", "71h")[0] == 0
     code, words = bench.run("wa", "--since", "soon")
     assert (code, "'soon' is no span of time: write a number and s, m, h or d" in words) == (2, True)
+
+
+def test_what_was_taken_is_told_though_twilio_fails_later(bench: Bench, monkeypatch: pytest.MonkeyPatch):
+    """An operator must know who is answered hours later."""
+    bench.arrive(ANA, "hello", ago=700)
+    bench.arrive(ANA, "scan.pdf", ago=600, files=((f"ME{1:032x}", "application/pdf"),))
+    monkeypatch.setattr(bench.twilio.kept, "_files", lambda *_: Answer(500, b"{}"))
+    code, words = bench.run()
+    assert (code, words.count("  taken\n"), "error 500" in words) == (1, 1, True)
 
 
 def test_full_mailbox_is_told_and_tried_again(bench: Bench):
