@@ -22,13 +22,13 @@ from channels.base import (
 )
 from channels.fetch import Download
 from channels.http import PerLoop
-from channels.markup import whatsapp_text
+from channels.markup import utf16_len, whatsapp_text
 from channels.media import MAX_BYTES
 from channels.signatures import TWILIO_SETTINGS, twilio_signed
 from channels.twilio_client import ORIGINS, SANDBOX, basic, new_client
 from channels.twilio_contents import Content, Contents, content_of, template_content
-from channels.twilio_errors import ContentRefused, reaction_to, translated
-from channels.twilio_forms import Form, status_of, turn_of
+from channels.twilio_errors import ContentLost, ContentRefused, reaction_to, translated
+from channels.twilio_forms import RECEIVED, Form, status_of, turn_of
 from channels.twilio_names import Names
 from channels.types import AddressNews, Conversation, Delivery, Hook, HookAnswer, Media, Receipt, Received, Reply, Turn
 from channels.whatsapp_pieces import BUTTONS_LIMIT, is_shown, link_text, pieces_of, words_of
@@ -101,7 +101,7 @@ class WhatsAppChannel:
     def receive(self, hook: Hook) -> Received:
         """Read one signed form: a message, a tap, or what became of a message we sent."""
         form = self._verified(hook)
-        if form.get("MessageStatus") or hook.path == "status":
+        if form.get("MessageStatus") or (hook.path == "status" and form.get("SmsStatus") != RECEIVED):
             return self._status(form, self._delivery_of(hook))
         turn = turn_of(self._name, form)
         if turn and turn.conversation.chat in (self._from, form.get("To")):
@@ -189,8 +189,9 @@ class WhatsAppChannel:
             return await self._create(delivery, self._words(reply))
         try:
             return await self._create(delivery, _content_fields(sid, content))
-        except ContentRefused:
-            await self._contents.forget(content)
+        except ContentRefused as exc:
+            if isinstance(exc, ContentLost):
+                await self._contents.forget(content)
             return await self._create(delivery, self._words(reply))
 
     def _words(self, reply: Reply) -> dict[str, Any]:
@@ -221,7 +222,7 @@ class WhatsAppChannel:
             sid, content = self._template, template_content(_in_one_line(words_of(reply)))
         else:
             raise WindowClosed("more than 24 hours since the person last wrote, and no template is configured")
-        if len(content.values[0]) > TEMPLATE_LIMIT:
+        if utf16_len(content.values[0]) > TEMPLATE_LIMIT:
             raise WindowClosed(f"more than the {TEMPLATE_LIMIT} characters of a template")
         return _content_fields(sid, content)
 
@@ -231,7 +232,7 @@ class WhatsAppChannel:
             sender["status_callback"] = _with_delivery(self._status_callback, delivery.id)
         with translated(delivery.attempt, with_content="content_sid" in fields):
             sent = await self._client.here().messages.create_async(to=delivery.conversation.chat, **sender, **fields)
-        return Receipt(str(sent.sid))
+        return Receipt(str(sent.sid or ""))
 
 
 def _content_fields(sid: str, content: Content) -> dict[str, Any]:

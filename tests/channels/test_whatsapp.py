@@ -278,6 +278,12 @@ def test_errors_that_come_later(media: MemoryMedia, code: str, closed: int, aler
     assert "+49" not in str(received.alerts)
 
 
+def test_message_that_comes_to_the_address_of_statuses_is_a_message(media: MemoryMedia):
+    """platforms.md 1.1: a status has a MessageStatus; whoever mixed up two fields of the Console loses no words."""
+    (turn,) = whatsapp(media, None).receive(replace(whatsapp_hook(form(SmsStatus="received")), path="status")).turns
+    assert (turn.event_id, turn.text) == (SID, "hello")
+
+
 def test_status_of_success_closes_nothing(media: MemoryMedia):
     """What was delivered arrived, whatever error an attempt before it had."""
     fields = {**STATUS, "MessageStatus": "delivered", "ErrorCode": "63024", "To": CHAT.chat}
