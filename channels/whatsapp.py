@@ -35,6 +35,8 @@ from channels.whatsapp_pieces import BUTTONS_LIMIT, is_shown, link_text, pieces_
 
 #: Messages a second that a sender may send; Twilio raises it to 400 on request, its Sandbox takes one in 3 s.
 PACE, SANDBOX_PACE = Pace(per_second=80), Pace(per_second=1 / 3)
+#: What addresses of WhatsApp begin with.
+ADDRESS = "whatsapp:"
 #: Seconds after which "typing" is shown again.
 TYPING_SECONDS = 20.0
 #: Seconds after a person's last message in which anything may be said, less a minute: two clocks measure them.
@@ -80,7 +82,7 @@ class WhatsAppChannel:
             raise ValueError("from_ is empty: set the sender's number, or a messaging_service_sid")
         self._name = name
         self._account_sid, self._auth_token, self._shared_key = account_sid, auth_token, shared_key
-        self._from = from_ if from_.startswith("whatsapp:") or not from_ else f"whatsapp:{from_}"
+        self._from = from_ if from_.startswith(ADDRESS) or not from_ else f"{ADDRESS}{from_}"
         self._service = messaging_service_sid
         self._status_callback = status_callback
         self._template, self._confirm_template = template, confirm_template
@@ -104,6 +106,8 @@ class WhatsAppChannel:
         if form.get("MessageStatus") or (hook.path == "status" and form.get("SmsStatus") != RECEIVED):
             return self._status(form, self._delivery_of(hook))
         turn = turn_of(self._name, form)
+        if turn and not turn.conversation.chat.startswith(ADDRESS):  # the sender of an SMS may write any number into it
+            return Received(ignored="not sent by WhatsApp", answer=_ANSWER)
         if turn and turn.conversation.chat in (self._from, form.get("To")):
             return Received(ignored="sent by this channel itself", answer=_ANSWER)
         if turn is None:

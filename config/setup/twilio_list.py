@@ -56,7 +56,9 @@ class TwilioList:
         self, settings: WhatsAppSettings, *, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
     ) -> None:
         self._account_sid = settings.account_sid
-        self._sender, self._service = settings.from_ or "", settings.messaging_service_sid or ""
+        self._service = settings.messaging_service_sid or ""
+        #: As the list has it, which is with a plus.
+        self._sender = re.sub(r"^whatsapp:(?=[0-9])", "whatsapp:+", settings.from_ or "")
         token, url = settings.auth_token.get_secret_value(), settings.api_url or None
         self._client = PerLoop(partial(new_client, settings.account_sid, token, url))
         self._sleep = sleep

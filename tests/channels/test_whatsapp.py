@@ -215,6 +215,15 @@ def test_message_that_comes_to_the_fallback_is_a_message(media: MemoryMedia):
     assert (turn.event_id, turn.text) == (SID, "hello")
 
 
+@pytest.mark.parametrize("sender", ["+4915100000042", "rcs:brand", "messenger:1", "WhatsApp:+4915100000042"])
+def test_what_did_not_come_by_whatsapp_is_ignored(media: MemoryMedia, sender: str):
+    """platforms.md 1.5: a messaging service sends its SMS here too, and whoever sends one may write any number into it:
+    it must not pass for the person who has that number on WhatsApp.
+    """
+    received = whatsapp(media, None).receive(whatsapp_hook(form("yes", From=sender, WaId="", ExternalUserId="")))
+    assert (received.turns, received.ignored) == ((), "not sent by WhatsApp")
+
+
 CALLBACK = "https://b.example/hooks/wa/status"
 STATUS = {"MessageSid": SID, "MessageStatus": "undelivered", "ErrorCode": "63016", "AccountSid": TWILIO_ACCOUNT_SID}
 

@@ -187,6 +187,13 @@ def test_what_is_no_message_to_us_is_not_ours(bench: Bench):
     assert bench.run() == (0, "0 messages\n")
 
 
+def test_sender_may_be_written_without_its_plus(bench: Bench):
+    """The configuration takes it so; Twilio's list has it with one."""
+    bench.config.write_text(bench.config.read_text().replace('"whatsapp:+', '"whatsapp:'))
+    bench.arrive(ANA, "hello", ago=600)
+    assert "1 messages: 1 taken now" in bench.run()[1]
+
+
 def test_service_without_a_number_has_a_list_too(bench: Bench):
     """platforms.md 1.1: MessagingServiceSid is on what came in by one."""
     bench.configure(f", messaging_service_sid: {SERVICE_SID}")
