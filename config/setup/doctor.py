@@ -33,6 +33,8 @@ WEB_SECONDS = 10.0
 CLOCK_SECONDS, CLOCK_LIMIT = 2.0, 60.0
 #: Seconds back of which messages are looked for that never reached us.
 MISSED_SECONDS = 3600.0
+#: Messages that are looked at, the newest of them.
+MISSED_MOST = 500
 
 
 class Doctor:
@@ -152,7 +154,7 @@ class Doctor:
         try:
             gate, notebook = open_door(self._settings, self._data)
             recovery = Recovery(name, listed, gate, notebook, rules_of(channel), clock=self._own)
-            found = [each async for each in recovery.run(MISSED_SECONDS, take=False)]
+            found = [each async for each in recovery.run(MISSED_SECONDS, take=False, newest=MISSED_MOST)]
         except SetupError as exc:
             yield not_told("messages", name, exc)
         except (ConfigError, RedisError):
@@ -205,7 +207,7 @@ def _workers(primary: Primary) -> Finding:
 def _missed(name: str, found: Sequence[Found]) -> Finding:
     missed = sum(each.state == "missed" for each in found)
     if missed:
-        says = f"{missed} of the {len(found)} messages of the last hour never reached us"
+        says = f"{missed} of the {len(found)} newest messages of the last hour never reached us"
         return Finding("messages", "fail", says, f"run `sayso webhook recover {name}`", name)
     return Finding(
         "messages", "ok", f"{len(found)} on Twilio's list of the last hour, none that never reached us", channel=name

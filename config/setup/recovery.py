@@ -67,23 +67,25 @@ class Recovery:
         self._gate, self._names = gate, Names(notebook)
         self._rules, self._clock = rules, clock
 
-    async def run(self, seconds: float, *, take: bool) -> AsyncIterator[Found]:
+    async def run(self, seconds: float, *, take: bool, newest: int = 0) -> AsyncIterator[Found]:
         """What came in within so many seconds, oldest first; with `take` what was missed is taken, one by one.
 
-        Raises SetupError, redis.RedisError.
+        `newest` looks at no more than so many, where 0 is all of them. Raises SetupError, redis.RedisError.
         """
         _check(seconds)
         since, paces = self._clock() - seconds, _Paces(self._rules.per_minute or 0)
-        for message in await self._listed(since):
+        for message in await self._listed(since, newest):
             told = await self._found(message, paces, take=take and message.sent_at >= since)
             if message.sent_at >= since:
                 yield told
 
-    async def _listed(self, since: float) -> list[Listed]:
+    async def _listed(self, since: float, newest: int) -> list[Listed]:
         """Oldest first, with those of the minute before, which count for how fast somebody was."""
         found: list[Listed] = []
         async for message in self._messages.messages(since - _MINUTE, self._clock() - YOUNG_SECONDS):
             found.append(message)
+            if len(found) == newest:
+                break
             if len(found) > MOST_MESSAGES:
                 raise SetupError(f"more than {MOST_MESSAGES} messages came in", "give a shorter --since")
         found.reverse()

@@ -133,8 +133,16 @@ def test_messages_that_never_reached_us_are_found(clinic: Clinic):
     clinic.platforms.arrive("twilio", "whatsapp:+4915100000042", "hello", ago=600)
     for _ in range(2):
         wrong = clinic.wrong()["wa messages"]
-        assert "1 of the 1 messages of the last hour never reached us" in wrong
+        assert "1 of the 1 newest messages of the last hour never reached us" in wrong
         assert "sayso webhook recover wa" in wrong
+
+
+def test_busy_sender_is_looked_at_in_part(clinic: Clinic, monkeypatch: pytest.MonkeyPatch):
+    """Thousands an hour are no finding: the newest tell enough."""
+    monkeypatch.setattr("config.setup.doctor.MISSED_MOST", 2)
+    for n in range(4):
+        clinic.platforms.arrive("twilio", "whatsapp:+4915100000042", "hello", ago=600 + n)
+    assert "2 of the 2 newest messages of the last hour never reached us" in clinic.wrong()["wa messages"]
 
 
 @pytest.mark.parametrize(
