@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from config.schema import AnyChannel, Settings, SlackSettings, TelegramSettings, WhatsAppSettings
 from config.setup.desk import MAX_CONNECTIONS, Desk, SetupError
-from config.setup.twilio_list import TwilioList
+
+if TYPE_CHECKING:  # as each desk: a command loads only what it needs
+    from config.setup.twilio_list import TwilioList
 
 
 def desk_of(
@@ -42,6 +46,8 @@ def list_of(settings: Settings, name: str) -> TwilioList:
     """What the channel's platform keeps of what people sent. Raises SetupError where that is no concern of a bot's."""
     match channel := _channel(settings, name):
         case WhatsAppSettings():
+            from config.setup.twilio_list import TwilioList
+
             return TwilioList(channel)
         case TelegramSettings():
             says = "Telegram keeps no list for bots: what we did not take it sends again for 24 hours, by itself"
