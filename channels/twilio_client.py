@@ -20,6 +20,8 @@ ORIGINS = ("https://api.twilio.com", "https://content.twilio.com", "https://mess
 #: The number that all of Twilio's trial senders share. No API knows its settings.
 SANDBOX = "whatsapp:+14155238886"
 JSON = "application/json"
+#: Too many calls at once. Other codes that come with 429 have pauses of their own.
+_BUSY = 20429
 
 
 def new_client(account_sid: str, auth_token: str, api_url: str | None, session: ClientSession) -> Any:
@@ -65,7 +67,7 @@ def _http_client_type() -> Any:
                 allow_redirects=allow_redirects,
             ) as answer:  # fmt: skip
                 text = await answer.text()
-            if answer.status == 429:  # Twilio's own error would not say for how long
+            if answer.status == 429 and _code(text) in (0, _BUSY):  # the SDK's error would not say for how long
                 raise RateLimited(_retry_after(answer.headers))
             return Response(answer.status, text, answer.headers)
 
@@ -75,6 +77,14 @@ def _http_client_type() -> Any:
 def _retry_after(headers: Mapping[str, str]) -> float:
     seconds = next((value for name, value in headers.items() if name.lower() == "retry-after"), "1")
     return float(seconds) if seconds.isdecimal() else 1.0
+
+
+def _code(text: str) -> int:
+    """Twilio's code of an error, 0 where it names none."""
+    try:
+        return int(json.loads(text)["code"])
+    except (ValueError, TypeError, KeyError):
+        return 0
 
 
 def _rewritten(url: str, api_url: str | None) -> str:

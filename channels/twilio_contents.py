@@ -11,6 +11,7 @@ from typing import Any
 
 from channels.base import Ambiguous, Notebook, Unreachable
 from channels.http import PerLoop
+from channels.markup import utf16_len
 from channels.twilio_client import JSON
 from channels.twilio_errors import translated
 from channels.types import Button
@@ -47,15 +48,15 @@ class Content:
 
 def content_of(text: str, buttons: Sequence[Button]) -> Content | None:
     """The Content for a text, as WhatsApp formats it, with buttons. None where they only go in words."""
-    if 1 <= len(buttons) <= MAX_BUTTONS:
+    if _are_told_apart(buttons, MAX_BUTTONS, LABEL_LIMIT):
         return _quick_reply(text, buttons)
-    return _list_picker(text, buttons) if is_list(buttons) else None
+    return _list_picker(text, buttons) if is_shown(buttons) else None
 
 
-def is_list(buttons: Sequence[Button]) -> bool:
-    """Whether they can be a list, in which all of each label is shown."""
-    titles = {_cut(button.label, ITEM_LIMIT) for button in buttons}
-    return MAX_BUTTONS < len(buttons) <= MAX_ITEMS and len(titles) == len(buttons) and all(map(_is_item, buttons))
+def is_shown(buttons: Sequence[Button]) -> bool:
+    """Whether they can be buttons, or a list, in which all of each label is shown."""
+    is_list = _are_told_apart(buttons, MAX_ITEMS, ITEM_LIMIT) and all(map(_is_item, buttons))
+    return is_list or _are_told_apart(buttons, MAX_BUTTONS, LABEL_LIMIT)
 
 
 def template_content(words: str, buttons: Sequence[Button] = ()) -> Content:
@@ -138,15 +139,26 @@ def _list_picker(text: str, buttons: Sequence[Button]) -> Content:
 
 def _item(button: Button, variables: _Variables) -> dict[str, str]:
     item = {"item": variables.put(_cut(button.label, ITEM_LIMIT)), "id": variables.put(button.data)}
-    return {**item, "description": variables.put(button.label)} if len(button.label) > ITEM_LIMIT else item
+    return {**item, "description": variables.put(button.label)} if utf16_len(button.label) > ITEM_LIMIT else item
+
+
+def _are_told_apart(buttons: Sequence[Button], most: int, limit: int) -> bool:
+    """Whether each has a title of its own once it is cut: two of the same are refused, or taken for each other."""
+    titles = {_cut(button.label, limit) for button in buttons if button.label.strip()}
+    return 1 <= len(buttons) == len(titles) <= most
 
 
 def _is_item(button: Button) -> bool:
-    return bool(button.label.strip()) and len(button.label) <= DESCRIPTION_LIMIT and len(button.data) <= ID_LIMIT
+    return utf16_len(button.label) <= DESCRIPTION_LIMIT and len(button.data) <= ID_LIMIT
 
 
 def _cut(label: str, limit: int) -> str:
-    return label if len(label) <= limit else label[: limit - 1] + "…"
+    if utf16_len(label) <= limit:
+        return label
+    kept = label[: limit - 1]
+    while utf16_len(kept) >= limit:
+        kept = kept[:-1]
+    return f"{kept}…"
 
 
 def _resource(content: Content) -> dict[str, Any]:

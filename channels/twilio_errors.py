@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -86,10 +87,16 @@ _BY_STATUS = {
 }
 #: Answers to a Content that Twilio does not know, does not accept, or whose variables it does not like.
 _CONTENT_CODES = frozenset({21654, 21655, 21656, 63005, 63013, 63021, 63027, 63028, 92005})
+#: Those of them that say so of the Content itself, whatever is put into it.
+_LOST_CODES = frozenset({21655, 63027, 63028, 92005})
 
 
 class ContentRefused(Refused):
     """Raised when Twilio would not send a Content: its words may still be sent alone."""
+
+
+class ContentLost(ContentRefused):
+    """Raised when that is because Twilio does not have the Content, or another one in its place."""
 
 
 def reaction_to(code: str) -> Reaction | None:
@@ -100,7 +107,7 @@ def reaction_to(code: str) -> Reaction | None:
 def send_error(status: int, code: int, attempt: int = 1, *, with_content: bool = False) -> SendError:
     """The error that an answer of Twilio's is; `code` is 0 where it gave none."""
     if with_content and code in _CONTENT_CODES:
-        return ContentRefused(f"Twilio error {code}")
+        return (ContentLost if code in _LOST_CODES else ContentRefused)(f"Twilio error {code}")
     reaction = REACTIONS.get(code) or _BY_STATUS.get(status)
     if reaction is None and (status >= 500 or status == 0):
         return Ambiguous(f"Twilio answered {status}")
@@ -123,6 +130,8 @@ def translated(attempt: int = 1, *, with_content: bool = False) -> Iterator[None
     except TwilioException as exc:
         status, code = getattr(exc, "status", 0), getattr(exc, "code", None) or 0
         raise send_error(status, code, attempt, with_content=with_content) from None
+    except (json.JSONDecodeError, UnicodeDecodeError):
+        raise Ambiguous("Twilio's answer cannot be read") from None
     except (ClientError, TimeoutError, OSError) as exc:
         if never_sent(exc):
             raise Unreachable("no connection to Twilio") from exc

@@ -13,6 +13,8 @@ from channels.types import Conversation, Media, StatusUpdate, Tap, Turn
 
 #: Fields a form may have: Twilio sends about thirty.
 MAX_FIELDS = 500
+#: The SmsStatus of what a person sent. Statuses of our messages have a MessageStatus besides.
+RECEIVED = "received"
 
 _CARDS = ("text/vcard", "text/x-vcard")
 

@@ -22,18 +22,21 @@ from channels.base import (
 )
 from channels.fetch import Download
 from channels.http import PerLoop
-from channels.markup import whatsapp_text
+from channels.markup import utf16_len, whatsapp_text
 from channels.media import MAX_BYTES
 from channels.signatures import TWILIO_SETTINGS, twilio_signed
 from channels.twilio_client import ORIGINS, SANDBOX, basic, new_client
 from channels.twilio_contents import Content, Contents, content_of, template_content
-from channels.twilio_errors import ContentRefused, reaction_to, translated
-from channels.twilio_forms import Form, status_of, turn_of
+from channels.twilio_errors import ContentLost, ContentRefused, reaction_to, translated
+from channels.twilio_forms import RECEIVED, Form, status_of, turn_of
+from channels.twilio_names import Names
 from channels.types import AddressNews, Conversation, Delivery, Hook, HookAnswer, Media, Receipt, Received, Reply, Turn
 from channels.whatsapp_pieces import BUTTONS_LIMIT, is_shown, link_text, pieces_of, words_of
 
 #: Messages a second that a sender may send; Twilio raises it to 400 on request, its Sandbox takes one in 3 s.
 PACE, SANDBOX_PACE = Pace(per_second=80), Pace(per_second=1 / 3)
+#: What addresses of WhatsApp begin with.
+ADDRESS = "whatsapp:"
 #: Seconds after which "typing" is shown again.
 TYPING_SECONDS = 20.0
 #: Seconds after a person's last message in which anything may be said, less a minute: two clocks measure them.
@@ -79,7 +82,7 @@ class WhatsAppChannel:
             raise ValueError("from_ is empty: set the sender's number, or a messaging_service_sid")
         self._name = name
         self._account_sid, self._auth_token, self._shared_key = account_sid, auth_token, shared_key
-        self._from = from_ if from_.startswith("whatsapp:") or not from_ else f"whatsapp:{from_}"
+        self._from = from_ if from_.startswith(ADDRESS) or not from_ else f"{ADDRESS}{from_}"
         self._service = messaging_service_sid
         self._status_callback = status_callback
         self._template, self._confirm_template = template, confirm_template
@@ -87,6 +90,7 @@ class WhatsAppChannel:
         self._api_url = api_url.rstrip("/") if api_url else None
         self._client = PerLoop(functools.partial(new_client, account_sid, auth_token, self._api_url))
         self._contents = Contents(account_sid, notebook, self._client)
+        self._names = Names(notebook)
 
     def __repr__(self) -> str:
         return f"WhatsAppChannel({self._name!r})"
@@ -99,9 +103,11 @@ class WhatsAppChannel:
     def receive(self, hook: Hook) -> Received:
         """Read one signed form: a message, a tap, or what became of a message we sent."""
         form = self._verified(hook)
-        if form.get("MessageStatus") or hook.path == "status":
+        if form.get("MessageStatus") or (hook.path == "status" and form.get("SmsStatus") != RECEIVED):
             return self._status(form, self._delivery_of(hook))
         turn = turn_of(self._name, form)
+        if turn and not turn.conversation.chat.startswith(ADDRESS):  # the sender of an SMS may write any number into it
+            return Received(ignored="not sent by WhatsApp", answer=_ANSWER)
         if turn and turn.conversation.chat in (self._from, form.get("To")):
             return Received(ignored="sent by this channel itself", answer=_ANSWER)
         if turn is None:
@@ -151,6 +157,8 @@ class WhatsAppChannel:
     async def attend(self, turn: Turn) -> float:
         """Mark the message read and show "typing" until the reply, for 25 seconds at most."""
         with contextlib.suppress(Exception):
+            await self._names.note(turn)
+        with contextlib.suppress(Exception):
             data = {"channel": "whatsapp", "messageId": turn.message_id}
             await self._client.here().request_async("POST", _TYPING_URL, data=data)
         return TYPING_SECONDS
@@ -185,8 +193,9 @@ class WhatsAppChannel:
             return await self._create(delivery, self._words(reply))
         try:
             return await self._create(delivery, _content_fields(sid, content))
-        except ContentRefused:
-            await self._contents.forget(content)
+        except ContentRefused as exc:
+            if isinstance(exc, ContentLost):
+                await self._contents.forget(content)
             return await self._create(delivery, self._words(reply))
 
     def _words(self, reply: Reply) -> dict[str, Any]:
@@ -217,7 +226,7 @@ class WhatsAppChannel:
             sid, content = self._template, template_content(_in_one_line(words_of(reply)))
         else:
             raise WindowClosed("more than 24 hours since the person last wrote, and no template is configured")
-        if len(content.values[0]) > TEMPLATE_LIMIT:
+        if utf16_len(content.values[0]) > TEMPLATE_LIMIT:
             raise WindowClosed(f"more than the {TEMPLATE_LIMIT} characters of a template")
         return _content_fields(sid, content)
 
@@ -227,7 +236,7 @@ class WhatsAppChannel:
             sender["status_callback"] = _with_delivery(self._status_callback, delivery.id)
         with translated(delivery.attempt, with_content="content_sid" in fields):
             sent = await self._client.here().messages.create_async(to=delivery.conversation.chat, **sender, **fields)
-        return Receipt(str(sent.sid))
+        return Receipt(str(sent.sid or ""))
 
 
 def _content_fields(sid: str, content: Content) -> dict[str, Any]:

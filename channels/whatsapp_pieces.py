@@ -6,8 +6,9 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 
-from channels.markup import fits, split, whatsapp_text
-from channels.twilio_contents import MAX_BUTTONS, is_list
+from channels.markup import fits, split, utf16_len, whatsapp_text
+from channels.twilio_contents import MAX_BUTTONS
+from channels.twilio_contents import is_shown as are_shown
 from channels.types import Button, Media, Reply
 
 #: Characters Twilio takes in a message, and in one that carries buttons or is a caption.
@@ -49,11 +50,11 @@ def pieces_of(reply: Reply) -> Sequence[Reply]:
 
 
 def words_of(reply: Reply) -> str:
-    """The words of a reply whose buttons cannot be shown, as Markdown: more than three are numbered below them.
+    """The words of a reply whose buttons cannot be shown, as Markdown: choices are numbered below them.
 
-    A question with fewer says by itself what to type.
+    A question says by itself what to type.
     """
-    return _listed(reply.text, reply.buttons) if len(reply.buttons) > MAX_BUTTONS else reply.text
+    return _listed(reply.text, reply.buttons) if _are_choices(reply.buttons) else reply.text
 
 
 def is_shown(file: Media) -> bool:
@@ -68,13 +69,18 @@ def link_text(file: Media, url: str) -> str:
 
 
 def length(md: str) -> int:
-    """Characters of a text as Twilio counts them."""
-    return len(whatsapp_text(md))
+    """Characters of a text as Twilio may count them: it says that an emoji can be more than one."""
+    return utf16_len(whatsapp_text(md))
+
+
+def _are_choices(buttons: Sequence[Button]) -> bool:
+    """Whether they say what one may answer, which no word above them does."""
+    return len(buttons) > MAX_BUTTONS or (len(buttons) > 1 and all(button.style == "default" for button in buttons))
 
 
 def _with_buttons(reply: Reply, bare: Reply) -> Sequence[Reply]:
     """The last piece has the buttons. With a list's items in words instead it is not too long either."""
-    if len(reply.buttons) > MAX_BUTTONS and not is_list(reply.buttons):
+    if not are_shown(reply.buttons):
         return [replace(bare, text=text) for text in _texts(_listed(reply.text, reply.buttons), TEXT_LIMIT)]
 
     def measure(md: str) -> int:

@@ -282,6 +282,16 @@ def open_people(settings: Settings, data: Path) -> tuple[RedisPeople, RedisOutbo
     return RedisPeople(client), RedisOutbox(scripts, WakeUps(client))
 
 
+def open_door(settings: Settings, data: Path) -> tuple[Gate, RedisNotebook]:
+    """Where turns go in, and what adapters noted, for the command line. Raises ConfigError."""
+    url = find_redis(settings, data)
+    client = _connect(url, patient=False)
+    scripts, wake_up = _scripts(client, open_primaries(settings, url, client), LUA), WakeUps(client)
+    voice = _voice({})
+    mailbox = RedisMailbox(scripts, voice, wake_up, limits=_limits(settings))
+    return Gate(mailbox, voice, guard_of(settings, client, url)), RedisNotebook(client)
+
+
 def open_alerts(settings: Settings, data: Path) -> Alerts:
     """The alerts alone, for the command line. Raises ConfigError."""
     return RedisAlerts(_connect(find_redis(settings, data), patient=False))

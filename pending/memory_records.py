@@ -234,10 +234,10 @@ class MemoryRecords:
         self._set(pid, "expired")
         return True
 
-    def bury(self, pid: str) -> None:
-        """End an action whose preview can never be delivered."""
+    def bury(self, pid: str, *, shown: bool = False) -> None:
+        """End an action whose preview can never be delivered, or, where it was `shown`, was not."""
         now = self._get(pid)
-        if now and now.state == "armed":
+        if now and (now.state == "armed" or (shown and now.state == "shown")):
             self._set(pid, "expired")
 
     def view(self, conversation: str, user: str, tapped: str) -> tuple[dict[str, str], dict[str, str]]:

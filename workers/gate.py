@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from channels.admission import Admitted, Ignored, Rules, Stranger, asks_who
+from channels.admission import Admitted, Ignored, Rules, Stranger, Verdict, asks_who
 from channels.types import Reply, Turn
 from workers.lane import stops
-from workers.mailbox import REFUSAL, Accepted, Porch, refusal
+from workers.mailbox import REFUSAL, Accepted, Porch, Stage, refusal
 from workers.people import WAIT_SECONDS, People, Waiting
 
 if TYPE_CHECKING:  # it loads its library
@@ -50,12 +50,23 @@ class Gate:
         rules = self._rules(turn)
         return rules.ignores(turn) if rules else ""
 
+    def judge(self, turn: Turn) -> Verdict:
+        """What would become of a turn by its channel's rules. Nothing is kept or said. Raises redis.RedisError."""
+        rules, guard = self._rules(turn), self._guard
+        if not (rules and guard):
+            return Admitted(turn)
+        return rules.judge(turn, guard.people.standing(turn.conversation.channel, rules.ids(turn)))
+
+    def stage(self, turn: Turn) -> Stage:
+        """How far a turn has come behind the gate. Raises redis.RedisError."""
+        return self._porch.stage(turn)
+
     def accept(self, turn: Turn, *, tapped: str = "", waited_seconds: float = 0.0) -> Accepted:
         """Let a turn in, or say why not to whoever may hear it. Raises redis.RedisError when nothing was promised."""
         rules, guard = self._rules(turn), self._guard
         if not (rules and guard):
             return self._porch.accept(turn, tapped=tapped, waited_seconds=waited_seconds)
-        match rules.judge(turn, guard.people.standing(turn.conversation.channel, rules.ids(turn))):
+        match self.judge(turn):
             case Ignored(reason):
                 log.info("turn.ignored", extra={"conversation": turn.conversation.id, "reason": reason})
                 return Accepted("ignored", 0)

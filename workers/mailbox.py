@@ -7,6 +7,7 @@ Everything a turn changes - the mailbox, the replies, the history, the pending a
 
 from __future__ import annotations
 
+import json
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -31,6 +32,8 @@ LUA = Path(__file__).parent / "lua"
 
 
 Outcome = Literal["new", "duplicate", "ignored", "full", "fast", "crowded", "spooled", "stranger", "hasty"]
+#: What a mailbox knows of a turn: nothing, that it waits or is worked on, or that it was.
+Stage = Literal["unknown", "waits", "done"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +94,9 @@ class Porch(Entrance, Protocol):
 
     def is_asked(self, turn: Turn) -> bool:
         """Whether a question waits for the answer of whoever wrote this, or it came in before."""
+
+    def stage(self, turn: Turn) -> Stage:
+        """How far a turn has come here. One that was worked on is forgotten SEEN_MS after it came in."""
 
 
 class Mailbox(Entrance, Protocol):
@@ -158,6 +164,12 @@ class RedisMailbox:
     def is_asked(self, turn: Turn) -> bool:
         """Whether a question waits for an answer, or it came in before. Raises redis.RedisError."""
         return bool(self._scripts.run("asked", turn.conversation.id, turn.scope.id, turn.event_id))
+
+    def stage(self, turn: Turn) -> Stage:
+        """How far a turn has come here. Raises redis.RedisError."""
+        spelled = json.dumps(turn.event_id, ensure_ascii=False)
+        answer: Stage = self._scripts.run("stage", turn.conversation.id, turn.event_id, spelled)
+        return answer
 
     def lease(self, conversation: str, token: str) -> tuple[Lease, Work] | None:
         """Take a lane if it is free. `token` is the worker's own random word."""

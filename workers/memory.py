@@ -14,7 +14,17 @@ from math import inf
 from typing import Any, Protocol, TypeVar
 
 from channels.types import Delivery, Reply, Turn
-from workers.deliveries import LATE_SECONDS, REPORTS, Aside, Fate, MemoryFates, new_id, repeatable, split_id
+from workers.deliveries import (
+    LATE_SECONDS,
+    MAX_DELIVERIES,
+    REPORTS,
+    Aside,
+    Fate,
+    MemoryFates,
+    new_id,
+    repeatable,
+    split_id,
+)
 from workers.lane import (
     MAX_TIMERS,
     PART,
@@ -32,7 +42,7 @@ from workers.lane import (
     outbox_entry,
     stops,
 )
-from workers.mailbox import LEASE_MS, SEEN_MS, Accepted, Limits, Outcome, refusal, waited_ms
+from workers.mailbox import LEASE_MS, SEEN_MS, Accepted, Limits, Outcome, Stage, refusal, waited_ms
 from workers.outbox import KEEP_HELD_SECONDS, MAX_WAITING, End, Why
 from workers.words import Voice
 
@@ -86,8 +96,8 @@ class Pendings(Protocol):
     def run_out(self, pid: str) -> bool:
         """Whether the window closed on what nobody answered: it ends here."""
 
-    def bury(self, pid: str) -> None:
-        """The preview can never be delivered."""
+    def bury(self, pid: str, *, shown: bool = False) -> None:
+        """The preview can never be delivered, or, where it was `shown`, was not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +157,8 @@ class _Lane:
     journal: list[str] = field(default_factory=list)
     begun: tuple[int, int, int] = (0, 0, 0)
     ended: tuple[int, str] = (0, "")
+    #: By the number of a reply, the action that it asks for.
+    asks: OrderedDict[str, str] = field(default_factory=OrderedDict)
     epoch: int = 0
     token: str = ""
     until: float = 0.0
@@ -430,6 +442,10 @@ class MemoryLanes:
                     lane.chat = max(now, lane.chat) + gap
                     if not pid.startswith(PART):
                         _set_notices(lane, *self._pendings.show(pid, lane.received, receipt))
+                    if pid:
+                        _remember(lane.asks, str(number), pid.removeprefix(PART), MAX_DELIVERIES)
+                    if (known := self._fates.find(delivery_id)) and known.state == "failed":  # said before we were
+                        self._unasked(lane, number)
             return self._next_work(lease, lane, let_go=let_go)
 
     def postpone(self, lease: Lease, reply: QueuedReply, seconds: float, why: Why = "tried", reason: str = "") -> None:
@@ -482,7 +498,14 @@ class MemoryLanes:
             sending = bool(lane and lane.outbox and lane.outbox[0][0] == number)
             tries = lane.attempts + 1 if lane else 1
             fate = Fate(delivery_id, news, self._clock(), tries, message_id, reason)
-            return self._fates.report(fate, sending=sending)
+            kept = self._fates.report(fate, sending=sending)
+            if lane and kept == news == "failed":
+                self._unasked(lane, number)
+            return kept
+
+    def _unasked(self, lane: _Lane, number: int) -> None:
+        """A reply failed after all: what it asked for ends, for nobody agrees to what was never shown."""
+        self._pendings.bury(lane.asks.get(str(number), ""), shown=True)
 
     def fates(self, conversation: str) -> tuple[list[Fate], str]:
         """The last deliveries of a conversation, oldest first, and why its address takes none now, or ""."""
@@ -611,6 +634,14 @@ class MemoryLanes:
             lane = self._lanes.get(turn.conversation.id, _Lane())
             return lane.first_of(turn, self._clock()) > 0 or self._waits_for(turn)
 
+    def stage(self, turn: Turn) -> Stage:
+        """How far a turn has come here."""
+        with self._lock:
+            lane = self._lanes.get(turn.conversation.id, _Lane())
+            if any(letter.turn.event_id == turn.event_id for letter in lane.inbox):
+                return "waits"
+            return "done" if lane.first_of(turn, self._clock()) else "unknown"
+
     def _may_tell(self, name: str, lane: _Lane, now: float) -> bool:
         return not self._crowded(lane, now, shares=1) and (name in self._lanes or self._has_room())
 
@@ -718,7 +749,7 @@ class _NoPendings:
         """Nothing was previewed."""
         return False
 
-    def bury(self, pid: str) -> None:
+    def bury(self, pid: str, *, shown: bool = False) -> None:
         """Nothing was previewed."""
 
 

@@ -48,7 +48,7 @@ end
 #: The script that begins work on a lane.
 LEASE = "lease"
 #: Scripts that only look: they leave the tide (`workers.tide`) as it is.
-LOOKS = frozenset({"aside", "asked", "fates", "look", "overdue", "read"})
+LOOKS = frozenset({"aside", "asked", "fates", "look", "overdue", "read", "stage"})
 #: What the names of scripts begin with that prepare a halted server for going on.
 RESUME = "resume"
 #: What an operator is told wherever a server is halted.

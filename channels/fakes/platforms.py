@@ -11,6 +11,7 @@ GET /blobs/<sha256>  a file that arrived
 POST /script         {"platform", "error", "times", "seconds"}: what goes wrong with the next messages
 POST /rate           {"platform", "per_second"}: whatever is faster meets the platform's 429
 POST /close          {"platform": "twilio", "address"}: nobody wrote from there for 24 hours; POST /open: somebody did
+POST /arrive         {"platform": "twilio", "address", "body", "ago"}: a message of which no webhook tells
 POST /reset          all that arrived, was scripted, limited or closed is forgotten
 """
 
@@ -111,6 +112,13 @@ class FakePlatforms:
             raise ValueError(f"{platform!r} has no windows: only twilio has")
         (fake.closed.add if closed else fake.closed.discard)(address)
 
+    def arrive(self, platform: str, address: str, body: str = "", ago: float = 0.0, sid: str = "") -> None:
+        """Somebody wrote so many seconds ago, and no webhook tells of it. Raises ValueError where no list would."""
+        fake = self.fakes.get(platform)
+        if not isinstance(fake, FakeTwilio):
+            raise ValueError(f"{platform!r} has no list of messages: only twilio has")
+        fake.kept.arrive(address, body, ago=ago, sid=sid)
+
     def host(self, platform: str, data: bytes) -> str:
         """Keep a file that a person sends. Returns what the webhook calls it: Twilio's or Slack's URL, a file_id."""
         return self.fakes[platform].host(data)
@@ -161,6 +169,7 @@ class FakePlatforms:
             "rate": self.rate,
             "close": self.close,
             "open": partial(self.close, closed=False),
+            "arrive": self.arrive,
             "reset": self.reset,
         }
         if call.method != "POST" or name not in orders:
@@ -202,6 +211,9 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(answer.body)
 
     def do_GET(self) -> None:
+        self.do_POST()
+
+    def do_DELETE(self) -> None:
         self.do_POST()
 
     def log_message(self, *args: object) -> None:

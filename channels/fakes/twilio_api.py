@@ -1,4 +1,4 @@
-"""FakeTwilio: Messages, Contents, inbound files and the typing sign, with Twilio's rules about what may go together.
+"""FakeTwilio: Messages and their list, Contents, inbound files, the typing sign; Twilio's rules of what goes together.
 
 Behind a closed window everything but the two approved templates is taken, and fails later by status callback.
 """
@@ -20,7 +20,9 @@ from uuid import uuid4
 
 from channels.fakes.base import ACCEPTED, Answer, Call, Ledger, json_answer
 from channels.fakes.signing import whatsapp_hook
+from channels.fakes.twilio_messages import TwilioMessages
 from channels.fakes.twilio_setup import TwilioSetup
+from channels.markup import utf16_len
 
 _ADDRESS = re.compile(r"whatsapp:(\+\d{6,15}|[A-Z]{2}\.\w+)")
 _MESSAGE_SID = re.compile(r"(SM|MM)[0-9a-fA-F]{32}")
@@ -69,6 +71,7 @@ class FakeTwilio:
         self._basic = "Basic " + base64.b64encode(f"{account_sid}:{auth_token}".encode()).decode()
         self._contents: dict[str, dict[str, Any]] = {}
         self.setup = TwilioSetup(account_sid)
+        self.kept = TwilioMessages(ledger, account_sid)
 
     @property
     def closed(self) -> set[str]:
@@ -78,7 +81,7 @@ class FakeTwilio:
 
     def sends(self, call: Call) -> bool:
         """Whether this call sends a message."""
-        return call.route.endswith("/Messages.json")
+        return call.method == "POST" and call.route.endswith("/Messages.json")
 
     def answer(self, call: Call) -> Answer:
         """What the REST API would say."""
@@ -87,7 +90,7 @@ class FakeTwilio:
         if call.headers.get("authorization") != self._basic:
             return _error(401, 20003, "Authenticate")
         try:
-            if call.route == f"/2010-04-01/Accounts/{self._account_sid}/Messages.json":
+            if self.sends(call) and call.route == f"{self._messages.rstrip('/')}.json":
                 return self._message(call.form)
             if call.route == "/v1/Content":
                 return self._create_content(json.loads(call.body))
@@ -95,6 +98,8 @@ class FakeTwilio:
                 return self._typing(call.params)
         except RefusedError as exc:
             return _error(400, exc.code, str(exc))
+        if kept := self.kept.answer(call):
+            return kept
         if call.route.startswith(self._messages):
             return self._media(call)
         return self.setup.answer(call) or _error(404, 20404, "The requested resource was not found")
@@ -105,6 +110,8 @@ class FakeTwilio:
             return replace(_error(429, 20429, "Too Many Requests"), headers={"Retry-After": "7"})
         if len(error) == 3:
             return _error(int(error), 20500, "Internal Server Error")
+        if error in ("63018", "63038"):
+            return _error(429, int(error), "The account exceeded the 50 daily messages limit")
         return _error(400, int(error), "The 'To' number whatsapp:+4915100000042 was refused")
 
     def host(self, data: bytes) -> str:
@@ -180,7 +187,7 @@ class FakeTwilio:
             raise RefusedError(21655, "The ContentSid is invalid")
         values = _variables(fields, content, approved=sid in _TEMPLATES)
         ((kind, shape),) = json.loads(_fill(json.dumps(content["types"]), values)).items()
-        if not 1 <= len(shape["body"]) <= (1600 if kind == "twilio/text" else 1024):
+        if not 1 <= utf16_len(shape["body"]) <= (1600 if kind == "twilio/text" else 1024):
             raise RefusedError(21617, "The content body must have 1 to 1024 characters")
         return shape["body"], _buttons(kind, shape)
 
@@ -221,7 +228,7 @@ def _check_shape(kind: str, shape: dict[str, Any]) -> None:
         good = False
     if not good or any({"title", "id"} != set(action) for action in actions) or not all(map(_is_item, items)):
         raise RefusedError(60200, "Invalid actions or items")
-    if any(not 1 <= len(action["title"]) <= 20 for action in actions):
+    if any(not 1 <= utf16_len(action["title"]) <= 20 for action in actions):
         raise RefusedError(60200, "A title must have 1 to 20 characters")
 
 
@@ -237,7 +244,7 @@ def _buttons(kind: str, shape: dict[str, Any]) -> list[dict[str, str]]:
     entries, name = (shape["items"], "item") if is_list else (shape["actions"], "title")
     lengths = {name: 24 if is_list else 20, "id": 200 if is_list else 256, "description": 72}
     for entry in entries:
-        if any(not 1 <= len(value) <= lengths[field] for field, value in entry.items()):
+        if any(not 1 <= utf16_len(value) <= lengths[field] for field, value in entry.items()):
             raise RefusedError(63013, "A title, an id or a description is empty or too long")
     if len({entry[name] for entry in entries}) < len(entries):
         raise RefusedError(63013, "Two titles are the same")
@@ -264,7 +271,7 @@ def _check(fields: dict[str, str], form: dict[str, list[str]]) -> None:
         raise RefusedError(21654, "ContentVariables need a ContentSid")
     if not any(fields.get(name) for name in ("Body", "MediaUrl", "ContentSid")):
         raise RefusedError(21619, "A text message body or media URL must be given")
-    if len(fields.get("Body", "")) > 1600:
+    if utf16_len(fields.get("Body", "")) > 1600:
         raise RefusedError(21617, "The message body exceeds 1600 characters")
     if len(form.get("MediaUrl", ())) > 1:
         raise RefusedError(21623, "Only one MediaUrl is sent on WhatsApp")

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-from config.schema import Settings, SlackSettings, TelegramSettings, WhatsAppSettings
+from typing import TYPE_CHECKING
+
+from config.schema import AnyChannel, Settings, SlackSettings, TelegramSettings, WhatsAppSettings
 from config.setup.desk import MAX_CONNECTIONS, Desk, SetupError
+
+if TYPE_CHECKING:  # as each desk: a command loads only what it needs
+    from config.setup.twilio_list import TwilioList
 
 
 def desk_of(
@@ -18,9 +23,7 @@ def desk_of(
 
     `max_connections` and `drop_pending` are Telegram's; the second is refused for any other platform.
     """
-    channel = settings.channels.get(name)
-    if channel is None:
-        raise SetupError(f"no channel {name!r}", f"name one of {', '.join(settings.channels)}")
+    channel = _channel(settings, name)
     if drop_pending and not isinstance(channel, TelegramSettings):
         raise SetupError(f"{channel.platform} keeps no updates that could be dropped", "leave out --drop-pending")
     match channel:
@@ -37,3 +40,32 @@ def desk_of(
 
             return SlackDesk(name, channel, public_url)
     raise SetupError(f"{name} is a page in the browser", "it needs no webhook")
+
+
+def list_of(settings: Settings, name: str) -> TwilioList:
+    """What the channel's platform keeps of what people sent. Raises SetupError where that is no concern of a bot's."""
+    match channel := _channel(settings, name):
+        case WhatsAppSettings():
+            from config.setup.twilio_list import TwilioList
+
+            return TwilioList(channel)
+        case TelegramSettings():
+            says = "Telegram keeps no list for bots: what we did not take it sends again for 24 hours, by itself"
+            cure = (
+                f"see with `sayso webhook status {name}` how many updates wait; files there are not a bot's to delete"
+            )
+        case SlackSettings():
+            says = "Slack keeps no list of events: what we did not take it sends again three times, within 5 minutes"
+            cure = (
+                'turn on "Delayed Events" in the app for a try an hour more; files there are the workspace\'s to delete'
+            )
+        case _:
+            says, cure = f"{name} is a page in the browser", "what it could not send, it asks its person to send again"
+    raise SetupError(says, cure)
+
+
+def _channel(settings: Settings, name: str) -> AnyChannel:
+    """The channel of this name. Raises SetupError."""
+    if name not in settings.channels:
+        raise SetupError(f"no channel {name!r}", f"name one of {', '.join(settings.channels)}")
+    return settings.channels[name]

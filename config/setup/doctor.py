@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from pathlib import Path
 
 import httpx
 from redis import Redis
 from redis.exceptions import RedisError
 
-from config.bootstrap import find_public_url, find_redis, open_primaries, risks_of
+from config.access import rules_of
+from config.bootstrap import find_public_url, find_redis, open_door, open_primaries, risks_of
 from config.loader import ConfigError
-from config.schema import AnyChannel, ConsoleSettings, Settings
-from config.setup.desk import Desk, is_local
+from config.schema import AnyChannel, ConsoleSettings, Settings, WhatsAppSettings
+from config.setup.desk import Desk, SetupError, is_local, not_told
 from config.setup.desks import desk_of
 from config.setup.finding import Finding, shown
 from config.setup.probe import probe_of
+from config.setup.recovery import Found, Recovery
+from config.setup.twilio_list import TwilioList
 from workers.founding import check_alone
 from workers.presence import Presence
 from workers.redis import RedisUnfit, connect
@@ -28,6 +31,10 @@ WEB_SECONDS = 10.0
 #: Seconds by which the clocks of this machine and of Redis may differ: links live by one, Slack's signatures by the
 #: other, and those are good for 300.
 CLOCK_SECONDS, CLOCK_LIMIT = 2.0, 60.0
+#: Seconds back of which messages are looked for that never reached us.
+MISSED_SECONDS = 3600.0
+#: Messages that are looked at, the newest of them.
+MISSED_MOST = 500
 
 
 class Doctor:
@@ -43,7 +50,7 @@ class Doctor:
         self._web, self._own = web, own
         self._url = find_public_url(settings)
         #: Held until the loop ends, which closes their connections.
-        self._desks: list[Desk] = []
+        self._desks: list[Desk | TwilioList] = []
 
     async def findings(self) -> AsyncIterator[Finding]:
         """Every check, as it comes out. Whatever is out of reach is a finding."""
@@ -132,10 +139,28 @@ class Doctor:
         if probe is None:
             return
         self._desks.append(desk := desk_of(self._settings, name, self._url))
-        for finding in await desk.look():
+        told = await desk.look()
+        for finding in told:
             yield finding
+        if isinstance(channel, WhatsAppSettings) and told[0].state != "fail":  # its account
+            async for finding in self._messages(name, channel):
+                yield finding
         for finding in await probe.findings(self._web):
             yield finding
+
+    async def _messages(self, name: str, channel: WhatsAppSettings) -> AsyncIterator[Finding]:
+        """Whether Twilio's list has some that never reached us. Where Redis cannot tell, that is a finding already."""
+        self._desks.append(listed := TwilioList(channel))
+        try:
+            gate, notebook = open_door(self._settings, self._data)
+            recovery = Recovery(name, listed, gate, notebook, rules_of(channel), clock=self._own)
+            found = [each async for each in recovery.run(MISSED_SECONDS, take=False, newest=MISSED_MOST)]
+        except SetupError as exc:
+            yield not_told("messages", name, exc)
+        except (ConfigError, RedisError):
+            return
+        else:
+            yield _missed(name, found)
 
 
 async def model_findings(settings: Settings) -> AsyncIterator[Finding]:
@@ -177,6 +202,16 @@ def _workers(primary: Primary) -> Finding:
         return Finding(_named("workers", primary), "ok", f"{count} alive")
     cure = f"start one with `sayso worker{f' --shard {primary.name}' if primary.name else ''}`"
     return Finding(_named("workers", primary), "fail", "none is alive: messages are kept, and nobody answers", cure)
+
+
+def _missed(name: str, found: Sequence[Found]) -> Finding:
+    missed = sum(each.state == "missed" for each in found)
+    if missed:
+        says = f"{missed} of the {len(found)} newest messages of the last hour never reached us"
+        return Finding("messages", "fail", says, f"run `sayso webhook recover {name}`", name)
+    return Finding(
+        "messages", "ok", f"{len(found)} on Twilio's list of the last hour, none that never reached us", channel=name
+    )
 
 
 def _named(check: str, primary: Primary) -> str:

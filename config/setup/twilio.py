@@ -194,16 +194,17 @@ class TwilioDesk:
         return Finding(check, "fail", says, cure, self._name)
 
     def _asking(self) -> AbstractAsyncContextManager[None]:
-        return asking("Twilio", _why)
+        return asking("Twilio", why)
 
 
 _PLACE = "Messaging, Try it out, Send a WhatsApp message, Sandbox settings"
 
 
-def _why(exc: Exception) -> tuple[str, str]:
+def why(exc: Exception) -> tuple[str, str]:
+    """What an error of Twilio's client means, and the cure."""
     from aiohttp import ClientConnectionError
 
-    status, code = _status(exc), getattr(exc, "code", None)
+    status, code = status_of(exc), getattr(exc, "code", None)
     if status == 401 or code == 20003:
         return "Twilio does not take account_sid and auth_token", _KEYS
     if isinstance(exc, RateLimited) or code == 20429:
@@ -217,8 +218,8 @@ def _why(exc: Exception) -> tuple[str, str]:
     return f"Twilio's answer makes no sense ({type(exc).__name__})", "try again; with an api_url, see what it is"
 
 
-def _status(exc: Exception) -> int:
-    """The HTTP status of a refusal. Of a list that was refused the SDK tells only the answer itself."""
+def status_of(exc: Exception) -> int:
+    """The HTTP status of a refusal, else 0. Of a list that was refused the SDK tells only the answer itself."""
     answer = exc.args[-1] if exc.args else None
     return int(getattr(exc, "status", 0) or getattr(answer, "status_code", 0))
 

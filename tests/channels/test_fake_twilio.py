@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import time
 from typing import Any
 from urllib.parse import urlencode
 
@@ -133,3 +134,38 @@ def test_busiest_second_is_counted(twilio: FakeTwilio):
     for _ in range(3):
         message(twilio, Body="x")
     assert 1 <= twilio._ledger.busiest()["twilio"] <= 3
+
+
+def listed(twilio: FakeTwilio, query: str = "", path: str = "Messages.json", method: str = "GET") -> Any:
+    """A call about what the account keeps; the code of its error."""
+    basic = "Basic " + base64.b64encode(b"AC:token").decode()
+    call = Call(method, f"/2010-04-01/Accounts/AC/{path}{query}", {"authorization": basic}, b"")
+    answer = twilio.answer(call)
+    data = json.loads(answer.body or b"{}")
+    return data["code"] if answer.status >= 400 else data
+
+
+def test_list_is_newest_first_by_days_and_in_pages(twilio: FakeTwilio):
+    """platforms.md 1.1: messages.list(to=, date_sent_after=); of a time only its day counts."""
+    new, old = twilio.kept.arrive(CHAT, "new"), twilio.kept.arrive(CHAT, "old", ago=60)
+    twilio.kept.arrive(CHAT, "older", ago=3 * 86_400)
+    twilio.kept.arrive(CHAT, "other", to="whatsapp:+1")
+    day = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() - 86_400))
+    page = listed(twilio, f"?To=whatsapp%3A%2B4930123456&DateSent%3E={day}&PageSize=1")
+    (message,) = page["messages"]
+    assert (message["sid"], message["direction"], "ExternalUserId" in message) == (new, "inbound", False)
+    onward = page["next_page_uri"].partition("?")[2]
+    page = listed(twilio, f"?{onward}")
+    assert ([message["sid"] for message in page["messages"]], page["next_page_uri"]) == ([old], None)
+    assert listed(twilio, "?DateSent%3E=soon") == 20001
+
+
+def test_file_is_listed_until_it_is_deleted(twilio: FakeTwilio):
+    """platforms.md 1.2: what is gone is a 404; how many there were, its message still says."""
+    sid = twilio.kept.arrive(CHAT, files=(("ME1", "image/jpeg"),))
+    (file,) = listed(twilio, path=f"Messages/{sid}/Media.json")["media_list"]
+    assert (file["sid"], file["content_type"]) == ("ME1", "image/jpeg")
+    assert listed(twilio, path=f"Messages/{sid}/Media/ME1.json", method="DELETE") == {}
+    assert listed(twilio, path=f"Messages/{sid}/Media/ME1.json", method="DELETE") == 20404
+    assert listed(twilio, path=f"Messages/SM{1:032x}/Media.json") == 20404
+    assert listed(twilio)["messages"][0]["num_media"] == "1"

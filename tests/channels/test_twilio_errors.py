@@ -16,6 +16,7 @@ from channels.base import (
     Unreachable,
     WindowClosed,
 )
+from channels.fakes.base import Answer
 from channels.fakes.platforms import FakePlatforms
 from channels.twilio_errors import DAY_LIMIT_SECONDS, REACTIONS, send_error
 from channels.types import Conversation, Delivery, Reply
@@ -94,3 +95,23 @@ def test_wrong_credentials_are_the_channels_fault(media: MemoryMedia, platforms:
 def test_reply_outlasts_the_limit_of_the_day():
     """platforms.md 1.4: 63038 ends as the window of 24 hours rolls on; no reply is given up before."""
     assert (MAX_ATTEMPTS - 1) * DAY_LIMIT_SECONDS > 24 * 3600
+
+
+@pytest.mark.parametrize(("code", "seconds"), [("63038", DAY_LIMIT_SECONDS), ("63018", 5.0), ("429", 7.0)])
+def test_limit_that_comes_as_429_says_how_long(
+    media: MemoryMedia, platforms: FakePlatforms, code: str, seconds: float
+):  # fmt: skip
+    """platforms.md 1.4: the code counts before the status: at the limit of the day a pause of a second is hot."""
+    platforms.script("twilio", code)
+    with pytest.raises(RateLimited) as caught:
+        asyncio.run(whatsapp(media, platforms.twilio_url).send(Delivery("d", CHAT, Reply("x"))))
+    assert caught.value.retry_after == seconds
+
+
+def test_success_that_cannot_be_read_may_have_arrived(
+    media: MemoryMedia, platforms: FakePlatforms, monkeypatch: pytest.MonkeyPatch
+):
+    """platforms.md 1.4: a proxy's page in place of a 201: sent again unmarked it would come twice."""
+    monkeypatch.setattr(platforms.fakes["twilio"], "answer", lambda _: Answer(200, b"<html>Welcome</html>"))
+    with pytest.raises(Ambiguous):
+        asyncio.run(whatsapp(media, platforms.twilio_url).send(Delivery("d", CHAT, Reply("x"))))

@@ -215,6 +215,15 @@ def test_message_that_comes_to_the_fallback_is_a_message(media: MemoryMedia):
     assert (turn.event_id, turn.text) == (SID, "hello")
 
 
+@pytest.mark.parametrize("sender", ["+4915100000042", "rcs:brand", "messenger:1", "WhatsApp:+4915100000042"])
+def test_what_did_not_come_by_whatsapp_is_ignored(media: MemoryMedia, sender: str):
+    """platforms.md 1.5: a messaging service sends its SMS here too, and whoever sends one may write any number into it:
+    it must not pass for the person who has that number on WhatsApp.
+    """
+    received = whatsapp(media, None).receive(whatsapp_hook(form("yes", From=sender, WaId="", ExternalUserId="")))
+    assert (received.turns, received.ignored) == ((), "not sent by WhatsApp")
+
+
 CALLBACK = "https://b.example/hooks/wa/status"
 STATUS = {"MessageSid": SID, "MessageStatus": "undelivered", "ErrorCode": "63016", "AccountSid": TWILIO_ACCOUNT_SID}
 
@@ -276,6 +285,12 @@ def test_errors_that_come_later(media: MemoryMedia, code: str, closed: int, aler
     assert all(news.closed and news.late for news in received.addresses)
     assert (len(received.alerts), len(received.statuses)) == (alerts, 1)
     assert "+49" not in str(received.alerts)
+
+
+def test_message_that_comes_to_the_address_of_statuses_is_a_message(media: MemoryMedia):
+    """platforms.md 1.1: a status has a MessageStatus; whoever mixed up two fields of the Console loses no words."""
+    (turn,) = whatsapp(media, None).receive(replace(whatsapp_hook(form(SmsStatus="received")), path="status")).turns
+    assert (turn.event_id, turn.text) == (SID, "hello")
 
 
 def test_status_of_success_closes_nothing(media: MemoryMedia):

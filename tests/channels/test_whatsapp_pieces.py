@@ -162,6 +162,51 @@ def test_picture_that_is_not_shown_carries_no_words(file: Media):
     assert pieces_of(Reply("See", media=file)) == (Reply("See"), Reply(media=file))
 
 
+def test_emoji_count_as_twilio_may_count_them(media: MemoryMedia, platforms: FakePlatforms):
+    """platforms.md 1.3: emoji may count as more than one of the 1,600, and 21617 is final."""
+    send(media, platforms, Reply("👍" * 1600))
+    send(media, platforms, Reply("👍" * 1600, choices(2)))
+    assert "".join(entry["text"] for entry in platforms.sent) == "👍" * 3200
+    assert max(len(entry["text"]) for entry in platforms.sent) <= 800
+
+
+ALIKE = (Button("Delete the file alpha.txt", "1"), Button("Delete the file alpine.txt", "2"))
+
+
+def test_labels_that_are_alike_once_they_are_cut_are_a_list(media: MemoryMedia, platforms: FakePlatforms):
+    """platforms.md 1.3: titles of 20 characters; two of the same would be refused, or mistaken for each other."""
+    send(media, platforms, Reply("Which?", ALIKE))
+    (sent,) = platforms.sent
+    assert [button["data"] for button in sent["buttons"]] == ["1", "2"]
+    assert len({button["label"] for button in sent["buttons"]}) == 2
+
+
+def test_labels_that_no_title_tells_apart_are_numbered(media: MemoryMedia, platforms: FakePlatforms):
+    """platforms.md 1.3: also of two or three choices none is lost."""
+    labels = ["The same 24 letters at the start, a", "The same 24 letters at the start, b"]
+    send(media, platforms, Reply("Which?", tuple(Button(label, label[-1]) for label in labels)))
+    assert platforms.sent[0]["text"] == f"Which?\n\n1. {labels[0]}\n2. {labels[1]}"
+    assert platforms.calls == []
+
+
+def test_refused_choices_are_numbered_and_a_question_is_not(media: MemoryMedia, platforms: FakePlatforms):
+    """platforms.md 1.4, pains.md 1: a question says what to type; what a tool offers stands on its buttons alone."""
+    yes_no = (Button("Yes", "y", "primary"), Button("No", "n", "danger"))
+    for buttons in (choices(2), yes_no, (Button("Undo", "u"),)):
+        platforms.script("twilio", "63013")
+        send(media, platforms, Reply("Which?", buttons))
+    assert [entry["text"] for entry in platforms.sent] == ["Which?\n\n1. Choice 1\n2. Choice 2", "Which?", "Which?"]
+
+
+def test_refused_values_make_no_further_content(media: MemoryMedia, platforms: FakePlatforms):
+    """platforms.md 1.3: a Content is permanent. What was wrong with a message is no reason for another of its shape."""
+    notebook = MemoryNotebook()
+    for _ in range(3):
+        platforms.script("twilio", "63013")
+        send(media, platforms, Reply("Which?", choices(2)), notebook=notebook)
+    assert [call["method"] for call in platforms.calls] == ["content"]
+
+
 LONG = st.builds(lambda unit, count: (unit * count)[:100_000], MARKDOWN | WORDS, st.integers(1, 5000)).filter(str.strip)
 BUTTONS = st.sampled_from([(), choices(2), choices(4), choices(10, "*_`{}`_* and more than 24"), choices(11)])
 
@@ -176,7 +221,7 @@ def test_any_text_arrives_whole_and_within_the_limits(md: str, buttons: tuple[Bu
     pieces = pieces_of(Reply(md, buttons))
     for piece in pieces:
         assert 0 < length(piece.text) <= (BUTTONS_LIMIT if piece.buttons else TEXT_LIMIT)
-        assert len(whatsapp_text(words_of(piece))) <= TEXT_LIMIT
+        assert length(words_of(piece)) <= TEXT_LIMIT
     rest = iter("".join(piece.text for piece in pieces))
     assert all(char in rest for char in md if not char.isspace())
     assert [piece.buttons for piece in pieces[:-1]] == [()] * (len(pieces) - 1)

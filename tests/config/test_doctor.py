@@ -123,9 +123,26 @@ def test_bot_that_is_all_right_has_no_findings(clinic: Clinic):
     assert clinic.wrong() == {}
     checks = {f"{finding.channel} {finding.check}".strip() for finding in clinic.findings()}
     assert {"config", "redis", "clock", "workers", "healthz"} <= checks
-    assert {"wa account", "wa sender", "wa webhook", "wa signature"} <= checks
+    assert {"wa account", "wa sender", "wa webhook", "wa messages", "wa signature"} <= checks
     assert {"tg token", "tg privacy mode", "tg webhook", "tg last error", "tg signature"} <= checks
     assert {"sl token", "sl scopes", "sl messages tab", "sl signature"} <= checks
+
+
+def test_messages_that_never_reached_us_are_found(clinic: Clinic):
+    """platforms.md 1.1: what no webhook told is on Twilio's list, and the cure takes it; looking does not."""
+    clinic.platforms.arrive("twilio", "whatsapp:+4915100000042", "hello", ago=600)
+    for _ in range(2):
+        wrong = clinic.wrong()["wa messages"]
+        assert "1 of the 1 newest messages of the last hour never reached us" in wrong
+        assert "sayso webhook recover wa" in wrong
+
+
+def test_busy_sender_is_looked_at_in_part(clinic: Clinic, monkeypatch: pytest.MonkeyPatch):
+    """Thousands an hour are no finding: the newest tell enough."""
+    monkeypatch.setattr("config.setup.doctor.MISSED_MOST", 2)
+    for n in range(4):
+        clinic.platforms.arrive("twilio", "whatsapp:+4915100000042", "hello", ago=600 + n)
+    assert "2 of the 2 newest messages of the last hour never reached us" in clinic.wrong()["wa messages"]
 
 
 @pytest.mark.parametrize(

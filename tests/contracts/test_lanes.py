@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from channels.types import Media, Reply, Turn
+from channels.types import Conversation, Media, Reply, Turn
 from pending.action import PendingAction
 from pending.records import Claim, Decision, Ending, StoredAction, seal_action
 from tests.contracts.rigs import CHAT, ENGLISH, turn
@@ -116,6 +116,26 @@ def test_event_is_a_duplicate_after_it_was_worked_on(rig):
     held, work = lease(rig)
     rig.mailbox.commit(held, work, Change())
     assert rig.accept(turn(event="e1")).outcome == "duplicate"
+
+
+def test_how_far_a_turn_has_come_is_known(rig):
+    """platforms.md 1.1: whoever reads the platform's list asks first. Other rooms are others."""
+    first, second = turn("a", event="e1"), turn("b", event="e2")
+    assert rig.mailbox.stage(first) == "unknown"
+    rig.accept(first)
+    rig.accept(second)
+    held, work = lease(rig)
+    assert (rig.mailbox.stage(first), rig.mailbox.stage(second)) == ("waits", "waits")
+    rig.mailbox.commit(held, work, Change())
+    assert (rig.mailbox.stage(first), rig.mailbox.stage(second)) == ("done", "waits")
+    assert rig.mailbox.stage(replace(first, conversation=Conversation("chat", "other"))) == "unknown"
+
+
+def test_how_far_any_name_of_an_event_has_come_is_known(rig):
+    """Whatever a platform calls it: quotes and letters from anywhere are spelled as they are kept."""
+    odd = turn("a", event='e"1\\ü/😀')
+    rig.accept(odd)
+    assert rig.mailbox.stage(odd) == "waits"
 
 
 def album(number: int, **fields) -> Turn:

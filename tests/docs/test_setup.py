@@ -53,6 +53,8 @@ def test_every_option_of_the_page_is_one() -> None:
     """And each has a line."""
     for command, options in {
         "webhook set": ("--drop-pending", "--max-connections"),
+        "webhook recover": ("--since", "--dry-run", "--data"),
+        "webhook forget-media": ("--older", "--back", "--dry-run"),
         "slack manifest": ("--format", "--name", "--command", "--view", "--validate", "--create", "--update"),
         "doctor": ("--data", "--json", "--model"),
     }.items():

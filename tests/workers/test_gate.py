@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from channels.admission import Rules, rules
+from channels.admission import Rules, Stranger, rules
 from channels.types import Conversation, Turn
 from pending.seal import split_button
 from pending.texts import speak
@@ -257,3 +257,10 @@ def test_spool_keeps_what_is_judged_when_it_is_handed_over(site: Site, tmp_path)
 def away():
     """What is asked while Redis is away."""
     raise RedisConnectionError("away")
+
+
+def test_judging_keeps_and_says_nothing(site: Site):
+    """Whoever reads a list afterwards asks first: a stranger does not hear of it, and gets no code."""
+    site.open(pairing=True)
+    assert isinstance(site.gate.judge(turn()), Stranger)
+    assert (site.heard, site.people.waiting("chat"), site.gate.stage(turn(event="e1"))) == ([], [], "unknown")

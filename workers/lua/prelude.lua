@@ -506,6 +506,18 @@ local function note_prompt(pid, message)
   if message ~= '' and redis.call('EXISTS', record(pid)) == 1 then redis.call('HSET', record(pid), 'prompt', message) end
 end
 
+-- Which reply asks for an action, or a piece of the question, should its platform say later that it failed.
+local function note_asking(said, pid)
+  redis.call('HSET', lane, 'asks:' .. said, pid)
+end
+
+-- The reply failed after all: what it asked for ends, for nobody agrees to what was never shown.
+local function unasked(said)
+  local pid = redis.call('HGET', lane, 'asks:' .. said)
+  local state = pid and redis.call('HGET', record(pid), 'state')
+  if state == 'armed' or state == 'shown' then enter(pid, {'expired'}) end
+end
+
 -- Whether the window closed on an action that nobody answered: it ends here.
 local function ran_out(pid)
   local state, expires = unpack(redis.call('HMGET', record(pid), 'state', 'expires'))

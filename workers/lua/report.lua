@@ -20,5 +20,6 @@ if news == 'failed' then
   put_aside(shard .. ':failed', {
     id = conversation .. '#' .. said, at = now(), tries = tonumber(tries), reason = ARGV[5],
   })
+  unasked(said)
 end
 return news

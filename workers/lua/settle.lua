@@ -21,6 +21,9 @@ if ARGV[5] == 'sent' then
   if ARGV[7] ~= '0' then redis.call('HSET', lane, 'chat', math.max(now(), number('chat')) + ARGV[7]) end
   if pid ~= '-' and not part then show(pid, number('received')) end
   if pid ~= '-' and not part then note_prompt(pid, ARGV[6]) end
+  redis.call('HDEL', lane, 'asks:' .. (said - MAX_DELIVERIES))
+  if pid ~= '-' then note_asking(said, part or pid) end
+  if string.find(redis.call('HGET', deliveries, said), '^failed ') then unasked(said) end  -- said before we were
 else
   note(said, 'dead', aside.tries, '', ARGV[6])
   aside.reason, aside.asks, aside.doubtful, aside.entry = ARGV[6], pid ~= '-', doubtful, entry

@@ -1,0 +1,150 @@
+"""`sayso webhook forget-media`: what people sent is deleted at Twilio, once no turn needs it there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from redis import Redis
+
+from channels.fakes.platforms import FakePlatforms
+from channels.types import Conversation, Turn
+from config.bootstrap import open_door
+from config.cli import main
+from config.loader import load_settings
+from tests.config.fake_bots import ENVIRON, written
+from workers.lane import Change, QueuedTurn
+
+ANA = "whatsapp:+4915100000042"
+HOUR = 3600
+ROOM = Conversation("wa", ANA)
+
+
+class Bench:
+    """The fakes, a configuration, its Redis, and the command."""
+
+    def __init__(self, folder: Path, platforms: FakePlatforms) -> None:
+        self.platforms = platforms
+        self.twilio: Any = platforms.fakes["twilio"]
+        self.config = written(folder, platforms)
+        self.gate, _ = open_door(load_settings(self.config), folder)
+        self.mailbox: Any = self.gate._porch
+
+    def send(self, hours: float, files: int = 1) -> str:
+        """Somebody sent files so long ago."""
+        names = tuple((f"ME{len(self.twilio.kept.messages):016x}{n:016x}", "image/jpeg") for n in range(files))
+        return self.twilio.kept.arrive(ANA, "", ago=hours * HOUR, files=names)
+
+    def take(self, sid: str, *, work: bool = True) -> None:
+        """Its webhook came, and a worker did its turn."""
+        self.gate.accept(Turn(sid, ROOM, ANA, "x"))
+        if not work:
+            return
+        held, queued = self.mailbox.lease(ROOM.id, "w1")
+        assert isinstance(queued, QueuedTurn)
+        self.mailbox.commit(held, queued, Change(), let_go=True)
+
+    def run(self, *args: object) -> tuple[int, str]:
+        """Exit code and all output."""
+        given = ["webhook", "forget-media", "wa", *map(str, args), "--config", str(self.config)]
+        result = CliRunner().invoke(main, given)
+        if result.exception and not isinstance(result.exception, SystemExit):
+            raise result.exception
+        return result.exit_code, result.output
+
+    @property
+    def left(self) -> list[int]:
+        """How many files Twilio has of each message."""
+        return [len(message["files"]) for message in self.twilio.kept.messages]
+
+
+@pytest.fixture
+def bench(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, redis_client: Redis, redis_url: str
+) -> Iterator[Bench]:  # fmt: skip
+    """An account with a list."""
+    for name, value in {**ENVIRON, "REDIS_URL": redis_url}.items():
+        monkeypatch.setenv(name, value)
+    with FakePlatforms() as platforms:
+        yield Bench(tmp_path, platforms)
+
+
+def test_files_of_finished_turns_are_deleted_once(bench: Bench):
+    """platforms.md 1.2: a file stays until somebody deletes it, once it is old; then there is nothing more."""
+    bench.take(bench.send(30, files=2))
+    bench.take(bench.send(20))
+    code, words = bench.run()
+    assert (code, bench.left, "2 files deleted at Twilio" in words) == (0, [0, 1], True)
+    assert bench.run() == (0, "0 files deleted at Twilio\n")
+
+
+def test_dry_run_deletes_nothing(bench: Bench):
+    """It counts, day by day."""
+    bench.take(bench.send(30))
+    words = bench.run("--dry-run")[1]
+    assert ("UTC: 1 to delete" in words, "1 files would be deleted" in words, bench.left) == (True, True, [1])
+
+
+def test_file_of_a_turn_that_waits_is_kept(bench: Bench):
+    """platforms.md 1.2: a worker may be away for days; also when its turn is worked on again, it finds the file."""
+    bench.take(bench.send(30), work=False)
+    assert "1 kept for turns that wait" in bench.run()[1]
+    assert bench.left == [1]
+    bench.mailbox.lease(ROOM.id, "w1")
+    assert "1 kept for turns that wait" in bench.run()[1]
+
+
+def test_file_of_a_turn_that_waits_for_ever_is_kept(bench: Bench, redis_client: Redis):
+    """Also when nobody remembers any more that it came in."""
+    bench.take(bench.send(100), work=False)
+    (seen,) = redis_client.keys("sayso:*:seen:*")
+    redis_client.delete(seen)
+    assert "1 kept for turns that wait" in bench.run()[1]
+
+
+def test_file_of_a_message_that_was_missed_is_kept(bench: Bench):
+    """As long as it may still be taken; then nobody needs it."""
+    bench.send(30)
+    bench.send(80)
+    assert "1 kept that `sayso webhook recover` may take" in bench.run()[1]
+    assert bench.left == [1, 0]
+
+
+def test_young_files_stay_whatever_is_asked(bench: Bench):
+    """Their turns may have just begun."""
+    bench.take(bench.send(0.5))
+    code, words = bench.run("--older", "30m")
+    assert (code, "write --older 1h or more" in words, bench.left) == (1, True, [1])
+
+
+def test_older_ones_are_reached_by_looking_back(bench: Bench):
+    """A week by itself."""
+    bench.send(24 * 20)
+    assert (bench.run()[1], bench.left) == ("0 files deleted at Twilio\n", [1])
+    assert "1 files deleted" in bench.run("--back", "30d")[1]
+    assert bench.left == [0]
+
+
+def test_file_that_somebody_else_deletes_meanwhile_is_gone(bench: Bench, monkeypatch: pytest.MonkeyPatch):
+    """Two of these commands at once are no error: Twilio's 404 says what was wanted."""
+    bench.send(80)
+    files = bench.twilio.kept._files
+
+    def raced(call: Any, sid: str, file: str | None) -> Any:
+        answer = files(call, sid, file)
+        if not file:
+            bench.twilio.kept.messages.clear()
+        return answer
+
+    monkeypatch.setattr(bench.twilio.kept, "_files", raced)
+    assert bench.run()[0] == 0
+
+
+def test_wrong_token_is_told(bench: Bench, monkeypatch: pytest.MonkeyPatch):
+    """platforms.md 1.4: before anything is deleted."""
+    monkeypatch.setenv("TWILIO_AUTH_TOKEN", "wrong-auth-token")
+    code, words = bench.run()
+    assert (code, "does not take account_sid and auth_token" in words) == (1, True)
