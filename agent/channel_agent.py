@@ -194,6 +194,15 @@ class ChannelAgent:
         """Whether these words would be a yes or a no, if something waited for one."""
         return read_answer(self.parser, text, "").says in ("confirm", "cancel")
 
+    def may_settle(self, queued: QueuedTurn) -> bool:
+        """Whether this turn may settle what was asked, or did so before its worker died: what was confirmed goes on."""
+        if queued.turn.tap:
+            return queued.tapped.get("kind") != CHOICE_KIND
+        live = StoredAction.from_hash(queued.live)
+        if live is None or live.state not in _WAITING or not queued.turn.decides:
+            return live is not None and live.by == queued.turn.event_id
+        return read_answer(self.parser, queued.turn.text, live.action.language).says != ""
+
     def words(self, turn: Turn) -> Texts:
         """How to speak to whoever wrote this: as it is written, else as their app is set, else as the channel does."""
         return self._speak([turn.text], turn)

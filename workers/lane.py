@@ -61,7 +61,7 @@ class QueuedTurn:
     those of the whole conversation.
 
     `following` are turns of the same person right behind it, by number; `upto` is the last of those that are worked on
-    together with it, 0 for none. `stop` is the number of the last turn that said stop, 0 for none. `journal` is what
+    together with it, 0 for none. `stop` is the number of their last turn that said stop, 0 for none. `journal` is what
     earlier attempts at it have come to, `attempt` which one this is, from 1. `age`: seconds since it was received, by
     the server's clock.
     """
@@ -88,15 +88,8 @@ class QueuedTurn:
 
     @property
     def is_stopped(self) -> bool:
-        """Whether somebody said stop after this turn."""
+        """Whether its person said stop after it."""
         return self.seq < self.stop
-
-    @property
-    def may_decide(self) -> bool:
-        """Whether it may settle what waits for a yes: what was tapped, or what its scope waits for."""
-        if self.tapped:
-            return self.tapped.get("kind") != CHOICE_KIND
-        return bool(self.live) and self.turn.decides
 
     def joined(self, is_answer: Callable[[str], bool]) -> QueuedTurn:
         """This turn with the words of those right behind it, as far as all of them are nothing but words.

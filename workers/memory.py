@@ -143,7 +143,8 @@ class _Lane:
     heard: float = 0.0
     hold: _Hold | None = None
     told_full: float = 0.0
-    stop: int = 0
+    #: By user, the number of the last turn that said stop.
+    stops: dict[str, int] = field(default_factory=dict)
     journal: list[str] = field(default_factory=list)
     begun: tuple[int, int, int] = (0, 0, 0)
     ended: tuple[int, str] = (0, "")
@@ -309,8 +310,8 @@ class MemoryLanes:
             awaited = lane.awaited(now)
             lane.received += 1
             lane.heard = max(lane.heard, now - waited)
-            if stops(turn) and lane.inbox:
-                lane.stop = lane.received
+            if stops(turn) and any(other.turn.scope.id == turn.scope.id for other in lane.inbox):
+                lane.stops[turn.scope.id] = lane.received
             lane.inbox.append(_Letter(lane.received, now - waited, tapped, turn))
             _remember(lane.seen, turn.event_id, (lane.received, now), MAX_EVENTS)
             lane.due = lane.due if awaited else now + WAKE_GRACE_SECONDS
@@ -331,11 +332,11 @@ class MemoryLanes:
             return Lease(conversation, lane.epoch, token), self._view(conversation, lane)
 
     def renew(self, lease: Lease) -> int:
-        """Keep the lane; the number of the last turn that said stop, 0 for none. Raises LaneLost."""
+        """Keep the lane; the last turn with which the user of the one at the head said stop. Raises LaneLost."""
         with self._lock:
             lane = self._held(lease)
             lane.until = lane.due = self._clock() + LEASE_MS / 1000
-            return lane.stop
+            return lane.stops.get(lane.inbox[0].turn.scope.id, 0) if lane.inbox else 0
 
     def commit(self, lease: Lease, queued: QueuedTurn, change: Change, *, let_go: bool = False) -> Work:
         """Finish a turn, all or nothing, and see what is next. Raises LaneLost, TurnOvertaken."""
@@ -359,6 +360,8 @@ class MemoryLanes:
                 lane.inbox.popleft()
             lane.journal.clear()
             lane.done = queued.last
+            if lane.stops.get(queued.user, inf) <= lane.done:
+                del lane.stops[queued.user]
             if change.history is not None:
                 _remember(lane.histories, queued.user, change.history, MAX_HISTORIES)
             for reply, pid in change.replies:
@@ -677,7 +680,7 @@ class MemoryLanes:
             tapped=tapped,
             history=history,
             following=lane.burst(),
-            stop=lane.stop,
+            stop=lane.stops.get(user, 0),
             timers=timers,
             journal=tuple(lane.journal),
             attempt=lane.attempt(letter.seq),

@@ -360,6 +360,24 @@ local function times_begun(turn)
   return times + 1
 end
 
+-- Whose turn an entry of the mailbox is.
+local function user_of(turn)
+  return string.match(turn, '^%d+ %d+ (%S+) ')
+end
+
+-- Where it is kept that a user said stop: the number of the turn that did.
+local function stop_of(user)
+  return 'stop:' .. user
+end
+
+-- Whether a turn of this user waits, or is worked on.
+local function has_turn(user)
+  for _, turn in ipairs(redis.call('LRANGE', inbox, 0, -1)) do
+    if user_of(turn) == user then return true end
+  end
+  return false
+end
+
 -- Turns right behind the first, of the same user and without buttons: they may be worked on as one, or are parts of one.
 local function burst(user, tapped)
   local found = {}
@@ -381,7 +399,7 @@ local function view()
   local at, user, tapped = string.match(turn, '^%d+ (%d+) (%S+) (%S+) ')
   return {
     'turn', turn, pending(redis.call('GET', live(user))), pending(tapped),
-    redis.call('GET', history(user)) or '', burst(user, tapped), number('stop'), redis.call('HVALS', timer),
+    redis.call('GET', history(user)) or '', burst(user, tapped), number(stop_of(user)), redis.call('HVALS', timer),
     redis.call('LRANGE', journal, 0, -1), times_begun(turn), now() - at,
   }
 end
