@@ -269,7 +269,7 @@ class ChannelAgent:
             return await self._commands.answer(command, case, run)
         live = case.live
         if live is None or not (live.state in _WAITING or live.by == case.turn.event_id):
-            if live and self._is_late_yes(case, live):
+            if live and self._is_late(case, live):
                 told = await self._retold(case.turn.scope, live)
                 return await self._closed(case, said(case, told), live, live.state, told)
             return await self._run(case, await self._recovered(case))
@@ -278,13 +278,14 @@ class ChannelAgent:
         words = read_answer(self.parser, case.turn.text, live.action.language)
         return await self._decide(case, live, words)
 
-    def _is_late_yes(self, case: Case, live: StoredAction) -> bool:
-        """Whether this yes crossed with the end of the window, of which a notice told, or of an action that nobody can
-        tell any more what became of it.
+    def _is_late(self, case: Case, live: StoredAction) -> bool:
+        """Whether this answer crossed with the end of the window, or a yes with that of an action of which nobody can
+        tell any more what became.
         """
         if live.state not in ("expired", "unknown") or not case.turn.decides:
             return False
-        return read_answer(self.parser, case.turn.text, live.action.language).says == "confirm"
+        says = read_answer(self.parser, case.turn.text, live.action.language).says
+        return says == "confirm" or (says == "cancel" and live.state == "expired")
 
     async def _recovered(self, case: Case) -> str:
         """What must be said of an action that somebody began, without a lane, and died at."""

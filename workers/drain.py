@@ -7,7 +7,7 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -21,6 +21,7 @@ from workers.company import Company
 from workers.drafts import Draft, Easel, Notes
 from workers.lane import (
     PART,
+    Arm,
     Change,
     JournalUnreadable,
     LaneLost,
@@ -454,7 +455,14 @@ def _in_pieces(change: Change, channel: Channel | None) -> Change:
         if reply.collapse and not firsts:  # of several messages, none may take another's place
             last = replace(last, collapse=reply.collapse)
         pieces += [(piece, f"{PART}{pid}" if pid else "") for piece in firsts] + [(last, pid)]
-    return replace(change, replies=tuple(pieces))
+    return replace(change, replies=tuple(pieces), arms=tuple(_as_shown(change.arms, channel)))
+
+
+def _as_shown(arms: Sequence[Arm], channel: Channel | None) -> Iterator[Arm]:
+    """What is asked; no later edit of the question is kept for a platform that changes no message."""
+    edits = channel is not None and bool(_pieces(Reply(NO_WORDS, edits=NO_WORDS, optional=True), channel))
+    for arm in arms:
+        yield arm if edits else replace(arm, ending="")
 
 
 def _pieces(reply: Reply, channel: Channel) -> Sequence[Reply]:

@@ -219,7 +219,8 @@ class Arm:
 
     A `live` one is what its scope waits for; others are reached by a button, or as the `steps` of a plan. `notice` is
     the outbox entry that is said when its window closes unanswered, `alarm` the one that is said when nobody answered
-    `alarm_after_ms` after it was shown, at the end of its window at the latest; "" for none.
+    `alarm_after_ms` after it was shown, at the end of its window at the latest; "" for none. `ending` is the entry that
+    then takes the place of the message that asked: which one that is, is known once it is delivered.
     """
 
     pending_action_id: str
@@ -235,6 +236,7 @@ class Arm:
     plan: str = ""
     steps: tuple[str, ...] = ()
     notice: str = ""
+    ending: str = ""
     alarm: str = ""
     alarm_after_ms: int = 0
 
@@ -248,10 +250,9 @@ class Arm:
     @property
     def _later(self) -> dict[str, str]:
         """What is said when nobody answers, behind the scope that it is about."""
-        notice = f"{self.user} {self.notice}" if self.notice else ""
-        if not self.alarm:
-            return {"notice": notice}
-        return {"notice": notice, "alarm": f"{self.user} {self.alarm}", "alarm_after": str(self.alarm_after_ms)}
+        found = {"notice": self.notice, "ending": self.ending, "alarm": self.alarm}
+        later = {name: f"{self.user} {entry}" for name, entry in found.items() if entry}
+        return {**later, "alarm_after": str(self.alarm_after_ms)} if self.alarm else later
 
     def to_dict(self) -> dict[str, Any]:
         """The action as the scripts read it."""
@@ -298,7 +299,7 @@ class Timer:
     def from_json(cls, what: str) -> Timer:
         """The timer that is kept."""
         kept = json.loads(what)
-        reply = Reply.from_json(json.loads(kept["reply"])["reply"])
+        reply = Reply.from_json(json.loads(kept["reply"])["reply"]) if "reply" in kept else Reply()
         return cls(
             kept["id"], kept["at"] / 1000, reply.text, kept.get("user", ""), kept.get("note", ""), reply.language
         )
@@ -345,6 +346,12 @@ def outbox_entry(to: Conversation, reply: Reply, *, forward: bool = False) -> st
     if forward:
         first = {"forward": True}
     return json.dumps({**first, "to": [to.channel, to.chat, to.thread], "reply": reply.to_json()})
+
+
+def in_place_of(entry: str, message: str) -> str:
+    """The entry, as one that takes the place of this message."""
+    kept = json.loads(entry)
+    return json.dumps({**kept, "reply": replace(Reply.from_json(kept["reply"]), edits=message).to_json()})
 
 
 def read_work(view: Sequence[Any]) -> Work:

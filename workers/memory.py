@@ -29,6 +29,7 @@ from workers.lane import (
     TurnOvertaken,
     Work,
     in_order,
+    in_place_of,
     outbox_entry,
     stops,
 )
@@ -101,13 +102,14 @@ class _Letter:
 @dataclass(frozen=True, slots=True)
 class _Bell:
     """A timer, the outbox entry that it says, and the action whose window it `ends` or that nobody answered when it
-    `asks`, "" for none.
+    `asks`, "" for none. `ending` takes the place of the message that asked.
     """
 
     timer: Timer
     entry: str
     ends: str = ""
     asks: str = ""
+    ending: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -355,6 +357,9 @@ class MemoryLanes:
             )
             if refused:
                 raise TurnOvertaken(f"{lease.conversation}: {refused}")
+            if not self._waits_for(queued.turn):  # then they have nothing to say any more
+                for kind in ("alarm", "end"):
+                    lane.bells.pop(f"{kind}:{queued.user}", None)
             _set_timers(lane, queued, change)
             while lane.inbox and lane.inbox[0].seq <= queued.last:
                 lane.inbox.popleft()
@@ -625,7 +630,10 @@ class MemoryLanes:
                 continue
             del lane.bells[bell.timer.id]
             if self._speaks(conversation, bell):
-                _say(lane, "", bell.entry)
+                prompt = self._pendings.view(conversation, "", bell.ends)[1].get("prompt")
+                closed = in_place_of(bell.ending, prompt) if bell.ending and prompt else ""
+                for entry in filter(None, (closed, bell.entry)):
+                    _say(lane, "", entry)
 
     def _speaks(self, conversation: str, bell: _Bell) -> bool:
         """Whether one that is due has anything to say: one about a question only while nobody answered it."""
@@ -762,9 +770,10 @@ def _set_notices(lane: _Lane, at: float, arm: Arm | None) -> None:
     alarm = Timer(f"alarm:{arm.user}", round(at - sooner, 3), _words(arm.alarm))
     notice = Timer(f"end:{arm.user}", at, _words(arm.notice))
     for bell in (
-        _Bell(alarm, arm.alarm, asks=arm.pending_action_id), _Bell(notice, arm.notice, ends=arm.pending_action_id)
-    ):  # fmt: skip
-        if bell.entry and len(lane.bells) < MAX_TIMERS:
+        _Bell(alarm, arm.alarm, asks=arm.pending_action_id),
+        _Bell(notice, arm.notice, ends=arm.pending_action_id, ending=arm.ending),
+    ):
+        if (bell.entry or bell.ending) and len(lane.bells) < MAX_TIMERS:
             lane.bells[bell.timer.id] = bell
 
 

@@ -76,6 +76,50 @@ def test_late_yes_shows_that_the_question_expired(asking, say):
     assert edit[1].startswith("⌛ That confirmation expired: Delete A")
 
 
+def test_question_that_nobody_answers_shows_that_it_expired(asking):
+    """As after a late tap, which finds it so; nobody is disturbed by a message."""
+    asking.bot.rig.pass_time(61)
+    asking.bot.rig.overdue()
+    asking.bot.work()
+    (edit,) = asking.edits
+    assert "expired" in asking.tap(asking.confirm)
+    assert asking.edits == [edit, edit]
+    assert edit[0] == asking.prompt
+    assert edit[1].startswith("⌛ That confirmation expired: Delete A")
+    assert asking.bot.deleted == []
+
+
+@pytest.mark.parametrize("say", ["yes", "no"])
+def test_answer_that_crosses_with_the_end_hears_of_it(asking, say):
+    """It is no word to the model."""
+    asking.bot.rig.pass_time(61)
+    asking.bot.rig.overdue()
+    assert "That confirmation expired: Delete A" in asking.bot.say(say)
+    assert asking.bot.deleted == []
+
+
+@pytest.mark.parametrize("answer", ["yes", "no", "something else"])
+def test_decided_question_never_expires_afterwards(asking, answer):
+    """Whatever it waited for when its window would have closed."""
+    asking.bot.say(answer)
+    (edit,) = asking.edits
+    asking.bot.rig.pass_time(100)
+    asking.bot.rig.overdue()
+    asking.bot.work()
+    assert [each for each in asking.edits if each[0] == asking.prompt] == [edit]
+    assert not edit[1].startswith("⌛")
+
+
+def test_platform_that_edits_nothing_keeps_no_timer(make_bot):
+    """Nobody is woken there for nothing."""
+    bot = make_bot("A")
+    bot.channel.pieces = lambda reply: [] if reply.edits and reply.optional else [reply]
+    bot.say("delete A")
+    bot.hear("next")
+    _, work = bot.rig.mailbox.lease(CHAT.id, "w9")
+    assert work.timers == ()
+
+
 @pytest.mark.parametrize("say", [lambda asking: asking.bot.say("yes"), lambda asking: asking.tap(asking.confirm)])
 def test_yes_shows_the_outcome_before_it_is_told(asking, say):
     """The buttons go first, then the answer comes below."""
