@@ -322,6 +322,8 @@ class ChannelAgent:
             case "cancel" if target.state in _WAITING:
                 return await self._cancel(case, target)
         words, preview = speak(target.action.language), target.action.preview
+        if target.state not in _WAITING:  # it was confirmed without a turn
+            return said(case, words.status_running(preview))
         expired = words.expired(preview)
         if target.action.is_expired(case.received_at):
             return await self._closed(case, said(case, expired), target, "expired", expired)

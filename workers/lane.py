@@ -404,9 +404,10 @@ def in_order(timers: Iterable[Timer]) -> tuple[Timer, ...]:
 def stops(turn: Turn) -> bool:
     """Whether the turn says stop: the one command that is heard while another turn is worked on.
 
-    Only typed words to us do: adapters take the bot's own name off, so one that is left is another bot's.
+    Only typed words to us do: adapters take the bot's own name off, so one that is left is another bot's. What is typed
+    behind it is passed over.
     """
-    return turn.decides and turn.tap is None and turn.text.strip().casefold() == "/stop"
+    return turn.decides and turn.tap is None and turn.text.casefold().split(maxsplit=1)[:1] == ["/stop"]
 
 
 def _following(entry: str) -> tuple[int, Turn]:

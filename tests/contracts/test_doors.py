@@ -253,6 +253,15 @@ def test_stop_is_heard_by_the_holder(rig):
     assert work.is_stopped
 
 
+@pytest.mark.parametrize("said", ["/STOP", "/stop please", " /stop\nnow"])
+def test_words_behind_a_stop_are_passed_over(rig, said: str):
+    """As behind every command: whoever is in a hurry is heard."""
+    rig.accept(turn("a"))
+    held, _ = rig.mailbox.lease(CHAT.id, "w1")
+    rig.accept(turn(said))
+    assert rig.mailbox.renew(held) == 2
+
+
 def test_stop_is_for_the_turns_of_who_said_it(rig):
     """In a group others go on: what runs, and what waits."""
     for text, user in (("a", "ben"), ("b", "ana"), ("c", "ben"), ("/stop", "ana")):
@@ -285,6 +294,8 @@ def test_nothing_is_left_of_a_stop(rig):
         {"media": (Media("f1", "image/jpeg"),)},
         {"notes": ("forwarded from Bob",)},
         {"text": "/stop@other_bot"},
+        {"text": "/stopwatch"},
+        {"text": "please /stop"},
     ],
 )
 def test_what_is_no_word_to_us_stops_nothing(rig, other: dict):

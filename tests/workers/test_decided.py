@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from channels.types import Tap
-from pending.texts import MAX_REPEATED_CHARS
+from pending.records import Claim
+from pending.texts import MAX_REPEATED_CHARS, speak
 from tests.contracts.rigs import CHAT, MemoryRig, turn
 
 
@@ -157,6 +158,16 @@ def test_failure_is_a_warning(asking):
     asking.bot.say("yes")
     (edit,) = asking.edits
     assert edit[1].startswith("⚠️ Confirmed, but this failed: Delete A")
+
+
+def test_no_to_what_runs_already_is_told_so(asking):
+    """Code of the author's own had it confirmed, without a turn: nobody says that it waits, or that nothing was done."""
+    claim = Claim(turn("").scope, asking.confirm[1:23], "elsewhere")
+    asking.bot.rig.store.records.claim(claim, asking.bot.rig.store.records.look(CHAT.id, asking.bot.scope))
+    assert asking.tap(asking.cancel) == speak("en").status_running("Delete A")
+    asking.bot.rig.pass_time(61)
+    assert asking.tap(asking.cancel) == speak("en").status_running("Delete A")
+    assert asking.edits == []
 
 
 @pytest.mark.parametrize(("step", "outcome"), [("claim", "✅ deleted A"), ("start", "⚠️"), ("finish", "✅ deleted A")])
