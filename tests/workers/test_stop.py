@@ -193,13 +193,14 @@ async def hung_and_stopped(bot: Bot) -> None:
         begun.set()
         await asyncio.Event().wait()
 
-    bot.agent.agent.arun = hang
+    plain, bot.agent.agent.arun = bot.agent.agent.arun, hang
     working = asyncio.create_task(bot.drain.run(CHAT.id))
     async with asyncio.timeout(5):
         await begun.wait()
         bot.hear("/stop")
         bot.drain.look_up(CHAT.id)
         await working
+    bot.agent.agent.arun = plain
 
 
 class Stopping:
