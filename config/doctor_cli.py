@@ -27,8 +27,8 @@ if TYPE_CHECKING:  # as in config.cli: a command loads only what it needs
 def doctor(config: Path | None, data: Path, *, model: bool, as_json: bool) -> None:
     """Check a running bot: Redis, workers, its public address, each platform's token, webhook and signature.
 
-    Nothing is changed. Exit status: 1 when anything fails, 0 when all is fine or there are mere warnings, 2 for a wrong option. Each finding
-    that is not ok names its cure.
+    Nothing is changed. Exit status: 1 when anything fails, 0 when all is fine or there are mere warnings, 2 for a wrong
+    option. Each finding that is not ok names its cure.
     """
     found = asyncio.run(_findings(config, data, model=model, aloud=not as_json))
     odd = [finding for finding in found if finding.state != "ok"]

@@ -58,7 +58,7 @@ def set_(channel: str, config: Path | None, max_connections: int, *, drop_pendin
 @_config
 @_data
 def status(channel: str, config: Path | None) -> None:
-    """Show what CHANNEL's platform says of it. Ends with 1 when something fails, with 0 when there are mere warnings."""
+    """Show what CHANNEL's platform says of it. Ends with 1 when something fails; mere warnings end with 0."""
     desk = _desk(config, channel)
     _show(_run(desk.look()))
 

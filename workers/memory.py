@@ -237,6 +237,20 @@ class _Lane:
         _remember(self.paces, user, whole, MAX_HISTORIES)
         return False
 
+    def finish(self, queued: QueuedTurn) -> None:
+        """The turn is over, and with it those that were worked on together and the stop that reached back to them."""
+        while self.inbox and self.inbox[0].seq <= queued.last:
+            self.inbox.popleft()
+        self.journal.clear()
+        self.done = queued.last
+        if self.stops.get(queued.user, inf) <= self.done:
+            del self.stops[queued.user]
+
+    def drop_notices(self, user: str) -> None:
+        """Nothing waits for this user: what was to be said at its end is not."""
+        for kind in ("alarm", "end"):
+            self.bells.pop(f"{kind}:{user}", None)
+
     def let_go(self, due: float | None) -> None:
         self.token, self.until, self.due = "", 0.0, due
 
@@ -357,16 +371,10 @@ class MemoryLanes:
             )
             if refused:
                 raise TurnOvertaken(f"{lease.conversation}: {refused}")
-            if not self._waits_for(queued.turn):  # then they have nothing to say any more
-                for kind in ("alarm", "end"):
-                    lane.bells.pop(f"{kind}:{queued.user}", None)
+            if not self._waits_for(queued.turn):
+                lane.drop_notices(queued.user)
             _set_timers(lane, queued, change)
-            while lane.inbox and lane.inbox[0].seq <= queued.last:
-                lane.inbox.popleft()
-            lane.journal.clear()
-            lane.done = queued.last
-            if lane.stops.get(queued.user, inf) <= lane.done:
-                del lane.stops[queued.user]
+            lane.finish(queued)
             if change.history is not None:
                 _remember(lane.histories, queued.user, change.history, MAX_HISTORIES)
             for reply, pid in change.replies:

@@ -161,7 +161,7 @@ def test_failure_is_a_warning(asking):
 
 
 def test_no_to_what_runs_already_is_told_so(asking):
-    """Code of the author's own had it confirmed, without a turn: nobody says that it waits, or that nothing was done."""
+    """Code of the author's own had it confirmed: nobody says that it waits, or that nothing was done."""
     claim = Claim(turn("").scope, asking.confirm[1:23], "elsewhere")
     asking.bot.rig.store.records.claim(claim, asking.bot.rig.store.records.look(CHAT.id, asking.bot.scope))
     assert asking.tap(asking.cancel) == speak("en").status_running("Delete A")

@@ -171,7 +171,9 @@ def test_drafts_of_a_channel_leave_room_for_its_replies(pace, shown):
     assert taking_turns(easel, clock, 3) == shown
 
 
-@pytest.mark.parametrize(("asked", "shown"), [(30.0, 130.0), (13_938.0, 14_038.0), (float("inf"), 86_500.0), (float("nan"), 100.0)])
+@pytest.mark.parametrize(
+    ("asked", "shown"), [(30.0, 130.0), (13_938.0, 14_038.0), (float("inf"), 86_500.0), (float("nan"), 100.0)]
+)
 def test_all_drafts_of_a_channel_wait_when_one_is_asked_to(asked, shown):
     """Each would only be refused in its turn, and the platform count it."""
     clock = [100.0]
