@@ -195,6 +195,15 @@ class ChannelAgent:
         """Whether these words would be a yes or a no, if something waited for one."""
         return read_answer(self.parser, text, "").says in ("confirm", "cancel")
 
+    def may_settle(self, queued: QueuedTurn) -> bool:
+        """Whether this turn may settle what was asked, or did so before its worker died: what was confirmed goes on."""
+        if queued.turn.tap:
+            return queued.tapped.get("kind") != CHOICE_KIND
+        live = StoredAction.from_hash(queued.live)
+        if live is None or live.state not in _WAITING or not queued.turn.decides:
+            return live is not None and live.by == queued.turn.event_id
+        return read_answer(self.parser, queued.turn.text, live.action.language).says != ""
+
     def words(self, turn: Turn) -> Texts:
         """How to speak to whoever wrote this: as it is written, else as their app is set, else as the channel does."""
         return self._speak([turn.text], turn)
@@ -266,7 +275,7 @@ class ChannelAgent:
             return await self._commands.answer(command, case, run)
         live = case.live
         if live is None or not (live.state in _WAITING or live.by == case.turn.event_id):
-            if live and self._is_late_yes(case, live):
+            if live and self._is_late(case, live):
                 told = await self._retold(case.turn.scope, live)
                 return await self._closed(case, said(case, told), live, live.state, told)
             return await self._run(case, await self._recovered(case))
@@ -275,13 +284,14 @@ class ChannelAgent:
         words = read_answer(self.parser, case.turn.text, live.action.language)
         return await self._decide(case, live, words)
 
-    def _is_late_yes(self, case: Case, live: StoredAction) -> bool:
-        """Whether this yes crossed with the end of the window, of which a notice told, or of an action that nobody can
-        tell any more what became of it.
+    def _is_late(self, case: Case, live: StoredAction) -> bool:
+        """Whether this answer crossed with the end of the window, or a yes with that of an action of which nobody can
+        tell any more what became.
         """
         if live.state not in ("expired", "unknown") or not case.turn.decides:
             return False
-        return read_answer(self.parser, case.turn.text, live.action.language).says == "confirm"
+        says = read_answer(self.parser, case.turn.text, live.action.language).says
+        return says == "confirm" or (says == "cancel" and live.state == "expired")
 
     async def _recovered(self, case: Case) -> str:
         """What must be said of an action that somebody began, without a lane, and died at."""
@@ -318,6 +328,8 @@ class ChannelAgent:
             case "cancel" if target.state in _WAITING:
                 return await self._cancel(case, target)
         words, preview = speak(target.action.language), target.action.preview
+        if target.state not in _WAITING:  # it was confirmed without a turn
+            return said(case, words.status_running(preview))
         expired = words.expired(preview)
         if target.action.is_expired(case.received_at):
             return await self._closed(case, said(case, expired), target, "expired", expired)

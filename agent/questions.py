@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from agent.case import Answer, Case
-from agent.decided import MAX_KEPT_CHARS
+from agent.decided import MAX_KEPT_CHARS, closing
 from agent.escalation import Escalation
 from channels.types import Button, Reply
 from pending.action import PendingAction
@@ -58,9 +58,12 @@ class Questions:
         preview, here = brief(head.preview), case.turn.conversation
         if self._escalation:
             arm = self._escalation.alarmed(arm, preview, here)
+        words = speak(head.language)
+        closed = closing("", preview, "expired", words.expired(head.preview))
+        arm = replace(arm, ending=outbox_entry(here, replace(closed, language=head.language)))
         if not self._expiry_notice:
             return arm
-        told = speak(head.language).expired_unanswered(preview)
+        told = words.expired_unanswered(preview)
         return replace(arm, notice=outbox_entry(here, Reply(told, language=head.language)))
 
     def _buttons(self, head: PendingAction, case: Case, words: Texts) -> tuple[Button, ...]:

@@ -27,15 +27,16 @@ if TYPE_CHECKING:  # as in config.cli: a command loads only what it needs
 def doctor(config: Path | None, data: Path, *, model: bool, as_json: bool) -> None:
     """Check a running bot: Redis, workers, its public address, each platform's token, webhook and signature.
 
-    Nothing is changed. Exit status: 0 when all is fine, 1 when anything is not; each finding names its cure.
+    Nothing is changed. Exit status: 1 when anything fails, 0 when all is fine or there are mere warnings, 2 for a wrong
+    option. Each finding that is not ok names its cure.
     """
     found = asyncio.run(_findings(config, data, model=model, aloud=not as_json))
-    wrong = [finding for finding in found if finding.state != "ok"]
+    odd = [finding for finding in found if finding.state != "ok"]
     if as_json:
         click.echo(json.dumps([asdict(finding) for finding in found], indent=2, ensure_ascii=False))
     else:
-        click.echo(f"{len(found)} checks, {len(wrong)} to look at" if wrong else f"{len(found)} checks, all fine")
-    sys.exit(1 if wrong else 0)
+        click.echo(f"{len(found)} checks, {len(odd)} to look at" if odd else f"{len(found)} checks, all fine")
+    sys.exit(1 if any(finding.state == "fail" for finding in found) else 0)
 
 
 async def _findings(config: Path | None, data: Path, *, model: bool, aloud: bool) -> list[Finding]:

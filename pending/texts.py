@@ -244,6 +244,10 @@ class Texts:
         """Nothing was running and nothing waited."""
         return self._say("nothing_to_stop")
 
+    def nothing_of_yours(self) -> str:
+        """Nothing of this person's was running; what others of the group asked for goes on."""
+        return self._say("nothing_of_yours")
+
     def repeated(self, text: str) -> str:
         """A text that may have arrived before, below its mark."""
         return self._say("repeated", text=text)

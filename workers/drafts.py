@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from math import ceil
 from typing import Protocol, Self
 
 from redis.exceptions import RedisError
@@ -22,12 +23,14 @@ log = logging.getLogger(__name__)
 KEEP_SECONDS = 3600
 #: Of the messages a second that a channel may send, what one process shows of drafts at most.
 DRAFT_SHARE = 0.25
-#: The longest that a channel shows no drafts because its platform asked so.
-MAX_REST_SECONDS = 3600.0
+#: The longest that a channel shows no drafts because its platform asked so: then it is asked again, as for replies.
+MAX_REST_SECONDS = 86_400.0
 
 
 class Notes(Protocol):
-    """Where it is noted which message shows a draft, for who takes the turn up: the notebook."""
+    """Where it is noted which message shows a draft, for who takes the turn up, and that a platform asked to wait, for
+    all processes: the notebook.
+    """
 
     def get(self, key: str) -> str | None:
         """The value noted under `key`, or None."""
@@ -59,7 +62,7 @@ class Easel:
 
     def rest(self, seconds: float) -> None:
         """The platform asks to wait: all drafts do."""
-        self._free = max(self._free, self._clock() + min(seconds, MAX_REST_SECONDS))
+        self._free = max(self._free, self._clock() + seconds)
 
 
 class Draft:
@@ -85,6 +88,7 @@ class Draft:
         self._easel = easel or Easel()
         self._sleep = sleep
         self._key = f"draft:{queued.turn.conversation.id}#{queued.seq}"
+        self._resting = f"rest:{channel.name}"
         self._beside = Beside()
         self._changed = asyncio.Event()
         self._text = self._word = self._drawn = ""
@@ -130,17 +134,24 @@ class Draft:
             with self._beside.calling():
                 pause = await self._draw()
 
+    async def _is_resting(self) -> bool:
+        """Whether the platform asked another process to wait."""
+        with suppress(RedisError):
+            return await offload(self._notes.get, self._resting) is not None
+        return False
+
     async def _draw(self) -> float | None:
         """Show it as it is now. Returns the seconds until the next time, None when there shall be none."""
         text = self._text if self._text.strip() else self._word
         if text in ("", self._drawn):
             return self._gap
+        if await self._is_resting() or self._beside.is_over:
+            self._changed.set()
+            return self._gap
         try:
             shown = await self._channel.draft(self._queued.turn, text, self.shown)
         except RateLimited as exc:
-            self._easel.rest(exc.retry_after)
-            self._changed.set()
-            return max(self._gap, min(exc.retry_after, MAX_REST_SECONDS))
+            return await self._rest(min(exc.retry_after, MAX_REST_SECONDS))
         except SendError as exc:
             log.info("draft.ended", extra={"channel": self._channel.name, "reason": type(exc).__name__})
             return None
@@ -150,6 +161,15 @@ class Draft:
         self._drawn = text
         await self._note(shown)
         return self._gap
+
+    async def _rest(self, seconds: float) -> float:
+        """No draft of the channel is shown for so long, in any process; then the newest is."""
+        self._easel.rest(seconds)
+        self._changed.set()
+        if seconds > 0:
+            with suppress(RedisError):
+                await offload(self._notes.put, self._resting, "1", seconds=ceil(seconds))
+        return max(self._gap, seconds)
 
     async def _note(self, shown: str) -> None:
         """Where this worker dies, the next one goes on with the same message."""

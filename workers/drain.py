@@ -7,7 +7,7 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -21,6 +21,7 @@ from workers.company import Company
 from workers.drafts import Draft, Easel, Notes
 from workers.lane import (
     PART,
+    Arm,
     Change,
     JournalUnreadable,
     LaneLost,
@@ -80,6 +81,9 @@ class Answers(Protocol):
 
     def is_answer(self, text: str) -> bool:
         """Whether these words would be a yes or a no, if something waited for one."""
+
+    def may_settle(self, queued: QueuedTurn) -> bool:
+        """Whether the turn may settle what was asked: such a one is not stopped."""
 
 
 class MediaSink(Protocol):
@@ -198,15 +202,17 @@ class Drain:
             held.lose()
 
     async def _renew(self, held: _Held) -> None:
-        asked = self.clock()
+        asked, at = self.clock(), held.at
         try:
-            held.stop(await reach(self.mailbox.renew, held.lease))
+            stop = await reach(self.mailbox.renew, held.lease)
         except Halted:
             raise
         except RedisError as exc:
             log.warning("lane.not_renewed", extra={"reason": type(exc).__name__})
             return
         held.renewed_at = asked
+        if at == held.at:  # else it may be about the turn before
+            held.stop(stop)
 
     async def _let_go(self, lease: Lease, strays: Strays) -> None:
         """Let go of a lane in the middle of its work: the next worker goes on at once where the journal ends.
@@ -256,6 +262,7 @@ class Drain:
     async def _turn(self, held: _Held, queued: QueuedTurn) -> Work:
         lease, channel = held.lease, self.channels.get(queued.turn.conversation.channel)
         draft = self._draft(queued, channel)
+        held.begin(queued)
         change = await self._in_company(held, queued, channel, draft)
         shown = draft.shown if draft else ""
         try:
@@ -293,7 +300,7 @@ class Drain:
         if given_up is not None:
             return await self._give_up(lease, queued, given_up)
         try:
-            async with held.working_on(queued, self.turn_timeout):
+            async with held.working_on(queued, self.turn_timeout, may_be_stopped=not agent.may_settle(queued)):
                 return await agent.answer(await self._with_files(queued), lease, hear)
         except TimeoutError:
             log.error("turn.timeout", extra={"conversation": lease.conversation, "seq": queued.seq})
@@ -341,7 +348,9 @@ def _unasked(queued: QueuedTurn, words: Callable[[], Words]) -> str | None:
     if queued.is_stopped:  # the turn that said so tells it
         return ""
     if stops(queued.turn):
-        return words().stopped() if queued.stop == queued.seq else words().nothing_to_stop()
+        if queued.stop == queued.seq:
+            return words().stopped()
+        return words().nothing_of_yours() if queued.turn.in_group else words().nothing_to_stop()
     if queued.attempt > MAX_ATTEMPTS:
         log.error("turn.kills", extra={"conversation": queued.turn.conversation.id, "seq": queued.seq})
         return words().interrupted_before()
@@ -375,24 +384,30 @@ class _Held:
     keeping: asyncio.Task[None] | None = None
     #: Somebody wants the lease to be renewed, and so stops to be heard, at once.
     nudge: asyncio.Event = field(default_factory=asyncio.Event)
-    #: The number of the last turn that said stop.
+    #: The number of the turn it is at, and of the last one that said to stop it.
+    at: int = 0
     stopped: int = 0
     _working: tuple[int, asyncio.Timeout] | None = None
 
+    def begin(self, queued: QueuedTurn) -> None:
+        """The next turn: whoever stopped an earlier one did not mean it."""
+        self.at, self.stopped = queued.seq, 0
+
     @asynccontextmanager
-    async def working_on(self, queued: QueuedTurn, seconds: float) -> AsyncIterator[None]:
-        """The time a turn has. Raises TimeoutError when it is over or somebody says stop, except to a turn that may
-        decide about an action: what was confirmed goes on.
+    async def working_on(self, queued: QueuedTurn, seconds: float, *, may_be_stopped: bool) -> AsyncIterator[None]:
+        """The time a turn has. Raises TimeoutError when it is over, or when somebody says stop to one that may be
+        stopped.
         """
         async with asyncio.timeout(seconds) as limit:
-            self._working = None if queued.may_decide else (queued.last, limit)
+            self._working = (queued.last, limit) if may_be_stopped else None
+            self.stop(self.stopped)
             try:
                 yield
             finally:
                 self._working = None
 
     def stop(self, seq: int) -> None:
-        """The turn of this number said stop, 0 for none."""
+        """The turn of this number said stop, 0 for none; one that is worked on and was before it ends."""
         self.stopped = max(self.stopped, seq)
         if self._working and self._working[0] < seq:
             self._working[1].reschedule(asyncio.get_running_loop().time())
@@ -440,7 +455,14 @@ def _in_pieces(change: Change, channel: Channel | None) -> Change:
         if reply.collapse and not firsts:  # of several messages, none may take another's place
             last = replace(last, collapse=reply.collapse)
         pieces += [(piece, f"{PART}{pid}" if pid else "") for piece in firsts] + [(last, pid)]
-    return replace(change, replies=tuple(pieces))
+    return replace(change, replies=tuple(pieces), arms=tuple(_as_shown(change.arms, channel)))
+
+
+def _as_shown(arms: Sequence[Arm], channel: Channel | None) -> Iterator[Arm]:
+    """What is asked; no later edit of the question is kept for a platform that changes no message."""
+    edits = channel is not None and bool(_pieces(Reply(NO_WORDS, edits=NO_WORDS, optional=True), channel))
+    for arm in arms:
+        yield arm if edits else replace(arm, ending="")
 
 
 def _pieces(reply: Reply, channel: Channel) -> Sequence[Reply]:

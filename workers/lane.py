@@ -61,7 +61,7 @@ class QueuedTurn:
     those of the whole conversation.
 
     `following` are turns of the same person right behind it, by number; `upto` is the last of those that are worked on
-    together with it, 0 for none. `stop` is the number of the last turn that said stop, 0 for none. `journal` is what
+    together with it, 0 for none. `stop` is the number of their last turn that said stop, 0 for none. `journal` is what
     earlier attempts at it have come to, `attempt` which one this is, from 1. `age`: seconds since it was received, by
     the server's clock.
     """
@@ -88,15 +88,8 @@ class QueuedTurn:
 
     @property
     def is_stopped(self) -> bool:
-        """Whether somebody said stop after this turn."""
+        """Whether its person said stop after it."""
         return self.seq < self.stop
-
-    @property
-    def may_decide(self) -> bool:
-        """Whether it may settle what waits for a yes: what was tapped, or what its scope waits for."""
-        if self.tapped:
-            return self.tapped.get("kind") != CHOICE_KIND
-        return bool(self.live) and self.turn.decides
 
     def joined(self, is_answer: Callable[[str], bool]) -> QueuedTurn:
         """This turn with the words of those right behind it, as far as all of them are nothing but words.
@@ -226,7 +219,8 @@ class Arm:
 
     A `live` one is what its scope waits for; others are reached by a button, or as the `steps` of a plan. `notice` is
     the outbox entry that is said when its window closes unanswered, `alarm` the one that is said when nobody answered
-    `alarm_after_ms` after it was shown, at the end of its window at the latest; "" for none.
+    `alarm_after_ms` after it was shown, at the end of its window at the latest; "" for none. `ending` is the entry that
+    then takes the place of the message that asked: which one that is, is known once it is delivered.
     """
 
     pending_action_id: str
@@ -242,6 +236,7 @@ class Arm:
     plan: str = ""
     steps: tuple[str, ...] = ()
     notice: str = ""
+    ending: str = ""
     alarm: str = ""
     alarm_after_ms: int = 0
 
@@ -255,10 +250,9 @@ class Arm:
     @property
     def _later(self) -> dict[str, str]:
         """What is said when nobody answers, behind the scope that it is about."""
-        notice = f"{self.user} {self.notice}" if self.notice else ""
-        if not self.alarm:
-            return {"notice": notice}
-        return {"notice": notice, "alarm": f"{self.user} {self.alarm}", "alarm_after": str(self.alarm_after_ms)}
+        found = {"notice": self.notice, "ending": self.ending, "alarm": self.alarm}
+        later = {name: f"{self.user} {entry}" for name, entry in found.items() if entry}
+        return {**later, "alarm_after": str(self.alarm_after_ms)} if self.alarm else later
 
     def to_dict(self) -> dict[str, Any]:
         """The action as the scripts read it."""
@@ -305,7 +299,7 @@ class Timer:
     def from_json(cls, what: str) -> Timer:
         """The timer that is kept."""
         kept = json.loads(what)
-        reply = Reply.from_json(json.loads(kept["reply"])["reply"])
+        reply = Reply.from_json(json.loads(kept["reply"])["reply"]) if "reply" in kept else Reply()
         return cls(
             kept["id"], kept["at"] / 1000, reply.text, kept.get("user", ""), kept.get("note", ""), reply.language
         )
@@ -352,6 +346,12 @@ def outbox_entry(to: Conversation, reply: Reply, *, forward: bool = False) -> st
     if forward:
         first = {"forward": True}
     return json.dumps({**first, "to": [to.channel, to.chat, to.thread], "reply": reply.to_json()})
+
+
+def in_place_of(entry: str, message: str) -> str:
+    """The entry, as one that takes the place of this message."""
+    kept = json.loads(entry)
+    return json.dumps({**kept, "reply": replace(Reply.from_json(kept["reply"]), edits=message).to_json()})
 
 
 def read_work(view: Sequence[Any]) -> Work:
@@ -404,9 +404,10 @@ def in_order(timers: Iterable[Timer]) -> tuple[Timer, ...]:
 def stops(turn: Turn) -> bool:
     """Whether the turn says stop: the one command that is heard while another turn is worked on.
 
-    Only typed words to us do: adapters take the bot's own name off, so one that is left is another bot's.
+    Only typed words to us do: adapters take the bot's own name off, so one that is left is another bot's. What is typed
+    behind it is passed over.
     """
-    return turn.decides and turn.tap is None and turn.text.strip().casefold() == "/stop"
+    return turn.decides and turn.tap is None and turn.text.casefold().split(maxsplit=1)[:1] == ["/stop"]
 
 
 def _following(entry: str) -> tuple[int, Turn]:

@@ -106,7 +106,10 @@ class Mailbox(Entrance, Protocol):
         """Take a lane and see what it holds. None while another worker has it."""
 
     def renew(self, lease: Lease) -> int:
-        """Keep the lane; the number of the last turn that said stop, 0 for none. Raises LaneLost."""
+        """Keep the lane; the number of the last turn with which the user of the one at the head said stop, 0 for none.
+
+        Raises LaneLost.
+        """
 
     def commit(self, lease: Lease, queued: QueuedTurn, change: Change, *, let_go: bool = False) -> Work:
         """Finish a turn, all or nothing, and see what is next. With `let_go`, None means that the lane is let go.

@@ -39,6 +39,7 @@ from workers.lane import (
     TurnOvertaken,
     Work,
     in_order,
+    in_place_of,
     outbox_entry,
     stops,
 )
@@ -111,13 +112,14 @@ class _Letter:
 @dataclass(frozen=True, slots=True)
 class _Bell:
     """A timer, the outbox entry that it says, and the action whose window it `ends` or that nobody answered when it
-    `asks`, "" for none.
+    `asks`, "" for none. `ending` takes the place of the message that asked.
     """
 
     timer: Timer
     entry: str
     ends: str = ""
     asks: str = ""
+    ending: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +155,8 @@ class _Lane:
     heard: float = 0.0
     hold: _Hold | None = None
     told_full: float = 0.0
-    stop: int = 0
+    #: By user, the number of the last turn that said stop.
+    stops: dict[str, int] = field(default_factory=dict)
     journal: list[str] = field(default_factory=list)
     begun: tuple[int, int, int] = (0, 0, 0)
     ended: tuple[int, str] = (0, "")
@@ -246,6 +249,20 @@ class _Lane:
         _remember(self.paces, user, whole, MAX_HISTORIES)
         return False
 
+    def finish(self, queued: QueuedTurn) -> None:
+        """The turn is over, and with it those that were worked on together and the stop that reached back to them."""
+        while self.inbox and self.inbox[0].seq <= queued.last:
+            self.inbox.popleft()
+        self.journal.clear()
+        self.done = queued.last
+        if self.stops.get(queued.user, inf) <= self.done:
+            del self.stops[queued.user]
+
+    def drop_notices(self, user: str) -> None:
+        """Nothing waits for this user: what was to be said at its end is not."""
+        for kind in ("alarm", "end"):
+            self.bells.pop(f"{kind}:{user}", None)
+
     def let_go(self, due: float | None) -> None:
         self.token, self.until, self.due = "", 0.0, due
 
@@ -321,8 +338,8 @@ class MemoryLanes:
             awaited = lane.awaited(now)
             lane.received += 1
             lane.heard = max(lane.heard, now - waited)
-            if stops(turn) and lane.inbox:
-                lane.stop = lane.received
+            if stops(turn) and any(other.turn.scope.id == turn.scope.id for other in lane.inbox):
+                lane.stops[turn.scope.id] = lane.received
             lane.inbox.append(_Letter(lane.received, now - waited, tapped, turn))
             _remember(lane.seen, turn.event_id, (lane.received, now), MAX_EVENTS)
             lane.due = lane.due if awaited else now + WAKE_GRACE_SECONDS
@@ -343,11 +360,11 @@ class MemoryLanes:
             return Lease(conversation, lane.epoch, token), self._view(conversation, lane)
 
     def renew(self, lease: Lease) -> int:
-        """Keep the lane; the number of the last turn that said stop, 0 for none. Raises LaneLost."""
+        """Keep the lane; the last turn with which the user of the one at the head said stop. Raises LaneLost."""
         with self._lock:
             lane = self._held(lease)
             lane.until = lane.due = self._clock() + LEASE_MS / 1000
-            return lane.stop
+            return lane.stops.get(lane.inbox[0].turn.scope.id, 0) if lane.inbox else 0
 
     def commit(self, lease: Lease, queued: QueuedTurn, change: Change, *, let_go: bool = False) -> Work:
         """Finish a turn, all or nothing, and see what is next. Raises LaneLost, TurnOvertaken."""
@@ -366,11 +383,10 @@ class MemoryLanes:
             )
             if refused:
                 raise TurnOvertaken(f"{lease.conversation}: {refused}")
+            if not self._waits_for(queued.turn):
+                lane.drop_notices(queued.user)
             _set_timers(lane, queued, change)
-            while lane.inbox and lane.inbox[0].seq <= queued.last:
-                lane.inbox.popleft()
-            lane.journal.clear()
-            lane.done = queued.last
+            lane.finish(queued)
             if change.history is not None:
                 _remember(lane.histories, queued.user, change.history, MAX_HISTORIES)
             for reply, pid in change.replies:
@@ -653,7 +669,10 @@ class MemoryLanes:
                 continue
             del lane.bells[bell.timer.id]
             if self._speaks(conversation, bell):
-                _say(lane, "", bell.entry)
+                prompt = self._pendings.view(conversation, "", bell.ends)[1].get("prompt")
+                closed = in_place_of(bell.ending, prompt) if bell.ending and prompt else ""
+                for entry in filter(None, (closed, bell.entry)):
+                    _say(lane, "", entry)
 
     def _speaks(self, conversation: str, bell: _Bell) -> bool:
         """Whether one that is due has anything to say: one about a question only while nobody answered it."""
@@ -708,7 +727,7 @@ class MemoryLanes:
             tapped=tapped,
             history=history,
             following=lane.burst(),
-            stop=lane.stop,
+            stop=lane.stops.get(user, 0),
             timers=timers,
             journal=tuple(lane.journal),
             attempt=lane.attempt(letter.seq),
@@ -790,9 +809,10 @@ def _set_notices(lane: _Lane, at: float, arm: Arm | None) -> None:
     alarm = Timer(f"alarm:{arm.user}", round(at - sooner, 3), _words(arm.alarm))
     notice = Timer(f"end:{arm.user}", at, _words(arm.notice))
     for bell in (
-        _Bell(alarm, arm.alarm, asks=arm.pending_action_id), _Bell(notice, arm.notice, ends=arm.pending_action_id)
-    ):  # fmt: skip
-        if bell.entry and len(lane.bells) < MAX_TIMERS:
+        _Bell(alarm, arm.alarm, asks=arm.pending_action_id),
+        _Bell(notice, arm.notice, ends=arm.pending_action_id, ending=arm.ending),
+    ):
+        if (bell.entry or bell.ending) and len(lane.bells) < MAX_TIMERS:
             lane.bells[bell.timer.id] = bell
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
+
 from redis import Redis
 
 from workers.redis import PREFIX
@@ -30,13 +33,15 @@ class RedisNotebook:
 class MemoryNotebook:
     """Notes in this process."""
 
-    def __init__(self) -> None:
-        self._notes: dict[str, str] = {}
+    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._notes: dict[str, tuple[str, float]] = {}
 
     def get(self, key: str) -> str | None:
         """The value noted under `key`, or None."""
-        return self._notes.get(key)
+        value, until = self._notes.get(key, ("", 0.0))
+        return value if self._clock() < until else None
 
     def put(self, key: str, value: str, *, seconds: int = KEEP_SECONDS) -> None:
-        """Note a value, for as long as the process lives."""
-        self._notes[key] = value
+        """Note a value, for so long."""
+        self._notes[key] = (value, self._clock() + seconds)

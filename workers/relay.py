@@ -50,6 +50,10 @@ class Relay:
         """Whether these words would be a yes or a no."""
         return self.agent.is_answer(text)
 
+    def may_settle(self, queued: QueuedTurn) -> bool:
+        """Whether the turn may settle what was asked."""
+        return self.agent.may_settle(queued)
+
     async def _place(self, queued: QueuedTurn) -> Conversation:
         """A tap is about what was asked here, and what was begun here goes on here. Where nobody can say the other
         name, it is answered here.

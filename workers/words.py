@@ -51,6 +51,9 @@ class Words(Protocol):
     def nothing_to_stop(self) -> str:
         """There was nothing to let go."""
 
+    def nothing_of_yours(self) -> str:
+        """There was nothing of this person's to let go, in a group: what others asked for goes on."""
+
     def channel_gone(self) -> str:
         """The channel is not configured any more."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -284,6 +284,23 @@ def test_configuration_that_does_not_load_is_a_finding(tmp_path: Path):
     file.write_text("channels: {web: {platform: consol}}")
     code, words = run("--config", file)
     assert (code, f"{file}:1:" in words, "1 checks, 1 to look at" in words) == (1, True, True)
+
+
+@pytest.mark.parametrize(("state", "expected"), [("ok", 0), ("warn", 0), ("fail", 1)])
+def test_only_what_fails_fails_a_build(monkeypatch: pytest.MonkeyPatch, state: str, expected: int):
+    """A warning is printed, and counted."""
+
+    async def found(*_: object, **__: object) -> AsyncIterator[Finding]:
+        yield Finding("clock", state, "says", "" if state == "ok" else "cure")
+
+    monkeypatch.setattr("config.doctor_cli._checks", found)
+    code, words = run()
+    assert (code, "1 to look at" in words) == (expected, state != "ok")
+
+
+def test_wrong_option_is_a_usage_error():
+    """As of every command."""
+    assert run("--nonsense")[0] == 2
 
 
 def test_findings_as_json(tmp_path: Path):

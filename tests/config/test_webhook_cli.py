@@ -135,6 +135,14 @@ def test_status_tells_what_went_wrong_and_the_cure(bench: Bench):
     assert "the secret_token differs: run `sayso webhook set tg`" in words
 
 
+def test_warning_alone_is_no_failure(bench: Bench):
+    """A build that runs it goes on."""
+    bench.run("set", "tg")
+    bench.platforms.ledger.kept[WEBHOOK] |= {"pending_update_count": 99}
+    code, words = bench.run("status", "tg")
+    assert (code, "warn  tg pending              99 updates waiting" in words) == (0, True)
+
+
 def test_old_error_of_telegram_is_no_news(bench: Bench):
     """Telegram remembers the last one for ever."""
     bench.run("set", "tg")

@@ -74,6 +74,10 @@ class MemoryRig(Rig):
         """How many replies were given up."""
         return len(self.mailbox.aside("dead"))
 
+    def stops(self) -> list[str]:
+        """Of whom a stop is kept."""
+        return list(self.mailbox._lanes[CHAT.id].stops)
+
     def journal(self) -> list[str]:
         """What is kept of the turn at the head."""
         return list(self.mailbox._lanes[CHAT.id].journal)
@@ -133,6 +137,10 @@ class RedisRig(Rig):
     def dead(self) -> int:
         """How many replies were given up."""
         return self.client.llen(f"{self.shard}:dead")
+
+    def stops(self) -> list[str]:
+        """Of whom a stop is kept."""
+        return [name for name in self.client.hkeys(f"{self.shard}:lane:{CHAT.id}") if name.startswith("stop")]
 
     def journal(self) -> list[str]:
         """What is kept of the turn at the head."""

@@ -125,7 +125,7 @@ def test_who_is_urgent_in_a_crowd_is_bounded_too(make_rig):
     assert outcomes == ["new"] * 20 + ["crowded"]
 
 
-@pytest.mark.parametrize("urgent", [{"text": "/stop"}, {"tap": "1x"}, {"text": "yes"}])
+@pytest.mark.parametrize("urgent", [{"text": "/stop", "user": "ben"}, {"tap": "1x"}, {"text": "yes"}])
 def test_full_mailbox_takes_ten_who_decide_or_stop(make_rig, urgent):
     """Whoever wants out is heard over what was said before; the eleventh is not."""
     rig = make_rig(limits=Limits(waiting=1))
@@ -133,7 +133,7 @@ def test_full_mailbox_takes_ten_who_decide_or_stop(make_rig, urgent):
     assert rig.accept(turn("a", user="ben")).outcome == "new"
     assert rig.accept(turn("b", user="ben")).outcome == "full"
     assert [rig.accept(turn(**urgent)).outcome for _ in range(11)] == ["new"] * 10 + ["full"]
-    assert rig.mailbox.renew(held) == (12 if urgent == {"text": "/stop"} else 0)
+    assert rig.mailbox.renew(held) == (12 if "user" in urgent else 0)
 
 
 def test_refused_one_hears_it_once_however_long_the_platform_is_away(make_rig):
@@ -253,6 +253,40 @@ def test_stop_is_heard_by_the_holder(rig):
     assert work.is_stopped
 
 
+@pytest.mark.parametrize("said", ["/STOP", "/stop please", " /stop\nnow"])
+def test_words_behind_a_stop_are_passed_over(rig, said: str):
+    """As behind every command: whoever is in a hurry is heard."""
+    rig.accept(turn("a"))
+    held, _ = rig.mailbox.lease(CHAT.id, "w1")
+    rig.accept(turn(said))
+    assert rig.mailbox.renew(held) == 2
+
+
+def test_stop_is_for_the_turns_of_who_said_it(rig):
+    """In a group others go on: what runs, and what waits."""
+    for text, user in (("a", "ben"), ("b", "ana"), ("c", "ben"), ("/stop", "ana")):
+        rig.accept(turn(text, user=user))
+    held, work = rig.mailbox.lease(CHAT.id, "w1")
+    found = []
+    while work:
+        found.append((work.turn.text, work.is_stopped, work.stop == work.seq, rig.mailbox.renew(held)))
+        work = rig.mailbox.commit(held, work, Change())
+    assert found == [("a", False, False, 0), ("b", True, False, 4), ("c", False, False, 0), ("/stop", False, True, 4)]
+
+
+def test_nothing_is_left_of_a_stop(rig):
+    """Nor of that of a second person."""
+    rig.accept(turn("a"))
+    rig.accept(turn("b", user="ben"))
+    rig.accept(turn("/stop", user="ben"))
+    rig.accept(turn("/stop"))
+    held, work = rig.mailbox.lease(CHAT.id, "w1")
+    while work:
+        work = rig.mailbox.commit(held, work, Change())
+    rig.accept(turn("c"))
+    assert (rig.mailbox.lease(CHAT.id, "w1")[1].stop, rig.stops()) == (0, [])
+
+
 @pytest.mark.parametrize(
     "other",
     [
@@ -260,6 +294,8 @@ def test_stop_is_heard_by_the_holder(rig):
         {"media": (Media("f1", "image/jpeg"),)},
         {"notes": ("forwarded from Bob",)},
         {"text": "/stop@other_bot"},
+        {"text": "/stopwatch"},
+        {"text": "please /stop"},
     ],
 )
 def test_what_is_no_word_to_us_stops_nothing(rig, other: dict):

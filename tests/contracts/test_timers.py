@@ -316,6 +316,80 @@ def test_end_of_a_window_waits_for_the_turn_that_is_worked_on_and_no_longer(rig)
     assert rig.mailbox.release(held).delivery(held).reply.text == "Nobody answered"
 
 
+def closing(rig, receipt: str = "m1", **notices: str) -> list[tuple[str, str]]:
+    """A question nobody answers, delivered as this message: what is said at its end, and in the place of what."""
+    rig.accept(turn("delete"))
+    held, work = lease(rig)
+    change, _ = propose(rig)
+    ending = outbox_entry(CHAT, Reply("Exp\u00edred \U0001f600", optional=True, language="es"))
+    arm = replace(change.arms[0], ending=ending, **notices)
+    reply = rig.mailbox.commit(held, work, replace(change, arms=(arm,)))
+    assert rig.outbox.settle(held, reply, receipt=receipt) is None
+    rig.mailbox.release(held)
+    rig.pass_time(61)
+    rig.overdue()
+    return replies(rig)
+
+
+def replies(rig) -> list[tuple[str, str]]:
+    """All that is to be sent, and in the place of what."""
+    held, work = lease(rig, "w2")
+    found = []
+    while isinstance(work, QueuedReply):
+        reply = work.delivery(held).reply
+        assert (reply.optional, reply.language) == ((True, "es") if reply.edits else (False, ""))
+        found.append((reply.text, reply.edits))
+        work = rig.outbox.settle(held, work, receipt="m")
+    rig.mailbox.release(held, hand_over=True)
+    return found
+
+
+def test_unanswered_question_is_closed_where_it_was_asked(rig):
+    """Silently, where nothing else is to be said; its window is over then."""
+    assert closing(rig) == [("Exp\u00edred \U0001f600", "m1")]
+    assert (look(rig).state, rig.audit()[-1]["event"]) == ("expired", "expired")
+    assert rig.overdue() == []
+
+
+def test_unanswered_question_is_closed_before_that_is_told(rig):
+    """The buttons go first."""
+    notice = outbox_entry(CHAT, Reply("Nobody answered"))
+    assert closing(rig, notice=notice) == [("Exp\u00edred \U0001f600", "m1"), ("Nobody answered", "")]
+
+
+def test_question_nobody_knows_the_message_of_is_not_closed(rig):
+    """What is told of its end is told."""
+    assert closing(rig, "", notice=outbox_entry(CHAT, Reply("Nobody answered"))) == [("Nobody answered", "")]
+
+
+def test_message_that_asked_is_named_exactly(rig):
+    """Whatever its platform calls it."""
+    assert [edits for _, edits in closing(rig, 'odd"\\\u00e9/')] == ['odd"\\\u00e9/']
+
+
+def test_turn_beside_the_end_of_a_question_knows_the_timers(rig):
+    """One that has nothing to say but the end is none of anybody's."""
+    rig.accept(turn("delete"))
+    held, work = lease(rig)
+    change, _ = propose(rig)
+    arm = replace(change.arms[0], ending=outbox_entry(CHAT, Reply("Expired", optional=True)))
+    rig.outbox.settle(held, rig.mailbox.commit(held, work, replace(change, arms=(arm,))), receipt="m1")
+    rig.accept(turn("b", user="bob"))
+    work = rig.mailbox.release(held)
+    assert [(timer.text, timer.user) for timer in work.timers] == [("", "")]
+
+
+def test_decided_question_leaves_no_timer(rig):
+    """Nobody is woken for what has nothing to say any more."""
+    held, action, _ = asked(rig)
+    rig.accept(turn("no"))
+    work = rig.mailbox.release(held)
+    rig.mailbox.commit(held, work, Change(move=Move(action.pending_action_id, ("shown",), "cancelled")))
+    rig.mailbox.release(held)
+    rig.accept(turn("next"))
+    assert lease(rig, "w2")[1].timers == ()
+
+
 @pytest.mark.parametrize("to", ["cancelled", "expired"])
 def test_question_that_was_answered_has_no_notice(rig, to: str):
     """Whatever was decided."""

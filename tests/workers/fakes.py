@@ -86,6 +86,10 @@ class FakeAgent:
         """Nothing waits for one."""
         return False
 
+    def may_settle(self, queued) -> bool:
+        """Nothing was asked."""
+        return False
+
 
 class Dying:
     """Records of a worker that is killed right after it has made one of its steps so often."""

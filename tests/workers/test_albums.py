@@ -31,6 +31,10 @@ class Viewer:
         """Nothing waits for one."""
         return False
 
+    def may_settle(self, queued) -> bool:
+        """Nothing was asked."""
+        return False
+
 
 def part(name: str, *, group: str = "g", **fields) -> Turn:
     """A photo of an album."""

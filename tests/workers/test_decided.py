@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from channels.types import Tap
-from pending.texts import MAX_REPEATED_CHARS
+from pending.records import Claim
+from pending.texts import MAX_REPEATED_CHARS, speak
 from tests.contracts.rigs import CHAT, MemoryRig, turn
 
 
@@ -76,6 +77,50 @@ def test_late_yes_shows_that_the_question_expired(asking, say):
     assert edit[1].startswith("⌛ That confirmation expired: Delete A")
 
 
+def test_question_that_nobody_answers_shows_that_it_expired(asking):
+    """As after a late tap, which finds it so; nobody is disturbed by a message."""
+    asking.bot.rig.pass_time(61)
+    asking.bot.rig.overdue()
+    asking.bot.work()
+    (edit,) = asking.edits
+    assert "expired" in asking.tap(asking.confirm)
+    assert asking.edits == [edit, edit]
+    assert edit[0] == asking.prompt
+    assert edit[1].startswith("⌛ That confirmation expired: Delete A")
+    assert asking.bot.deleted == []
+
+
+@pytest.mark.parametrize("say", ["yes", "no"])
+def test_answer_that_crosses_with_the_end_hears_of_it(asking, say):
+    """It is no word to the model."""
+    asking.bot.rig.pass_time(61)
+    asking.bot.rig.overdue()
+    assert "That confirmation expired: Delete A" in asking.bot.say(say)
+    assert asking.bot.deleted == []
+
+
+@pytest.mark.parametrize("answer", ["yes", "no", "something else"])
+def test_decided_question_never_expires_afterwards(asking, answer):
+    """Whatever it waited for when its window would have closed."""
+    asking.bot.say(answer)
+    (edit,) = asking.edits
+    asking.bot.rig.pass_time(100)
+    asking.bot.rig.overdue()
+    asking.bot.work()
+    assert [each for each in asking.edits if each[0] == asking.prompt] == [edit]
+    assert not edit[1].startswith("⌛")
+
+
+def test_platform_that_edits_nothing_keeps_no_timer(make_bot):
+    """Nobody is woken there for nothing."""
+    bot = make_bot("A")
+    bot.channel.pieces = lambda reply: [] if reply.edits and reply.optional else [reply]
+    bot.say("delete A")
+    bot.hear("next")
+    _, work = bot.rig.mailbox.lease(CHAT.id, "w9")
+    assert work.timers == ()
+
+
 @pytest.mark.parametrize("say", [lambda asking: asking.bot.say("yes"), lambda asking: asking.tap(asking.confirm)])
 def test_yes_shows_the_outcome_before_it_is_told(asking, say):
     """The buttons go first, then the answer comes below."""
@@ -113,6 +158,16 @@ def test_failure_is_a_warning(asking):
     asking.bot.say("yes")
     (edit,) = asking.edits
     assert edit[1].startswith("⚠️ Confirmed, but this failed: Delete A")
+
+
+def test_no_to_what_runs_already_is_told_so(asking):
+    """Code of the author's own had it confirmed: nobody says that it waits, or that nothing was done."""
+    claim = Claim(turn("").scope, asking.confirm[1:23], "elsewhere")
+    asking.bot.rig.store.records.claim(claim, asking.bot.rig.store.records.look(CHAT.id, asking.bot.scope))
+    assert asking.tap(asking.cancel) == speak("en").status_running("Delete A")
+    asking.bot.rig.pass_time(61)
+    assert asking.tap(asking.cancel) == speak("en").status_running("Delete A")
+    assert asking.edits == []
 
 
 @pytest.mark.parametrize(("step", "outcome"), [("claim", "✅ deleted A"), ("start", "⚠️"), ("finish", "✅ deleted A")])

@@ -51,7 +51,8 @@ class Show:
     """A draft on a clock that stands still until it is told how many pauses pass."""
 
     def __init__(self, screen: Screen, queued: QueuedTurn = QUEUED, notes=None, easel=None) -> None:
-        self.notes, self.slept = notes or MemoryNotebook(), []
+        self.slept = []
+        self.notes = notes or MemoryNotebook(clock=lambda: sum(self.slept))
         self._passes = asyncio.Semaphore(0)
         easel = easel or Easel(clock=lambda: sum(self.slept))
         self.draft = Draft(screen, queued, self.notes, gap=2.0, easel=easel, sleep=self._sleep)
@@ -170,7 +171,9 @@ def test_drafts_of_a_channel_leave_room_for_its_replies(pace, shown):
     assert taking_turns(easel, clock, 3) == shown
 
 
-@pytest.mark.parametrize(("asked", "shown"), [(30.0, 130.0), (float("inf"), 3700.0), (float("nan"), 100.0)])
+@pytest.mark.parametrize(
+    ("asked", "shown"), [(30.0, 130.0), (13_938.0, 14_038.0), (float("inf"), 86_500.0), (float("nan"), 100.0)]
+)
 def test_all_drafts_of_a_channel_wait_when_one_is_asked_to(asked, shown):
     """Each would only be refused in its turn, and the platform count it."""
     clock = [100.0]
@@ -187,6 +190,48 @@ def test_all_drafts_of_a_channel_wait_when_one_is_asked_to(asked, shown):
 
     played(scene)
     assert taking_turns(easel, clock, 1) == [shown]
+
+
+@pytest.mark.parametrize("make", [lambda _: MemoryNotebook(clock=lambda: 0.0), RedisNotebook])
+def test_drafts_of_other_workers_wait_too(redis_client, make):
+    """pains.md 12: a platform that asked one process to wait is not asked by the next."""
+    notes = make(redis_client)
+
+    async def scene() -> None:
+        for screen in (Screen(), Screen()):
+            screen.errors = [RateLimited(30)]
+            show = Show(screen, notes=notes)
+            await show.draft.begin()
+            await show.draft("a")
+            await show.pause(3)
+            await show.draft.end()
+        assert (screen.seen, len(screen.errors)) == ([], 1)
+
+    played(scene)
+
+
+def test_rest_of_all_drafts_ends(redis_client):
+    """When the platform said."""
+    notes, clock = RedisNotebook(redis_client), [0.0]
+    passing = MemoryNotebook(clock=lambda: clock[0])
+    for each in (notes, passing):
+        each.put("rest", "1", seconds=30)
+    assert 29 <= redis_client.ttl("sayso:note:rest") <= 30
+    clock[0] = 30.0
+    assert passing.get("rest") is None
+
+
+def test_answer_goes_out_at_once_although_its_draft_was_refused():
+    """It has its own place in the queue of replies, and is not lost with the draft."""
+    room = streaming_room()
+
+    async def refuse(turn, text, shown="") -> str:
+        room.channel.seen.set()
+        raise RateLimited(3600)
+
+    room.channel.draft, room.channel.pieces = refuse, lambda reply: [reply]
+    room.work("hi")
+    assert edits(room) == [("Hello", ""), ("there", "")]
 
 
 def test_drafts_of_one_worker_share_an_easel():

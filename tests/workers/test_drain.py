@@ -84,7 +84,7 @@ def test_typing_that_hangs_is_given_up_before_the_answer(monkeypatch):
     assert (room.work("a"), seen) == (["A"], [[]])
 
 
-class Slow:
+class Slow(FakeAgent):
     """An agent that begins, does something to its room, and never ends."""
 
     def __init__(self, then) -> None:
@@ -151,7 +151,7 @@ def test_lane_is_kept_for_as_long_as_its_turn_takes(monkeypatch):
 
     third = asyncio.Event()
 
-    class Patient:
+    class Patient(FakeAgent):
         async def answer(self, queued, lease, hear=None):
             await third.wait()
             return Change(replies=((Reply("done"), ""),))
@@ -183,7 +183,7 @@ def test_redis_error_of_an_agent_is_not_swallowed():
     assert room.rig.mailbox.lease(CHAT.id, "next")[1].turn.text == "a"
 
 
-class SendsAFile:
+class SendsAFile(FakeAgent):
     """Answers with a file and words after it."""
 
     async def answer(self, queued, lease, hear=None):
@@ -317,7 +317,7 @@ def test_broken_agent_says_so_and_the_next_turn_goes_on():
 def test_turn_that_takes_too_long_is_ended_with_a_word():
     """And the next one is worked on."""
 
-    class Stuck:
+    class Stuck(FakeAgent):
         async def answer(self, queued, lease, hear=None):
             await asyncio.sleep(60)
 

@@ -16,7 +16,7 @@ from channels.media import LocalMediaStore, TooLarge
 from channels.types import Media, Reply
 from pending.texts import speak
 from tests.contracts.rigs import CHAT, ENGLISH, MemoryRig, turn, voice
-from tests.workers.fakes import Bot, FakeChannel
+from tests.workers.fakes import Bot, FakeAgent, FakeChannel
 from workers import drain
 from workers.drain import Drain
 from workers.lane import Change, QueuedTurn
@@ -42,7 +42,7 @@ class FileChannel(FakeChannel):
         return self.get(media)
 
 
-class Looking:
+class Looking(FakeAgent):
     """An agent that only looks at the files it is shown."""
 
     def __init__(self) -> None:

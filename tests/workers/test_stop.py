@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
+import pytest
 from redis.asyncio import Redis
 
-from channels.types import Reply
+from channels.types import Reply, Turn
 from tests.contracts.rigs import CHAT, ENGLISH, RedisRig, turn
 from tests.workers.fakes import Bot
 from tests.workers.test_drain import Room
-from workers.lane import Change
+from workers import drain
+from workers.lane import Change, Lease, QueuedTurn
 from workers.whisper import listen
 
 
@@ -33,6 +36,10 @@ class Slow:
 
     def is_answer(self, text: str) -> bool:
         """Nothing is."""
+        return False
+
+    def may_settle(self, queued) -> bool:
+        """Nothing was asked."""
         return False
 
 
@@ -79,6 +86,62 @@ def test_turn_after_a_stop_is_answered():
     assert room.work("a", "/stop", "b") == [ENGLISH.stopped(), "B"]
 
 
+def in_group(text: str, user: str = "ana") -> Turn:
+    """A message that others read."""
+    return replace(turn(text, user=user), in_group=True)
+
+
+def test_stop_of_somebody_else_stops_nothing():
+    """In a group: they hear that, and whose turn it is can stop it."""
+    room, agent = slow_room()
+    for given in (in_group("work"), in_group("more", "bob")):
+        room.rig.accept(given)
+
+    async def scene() -> None:
+        working = asyncio.create_task(room.drain.run(CHAT.id))
+        for user in ("eve", "bob", "ana"):
+            await agent.begun.wait()
+            room.rig.accept(in_group("/stop", user))
+            room.drain.look_up(CHAT.id)
+        await working
+
+    asyncio.run(scene())
+    assert agent.answered == ["work"]
+    assert room.channel.texts == [ENGLISH.nothing_of_yours(), *[ENGLISH.stopped()] * 2]
+
+
+def test_turn_that_takes_too_long_after_a_stop_of_somebody_else_says_so():
+    """The stop was about another turn, though it was said later than this one."""
+    room, agent = slow_room()
+    for given in (in_group("work"), in_group("more", "bob")):
+        room.rig.accept(given)
+
+    async def scene() -> None:
+        stopping = asyncio.create_task(stopped(room, agent))
+        await agent.begun.wait()
+        object.__setattr__(room.drain, "turn_timeout", 0.0)  # for the turns that begin from now on
+        await stopping
+
+    asyncio.run(scene())
+    assert agent.answered == ["work", "more"]
+    assert room.channel.texts == [ENGLISH.too_long(), ENGLISH.stopped()]
+
+
+def test_stop_that_was_heard_before_the_work_began_ends_it():
+    """While the draft of a dead worker was looked up."""
+    held = drain._Held(Lease(CHAT.id, 1, "w"), 0.0)
+    queued = QueuedTurn(1, 0.0, "u", turn(), {}, {}, "")
+
+    async def scene() -> None:
+        held.begin(queued)
+        held.stop(2)
+        with pytest.raises(TimeoutError):
+            async with held.working_on(queued, 5, may_be_stopped=True):
+                await asyncio.Event().wait()
+
+    asyncio.run(scene())
+
+
 def test_stop_lets_go_what_waits_for_a_yes(make_bot):
     """Nothing destructive stays armed behind a stop."""
     bot = make_bot("A")
@@ -97,6 +160,47 @@ def test_a_confirmed_action_is_not_stopped(make_bot):
     bot.rig.store.settlement._records = Stopping(bot)
     bot.work()
     assert (bot.deleted, bot.channel.texts[-2:]) == (["A"], ["deleted A", ENGLISH.stopped()])
+
+
+def test_stop_ends_an_unrelated_turn_while_a_question_waits(make_bot):
+    """It was no answer: it is dropped as by any other message, and the stop decides nothing more."""
+    bot = make_bot("A")
+    bot.say("delete A")
+    bot.hear("what is the weather?")
+    asyncio.run(hung_and_stopped(bot))
+    *_, told, last = bot.channel.new_texts
+    assert (told, last) == (ENGLISH.dropped("Delete A"), ENGLISH.stopped())
+    assert bot.say("yes") != "deleted A"
+    assert bot.deleted == []
+
+
+def test_stop_ends_a_turn_after_a_question_that_ran_out(make_bot):
+    """What is over decides nothing."""
+    bot = make_bot("A")
+    bot.say("delete A")
+    bot.rig.pass_time(61)
+    bot.rig.overdue()
+    bot.hear("what is the weather?")
+    asyncio.run(hung_and_stopped(bot))
+    assert bot.channel.texts[-1] == ENGLISH.stopped()
+
+
+async def hung_and_stopped(bot: Bot) -> None:
+    """The model never answers; somebody says stop."""
+    begun = asyncio.Event()
+
+    async def hang(*_, **__):
+        begun.set()
+        await asyncio.Event().wait()
+
+    plain, bot.agent.agent.arun = bot.agent.agent.arun, hang
+    working = asyncio.create_task(bot.drain.run(CHAT.id))
+    async with asyncio.timeout(5):
+        await begun.wait()
+        bot.hear("/stop")
+        bot.drain.look_up(CHAT.id)
+        await working
+    bot.agent.agent.arun = plain
 
 
 class Stopping:

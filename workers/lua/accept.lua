@@ -19,14 +19,14 @@ if waiting == 0 and crowd(tonumber(ARGV[10]), urgent and 2 or 0) then return {'c
 local paced = not urgent and ARGV[12] == '0'  -- what waited elsewhere was not written all at once
 if paced and too_fast(ARGV[3], tonumber(ARGV[8]), tonumber(ARGV[9])) then return {'fast', '0'} end
 
-local coming = awaited()
+local coming, stopped = awaited(), flag('s') and has_turn(ARGV[3])
 local seq = next_number('received')
 redis.call('RPUSH', inbox, table.concat({seq, now() - ARGV[12], ARGV[3], ARGV[4], ARGV[5]}, ' '))
 redis.call('SET', seen, seq, 'PX', ARGV[7])
 redis.call('HSET', lane, 'heard', math.max(number('heard'), now() - ARGV[12]))
 keep()
-if flag('s') and waiting > 0 then
-  redis.call('HSET', lane, 'stop', seq)
+if stopped then
+  redis.call('HSET', lane, stop_of(ARGV[3]), seq)
   redis.call('PUBLISH', shard .. ':stop', conversation)
 end
 if not coming or (urgent and number('until') <= now()) then wake(13, urgent) end

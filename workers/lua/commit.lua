@@ -19,6 +19,7 @@ repeat  -- counted, not computed: a server that was resumed leaves out numbers
 until not head or tonumber(string.match(head, '^%d+')) > tonumber(ARGV[8])
 redis.call('DEL', journal)
 redis.call('HSET', lane, 'done', ARGV[8])
+if number(stop_of(ARGV[5])) <= tonumber(ARGV[8]) then redis.call('HDEL', lane, stop_of(ARGV[5])) end
 apply(change)
 forget_settled(ARGV[5])
 if change.history then redis.call('SET', history(ARGV[5]), change.history, 'PX', KEEP) end

@@ -360,6 +360,24 @@ local function times_begun(turn)
   return times + 1
 end
 
+-- Whose turn an entry of the mailbox is.
+local function user_of(turn)
+  return string.match(turn, '^%d+ %d+ (%S+) ')
+end
+
+-- Where it is kept that a user said stop: the number of the turn that did.
+local function stop_of(user)
+  return 'stop:' .. user
+end
+
+-- Whether a turn of this user waits, or is worked on.
+local function has_turn(user)
+  for _, turn in ipairs(redis.call('LRANGE', inbox, 0, -1)) do
+    if user_of(turn) == user then return true end
+  end
+  return false
+end
+
 -- Turns right behind the first, of the same user and without buttons: they may be worked on as one, or are parts of one.
 local function burst(user, tapped)
   local found = {}
@@ -381,7 +399,7 @@ local function view()
   local at, user, tapped = string.match(turn, '^%d+ (%d+) (%S+) (%S+) ')
   return {
     'turn', turn, pending(redis.call('GET', live(user))), pending(tapped),
-    redis.call('GET', history(user)) or '', burst(user, tapped), number('stop'), redis.call('HVALS', timer),
+    redis.call('GET', history(user)) or '', burst(user, tapped), number(stop_of(user)), redis.call('HVALS', timer),
     redis.call('LRANGE', journal, 0, -1), times_begun(turn), now() - at,
   }
 end
@@ -461,10 +479,13 @@ function enter(pid, states, ...)
 end
 
 -- An action that is over stays the scope's own until the deciding turn is committed: a turn that is worked on again
--- after a crash must find the outcome.
+-- after a crash must find the outcome. Then its timers have nothing to say any more.
 local function forget_settled(user)
   local pid = redis.call('GET', live(user))
-  if pid and not OPEN[redis.call('HGET', record(pid), 'state') or ''] then redis.call('DEL', live(user)) end
+  if not pid or OPEN[redis.call('HGET', record(pid), 'state') or ''] then return end
+  redis.call('DEL', live(user))
+  drop_timer('alarm:' .. user)
+  drop_timer('end:' .. user)
 end
 
 -- What is in nobody's hands any more.
@@ -479,25 +500,26 @@ local function abandon_own(pid, event)
   if pid and redis.call('HGET', record(pid), 'by') == event then abandon(pid) end
 end
 
--- What a question has to say when nobody answers it. A scope waits for one action at a time: the notice of the next
--- takes the place of one that has nothing to say.
-local function set_notice(kind, words, at, what)
-  if not words or redis.call('ZCARD', timers) >= MAX_TIMERS then return end
-  local user, reply = string.match(words, '^(%S+) (.*)$')
-  what.id, what.at, what.reply = kind .. user, at, reply
+-- What a question has to say when nobody answers it, and what then takes the place of the message that asked. A scope
+-- waits for one action at a time: the notice of the next takes the place of one that has nothing to say.
+local function set_notice(kind, words, at, what, ending)
+  if not (words or ending) or redis.call('ZCARD', timers) >= MAX_TIMERS then return end
+  what.id, what.at = kind .. string.match(words or ending, '^%S+'), at
+  what.reply = string.match(words or '', '^%S+ (.*)$')
+  what.ending = string.match(ending or '', '^%S+ (.*)$')
   set_timer(what.id, at, cjson.encode(what))
 end
 
 -- The window opens when the user can see the preview: of a plan, that of all its steps. Its end is told, if it is to be,
 -- and others are alarmed before that, or in the same moment ('alarm:' sorts before 'end:').
 local function show(pid, seen)
-  local state, ttl, steps, notice, alarm, after =
-    unpack(redis.call('HMGET', record(pid), 'state', 'ttl', 'steps', 'notice', 'alarm', 'alarm_after'))
+  local state, ttl, steps, notice, ending, alarm, after =
+    unpack(redis.call('HMGET', record(pid), 'state', 'ttl', 'steps', 'notice', 'ending', 'alarm', 'alarm_after'))
   if state ~= 'armed' then return end
   enter(pid, {'shown'}, 'expires', now() + (tonumber(ttl) or 0), 'seen', seen)
   local window = tonumber(ttl) or 0
   set_notice('alarm:', alarm, now() + math.min(window, tonumber(after) or window), {asks = pid})
-  set_notice('end:', notice, now() + window, {ends = pid})
+  set_notice('end:', notice, now() + window, {ends = pid}, ending)
   for step in string.gmatch(steps or '', '%S+') do show(step, seen) end
 end
 
@@ -532,6 +554,17 @@ local function speaks(what)
   return not what.asks or redis.call('HGET', record(what.asks), 'state') == 'shown'
 end
 
+-- Say this in the place of the message that asked, where anybody knows which that is.
+local function close_prompt(pid, ending)
+  local prompt = redis.call('HGET', record(pid), 'prompt')
+  if not prompt then return end
+  local entry = cjson.decode(ending)
+  local reply = cjson.decode(entry.reply)
+  reply.edits = prompt
+  entry.reply = cjson.encode(reply)
+  say('-', cjson.encode(entry))
+end
+
 -- The timers that are due say what they have to say, in the step that forgets them. What is about a question waits until
 -- no turn does: a yes that was sent in time may be among them.
 local function ring()
@@ -540,7 +573,10 @@ local function ring()
     local what = cjson.decode(redis.call('HGET', timer, id) or '{}')
     if not (what.ends or what.asks) or redis.call('LLEN', inbox) == 0 then
       drop_timer(id)
-      if what.reply and speaks(what) then say('-', what.reply) end
+      if (what.reply or what.ending) and speaks(what) then
+        if what.ending then close_prompt(what.ends, what.ending) end
+        if what.reply then say('-', what.reply) end
+      end
     end
   end
   if #rung > 0 then keep() end
