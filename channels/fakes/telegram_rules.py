@@ -56,6 +56,10 @@ class RefusedError(Exception):
     """Raised when Telegram would answer 400 with this description."""
 
 
+class ConflictError(Exception):
+    """Raised when Telegram would answer 409 with this description."""
+
+
 def parsed(text: str, parse_mode: str | None) -> str:
     """The text people see. Telegram refuses HTML it cannot parse."""
     if parse_mode is None:
