@@ -65,8 +65,10 @@ class Poller:
         down = False
         try:
             while not down:
-                down = await self._is_ours() and await self._while_ours()
-                await asyncio.sleep(SIGN_SECONDS)
+                if await self._is_ours():
+                    down = await self._while_ours()
+                else:
+                    await asyncio.sleep(SIGN_SECONDS)
         finally:
             with contextlib.suppress(RedisError):
                 self._baton.leave()

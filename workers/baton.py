@@ -9,7 +9,7 @@ from redis.lock import Lock
 from workers.redis import PREFIX
 
 #: Seconds after its holder's last sign of life that somebody else may take it.
-HOLD_SECONDS = 5
+HOLD_SECONDS = 3
 
 
 class Baton:

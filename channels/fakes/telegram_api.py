@@ -97,7 +97,9 @@ class FakeTelegram:
         if method == "getUpdates":
             return _result(self.updates.ask(params))
         if method in setup.METHODS:
-            return _result(setup.answered(self._ledger, int(self._token.partition(":")[0]), method, params))
+            answer = setup.answered(self._ledger, int(self._token.partition(":")[0]), method, params)
+            self.updates.look_again()
+            return _result(answer)
         if method == "answerCallbackQuery":
             return _result(self._acknowledged(params))
         if method == "sendChatAction":

@@ -48,6 +48,11 @@ class UpdateQueue:
             self._refuse_beside_a_webhook("terminated by setWebhook request")
             return self._waiting()[:limit]
 
+    def look_again(self) -> None:
+        """A webhook may have been set: whoever waits is told."""
+        with self._changed:
+            self._changed.notify_all()
+
     def _waiting(self) -> list[dict[str, Any]]:
         waiting: list[dict[str, Any]] = self._ledger.kept.setdefault(WAITING, [])
         return waiting

@@ -67,7 +67,7 @@ class TelegramDesk:
         """Set webhook and commands; the secret goes along. Raises SetupError."""
         secret = self._settings.webhook_secret
         if secret is None:
-            cure = "take `polling: true` out of the configuration first, or leave the webhook and run `sayso poll`"
+            cure = "run `sayso poll`, or take `polling: true` out of the configuration first"
             raise SetupError(f"{self._name} polls, and would hear nothing more where a webhook is set", cure)
         if self._theirs:
             _check_address(self._url)
