@@ -168,6 +168,8 @@ class FakeTelegram:
     def _edit(self, method: str, chat: str, params: dict[str, Any]) -> Answer:
         """Change a message in the ledger, where it keeps its place, and note the call."""
         number = int(params.get("message_id") or 0)
+        if not number:
+            raise RefusedError("message identifier is not specified")
         entry = self._ledger.sent[number - 1] if 0 < number <= len(self._ledger.sent) else {}
         if (entry.get("platform"), entry.get("chat")) != ("telegram", chat):
             raise RefusedError("message to edit not found")

@@ -184,7 +184,9 @@ def check_commands(commands: list[Any]) -> None:
 
 
 def check_upload(kind: str, mime: str, data: bytes) -> None:
-    """Raises RefusedError for a file that is not what its method shows or plays, or is too large for it."""
+    """Raises RefusedError for a file that is not what its method shows or plays, is empty, or is too large for it."""
+    if not data:
+        raise RefusedError("file must be non-empty")
     if len(data) > (_PHOTO_LIMIT if kind == "photo" else _UPLOAD_LIMIT):
         raise RefusedError("file is too big")
     if kind == "photo" and data[:3] != b"\xff\xd8\xff" and data[:4] != b"\x89PNG":

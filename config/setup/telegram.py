@@ -187,6 +187,11 @@ def _check_address(url: str) -> None:
     parts = urlsplit(url)
     check_outside(url)
     check_https("Telegram", url)
+    if ":" in (parts.hostname or ""):
+        raise SetupError(
+            f"public_url is an IPv6 address, {parts.hostname}, and Telegram sends to IPv4 only",
+            "write a name into public_url that has an IPv4 address, too",
+        )
     if (parts.port or 443) not in PORTS:
         ports = ", ".join(map(str, PORTS))
         raise SetupError(

@@ -66,6 +66,7 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
         ("https://127.0.0.1", "no platform can reach"),
         ("https://localhost:8443", "no platform can reach"),
         ("https://192.168.1.7", "no platform can reach"),
+        ("https://[2606:4700:4700::1111]", "IPv4"),
     ],
 )
 def test_address_that_telegram_refuses_is_refused_before_it_is_asked(bench: Bench, url: str, why: str):
