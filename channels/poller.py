@@ -19,7 +19,7 @@ from redis.exceptions import RedisError, ResponseError
 from channels.base import ChannelDown, Elsewhere, RateLimited, SendError
 from channels.door import Door, TooMany
 from channels.telegram import TelegramChannel
-from channels.types import Received
+from channels.types import Conversation, Received
 from config.bootstrap import Services
 from workers.baton import Baton
 from workers.offload import offload
@@ -139,7 +139,7 @@ class Poller:
 
     def _bring(self, numbered: Mapping[int, Any]) -> None:
         """As many of them as can be kept now."""
-        stuck: set[str] = set()
+        stuck: set[Conversation] = set()
         try:
             for number, update in numbered.items():
                 if number not in self._kept and self._is_kept(update, stuck):
@@ -147,12 +147,12 @@ class Poller:
         except (RedisError, SpoolUnusable) as exc:
             log.error("poll.not_kept", extra={"channel": self._bot.name, "reason": type(exc).__name__})
 
-    def _is_kept(self, update: Any, stuck: set[str]) -> bool:
+    def _is_kept(self, update: Any, stuck: set[Conversation]) -> bool:
         """`stuck` are the conversations of which something was refused: what else is said there waits behind it, and
         others do not. A tap overtakes words, as it does among Telegram's webhooks.
         """
         received = self._bot.read(update)
-        talks = {turn.conversation.id for turn in received.turns if not turn.tap}
+        talks = {turn.conversation for turn in received.turns if not turn.tap}
         if talks & stuck:
             return False
         try:

@@ -23,6 +23,7 @@ from workers.baton import Baton
 from workers.gate import Gate
 
 POISON = {"update_id": 2, "message": {"from": [], "chat": 7}}
+HALF = "\ud83d"
 
 
 class Bot:
@@ -106,6 +107,15 @@ def test_update_that_nobody_can_read_stops_nobody():
     bot = Bot([said(1), POISON, said(3), "rubbish", {"message": {}}], [])
     assert rounds(polled(bot, mailbox), 2) == [AGAIN_SECONDS, 0.0]
     assert ([turn.event_id for turn, _ in mailbox.turns], bot.offsets) == (["1", "3"], [None, 4])
+
+
+def test_conversation_that_has_no_name_stops_nobody():
+    """Half a character in the id of a chat: nothing can be kept under it."""
+    half = said(1)
+    half["message"]["chat"]["id"] = HALF
+    mailbox = FakeMailbox()
+    assert rounds(polled(Bot([half, said(2)], []), mailbox), 1) == [0.0]
+    assert [turn.event_id for turn, _ in mailbox.turns] == ["2"]
 
 
 def test_door_that_breaks_over_one_update_lets_the_others_in():
