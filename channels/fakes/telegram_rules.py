@@ -83,6 +83,8 @@ def _step(open_tags: list[str], closing: bool, name: str) -> None:
     if not closing:
         if name == "blockquote" and "blockquote" in open_tags:
             raise RefusedError("can't parse entities: blockquotes can't be nested")
+        if name == "a" and "a" in open_tags:  # Telegram keeps one of the addresses: a caller does not mean that
+            raise RefusedError("can't parse entities: links can't be nested")
         open_tags.append(name)
     elif not open_tags or open_tags.pop() != name:
         raise RefusedError(f'can\'t parse entities: Unexpected end tag "{name}"')
