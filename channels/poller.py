@@ -114,6 +114,7 @@ class Poller:
             await self._alert(str(exc))
             return ELSEWHERE_SECONDS
         except RateLimited as exc:
+            log.warning("poll.failed", extra={"channel": self._bot.name, "reason": str(exc)})
             return exc.retry_after
         except ChannelDown:
             raise
