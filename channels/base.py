@@ -4,6 +4,7 @@ ChannelError
 ├── Forbidden         a webhook whose signature or secret is wrong: answer 403
 ├── BadHook           an authentic webhook that makes no sense: answer 400
 ├── FetchError        an inbound file that cannot be had: answer without it
+├── Elsewhere         somebody else is given what comes in: ask again later, and tell the operator
 └── SendError         a delivery that did not arrive
     ├── RateLimited   the platform asks to wait: try again after `retry_after` seconds
     ├── Unreachable   certainly not accepted: try again with backoff
@@ -37,6 +38,10 @@ class BadHook(ChannelError):
 
 class FetchError(ChannelError):
     """Raised when the bytes of an inbound file cannot be had. The message is safe to log: no token or address."""
+
+
+class Elsewhere(ChannelError):
+    """Raised when a platform that is asked what came in tells somebody else. The message names the cure."""
 
 
 class SendError(ChannelError):
@@ -163,6 +168,7 @@ __all__ = [
     "Channel",
     "ChannelDown",
     "ChannelError",
+    "Elsewhere",
     "FetchError",
     "Forbidden",
     "MediaSource",

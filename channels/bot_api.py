@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
 from io import BytesIO
 from typing import Any
 
-from aiohttp import ClientError, ClientSession, FormData
+from aiohttp import ClientError, ClientSession, ClientTimeout, FormData
 from telegram.error import NetworkError, TimedOut
 from telegram.request import BaseRequest, RequestData
 
-from channels.http import ANSWER_SECONDS, never_sent
+from channels.http import ANSWER_SECONDS, CALL_SECONDS, CONNECT_SECONDS, never_sent
 
 
 class NeverSent(NetworkError):
@@ -17,7 +18,9 @@ class NeverSent(NetworkError):
 
 
 class KeptRequest(BaseRequest):
-    """PTB's requests over a session, which its loop closes. Time limits are the session's, whatever PTB asks for."""
+    """PTB's requests over a session, which its loop closes. Time limits are the session's, unless a call says for how
+    long its answer may say nothing.
+    """
 
     def __init__(self, session: ClientSession) -> None:
         self._session = session
@@ -34,19 +37,31 @@ class KeptRequest(BaseRequest):
         """Nothing to do."""
 
     async def do_request(
-        self, url: str, method: str, request_data: RequestData | None = None, *_: Any, **__: Any
+        self,
+        url: str,
+        method: str,
+        request_data: RequestData | None = None,
+        read_timeout: Any = None,
+        *_: Any,
+        **__: Any,
     ) -> tuple[int, bytes]:
         """Status and body of the answer. Raises NeverSent, TimedOut, NetworkError, none of which names the URL: the
         token is in it.
         """
         form, headers = _form(request_data), {"User-Agent": self.USER_AGENT}
+        more: Any = {"timeout": _times(read_timeout)} if isinstance(read_timeout, int | float) else {}
+        call = partial(self._session.request, method, url, data=form, headers=headers, allow_redirects=False)
         try:
-            async with self._session.request(method, url, data=form, headers=headers, allow_redirects=False) as answer:
+            async with call(**more) as answer:
                 return answer.status, await answer.read()
         except (ClientError, OSError) as exc:  # time-outs are among them
             if never_sent(exc):
                 raise NeverSent(type(exc).__name__) from None
             raise (TimedOut if isinstance(exc, TimeoutError) else NetworkError)(type(exc).__name__) from None
+
+
+def _times(silence: float) -> ClientTimeout:
+    return ClientTimeout(total=CALL_SECONDS, sock_connect=CONNECT_SECONDS, sock_read=silence)
 
 
 def _form(request_data: RequestData | None) -> FormData | None:

@@ -18,9 +18,9 @@ from werkzeug.http import HTTP_STATUS_CODES
 from werkzeug.wsgi import get_input_stream, get_path_info
 
 from channels.base import BadHook, Channel, Forbidden
-from channels.types import AddressNews, Hook, HookAnswer, Received, StatusUpdate, Turn
+from channels.door import Door
+from channels.types import Hook, HookAnswer, Received
 from config.bootstrap import Services
-from pending.seal import split_button
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
@@ -36,16 +36,13 @@ ERROR = "sayso.hook_error"
 _PLACE = re.compile(r"/*hooks/([^/]+)(?:/([^/].*))?")
 
 
-class TooMany(Exception):
-    """Raised when a turn was refused: the platform is to send it again."""
-
-
 class HookDoor:
     """The WSGI app before `behind`, which gets whatever is no webhook of a channel. Lives as long as the process."""
 
     def __init__(self, behind: WSGIApplication, services: Services) -> None:
         self._behind = behind
         self._services = services
+        self._door = Door(services)
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         """Answer one request."""
@@ -54,50 +51,12 @@ class HookDoor:
         if not place or not channel:
             return self._behind(environ, start_response)
         try:
-            answer = self._take(channel, self._hook_of(environ, place[2] or ""))
+            received = _receive(channel, self._hook_of(environ, place[2] or ""))
+            self._door.keep(channel.name, received)
         except Exception as exc:  # noqa: BLE001  # Flask answers for it, as for anything that a view raises
             environ[ERROR] = exc
             return self._behind(environ, start_response)
-        return _say(answer, start_response)
-
-    def _take(self, channel: Channel, hook: Hook) -> HookAnswer:
-        """Keep all that it brings. Raises TooMany, redis.RedisError, SpoolUnusable: it must come again."""
-        received = _receive(channel, hook)
-        for status in received.statuses:
-            self._note(status)
-        for alert in received.alerts:
-            log.error("channel.alert", extra={"channel": channel.name, "reason": alert})
-            self._services.alerts.note(channel.name, alert)
-        for news in filter(_is_an_address, received.addresses):
-            log.info("address.news", extra={"conversation": news.conversation.id, "closed": news.closed or "-"})
-            self._services.deliveries.close(news.conversation.id, news.closed, late=news.late)
-        if received.ignored:
-            log.info("hook.ignored", extra={"channel": channel.name, "reason": received.ignored})
-        for turn in filter(_is_storable, received.turns):
-            self._accept(turn)
-        return received.answer
-
-    def _note(self, status: StatusUpdate) -> None:
-        """Log what a platform says of a reply, and keep it with the delivery."""
-        kept, code = "", status.error_code or "-"
-        if status.delivery:
-            reason = f"error {code}"
-            kept = self._services.deliveries.report(status.delivery, status.message_id, status.status, reason)
-        level = logging.WARNING if status.status in ("failed", "undelivered") else logging.INFO
-        extra = {"delivery": status.delivery or "-", "status": status.status, "code": code, "kept": kept or "-"}
-        log.log(level, "reply.status", extra=extra)
-
-    def _accept(self, turn: Turn) -> None:
-        reason = self._services.gate.ignores(turn)
-        if reason:  # not even the spool's disk keeps it
-            log.info("turn.ignored", extra={"conversation": turn.conversation.id, "reason": reason})
-            return
-        parts = split_button(turn.tap.data) if turn.tap else None
-        door = self._services.spool or self._services.gate
-        accepted = door.accept(turn, tapped=parts[0] if parts else "")
-        log.info("turn.accepted", extra={"conversation": turn.conversation.id, "outcome": accepted.outcome})
-        if accepted.refused:
-            raise TooMany("this conversation has too many messages waiting")
+        return _say(received.answer, start_response)
 
     def _hook_of(self, environ: WSGIEnvironment, path: str) -> Hook:
         """The request with the URL that the platform was given: behind a proxy the request's own is another."""
@@ -136,26 +95,6 @@ def _receive(channel: Channel, hook: Hook) -> Received:
     except BadHook as exc:
         log.warning("hook.bad", extra={"channel": channel.name, "reason": str(exc)})
         abort(400)
-
-
-def _is_an_address(news: AddressNews) -> bool:
-    """Whether anything can be kept under it. As with turns, a repetition would bring the same."""
-    try:
-        news.conversation.address.encode()
-    except UnicodeEncodeError:
-        log.error("address.malformed")
-        return False
-    return True
-
-
-def _is_storable(turn: Turn) -> bool:
-    """Whether a worker can read it. A payload that bends a field would be bent each time the platform repeats it."""
-    try:
-        Turn.from_json(turn.to_json())  # written alone, nothing passes for a text
-    except (ValueError, TypeError) as exc:  # its message would repeat the payload
-        log.error("turn.malformed", extra={"reason": type(exc).__name__})
-        return False
-    return True
 
 
 def _say(answer: HookAnswer, start_response: StartResponse) -> Iterable[bytes]:

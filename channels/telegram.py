@@ -13,15 +13,15 @@ import zlib
 from collections.abc import Awaitable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from channels.base import BadHook, FetchError, Forbidden, MediaSource, Notebook, Pace
+from channels.base import BadHook, Elsewhere, FetchError, Forbidden, MediaSource, Notebook, Pace, SendError
 from channels.fetch import Download, tls
-from channels.http import PerLoop
+from channels.http import ANSWER_SECONDS, PerLoop
 from channels.markup import fits, split, telegram_length
 from channels.telegram_errors import reaction, send_error
 from channels.telegram_posts import CAPTION_LIMIT, TEXT_LIMIT, Post, anew, beginning, instead
-from channels.telegram_updates import Reader
+from channels.telegram_updates import ALLOWED_UPDATES, Reader
 from channels.types import Button, Conversation, Delivery, Hook, Media, Receipt, Received, Reply, Turn
 
 if TYPE_CHECKING:
@@ -33,6 +33,9 @@ T = TypeVar("T")
 
 #: Seconds after which "typing" is shown again.
 TYPING_SECONDS = 4.0
+#: Seconds for which Telegram may have no answer to a question for updates. It would take 50; a connection that broke
+#: without a sign is noticed sooner.
+POLL_SECONDS = 25
 #: Bytes above which Telegram gives a bot no file.
 FILE_LIMIT = 20 * 1024 * 1024
 #: Taps that a process remembers to have acknowledged.
@@ -51,8 +54,9 @@ class TelegramChannel:
     """One bot. Lives as long as the process; it keeps one HTTP client per event loop.
 
     `api_url` replaces https://api.telegram.org. `username` says which @name is the bot's in a group; without it any
-    that ends in "bot" is. The notebook keeps where groups moved: `telegram:moved:<bot id>:<old chat>`. Raises
-    ValueError for a token or a secret that cannot be one.
+    that ends in "bot" is. The notebook keeps where groups moved: `telegram:moved:<bot id>:<old chat>`. Without a
+    secret it takes no webhooks: it is to be asked for its updates. Raises ValueError for a token or a secret that
+    cannot be one.
     """
 
     def __init__(
@@ -60,7 +64,7 @@ class TelegramChannel:
         name: str,
         *,
         token: str,
-        secret_token: str,
+        secret_token: str | None,
         media: MediaSource,
         notebook: Notebook,
         api_url: str | None = None,
@@ -68,14 +72,15 @@ class TelegramChannel:
     ) -> None:
         if not token.strip():
             raise ValueError("token is empty: take the bot's token from @BotFather")
-        if not _SECRET_TOKEN.fullmatch(secret_token):
+        if secret_token is not None and not _SECRET_TOKEN.fullmatch(secret_token):
             raise ValueError("secret_token is empty or malformed: use 1-256 characters of A-Z a-z 0-9 _ -")
         self._name = name
         self._token = token.strip()
-        self._secret = secret_token.encode()
+        self._secret = None if secret_token is None else secret_token.encode()
         self._media, self._notebook = media, notebook
         self._api_url = (api_url or "https://api.telegram.org").rstrip("/")
-        self._reader = Reader(name, self._token.partition(":")[0], username.lstrip("@").lower())
+        self.bot_id = self._token.partition(":")[0]
+        self._reader = Reader(name, self.bot_id, username.lstrip("@").lower())
         self._answered: frozenset[str] = frozenset()
         self._bots = PerLoop(partial(new_bot, self._token, self._api_url), tls=tls)
         _hush()
@@ -88,8 +93,15 @@ class TelegramChannel:
         """The channel's name in the YAML."""
         return self._name
 
+    @property
+    def polls(self) -> bool:
+        """Whether its updates are asked for, and no webhook brings them."""
+        return self._secret is None
+
     def receive(self, hook: Hook) -> Received:
         """Read one update. Updates of other kinds are ignored, never refused: Telegram would send them for a day."""
+        if self._secret is None:
+            raise Forbidden("this channel polls: nothing is sent to it")
         secret = hook.header("x-telegram-bot-api-secret-token").encode("utf-8", "replace")
         if not hmac.compare_digest(secret, self._secret):
             raise Forbidden("the secret token header is wrong or missing")
@@ -97,10 +109,32 @@ class TelegramChannel:
             update = json.loads(hook.body)
         except (ValueError, RecursionError) as exc:
             raise BadHook("the body is not JSON") from exc
+        return self.read(update)
+
+    def read(self, update: Any) -> Received:
+        """What one update holds, of whatever kind or shape it is."""
         try:
             return self._reader.read(update)
         except (KeyError, TypeError, AttributeError, ValueError, IndexError, OverflowError, RecursionError):
             return Received(ignored="malformed update")
+
+    async def updates(self, offset: int | None) -> list[Any]:
+        """What came in, as webhooks would bring it; while there is nothing it waits for POLL_SECONDS. What is before
+        `offset` Telegram forgets. Raises SendError, Elsewhere.
+        """
+        from telegram.error import Conflict
+
+        asked = {"offset": offset, "timeout": POLL_SECONDS, "allowed_updates": ALLOWED_UPDATES}
+        calling = self._bots.here().do_api_request(
+            "getUpdates", api_kwargs=asked, read_timeout=POLL_SECONDS + ANSWER_SECONDS
+        )
+        try:
+            found = await self._told(calling)
+        except SendError as exc:
+            if not isinstance(exc.__cause__, Conflict):
+                raise
+            raise Elsewhere(_taken(str(exc.__cause__), self._name)) from exc
+        return found if isinstance(found, list) else []
 
     def pace(self, conversation: Conversation) -> Pace:
         """Groups are slower: their ids are negative."""
@@ -239,7 +273,7 @@ class TelegramChannel:
         return await asyncio.to_thread(self._notebook.get, self._moved_key(chat)) or chat
 
     def _moved_key(self, chat: str) -> str:
-        return f"telegram:moved:{self._token.partition(':')[0]}:{chat}"
+        return f"telegram:moved:{self.bot_id}:{chat}"
 
 
 def _hush() -> None:
@@ -252,14 +286,23 @@ def _hush() -> None:
 def new_bot(token: str, api_url: str, session: ClientSession) -> Bot:
     """PTB's bot over a kept session; `api_url` is the Bot API server's address."""
     from telegram import Bot
-    from telegram.warnings import PTBDeprecationWarning
+    from telegram.warnings import PTBDeprecationWarning, PTBUserWarning
 
     from channels.bot_api import KeptRequest
 
     # PTB warns about its own attribute whenever Telegram asks us to wait.
     warnings.filterwarnings("ignore", message=r".*retry_after", category=PTBDeprecationWarning)
+    # Its own method makes objects of updates: one of a form that it does not expect would hide all others.
+    warnings.filterwarnings("ignore", message=r"Please use 'Bot\.getUpdates'", category=PTBUserWarning)
     request = KeptRequest(session)
     return Bot(token, f"{api_url}/bot", f"{api_url}/file/bot", request=request, get_updates_request=request)
+
+
+def _taken(said: str, channel: str) -> str:
+    """Who has the updates, by Telegram's words."""
+    if "webhook" in said.lower():
+        return f"a webhook is set, so Telegram tells nothing to who asks: run `sayso webhook delete {channel}`"
+    return "another program asks for the updates of this bot: stop it, or give it a bot of its own"
 
 
 def _check_size(size: int) -> None:

@@ -97,6 +97,8 @@ def full_name(person: Json) -> str:
 _NOTES: dict[str, Callable[[Json], str]] = {
     "forward_origin": _origin,
     "via_bot": lambda bot: f"written by the bot @{bot.get('username', '')}",
+    # Written when nobody could know what would be asked by then.
+    "is_from_offline": lambda _: "sent by itself, at a time that was set before",
     "contact": lambda contact: f"contact {full_name(contact)} {contact['phone_number']}",
     "sticker": lambda sticker: f"sticker {sticker.get('emoji', '')}",
     "dice": lambda dice: f"dice {dice['emoji']} showing {dice['value']}",

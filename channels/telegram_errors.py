@@ -48,7 +48,11 @@ REACTIONS: tuple[tuple[str, str, Reaction], ...] = (
     ("BadRequest", "chat not found", "closed"),
     ("BadRequest", "can't parse entities", "plain"),
     ("BadRequest", "there is no text in the message to edit", "caption"),
-    ("BadRequest", "message to edit not found|message can't be edited|message_id_invalid", "anew"),
+    (
+        "BadRequest",
+        "message (to edit not found|can't be edited|identifier is not specified)|message_id_invalid",
+        "anew",
+    ),
     ("BadRequest", "photo_|image_process_failed|voice_messages_forbidden", "document"),
     ("BadRequest", "file is too big|request entity too large", "link"),
     ("BadRequest", "", "refused"),

@@ -61,7 +61,7 @@ class Post:
             return await self._edit(bot)
         what = {**self._common("text"), "message_thread_id": self.thread}
         sent = await bot.send_message(link_preview_options=_no_preview(), **what)
-        return Receipt(str(sent.message_id))
+        return _receipt(sent.message_id)
 
     @property
     def words(self) -> tuple[str, str | None]:
@@ -98,11 +98,16 @@ class Post:
         what = {**self._common("caption"), "message_thread_id": self.thread}
         upload = {kind: InputFile(data, filename=media.filename or "file")}
         sent = await getattr(bot, f"send_{kind}")(**upload, **what)
-        return Receipt(str(sent.message_id))
+        return _receipt(sent.message_id)
 
     def _kind(self, media: Media, size: int) -> str:
         kind = _SHOWN.get(media.mime_type.partition(";")[0].strip().lower(), "document")
         return "document" if self.shape == "document" or (kind == "photo" and size > PHOTO_LIMIT) else kind
+
+
+def _receipt(message_id: int) -> Receipt:
+    """What Telegram sends later by itself has the id 0 until then, as many others have."""
+    return Receipt(str(message_id or ""))
 
 
 def instead(post: Post, exc: Any, source: MediaSource) -> Post | Receipt | None:
@@ -122,9 +127,9 @@ def instead(post: Post, exc: Any, source: MediaSource) -> Post | Receipt | None:
             return replace(post, shape="caption")
         case "caption" | "anew" if reply.edits:
             return anew(post)
-        case "document" if reply.media and not post.shape:
+        case "document" | "refused" if reply.media and not post.shape:
             return replace(post, shape="document")
-        case "link" if reply.media:
+        case "link" | "document" | "refused" if reply.media:
             return replace(post, reply=replace(reply, text=_linked(reply.text, reply.media, source), media=None))
     return None
 

@@ -16,11 +16,12 @@ from werkzeug.http import parse_range_header
 from channels.base import Forbidden
 from channels.console import ConsoleChannel
 from channels.console_pages import console_pages
+from channels.door import Door, TooMany, check_redis_if_there
 from channels.hooks import ERROR as HOOK_ERROR
-from channels.hooks import MAX_BODY, HookDoor, TooMany
+from channels.hooks import MAX_BODY, HookDoor
 from channels.media import BadToken, MediaGone
 from channels.types import Turn
-from config.bootstrap import Services, bootstrap, check_redis
+from config.bootstrap import Services, bootstrap
 from config.loader import ConfigError, default_config, load_settings
 from config.logs import set_up_logs
 from workers.presence import Presence
@@ -61,24 +62,8 @@ def app() -> Flask:
     except (ConfigError, RedisUnfit) as exc:
         log.error("web.unusable: %s", exc)
         sys.exit(APP_LOAD_ERROR)
-    begin(services)
+    Door(services).open()
     return create_app(services)
-
-
-def begin(services: Services) -> None:
-    """What a web process does besides answering, from its fork on: it watches its Redis and empties the spool."""
-    for tide in services.tides:
-        tide.watch()
-    if services.spool:
-        services.spool.watch()
-
-
-def check_redis_if_there(services: Services) -> None:
-    """Refuse a Redis that would lose what we keep. One that is away is no reason to stop: webhooks hear 503."""
-    try:
-        check_redis(services)
-    except RedisError as exc:
-        log.warning("redis.away", extra={"reason": type(exc).__name__})
 
 
 def _add_hooks(app: Flask, services: Services) -> None:

@@ -1,5 +1,5 @@
-"""The `sayso` command: up, web, worker, chat, check, doctor, webhook, slack, explain, audit, deliveries, people, redis,
-shards, simulate.
+"""The `sayso` command: up, web, worker, poll, chat, check, doctor, webhook, slack, explain, audit, deliveries, people,
+redis, shards, simulate.
 """
 
 from __future__ import annotations
@@ -96,7 +96,8 @@ def up(config: Path | None, data: Path, host: str, port: int, workers: int, *, r
 @click.option("--threads", default=32, show_default=True, type=click.IntRange(4, 512))
 def web(config: Path | None, data: Path, host: str, port: int, threads: int) -> None:
     """Run the web process: webhooks in, media out, the console. For many processes, use the Procfile's gunicorn."""
-    from channels.web import begin, check_redis_if_there, create_app
+    from channels.door import Door, check_redis_if_there
+    from channels.web import create_app
     from config.address import check_free, local_url
     from config.bootstrap import bootstrap, check_redis
     from config.gunicorn import serve
@@ -109,7 +110,7 @@ def web(config: Path | None, data: Path, host: str, port: int, threads: int) -> 
         check_free(host, port)
         services = bootstrap(settings, data=data, public_url=url)
         (check_redis_if_there if services.spool else check_redis)(services)
-    serve(create_app(services), lambda: begin(services), host=host, port=port, threads=threads)
+    serve(create_app(services), Door(services).open, host=host, port=port, threads=threads)
 
 
 @main.command()
@@ -139,6 +140,26 @@ def worker(
         services = bootstrap(settings, data=data, patient=True, shard=shard, reload=reload)
         check_redis(services)
     run_worker(services)
+
+
+@main.command()
+@_config
+@_data
+def poll(config: Path | None, data: Path) -> None:
+    """Run the process that asks Telegram for what people write, for channels with `polling: true`."""
+    from channels.door import check_redis_if_there
+    from channels.poller import polling, run_pollers
+    from config.bootstrap import bootstrap, check_redis
+    from config.logs import set_up_logs
+
+    set_up_logs()
+    settings = load(config)
+    with clear_errors():
+        services = bootstrap(settings, data=data)
+        if not polling(services):
+            fail("no channel polls: write `polling: true` into a Telegram channel")
+        (check_redis_if_there if services.spool else check_redis)(services)
+    run_pollers(services)
 
 
 @main.command()

@@ -13,7 +13,7 @@ from config.agents import load_tools_of, tool_policy
 from config.outfit import lone_outfit, own_tools
 from config.patterns import stray_patterns
 from config.portrait import portrait, unknown_prices
-from config.schema import Settings
+from config.schema import Settings, polls
 from config.selection import build_selector
 from config.sources import OPEN_SECONDS
 
@@ -31,7 +31,8 @@ def describe(settings: Settings, *, seconds: float = OPEN_SECONDS) -> str:
     opened.close()
     lines = []
     for name, channel in settings.channels.items():
-        lines.append(f"{name} ({channel.platform}), a yes is good for {channel.confirm_ttl:g} s")
+        how = f"{channel.platform}, polled" if polls(channel) else channel.platform
+        lines.append(f"{name} ({how}), a yes is good for {channel.confirm_ttl:g} s")
         lines += [f"  {welcome(channel)}", *(f"  {line}" for line in portrait(settings, name))]
         build_selector(settings, name)
         outfit.provider_of(name)

@@ -78,7 +78,7 @@ def _telegram(name: str, settings: TelegramSettings, shelf: Shelf) -> TelegramCh
     return TelegramChannel(
         name,
         token=settings.token.get_secret_value(),
-        secret_token=settings.secret_token.get_secret_value(),
+        secret_token=settings.webhook_secret,
         media=shelf.media,
         notebook=shelf.notebook,
         username=settings.username,

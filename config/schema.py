@@ -323,20 +323,40 @@ class WhatsAppSettings(ChannelSettings):
 
 
 class TelegramSettings(ChannelSettings):
-    """A Telegram bot. Its `username` tells in groups which @name is its own; without it any that ends in bot is."""
+    """A Telegram bot. Its `username` tells in groups which @name is its own; without it any that ends in bot is.
+
+    One that is `polling` asks Telegram for what people write and takes no webhooks: it needs no address and no secret.
+    """
 
     platform: Literal["telegram"]
     token: Secret
-    secret_token: Secret
+    secret_token: Secret | None = None
+    polling: bool = False
     username: Annotated[str, Field(pattern=r"^(@?[A-Za-z0-9_]{4,32})?$")] = ""
     api_url: OptionalUrl = None
 
     @field_validator("secret_token")
     @classmethod
-    def _as_telegram_takes_it(cls, secret: SecretStr) -> SecretStr:
-        if not re.fullmatch(r"[A-Za-z0-9_-]{1,256}", secret.get_secret_value()):
+    def _as_telegram_takes_it(cls, secret: SecretStr | None) -> SecretStr | None:
+        if secret and not re.fullmatch(r"[A-Za-z0-9_-]{1,256}", secret.get_secret_value()):
             raise ValueError("malformed: Telegram takes 1 to 256 letters, digits, _ and -")
         return secret
+
+    @model_validator(mode="after")
+    def _hears_somehow(self) -> Self:
+        if not (self.polling or self.secret_token):
+            raise ValueError("secret_token is missing: give one for its webhooks, or write polling: true")
+        return self
+
+    @property
+    def bot_id(self) -> str:
+        """What its token begins with."""
+        return self.token.get_secret_value().strip().partition(":")[0]
+
+    @property
+    def webhook_secret(self) -> str | None:
+        """What its webhooks carry; None where it takes none."""
+        return None if self.polling or not self.secret_token else self.secret_token.get_secret_value()
 
 
 class SlackSettings(ChannelSettings):
@@ -360,6 +380,11 @@ class ConsoleSettings(ChannelSettings):
 AnyChannel = Annotated[
     WhatsAppSettings | TelegramSettings | SlackSettings | ConsoleSettings, Field(discriminator="platform")
 ]
+
+
+def polls(channel: AnyChannel) -> bool:
+    """Whether its platform is asked for what people write, and sends nothing."""
+    return isinstance(channel, TelegramSettings) and channel.polling
 
 
 class SourceSettings(Section):

@@ -20,7 +20,7 @@ from typing import IO
 
 from config.address import check_free, local_url
 from config.embedded import EmbeddedRedis, EmbeddedRedisError, die_with_parent
-from config.schema import ConsoleSettings, Settings
+from config.schema import ConsoleSettings, Settings, polls
 
 log = logging.getLogger(__name__)
 
@@ -184,6 +184,8 @@ class Up:
             Child(f"workers {name}".strip(), [*sayso, "worker", *common, *shard, *processes], environ)
             for name, shard in self._shards()
         ]
+        if any(map(polls, self.settings.channels.values())):
+            self._children.append(Child("poll", [*sayso, "poll", *common], environ))
         for child in self._children:
             child.start()
             self._kept.append(Kept(child.name, child.is_alive, child.start, time.monotonic()))
@@ -209,6 +211,8 @@ class Up:
         for name, channel in self.settings.channels.items():
             if isinstance(channel, ConsoleSettings):
                 lines.append(f"  {name:<12} {self.local_url}/console/{name}   <- open this in a browser")
+            elif polls(channel):
+                lines.append(f"  {name:<12} asks {channel.platform} for what people write: no address is needed")
             else:
                 lines.append(f"  {name:<12} {self.public_url}/hooks/{name}   ({channel.platform} webhook)")
         health = f"  {'health':<12} {self.local_url}/readyz"

@@ -12,6 +12,7 @@ POST /script         {"platform", "error", "times", "seconds"}: what goes wrong 
 POST /rate           {"platform", "per_second"}: whatever is faster meets the platform's 429
 POST /close          {"platform": "twilio", "address"}: nobody wrote from there for 24 hours; POST /open: somebody did
 POST /arrive         {"platform": "twilio", "address", "body", "ago"}: a message of which no webhook tells
+POST /update         {"update"}: what a Telegram bot hears that asks for its updates
 POST /reset          all that arrived, was scripted, limited or closed is forgotten
 """
 
@@ -65,9 +66,10 @@ class FakePlatforms:
         self.twilio_url, self.telegram_url, self.slack_url = (
             f"{self.url}/{name}" for name in ("twilio", "telegram", "slack")
         )
+        self.telegram = FakeTelegram(self.ledger, TELEGRAM_TOKEN)
         self.fakes: dict[str, Fake] = {
             "twilio": FakeTwilio(self.ledger, TWILIO_ACCOUNT_SID, TWILIO_AUTH_TOKEN, self.twilio_url),
-            "telegram": FakeTelegram(self.ledger, TELEGRAM_TOKEN),
+            "telegram": self.telegram,
             "slack": FakeSlack(self.ledger, SLACK_BOT_TOKEN, self.slack_url, config_token=SLACK_CONFIG_TOKEN),
         }
 
@@ -123,6 +125,10 @@ class FakePlatforms:
         """Keep a file that a person sends. Returns what the webhook calls it: Twilio's or Slack's URL, a file_id."""
         return self.fakes[platform].host(data)
 
+    def update(self, update: dict[str, Any]) -> None:
+        """Have something happen that the Telegram bot hears when it asks."""
+        self.telegram.updates.add(update)
+
     def reset(self) -> None:
         """Forget what arrived, and what was scripted, limited or closed."""
         self.ledger.reset()
@@ -170,6 +176,7 @@ class FakePlatforms:
             "close": self.close,
             "open": partial(self.close, closed=False),
             "arrive": self.arrive,
+            "update": self.update,
             "reset": self.reset,
         }
         if call.method != "POST" or name not in orders:

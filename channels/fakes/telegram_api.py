@@ -8,7 +8,9 @@ from typing import Any
 
 from channels.fakes import telegram_setup as setup
 from channels.fakes.base import Answer, Call, Ledger, json_answer
+from channels.fakes.telegram_queue import UpdateQueue
 from channels.fakes.telegram_rules import (
+    ConflictError,
     RefusedError,
     buttons,
     chat_id,
@@ -48,6 +50,7 @@ class FakeTelegram:
 
     def __init__(self, ledger: Ledger, token: str) -> None:
         self._ledger, self._token = ledger, token
+        self.updates = UpdateQueue(ledger)
 
     def sends(self, call: Call) -> bool:
         """Whether this call sends, changes or sketches a message."""
@@ -64,6 +67,8 @@ class FakeTelegram:
             return self._message(method, call) if method in _TAKES else self._other(method, call.params)
         except RefusedError as exc:
             return _error(400, f"Bad Request: {exc}")
+        except ConflictError as exc:
+            return _error(409, f"Conflict: {exc}")
 
     def failure(self, error: str) -> Answer:
         """A scripted error: an HTTP status or a description."""
@@ -89,8 +94,12 @@ class FakeTelegram:
         self._ledger.note("telegram", method, params)
         if method == "getFile":
             return self._where(str(params.get("file_id")))
+        if method == "getUpdates":
+            return _result(self.updates.ask(params))
         if method in setup.METHODS:
-            return _result(setup.answered(self._ledger, int(self._token.partition(":")[0]), method, params))
+            answer = setup.answered(self._ledger, int(self._token.partition(":")[0]), method, params)
+            self.updates.look_again()
+            return _result(answer)
         if method == "answerCallbackQuery":
             return _result(self._acknowledged(params))
         if method == "sendChatAction":
@@ -159,6 +168,8 @@ class FakeTelegram:
     def _edit(self, method: str, chat: str, params: dict[str, Any]) -> Answer:
         """Change a message in the ledger, where it keeps its place, and note the call."""
         number = int(params.get("message_id") or 0)
+        if not number:
+            raise RefusedError("message identifier is not specified")
         entry = self._ledger.sent[number - 1] if 0 < number <= len(self._ledger.sent) else {}
         if (entry.get("platform"), entry.get("chat")) != ("telegram", chat):
             raise RefusedError("message to edit not found")

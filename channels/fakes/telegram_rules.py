@@ -56,6 +56,10 @@ class RefusedError(Exception):
     """Raised when Telegram would answer 400 with this description."""
 
 
+class ConflictError(Exception):
+    """Raised when Telegram would answer 409 with this description."""
+
+
 def parsed(text: str, parse_mode: str | None) -> str:
     """The text people see. Telegram refuses HTML it cannot parse."""
     if parse_mode is None:
@@ -79,6 +83,8 @@ def _step(open_tags: list[str], closing: bool, name: str) -> None:
     if not closing:
         if name == "blockquote" and "blockquote" in open_tags:
             raise RefusedError("can't parse entities: blockquotes can't be nested")
+        if name == "a" and "a" in open_tags:  # Telegram keeps one of the addresses: a caller does not mean that
+            raise RefusedError("can't parse entities: links can't be nested")
         open_tags.append(name)
     elif not open_tags or open_tags.pop() != name:
         raise RefusedError(f'can\'t parse entities: Unexpected end tag "{name}"')
@@ -180,7 +186,9 @@ def check_commands(commands: list[Any]) -> None:
 
 
 def check_upload(kind: str, mime: str, data: bytes) -> None:
-    """Raises RefusedError for a file that is not what its method shows or plays, or is too large for it."""
+    """Raises RefusedError for a file that is not what its method shows or plays, is empty, or is too large for it."""
+    if not data:
+        raise RefusedError("file must be non-empty")
     if len(data) > (_PHOTO_LIMIT if kind == "photo" else _UPLOAD_LIMIT):
         raise RefusedError("file is too big")
     if kind == "photo" and data[:3] != b"\xff\xd8\xff" and data[:4] != b"\x89PNG":

@@ -8,8 +8,9 @@ from typing import Any
 from channels.fakes.base import Ledger
 from channels.fakes.telegram_rules import UPDATES, RefusedError, check_commands, check_webhook, listed
 
-#: What is kept of a bot: its webhook as getWebhookInfo tells it, which a test may add to, and its commands by language.
-WEBHOOK, COMMANDS = "telegram webhook", "telegram commands"
+#: What is kept of a bot: its webhook as getWebhookInfo tells it, which a test may add to, its commands by language, and
+#: the updates that wait for who asks.
+WEBHOOK, COMMANDS, WAITING = "telegram webhook", "telegram commands", "telegram updates"
 METHODS = ("getMe", "setWebhook", "deleteWebhook", "getWebhookInfo", "setMyCommands", "getMyCommands")
 _BOT = {
     "is_bot": True,
@@ -30,7 +31,8 @@ def answered(ledger: Ledger, bot_id: int, method: str, params: dict[str, Any]) -
     if method == "deleteWebhook":
         return _delete(ledger, params)
     if method == "getWebhookInfo":
-        return ledger.kept.get(WEBHOOK, _NO_WEBHOOK)
+        webhook = ledger.kept.get(WEBHOOK, _NO_WEBHOOK)
+        return {**webhook, "pending_update_count": webhook["pending_update_count"] + len(ledger.kept.get(WAITING, ()))}
     if method == "setMyCommands":
         commands = listed(params.get("commands"), "commands")
         check_commands(commands)
@@ -74,8 +76,10 @@ def _updates(params: dict[str, Any], before: dict[str, Any]) -> list[str]:
 
 
 def _delete(ledger: Ledger, params: dict[str, Any]) -> bool:
-    before = ledger.kept.pop(WEBHOOK, _NO_WEBHOOK)
-    waiting = 0 if _true(params, "drop_pending_updates") else before["pending_update_count"]
+    before, dropped = ledger.kept.pop(WEBHOOK, _NO_WEBHOOK), _true(params, "drop_pending_updates")
+    waiting = 0 if dropped else before["pending_update_count"]
+    if dropped:
+        ledger.kept.pop(WAITING, None)
     ledger.kept[WEBHOOK] = {**_NO_WEBHOOK, "pending_update_count": waiting}
     return True
 

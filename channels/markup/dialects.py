@@ -17,7 +17,7 @@ class Dialect:
     """How one platform writes each kind of formatting.
 
     `solid` markers do not work in the middle of a word. A table of more than `columns` is not aligned: where its lines
-    wrap, nobody could read it.
+    wrap, nobody could read it. With `hides` a link shows its label alone.
     """
 
     escape: Wrap
@@ -28,6 +28,7 @@ class Dialect:
     quote: Callable[[str, int], str]
     solid: bool = True
     columns: int = 100
+    hides: bool = False
 
 
 def _words(text: str) -> str:
@@ -112,7 +113,7 @@ def _whatsapp_pre(text: str, language: str) -> str:
     return f"```\n{_no_fence(text)}\n```"
 
 
-def _bare_link(label: str, href: str) -> str:
+def bare_link(label: str, href: str) -> str:
     """The label with the address behind it, once if they say the same."""
     if label in ("", href, href.removeprefix("mailto:"), href.removeprefix("tel:")):
         return label or href.removeprefix("mailto:").removeprefix("tel:")
@@ -128,7 +129,7 @@ def _visible_pre(text: str, language: str) -> str:
 
 
 def _visible_link(label: str, href: str) -> str:
-    return _bare_link(label, _visible(href))
+    return bare_link(label, _visible(href))
 
 
 #: How many columns a phone shows, and what stands beside a workspace's list of channels.
@@ -140,6 +141,7 @@ HTML = Dialect(
     code=lambda text: f"<code>{escape_html(text)}</code>",
     pre=_html_pre,
     link=_html_link,
+    hides=True,
     quote=_html_quote,
     solid=False,
     columns=_PHONE,
@@ -150,6 +152,7 @@ MRKDWN = Dialect(
     code=_slack_code,
     pre=_slack_pre,
     link=_slack_link,
+    hides=True,
     quote=lambda text, depth: _prefix(text, "&gt; ") if depth > 1 else _prefix(text, "> "),
     columns=_DESK,
 )
@@ -158,7 +161,7 @@ WHATSAPP = Dialect(
     marks=_MARKERS,
     code=_whatsapp_code,
     pre=_whatsapp_pre,
-    link=_bare_link,
+    link=bare_link,
     quote=lambda text, depth: _prefix(text, "> "),
     columns=_PHONE,
 )
@@ -167,7 +170,7 @@ PLAIN = Dialect(
     marks={"strong": ("", ""), "em": ("", ""), "s": ("", "")},
     code=_words,
     pre=_pre_words,
-    link=_bare_link,
+    link=bare_link,
     quote=lambda text, depth: _prefix(text, "> "),
     solid=False,
 )

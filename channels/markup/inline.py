@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from markdown_it.token import Token
 
-from channels.markup.dialects import Dialect
+from channels.markup.dialects import Dialect, bare_link
 from channels.markup.reading import ALLOWED
 
 
@@ -45,8 +45,9 @@ class _Inline:
             self.frames[-1].append(self.dialect.escape(token.content))
 
     def _image(self, token: Token) -> None:
-        alt = inline_text(token.children or [], self.dialect) + self._title(token)
-        self.frames[-1].append(_link(self.dialect, alt, str(token.attrGet("src") or "")))
+        inside = _without_links(self.dialect)
+        alt = inline_text(token.children or [], inside) + self._title(token)
+        self.frames[-1].append(_link(inside if self.hrefs else self.dialect, alt, str(token.attrGet("src") or "")))
 
     def _title(self, token: Token) -> str:
         """What the Markdown would show on hovering: no chat can, so it stands behind the label."""
@@ -85,6 +86,13 @@ class _Inline:
 
 def _mark(token: Token) -> str:
     return token.type.removesuffix("_open")
+
+
+def _without_links(dialect: Dialect) -> Dialect:
+    """For what stands in a link already: of two addresses a platform would show one, or neither."""
+    return (
+        replace(dialect, link=lambda label, href: bare_link(label, dialect.escape(href))) if dialect.hides else dialect
+    )
 
 
 def _link(dialect: Dialect, label: str, href: str) -> str:

@@ -10,10 +10,11 @@ import httpx
 from redis import Redis
 from redis.exceptions import RedisError
 
+from channels.poller import baton_of
 from config.access import rules_of
 from config.bootstrap import find_public_url, find_redis, open_door, open_primaries, risks_of
 from config.loader import ConfigError
-from config.schema import AnyChannel, ConsoleSettings, Settings, WhatsAppSettings
+from config.schema import AnyChannel, ConsoleSettings, Settings, TelegramSettings, WhatsAppSettings, polls
 from config.setup.desk import Desk, SetupError, is_local, not_told
 from config.setup.desks import desk_of
 from config.setup.finding import Finding, shown
@@ -135,8 +136,7 @@ class Doctor:
         yield Finding("healthz", "ok", f"{given} answers{where}")
 
     async def _channel(self, name: str, channel: AnyChannel) -> AsyncIterator[Finding]:
-        probe = probe_of(name, channel, self._url, self._own())
-        if probe is None:
+        if isinstance(channel, ConsoleSettings):
             return
         self._desks.append(desk := desk_of(self._settings, name, self._url))
         told = await desk.look()
@@ -145,8 +145,21 @@ class Doctor:
         if isinstance(channel, WhatsAppSettings) and told[0].state != "fail":  # its account
             async for finding in self._messages(name, channel):
                 yield finding
-        for finding in await probe.findings(self._web):
-            yield finding
+        if isinstance(channel, TelegramSettings) and channel.polling:
+            yield self._poller(name, channel)
+        if probe := probe_of(name, channel, self._url, self._own()):
+            for finding in await probe.findings(self._web):
+                yield finding
+
+    def _poller(self, name: str, channel: TelegramSettings) -> Finding:
+        try:
+            client = connect(find_redis(self._settings, self._data))
+            asks = baton_of(client, channel.bot_id).is_held()
+        except (ConfigError, ValueError, RedisError):
+            asks = False  # whose Redis is away was told
+        if asks:
+            return Finding("poller", "ok", "somebody asks for its updates", channel=name)
+        return Finding("poller", "fail", "nobody asks for its updates", "run `sayso poll`; `sayso up` does", name)
 
     async def _messages(self, name: str, channel: WhatsAppSettings) -> AsyncIterator[Finding]:
         """Whether Twilio's list has some that never reached us. Where Redis cannot tell, that is a finding already."""
@@ -186,7 +199,7 @@ async def model_findings(settings: Settings) -> AsyncIterator[Finding]:
 
 def _needs_outside(channel: AnyChannel) -> bool:
     """Whether its platform is somewhere else: with an `api_url` it may be a server of one's own."""
-    return not isinstance(channel, ConsoleSettings) and not channel.api_url
+    return not (isinstance(channel, ConsoleSettings) or channel.api_url or polls(channel))
 
 
 def _says_ok(answer: httpx.Response) -> bool:

@@ -57,7 +57,7 @@ class Probe:
 
 
 def probe_of(name: str, settings: AnyChannel, public_url: str, now: float) -> Probe | None:
-    """The probe of a channel; None for one without webhooks of others. `now` is Unix seconds: Slack signs it."""
+    """The probe of a channel; None for one that takes no webhooks of others. `now` is Unix seconds: Slack signs it."""
     url = hook_url(public_url, name)
     match settings:
         case WhatsAppSettings():
@@ -65,9 +65,8 @@ def probe_of(name: str, settings: AnyChannel, public_url: str, now: float) -> Pr
             # What became of a message that nobody sent: it is logged, and that is all.
             form = {"AccountSid": settings.account_sid, "MessageSid": _MESSAGE, "MessageStatus": "sent"}
             return Probe(name, url, whatsapp_hook(url, FORGED, form), whatsapp_hook(url, token, form))
-        case TelegramSettings():
+        case TelegramSettings(webhook_secret=str(secret)):
             update = {"update_id": 0, "sayso_doctor": {}}
-            secret = settings.secret_token.get_secret_value()
             return Probe(name, url, telegram_hook(FORGED, update), telegram_hook(secret, update))
         case SlackSettings():
             body = json.dumps({"type": "url_verification", "challenge": "sayso-doctor"}).encode()

@@ -65,6 +65,10 @@ class TelegramDesk:
 
     async def point(self) -> list[str]:
         """Set webhook and commands; the secret goes along. Raises SetupError."""
+        secret = self._settings.webhook_secret
+        if secret is None:
+            cure = "run `sayso poll`, or take `polling: true` out of the configuration first"
+            raise SetupError(f"{self._name} polls, and would hear nothing more where a webhook is set", cure)
         if self._theirs:
             _check_address(self._url)
         async with self._asking():
@@ -72,7 +76,7 @@ class TelegramDesk:
             me = await bot.get_me()
             await bot.set_webhook(
                 self._url,
-                secret_token=self._settings.secret_token.get_secret_value(),
+                secret_token=secret,
                 allowed_updates=ALLOWED_UPDATES,
                 max_connections=self._max_connections,
                 drop_pending_updates=self._drop_pending or None,
@@ -96,14 +100,13 @@ class TelegramDesk:
         except SetupError as exc:
             return [not_told("token", self._name, exc)]
         hears = "all messages" if me.can_read_all_group_messages else "commands, replies to it and mentions only"
-        return [
+        bot_itself = [
             self._found("token", f"bot @{me.username} ({me.id})"),
             self._found("privacy mode", f"in groups the bot hears {hears} (/setprivacy at @BotFather)"),
-            self._address(info),
-            self._updates(info),
-            self._pending(info),
-            self._last_error(info),
         ]
+        if self._settings.polling:
+            return [*bot_itself, self._no_address(info), self._pending(info)]
+        return [*bot_itself, self._address(info), self._updates(info), self._pending(info), self._last_error(info)]
 
     async def leave(self) -> list[str]:
         """Delete the webhook. Raises SetupError."""
@@ -111,10 +114,11 @@ class TelegramDesk:
             bot = self._bots.here()
             before = await bot.get_webhook_info()
             await bot.delete_webhook(drop_pending_updates=self._drop_pending or None)
-        if not before.url:
-            return ["no webhook was set: nothing to delete"]
-        kept = "dropped" if self._drop_pending else "kept for a day, for the next webhook"
-        return [f"webhook deleted: it was {shown(before.url)}", f"{before.pending_update_count} waiting updates {kept}"]
+        done = f"webhook deleted: it was {shown(before.url)}" if before.url else "no webhook was set: nothing to delete"
+        if not (before.url or self._drop_pending):
+            return [done]
+        kept = "dropped" if self._drop_pending else "kept for a day, for the next webhook or for `sayso poll`"
+        return [done, f"{before.pending_update_count} waiting updates {kept}"]
 
     @property
     def _commands(self) -> tuple[str, ...]:
@@ -136,6 +140,12 @@ class TelegramDesk:
         says = f"Telegram sends to {shown(info.url)}, not to {shown(self._url)}" if info.url else "no webhook is set"
         return self._lacks("webhook", says)
 
+    def _no_address(self, info: WebhookInfo) -> Finding:
+        if not info.url:
+            return self._found("polling", "no webhook is set: whoever asks is told")
+        says = f"Telegram sends to {shown(info.url)}, and so tells nothing to who asks"
+        return Finding("polling", "fail", says, f"run `sayso webhook delete {self._name}`", self._name)
+
     def _updates(self, info: WebhookInfo) -> Finding:
         given = set(info.allowed_updates or ())
         missing = [kind for kind in ALLOWED_UPDATES if kind not in given]
@@ -148,7 +158,9 @@ class TelegramDesk:
         says = f"{count} update{'' if count == 1 else 's'} waiting at Telegram"
         if count < MANY_PENDING:
             return self._found("pending", says)
-        cure = "see that public_url answers; what is too old to answer goes with `sayso webhook set --drop-pending`"
+        answers = "`sayso poll` runs" if self._settings.polling else "public_url answers"
+        drops = "delete" if self._settings.polling else "set"
+        cure = f"see that {answers}; what is too old to answer goes with `sayso webhook {drops} --drop-pending`"
         return Finding("pending", "warn", says, cure, self._name)
 
     def _last_error(self, info: WebhookInfo) -> Finding:
@@ -175,6 +187,11 @@ def _check_address(url: str) -> None:
     parts = urlsplit(url)
     check_outside(url)
     check_https("Telegram", url)
+    if ":" in (parts.hostname or ""):
+        raise SetupError(
+            f"public_url is an IPv6 address, {parts.hostname}, and Telegram sends to IPv4 only",
+            "write a name into public_url that has an IPv4 address, too",
+        )
     if (parts.port or 443) not in PORTS:
         ports = ", ".join(map(str, PORTS))
         raise SetupError(

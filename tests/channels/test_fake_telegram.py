@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import urllib.error
 import urllib.request
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -163,3 +164,44 @@ def test_the_fake_counts_how_fast_a_chat_is_told(platforms: FakePlatforms):
     api(platforms, "sendMessage", chat_id=1, text="a")
     fake = platforms.fakes["telegram"]
     assert [fake.rate(chat, 60) for chat in ("-100", "1", "2")] == [3, 1, 0]
+
+
+def test_updates_wait_until_later_ones_are_asked_for(platforms: FakePlatforms):
+    """platforms.md 2.5: an offset forgets what is before it; asked without one, the oldest come again."""
+    for number in (7, 8, 9):
+        platforms.update({"update_id": number, "message": {}})
+    assert [each["update_id"] for each in api(platforms, "getUpdates", limit=2)] == [7, 8]
+    assert [each["update_id"] for each in api(platforms, "getUpdates", offset=8)] == [8, 9]
+    assert api(platforms, "getWebhookInfo")["pending_update_count"] == 2
+    assert api(platforms, "getUpdates", offset=10) == []
+    assert api(platforms, "getUpdates") == []
+
+
+def test_kinds_of_update_that_were_not_asked_for_never_come(platforms: FakePlatforms):
+    """platforms.md 2.1: those that are left out stay as they were asked for before."""
+    api(platforms, "getUpdates", allowed_updates=["callback_query"])
+    platforms.update({"update_id": 1, "message": {}})
+    platforms.update({"update_id": 2, "callback_query": {}})
+    assert [each["update_id"] for each in api(platforms, "getUpdates")] == [2]
+
+
+@pytest.mark.parametrize("asked", [{"timeout": 51}, {"limit": 101}, {"limit": 0}, {"allowed_updates": ["messages"]}])
+def test_a_question_for_updates_that_means_something_else_is_refused(platforms: FakePlatforms, asked: dict):
+    """platforms.md 2.5: 50 seconds at most; Telegram takes the nearest number, and passes over unknown kinds."""
+    assert api(platforms, "getUpdates", **asked).startswith("Bad Request")
+
+
+def test_updates_go_to_one_webhook_or_to_one_poller(platforms: FakePlatforms):
+    """platforms.md 2.5: 409 while a webhook is set; who asks next ends the question of who asked before."""
+    api(platforms, "setWebhook", url=HOOK)
+    assert "while webhook is active" in api(platforms, "getUpdates")
+    api(platforms, "deleteWebhook")
+    with ThreadPoolExecutor() as pool:
+        asked = platforms.telegram.updates._asked
+        first = pool.submit(api, platforms, "getUpdates", timeout=50)
+        while platforms.telegram.updates._asked == asked:
+            pass
+        later = pool.submit(api, platforms, "getUpdates", timeout=50)
+        assert "terminated by other getUpdates request" in first.result()
+        platforms.update({"update_id": 1, "message": {}})
+        assert later.result() == [{"update_id": 1, "message": {}}]

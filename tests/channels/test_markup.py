@@ -225,3 +225,23 @@ def test_cut_code_is_closed_and_opened_again():
     assert all(piece.count("```") == 2 for piece in pieces)
     assert all(piece.startswith("```py\n") for piece in pieces[1:])
     assert max(map(len, pieces)) <= 120
+
+
+@pytest.mark.parametrize(
+    "md",
+    [
+        "[![i](https://a.b/c)](https://d.e)",
+        "[**x ![i](https://a.b/c)**](https://d.e)",
+        "![i [l](https://a.b/c)](https://d.e)",
+    ],
+)
+def test_no_link_is_inside_a_link(md: str):
+    """platforms.md 2.3, 3.3: of two addresses a platform would show one, or angle brackets: both stay readable."""
+    assert telegram_html(md).count("<a ") == slack_mrkdwn(md).count("<") == 1
+    for told in (telegram_html(md), slack_mrkdwn(md), whatsapp_text(md), plain(md)):
+        assert "(https://a.b/c)" in told
+
+
+def test_address_of_a_picture_in_a_link_can_be_opened():
+    """platforms.md 1.3: nothing unseen stands in it."""
+    assert "(https://a.b/_c_)" in whatsapp_text("[![i](https://a.b/_c_)](https://d.e)")

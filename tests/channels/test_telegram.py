@@ -213,11 +213,17 @@ def test_taps_are_not_remembered_for_ever(media: MemoryMedia):
 
 
 def test_an_edit_decides_nothing(media: MemoryMedia):
-    """platforms.md 2.1: nobody says yes by changing what they said before; nor by a caption, a forward or a sticker."""
-    extras = ({"caption": "yes", "photo": [{"file_id": "p"}]}, {"via_bot": {"id": 1, "username": "gif"}})
+    """platforms.md 2.1: nobody says yes by changing what they said before; nor by a caption, a forward, a sticker,
+    or words that were written before the question and were sent by themselves.
+    """
+    extras = (
+        {"caption": "yes", "photo": [{"file_id": "p"}]},
+        {"via_bot": {"id": 1, "username": "gif"}},
+        {"is_from_offline": True},
+    )
     updates = [signing.telegram_edit(1, "yes", message_id=7), *(signing.telegram_text(2, "yes", **it) for it in extras)]
     turns = [read(media, update).turns[0] for update in updates]
-    assert [(turn.text, turn.decides) for turn in turns] == [("yes", False)] * 3
+    assert [(turn.text, turn.decides) for turn in turns] == [("yes", False)] * 4
     assert (turns[0].kind, turns[0].message_id) == ("edit", "7")
 
 

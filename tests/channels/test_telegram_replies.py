@@ -11,6 +11,7 @@ from channels.base import RateLimited, Refused
 from channels.fakes import signing
 from channels.fakes.platforms import FakePlatforms
 from channels.fakes.telegram_api import MOVED
+from channels.fakes.telegram_api import _told as told
 from channels.markup import telegram_length
 from channels.telegram_posts import beginning
 from channels.types import Button, Conversation, Delivery, Media, Receipt, Reply
@@ -72,6 +73,19 @@ def test_an_id_that_telegram_never_gave_is_no_edit(channel, platforms: FakePlatf
     """A reply is not lost over the id of another platform."""
     assert send(channel, Reply("Deleted.", edits=edits)).message_id == "1"
     assert send(channel, Reply("Gone.", edits=edits, optional=True)) == Receipt("")
+
+
+@pytest.mark.parametrize("file", [None, IMAGE])
+def test_a_message_without_an_id_has_no_receipt(channel, platforms: FakePlatforms, monkeypatch, file: Media | None):
+    """platforms.md 2.1: message_id is 0 for what Telegram sends later by itself: that is no id to edit by."""
+    monkeypatch.setattr("channels.fakes.telegram_api._told", lambda _, chat: told(0, chat))
+    assert send(channel, Reply("?", media=file)) == Receipt("")
+
+
+def test_an_edit_without_an_id_is_a_message(channel, platforms: FakePlatforms):
+    """platforms.md 2.1: of 0 Telegram says that no message is named: the outcome is told all the same."""
+    send(channel, Reply("Deleted.", edits="0"))
+    assert [entry["raw"]["method"] for entry in platforms.sent] == ["sendMessage"]
 
 
 def test_words_under_a_file_are_edited_there(channel, platforms: FakePlatforms):
@@ -206,6 +220,30 @@ def test_a_file_too_large_for_telegram_is_a_link(channel, platforms: FakePlatfor
     text = platforms.sent[0]["text"]
     assert text.startswith(f"Your file\n\na_b_[1].png ({len(FILES['img'])} B): http://127.0.0.1:")
     assert (platforms.sent[0]["raw"]["method"], len(platforms.sent[0]["buttons"])) == ("sendMessage", 2)
+
+
+@pytest.mark.parametrize("answer", ["not enough rights to send photos to the chat", "CHAT_SEND_PHOTOS_FORBIDDEN"])
+def test_words_under_a_file_that_a_group_forbids_still_arrive(channel, platforms: FakePlatforms, answer: str):
+    """platforms.md 2.3: where no file may be sent it is a link, below the words."""
+    platforms.script("telegram", f"Bad Request: {answer}", times=2)
+    send(channel, Reply("Here it is.", YES_NO, media=IMAGE), GROUP)
+    assert [(entry["media"], len(entry["buttons"])) for entry in platforms.sent] == [(None, 2)]
+    assert platforms.sent[0]["text"].startswith("Here it is.\n\nred.png (")
+
+
+def test_words_under_an_empty_file_still_arrive(channel, platforms: FakePlatforms, monkeypatch: pytest.MonkeyPatch):
+    """platforms.md 2.3: Telegram takes none; a tool may have made one all the same."""
+    monkeypatch.setitem(FILES, "none", b"")
+    send(channel, Reply("An empty list.", media=Media("none", "text/csv", "list.csv", stored=True)))
+    assert platforms.sent[0]["text"].startswith("An empty list.\n\nlist.csv (0 B)")
+
+
+def test_a_file_for_a_topic_that_is_gone_is_refused(channel, platforms: FakePlatforms):
+    """platforms.md 2.4: permanent for this target, and it ends."""
+    platforms.script("telegram", "Bad Request: message thread not found", times=9)
+    with pytest.raises(Refused):
+        send(channel, Reply("Here", media=IMAGE), GROUP)
+    assert platforms.sent == []
 
 
 def test_a_group_that_moved_is_followed_once_and_remembered(media: MemoryMedia, platforms: FakePlatforms):

@@ -21,6 +21,7 @@ from typing import TypeVar
 PATIENCE = 60.0
 #: How commands call themselves: as they were started, and as they are renamed where setproctitle is installed.
 WEB, WORKER, REDIS = ("config.cli web", "gunicorn:"), ("config.cli worker", "rq:worker:"), ("unixsocket",)
+POLL = ("config.cli poll",)
 
 T = TypeVar("T")
 

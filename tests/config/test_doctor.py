@@ -17,6 +17,7 @@ from redis import Redis
 
 from channels.fakes import platforms as fakes
 from channels.fakes.platforms import FakePlatforms
+from channels.poller import baton_of
 from config.cli import main
 from config.loader import load_settings
 from config.setup.desks import desk_of
@@ -215,6 +216,16 @@ def test_public_url_that_is_this_machine_is_found(clinic: Clinic):
     assert clinic.wrong().keys() == {"wa webhook", "tg webhook"}
     clinic.config.write_text(clinic.config.read_text().replace(f", api_url: {clinic.platforms.slack_url}", ""))
     assert "sl would never hear of it" in clinic.wrong()["public_url"]
+
+
+def test_bot_that_polls_needs_no_address_and_somebody_who_asks(clinic: Clinic, redis_client: Redis):
+    """platforms.md 2.5: no webhook is probed; one that is set, and nobody at work, are found."""
+    clinic.config = written(clinic.folder, clinic.platforms, telegram=", polling: true")
+    assert clinic.wrong().keys() == {"tg polling", "tg poller"}
+    asyncio.run(desk_of(load_settings(clinic.config), "tg", PUBLIC_URL).leave())
+    baton_of(redis_client, fakes.TELEGRAM_TOKEN.partition(":")[0]).take()
+    assert clinic.wrong() == {}
+    assert "tg signature" not in {f"{finding.channel} {finding.check}" for finding in clinic.findings()}
 
 
 def test_bot_without_a_worker_is_found(clinic: Clinic, redis_client: Redis):

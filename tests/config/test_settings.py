@@ -295,3 +295,14 @@ def test_pace_of_a_channel_is_the_platforms_or_the_accounts(tmp_path: Path, give
     services = bootstrap(load_settings(file, {"SECRET": SECRET}), data=tmp_path, redis_url="redis://127.0.0.1:1")
     found = services.drain.postman._pace(Conversation("a", "1"))
     assert (found.per_second, found.chat_gap) == pace
+
+
+@pytest.mark.parametrize("polling", ["", ", polling: false"])
+def test_bot_that_hears_nothing_is_refused(file: Path, polling: str):
+    """platforms.md 2.2: without a secret no webhook could be believed; one that polls needs none."""
+    text = "channels:\n  a: {platform: telegram, token: '${SECRET}'%s}\n"
+    assert "secret_token is missing: give one for its webhooks, or write polling: true" in refusal(
+        file, text % polling, SECRET=SECRET
+    )
+    file.write_text(text % ", polling: true")
+    assert load_settings(file, {"SECRET": SECRET}).channels["a"].platform == "telegram"

@@ -11,9 +11,17 @@ from pathlib import Path
 
 import pytest
 
+from channels.fakes.platforms import TELEGRAM_TOKEN, FakePlatforms
+from channels.fakes.signing import telegram_text
+from channels.fakes.telegram_setup import WAITING
 from config.embedded import EmbeddedRedisError
 from config.up import MAX_QUICK_FAILURES, Kept, UpError
-from tests.config.processes import REDIS, WEB, WORKER, Up, free_port, is_running, sayso, short_folder, until
+from tests.config.processes import POLL, REDIS, WEB, WORKER, Up, free_port, is_running, sayso, short_folder, until
+
+POLLED = """
+channels:
+  tg: {{platform: telegram, token: "${{TELEGRAM_TOKEN}}", polling: true, api_url: {url}, messages_per_second: 0}}
+"""
 
 
 @pytest.fixture
@@ -59,6 +67,23 @@ def test_killed_parts_are_revived(data: Path):
             until(lambda: up.get("/readyz") == 200)
         assert up.output().count("up.died") == 3
         assert up.stop() == 0
+
+
+def test_bot_without_an_address_asks_and_survives_a_kill(data: Path):
+    """platforms.md 2.5: no public URL, so it polls; what was written while nobody asked is answered, nothing twice."""
+    with FakePlatforms() as platforms:
+        (data / "sayso.yaml").write_text(POLLED.format(url=platforms.telegram_url))
+        with Up(data, "--config", str(data / "sayso.yaml"), "--workers", "1", TELEGRAM_TOKEN=TELEGRAM_TOKEN) as up:
+            up.ready()
+            platforms.update(telegram_text(1, "/whoami"))
+            until(lambda: len(platforms.sent) == 1)
+            poller = up.pids(*POLL)[0]
+            os.kill(poller, signal.SIGKILL)
+            for number in range(1, 9):  # the first one comes again
+                platforms.update(telegram_text(number, "/whoami", user=5123456789 + number // 2))
+            until(lambda: len(platforms.sent) >= 8 and not platforms.ledger.kept[WAITING])
+            assert (len(platforms.sent), poller in up.pids(*POLL)) == (8, False)
+            assert up.stop() == 0
 
 
 def test_signal_while_starting_stops_everything(data: Path):

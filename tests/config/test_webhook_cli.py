@@ -66,6 +66,7 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
         ("https://127.0.0.1", "no platform can reach"),
         ("https://localhost:8443", "no platform can reach"),
         ("https://192.168.1.7", "no platform can reach"),
+        ("https://[2606:4700:4700::1111]", "IPv4"),
     ],
 )
 def test_address_that_telegram_refuses_is_refused_before_it_is_asked(bench: Bench, url: str, why: str):
@@ -304,3 +305,30 @@ def test_channel_without_a_webhook_is_refused(bench: Bench, channel: str, why: s
     for command in ("set", "status", "delete"):
         code, words = bench.run(command, channel)
         assert (code, why in words) == (1, True)
+
+
+def test_polling_bot_gets_no_webhook(bench: Bench):
+    """platforms.md 2.5: one that is set would end the polling; the cure is named, and Telegram is not asked."""
+    bench.configure(telegram=", polling: true")
+    code, words = bench.run("set", "tg")
+    assert (code, "tg polls" in words, "run `sayso poll`" in words, bench.platforms.calls) == (1, True, True, [])
+
+
+def test_status_of_a_polling_bot_names_the_webhook_in_its_way(bench: Bench):
+    """platforms.md 2.5: deleteWebhook before getUpdates. What waits is kept, for who asks."""
+    bench.run("set", "tg")
+    bench.configure(telegram=", polling: true")
+    code, words = bench.run("status", "tg")
+    assert (code, "Telegram sends to https://bots.example.com/hooks/tg" in words) == (1, True)
+    assert "run `sayso webhook delete tg`" in words
+    assert "or for `sayso poll`" in bench.run("delete", "tg")[1]
+    code, words = bench.run("status", "tg")
+    assert (code, "no webhook is set" in words) == (0, True)
+
+
+def test_updates_are_dropped_where_no_webhook_was(bench: Bench):
+    """platforms.md 2.5: what waits for who polls goes too, and that is said."""
+    bench.platforms.update({"update_id": 1, "message": {}})
+    bench.configure(telegram=", polling: true")
+    assert "1 waiting updates dropped" in bench.run("delete", "tg", "--drop-pending")[1]
+    assert bench.platforms.telegram.updates.ask({}) == []

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from config.cli import main
 from config.loader import load_settings
-from config.schema import Settings
+from config.schema import Settings, polls
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
@@ -53,6 +53,14 @@ def test_the_configuration_of_the_readme_is_valid(tmp_path: Path) -> None:
     file.write_text(block("yaml", 1))
     settings = load_settings(file, SECRETS)
     assert [channel.platform for channel in settings.channels.values()] == ["whatsapp", "telegram", "slack", "console"]
+
+
+def test_the_bot_of_the_laptop_needs_a_token_and_nothing_else(tmp_path: Path) -> None:
+    """platforms.md 2.5: no public URL, no secret: it asks for its updates."""
+    file = tmp_path / "laptop.yaml"
+    file.write_text(block("yaml", 2))
+    settings = load_settings(file, {"TELEGRAM_TOKEN": "1:a"})
+    assert [polls(channel) for channel in settings.channels.values()] == [True]
 
 
 def test_every_command_has_a_line_in_the_readme() -> None:

@@ -1,0 +1,203 @@
+"""Poller: asks for the updates of one bot that has no address to send them to, and brings them to the door, in order.
+
+Telegram forgets an update once it is asked for those behind it, which happens when the door has kept it: what a poller
+that died had kept already comes again, and the mailbox knows it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from redis import Redis
+from redis.exceptions import RedisError, ResponseError
+
+from channels.base import ChannelDown, Elsewhere, RateLimited, SendError
+from channels.door import Door, TooMany
+from channels.telegram import TelegramChannel
+from channels.types import Conversation, Received
+from config.bootstrap import Services
+from workers.baton import Baton
+from workers.offload import offload
+from workers.spool_file import SpoolUnusable
+
+log = logging.getLogger(__name__)
+
+#: Seconds between two signs of life, and until one that waits for its turn looks again.
+SIGN_SECONDS = 1.0
+#: Seconds until an update is tried again that was not kept.
+AGAIN_SECONDS = 2.0
+#: Seconds until one asks again while a webhook, or somebody else, is given the updates.
+ELSEWHERE_SECONDS = 30.0
+#: The longest wait, in seconds, for a Telegram that cannot be reached.
+MAX_BACKOFF_SECONDS = 30.0
+
+
+class Polled(Protocol):
+    """A channel that is asked for its updates."""
+
+    @property
+    def name(self) -> str:
+        """The channel's name in the YAML."""
+
+    def read(self, update: Any) -> Received:
+        """What one update holds, of whatever kind or shape it is. Never raises."""
+
+    async def updates(self, offset: int | None) -> list[Any]:
+        """What came in from `offset` on, all before it forgotten. Raises SendError, Elsewhere."""
+
+
+class Poller:
+    """Polls one bot while this process has its baton. Lives on one event loop."""
+
+    def __init__(self, bot: Polled, door: Door, baton: Baton) -> None:
+        self._bot, self._door, self._baton = bot, door, baton
+        self._offset: int | None = None
+        self._kept: set[int] = set()
+        self._failures = 0
+
+    async def forever(self) -> None:
+        """Poll until cancelled, or until Telegram does not know the bot any more."""
+        down = False
+        try:
+            while not down:
+                if await self._is_ours():
+                    down = await self._while_ours()
+                else:
+                    await asyncio.sleep(SIGN_SECONDS)
+        finally:
+            with contextlib.suppress(RedisError):
+                self._baton.leave()
+
+    async def _is_ours(self) -> bool:
+        """Where Redis cannot say, Telegram does: it answers one at a time."""
+        try:
+            return await offload(self._baton.take)
+        except RedisError:
+            return True
+
+    async def _while_ours(self) -> bool:
+        """Poll as long as it is ours to; whether the bot is down."""
+        polling = asyncio.create_task(self._poll())
+        try:
+            while not polling.done() and await self._is_ours():
+                await asyncio.wait({polling}, timeout=SIGN_SECONDS)
+            return polling.done()
+        finally:
+            polling.cancel()
+            await asyncio.wait({polling})
+
+    async def _poll(self) -> None:
+        """Poll until the bot is down."""
+        log.info("poll.begins", extra={"channel": self._bot.name})
+        while True:
+            try:
+                pause = await self._round()
+            except ChannelDown as exc:
+                await self._alert(f"{exc}; it is asked no more until `sayso poll` starts anew")
+                return
+            except Exception:
+                # The rim of a task that nobody would start again.
+                log.exception("poll.broken", extra={"channel": self._bot.name})
+                pause = AGAIN_SECONDS
+            await asyncio.sleep(pause)
+
+    async def _round(self) -> float:
+        """Ask once and keep what came; after how many seconds to ask again. Raises ChannelDown."""
+        try:
+            updates = await self._bot.updates(self._offset)
+        except Elsewhere as exc:
+            await self._alert(str(exc))
+            return ELSEWHERE_SECONDS
+        except RateLimited as exc:
+            log.warning("poll.failed", extra={"channel": self._bot.name, "reason": str(exc)})
+            return exc.retry_after
+        except ChannelDown:
+            raise
+        except SendError as exc:
+            self._failures += 1
+            log.warning("poll.failed", extra={"channel": self._bot.name, "reason": str(exc)})
+            return min(MAX_BACKOFF_SECONDS, 2.0 ** min(self._failures - 1, 9))
+        self._failures = 0
+        return 0.0 if await self._keep(updates) else AGAIN_SECONDS
+
+    async def _alert(self, words: str) -> None:
+        await offload(self._door.keep, self._bot.name, Received(alerts=(words,)))
+
+    async def _keep(self, updates: Sequence[Any]) -> bool:
+        """Bring them to the door; whether all were kept. Those behind one that was not are not forgotten either."""
+        numbered = {update["update_id"]: update for update in updates if _has_number(update)}
+        await offload(self._bring, numbered)
+        left = [number for number in numbered if number not in self._kept]
+        # Asked from nowhere in particular Telegram begins with the oldest: numbers may begin anew anywhere.
+        self._offset = left[0] if left else max(numbered) + 1 if numbered else None
+        self._kept.intersection_update(numbered if left else ())
+        return not left and len(numbered) == len(updates)
+
+    def _bring(self, numbered: Mapping[int, Any]) -> None:
+        """As many of them as can be kept now."""
+        stuck: set[Conversation] = set()
+        try:
+            for number, update in numbered.items():
+                if number not in self._kept and self._is_kept(update, stuck):
+                    self._kept.add(number)
+        except (RedisError, SpoolUnusable) as exc:
+            log.error("poll.not_kept", extra={"channel": self._bot.name, "reason": type(exc).__name__})
+
+    def _is_kept(self, update: Any, stuck: set[Conversation]) -> bool:
+        """`stuck` are the conversations of which something was refused: what else is said there waits behind it, and
+        others do not. A tap overtakes words, as it does among Telegram's webhooks.
+        """
+        received = self._bot.read(update)
+        talks = {turn.conversation for turn in received.turns if not turn.tap}
+        if talks & stuck:
+            return False
+        try:
+            self._door.keep(self._bot.name, received)
+        except (TooMany, ResponseError):  # what Redis refuses of one conversation it may take of another
+            stuck |= talks
+            return False
+        except (RedisError, SpoolUnusable):
+            raise
+        except Exception:
+            # The rim: it would be as wrong each time, and hold up everybody behind it.
+            log.exception("poll.dropped", extra={"channel": self._bot.name})
+        return True
+
+
+def _has_number(update: Any) -> bool:
+    return isinstance(update, dict) and isinstance(update.get("update_id"), int)
+
+
+def baton_of(client: Redis, bot_id: str) -> Baton:
+    """The baton of the bot of this id."""
+    return Baton(client, f"poll:{bot_id}")
+
+
+def polling(services: Services) -> list[TelegramChannel]:
+    """The channels that are to be asked."""
+    channels = services.channels.values()
+    return [channel for channel in channels if isinstance(channel, TelegramChannel) and channel.polls]
+
+
+def run_pollers(services: Services) -> None:
+    """Poll for all of them until SIGTERM or SIGINT. A bot that is down does not end it: others go on."""
+    door = Door(services)
+    door.open()
+    pollers = [Poller(channel, door, baton_of(services.redis, channel.bot_id)) for channel in polling(services)]
+    asyncio.run(_all(pollers))
+
+
+async def _all(pollers: Sequence[Poller]) -> None:
+    told = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, told.set)
+    tasks = [asyncio.create_task(poller.forever()) for poller in pollers]
+    await told.wait()
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
