@@ -474,12 +474,11 @@ class ChannelAgent:
         content = replied(result, words, has_acted=self._has_acted(result))
         # Whatever the model makes of it, the person hears of what may have been done.
         beside = [content] if proposal and result.stop_reason == "terminal" else result.beside
-        told = _joined([preface, *(words.unknown(call.tool_name) for call in result.unclear), *beside])
+        told = _joined([*(words.unknown(call.tool_name) for call in result.unclear), *beside])
         if proposal:  # nothing else is asked beside it
-            asked, arms = self._questions.asked(case, proposal, told)
-            return Answer(Change(replies=(*files, asked), arms=arms), result)
-        text = _joined([told, content])
-        answer = Answer(Change(replies=(*(((Reply(text), ""),) if text else ()), *files)), result)
+            asked, arms = self._questions.asked(case, proposal, preface)
+            return Answer(Change(replies=(*_spoken(told), *files, asked), arms=arms), result)
+        answer = Answer(Change(replies=(*_spoken(_joined([preface, told, content])), *files)), result)
         return self._choices.offered(case, answer, result.choices if result.stop_reason in _ITS_OWN else ())
 
     def _has_acted(self, result: AgentResult) -> bool:
@@ -512,6 +511,10 @@ class ChannelAgent:
 def _memory_scope(turn: Turn) -> str:
     """Whose knowledge a turn reads and writes: this person's, in this conversation."""
     return f"{turn.conversation.id}:{turn.scope.id}"
+
+
+def _spoken(text: str) -> tuple[tuple[Reply, str], ...]:
+    return ((Reply(text), ""),) if text else ()
 
 
 def turn_label(turn: Turn) -> str:

@@ -25,7 +25,7 @@ class Questions:
         self._expiry_notice = expiry_notice
 
     def asked(self, case: Case, proposal: Proposal, above: str) -> tuple[tuple[Reply, str], tuple[Arm, ...]]:
-        """The question for a yes, below what else is to be read, and the records that it arms."""
+        """The question for a yes, and the records that it arms. What stands above it goes when its outcome is shown."""
         head = proposal.head
         words = speak(head.language)
         question = words.question(head.preview, head.ttl_seconds, head.code)

@@ -14,10 +14,8 @@ import pytest
 from channels import fetch
 from channels.base import Channel, FetchError
 from channels.bot_api import KeptRequest
-from channels.console import ConsoleChannel
 from channels.fakes.platforms import SLACK_BOT_TOKEN, TELEGRAM_TOKEN, TWILIO_ACCOUNT_SID, FakePlatforms
 from channels.fakes.signing import JPEG
-from channels.feed import MemoryFeed
 from channels.fetch import Download, is_public
 from channels.telegram import FILE_LIMIT
 from channels.types import Media
@@ -417,12 +415,6 @@ def test_no_token_in_the_error_of_a_failed_telegram_download(
         fetched(TELEGRAM.build(media, None), "f")
     assert wire.requests[-1].url.path == f"/file/bot{TELEGRAM_TOKEN}/photos/p.jpg"
     assert TELEGRAM_TOKEN not in "".join(traceback.format_exception(caught.value)) + caplog.text
-
-
-def test_console_has_no_inbound_files(media: MemoryMedia):
-    """Its page sends words and taps."""
-    console = ConsoleChannel("web", feed=MemoryFeed(), media=media, keys=["k"])
-    assert "no inbound files" in refusal(console, "x")
 
 
 def test_file_arrives(platform: Platform, platforms: FakePlatforms, media: MemoryMedia):

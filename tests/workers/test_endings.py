@@ -117,7 +117,9 @@ def test_preview_is_shown_as_it_is_whatever_the_output_guardrails_make_of_answer
 
 
 def test_what_a_terminal_tool_says_is_not_lost_beside_a_question():
-    """Another tool asked by itself, in words of its own, and ended nothing."""
+    """Another tool asked by itself, in words of its own, and ended nothing. They are a message of their own: the
+    question is edited once it is decided.
+    """
 
     @tool
     def prepare() -> str:
@@ -128,4 +130,5 @@ def test_what_a_terminal_tool_says_is_not_lost_beside_a_question():
     story = Story(MemoryRig(), [(call("prepare"), call("show", what="x"))], tool_policy=ToolPolicy(allow=["*"]))
     story.tools.append(prepare)
     story.hear()
-    assert story.work_on().startswith("show x ok\n\nPay 5")
+    assert story.work_on().startswith("Pay 5")
+    assert story.channel.texts[-2] == "show x ok"
