@@ -46,7 +46,7 @@ def say(line: str) -> None:
 @pytest.mark.timeout(600)
 def test_with_everything_broken_at_once_every_promise_holds(tmp_path: Path) -> None:
     """Kills, pauses, lost replies of Redis, repeated and late webhooks; judged by diaries, chats and effects alone."""
-    plan = Plan(turns=TURNS, conversations=60, workers=4, minutes=MINUTES, seed=secrets.randbelow(1_000_000))
+    plan = Plan(turns=TURNS, conversations=40, workers=4, minutes=MINUTES, seed=secrets.randbelow(1_000_000))
     report = simulated(replace(plan, **{**EVERYTHING, "kill": KILLS}), tmp_path)
     assert unkept(report) == []
     assert report.review.confirmed > 0  # so people were asked, said yes and were told: there was something to judge
