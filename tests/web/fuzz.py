@@ -22,18 +22,20 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import unquote_to_bytes
 
 from channels.console import ConsoleChannel
 from channels.feed import MemoryFeed
-from channels.types import Turn
+from channels.media import MemoryMediaStore
+from channels.types import Media, Turn
 from config.keys import secret_keys
 from tests.config.processes import family
 from tests.flows.system import System, until
 from tests.web import services
 from tests.web.mutations import Endpoint, Sent, endpoints, largest, requests
-from workers.mailbox import Accepted
+from workers.mailbox import Accepted, Limits
 
 #: Seconds of processor time that one request may take.
 MAX_SECONDS = 1.0
@@ -125,12 +127,24 @@ class Sink(services.FakeMailbox):
 
 def wsgi() -> tuple[Ask, str]:
     """How the WSGI app of this process is asked, and a console session that it knows."""
-    channels = services.real_channels()
+    channels = services.real_channels(media=Sieve())
     console = channels["web"]
     assert isinstance(console, ConsoleChannel)
-    app = services.browser(channels=channels, mailbox=Sink(), deliveries=Forgetful()).application
+    settings = SimpleNamespace(limits=Limits(per_minute=10**9))
+    parts = {"channels": channels, "mailbox": Sink(), "deliveries": Forgetful(), "settings": settings}
+    app = services.browser(**parts).application
     app.config["PROPAGATE_EXCEPTIONS"] = True  # one that nobody handles comes out here
     return (lambda sent: asked(app.wsgi_app, sent)), f"{console.cookie}={console.new_session()}"
+
+
+class Sieve(MemoryMediaStore):
+    """A media store that says what each file is, and keeps none."""
+
+    def put(self, data: bytes, *, mime_type: str, filename: str = "") -> Media:
+        """Look at it and forget it."""
+        kept = super().put(data, mime_type=mime_type, filename=filename)
+        self._files.clear()
+        return kept
 
 
 class Forgetful(services.FakeDeliveries):

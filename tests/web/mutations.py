@@ -110,6 +110,7 @@ def endpoints(cookie: str) -> list[Endpoint]:
         Endpoint("telegram", [Seed("/hooks/tg", each["json"], dumped) for each in _recorded("telegram")], _telegram),
         Endpoint("slack", [_slack_seed(each) for each in _recorded("slack")], _slack),
         Endpoint("console", _console_seeds(), partial(_console, cookie)),
+        Endpoint("console/files", _file_seeds(), partial(_file, cookie)),
     ]
 
 
@@ -334,6 +335,24 @@ def _console_seeds() -> list[Seed]:
     return [Seed("/hooks/web", act, dumped) for act in acts]
 
 
+def _file_seeds() -> list[Seed]:
+    """A file of each kind, whose beginning tells which: bytes as a text of as many characters."""
+    starts = (
+        b"\x89PNG\r\n\x1a\n",
+        b"\xff\xd8\xff",
+        b"%PDF-1.7",
+        b"RIFF\0\0\0\0WEBPVP8 ",
+        b"\0\0\0\x18ftypheic",
+        b"a,b\n1,2\n",
+    )
+    return [Seed("/console/web/files", {"file": start.decode("latin-1") + "x" * 40}, _file_of) for start in starts]
+
+
+def _file_of(tree: Any) -> bytes:
+    data = tree.get("file", "") if isinstance(tree, dict) else tree
+    return data.encode("latin-1", "replace") if isinstance(data, str) else dumped(data)
+
+
 def _twilio(path: str, body: bytes) -> Headers:
     """Signed like a form, repeated names and all; what is no form is signed as an empty one."""
     fields: dict[str, set[str]] = {}
@@ -355,6 +374,11 @@ def _telegram(_: str, __: bytes) -> Headers:
 
 def _slack(_: str, body: bytes) -> Headers:
     return slack_hook(fakes.SLACK_SIGNING_SECRET, body, time.time())[0]
+
+
+def _file(cookie: str, _: str, __: bytes) -> Headers:
+    named = {"Content-Type": "image/png", "X-Sayso-Filename": "photo%20of%20a%20receipt.png"}
+    return {**named, "X-Sayso-Console": "1", "Cookie": cookie}
 
 
 def _console(cookie: str, _: str, __: bytes) -> Headers:

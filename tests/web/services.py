@@ -74,7 +74,7 @@ class FakeDeliveries:
         self.closed.append((conversation, f"{'late: ' * late}{reason}"))
 
 
-def real_channels(**secrets: str) -> dict[str, Channel]:
+def real_channels(media: Any = None, **secrets: str) -> dict[str, Channel]:
     """A channel of each platform as a configuration makes it, some with other secrets. None of them may send."""
     nothing: Any = None
     told = {
@@ -89,7 +89,7 @@ def real_channels(**secrets: str) -> dict[str, Channel]:
         "web": {"platform": "console"},
     }
     settings = Settings.model_validate({"channels": given})
-    shelf = Shelf(nothing, MemoryFeed(), nothing, ["key"], PUBLIC_URL)
+    shelf = Shelf(nothing, MemoryFeed(), media, ["key"], PUBLIC_URL)
     return {name: open_channel(name, settings, shelf) for name in given}
 
 
