@@ -93,7 +93,7 @@ class Poller:
         try:
             while not polling.done() and await self._is_ours():
                 await asyncio.wait({polling}, timeout=SIGN_SECONDS)
-            return polling.done()
+            return polling.done() and polling.result() is None
         finally:
             polling.cancel()
             await asyncio.wait({polling})
@@ -221,8 +221,8 @@ async def _all(pollers: Sequence[Poller]) -> None:
     told = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, told.set)
-    tasks = [asyncio.create_task(poller.forever()) for poller in pollers]
-    await told.wait()
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
+    async with asyncio.TaskGroup() as group:  # one that breaks ends them all: the process is started anew
+        tasks = [group.create_task(poller.forever()) for poller in pollers]
+        await told.wait()
+        for task in tasks:
+            task.cancel()

@@ -15,7 +15,7 @@ from channels.base import ChannelDown, Elsewhere, Forbidden, RateLimited, Unreac
 from channels.door import Door
 from channels.fakes import signing
 from channels.fakes.platforms import TELEGRAM_TOKEN, FakePlatforms
-from channels.poller import AGAIN_SECONDS, ELSEWHERE_SECONDS, MAX_BACKOFF_SECONDS, WINDOW, Poller
+from channels.poller import AGAIN_SECONDS, ELSEWHERE_SECONDS, MAX_BACKOFF_SECONDS, WINDOW, Poller, _all
 from tests.channels.harness import telegram, telegram_hook
 from tests.contracts.rigs import voice
 from tests.web.services import FakeMailbox
@@ -270,3 +270,15 @@ def test_who_begins_to_ask_again_asks_from_nowhere():
     for _ in range(2):
         asyncio.run(poller._poll())
     assert bot.offsets == [None, 9001, None, 5]
+
+
+def test_poller_that_breaks_ends_its_process():
+    """Whoever keeps processes alive starts another one; none is left that looks alive and asks nobody."""
+
+    class Broken(Held):
+        def take(self) -> bool:
+            raise RuntimeError("can't start new thread")
+
+    broken = Poller(Bot(), Door(SimpleNamespace()), Broken())
+    with pytest.raises(ExceptionGroup):
+        asyncio.run(asyncio.wait_for(_all([broken]), 5))
