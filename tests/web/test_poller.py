@@ -11,9 +11,10 @@ from redis import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ResponseError
 
-from channels.base import ChannelDown, Elsewhere, Forbidden, RateLimited, Unreachable
+from channels.base import Ambiguous, ChannelDown, Elsewhere, Forbidden, RateLimited, Unreachable
 from channels.door import Door
 from channels.fakes import signing
+from channels.fakes.base import Answer
 from channels.fakes.platforms import TELEGRAM_TOKEN, FakePlatforms
 from channels.poller import AGAIN_SECONDS, ELSEWHERE_SECONDS, MAX_BACKOFF_SECONDS, WINDOW, Poller, _all
 from tests.channels.harness import telegram, telegram_hook
@@ -282,3 +283,11 @@ def test_poller_that_breaks_ends_its_process():
     broken = Poller(Bot(), Door(SimpleNamespace()), Broken())
     with pytest.raises(ExceptionGroup):
         asyncio.run(asyncio.wait_for(_all([broken]), 5))
+
+
+def test_answer_that_nobody_can_read_is_not_logged(platforms: FakePlatforms, caplog: pytest.LogCaptureFixture):
+    """It may be half of what people wrote."""
+    platforms.fakes["telegram"].answer = lambda _: Answer(200, b'{"result": [{"message": {"text": "my diagnosis')
+    with pytest.raises(Ambiguous):
+        asked(platforms)
+    assert "diagnosis" not in caplog.text
