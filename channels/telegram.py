@@ -276,8 +276,8 @@ class TelegramChannel:
 
 
 def _hush() -> None:
-    """Telegram's URLs contain the bot's token, and httpx logs URLs at INFO; PTB logs words at DEBUG, and at ERROR all of
-    an answer that it cannot read.
+    """Telegram's URLs contain the bot's token, and httpx logs URLs at INFO; PTB logs words at DEBUG, and an answer that
+    it cannot read at ERROR.
     """
     for name, level in (("httpx", logging.WARNING), ("httpcore", logging.WARNING), ("telegram", logging.CRITICAL)):
         logger = logging.getLogger(name)
