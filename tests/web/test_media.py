@@ -164,6 +164,8 @@ def test_a_name_is_a_name(shelf: Shelf, name: str, said: str):
         {"If-Modified-Since": "Fri, 01 Jan 2100 00:00:00 GMT"},
         {"If-Unmodified-Since": "Thu, 01 Jan 1970 00:00:00 GMT"},
         {"Range": "bytes=0-7", "If-Range": "Fri, 01 Jan 2100 00:00:00 GMT"},
+        {"Range": "bytes=0-7", "If-Range": "Fri, 01 Jan 99999999999999999999 00:00:00 GMT"},
+        {"If-Modified-Since": "Fri, 01 Jan 99999999999999999999 00:00:00 GMT"},
     ],
 )
 def test_no_date_that_is_asked_for_tells_when_others_stored_the_same(shelf: Shelf, asked: dict[str, str]):
