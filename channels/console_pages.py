@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 
 import flask
 from werkzeug.exceptions import RequestEntityTooLarge
+from werkzeug.http import parse_date
 
 from channels.base import Forbidden
 from channels.console import MAX_TEXT_CHARS, RESERVED_NAMES, ConsoleChannel
@@ -110,6 +111,7 @@ def console_pages(
     for error, status in ((Forbidden, 403), (NotTaken, 415), (TooLarge, 413)):
         pages.register_error_handler(error, partial(_refused, status))
     pages.register_error_handler(FeedError, _feed_down)
+    pages.before_request(_drop_odd_dates)
     pages.after_request(_harden)
     return pages
 
@@ -224,6 +226,15 @@ def _refused(status: int, error: Exception) -> flask.Response:
 def _feed_down(error: FeedError) -> flask.Response:
     _log.warning("console_feed_down", exc_info=error)
     return _plain(503, "The console cannot reach its store: try again shortly.\n")
+
+
+def _drop_odd_dates() -> None:
+    """Flask breaks over a condition on a year that is no year."""
+    for name in ("HTTP_IF_MODIFIED_SINCE", "HTTP_IF_RANGE"):
+        try:
+            parse_date(flask.request.environ.get(name))
+        except OverflowError:
+            del flask.request.environ[name]
 
 
 def _harden(response: flask.Response) -> flask.Response:

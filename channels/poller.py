@@ -11,7 +11,7 @@ import contextlib
 import logging
 import signal
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from redis import Redis
 from redis.exceptions import RedisError, ResponseError
@@ -22,6 +22,7 @@ from channels.telegram import TelegramChannel
 from channels.types import Conversation, Received
 from config.bootstrap import Services
 from workers.baton import Baton
+from workers.lane import stops
 from workers.offload import offload
 from workers.spool_file import SpoolUnusable
 
@@ -35,6 +36,12 @@ AGAIN_SECONDS = 2.0
 ELSEWHERE_SECONDS = 30.0
 #: The longest wait, in seconds, for a Telegram that cannot be reached.
 MAX_BACKOFF_SECONDS = 30.0
+#: Updates that Telegram tells at once, all behind the first that it was not allowed to forget.
+WINDOW = 100
+
+
+#: What came of an update: it is kept; its conversation has too many; or the store did not take it.
+Fate = Literal["kept", "refused", "waits"]
 
 
 class Polled(Protocol):
@@ -86,13 +93,14 @@ class Poller:
         try:
             while not polling.done() and await self._is_ours():
                 await asyncio.wait({polling}, timeout=SIGN_SECONDS)
-            return polling.done()
+            return polling.done() and polling.result() is None
         finally:
             polling.cancel()
             await asyncio.wait({polling})
 
     async def _poll(self) -> None:
-        """Poll until the bot is down."""
+        """Poll until the bot is down. Where somebody else polled meanwhile, what we knew is old."""
+        self._offset, self._kept = None, set()
         log.info("poll.begins", extra={"channel": self._bot.name})
         while True:
             try:
@@ -131,42 +139,59 @@ class Poller:
     async def _keep(self, updates: Sequence[Any]) -> bool:
         """Bring them to the door; whether all were kept. Those behind one that was not are not forgotten either."""
         numbered = {update["update_id"]: update for update in updates if _has_number(update)}
-        await offload(self._bring, numbered)
+        refused = await offload(self._bring, numbered)
+        if len(numbered) >= WINDOW and self._offset in refused:
+            self._pass_over(refused & set(list(numbered)[: WINDOW // 2]))
         left = [number for number in numbered if number not in self._kept]
         # Asked from nowhere in particular Telegram begins with the oldest: numbers may begin anew anywhere.
         self._offset = left[0] if left else max(numbered) + 1 if numbered else None
         self._kept.intersection_update(numbered if left else ())
         return not left and len(numbered) == len(updates)
 
-    def _bring(self, numbered: Mapping[int, Any]) -> None:
-        """As many of them as can be kept now."""
-        stuck: set[Conversation] = set()
+    def _pass_over(self, refused: set[int]) -> None:
+        """Let go of what was refused, and its person told so: behind a window that is full nobody else is heard."""
+        log.error("poll.passed_over", extra={"channel": self._bot.name, "count": len(refused)})
+        self._kept |= refused
+
+    def _bring(self, numbered: Mapping[int, Any]) -> set[int]:
+        """As many of them as can be kept now. Returns those of which their conversations have too many."""
+        fates: dict[int, Fate] = {}
+        stuck: dict[Conversation, Fate] = {}
         try:
             for number, update in numbered.items():
-                if number not in self._kept and self._is_kept(update, stuck):
+                if number in self._kept:
+                    continue
+                fates[number] = self._fate(update, stuck)
+                if fates[number] == "kept":
                     self._kept.add(number)
         except (RedisError, SpoolUnusable) as exc:
             log.error("poll.not_kept", extra={"channel": self._bot.name, "reason": type(exc).__name__})
+        return {number for number, fate in fates.items() if fate == "refused"}
 
-    def _is_kept(self, update: Any, stuck: set[Conversation]) -> bool:
-        """`stuck` are the conversations of which something was refused: what else is said there waits behind it, and
-        others do not. A tap overtakes words, as it does among Telegram's webhooks.
+    def _fate(self, update: Any, stuck: dict[Conversation, Fate]) -> Fate:
+        """`stuck` are the conversations of which something was not kept: what else is said there waits behind it, and
+        others do not. A tap or a stop overtakes words, as it does among Telegram's webhooks.
         """
         received = self._bot.read(update)
-        talks = {turn.conversation for turn in received.turns if not turn.tap}
-        if talks & stuck:
-            return False
+        talks = {turn.conversation for turn in received.turns if not (turn.tap or stops(turn))}
+        for talk in talks & stuck.keys():
+            return stuck[talk]
         try:
             self._door.keep(self._bot.name, received)
-        except (TooMany, ResponseError):  # what Redis refuses of one conversation it may take of another
-            stuck |= talks
-            return False
+        except TooMany:
+            fate: Fate = "refused"
+        except ResponseError:  # what Redis refuses of one conversation it may take of another
+            fate = "waits"
         except (RedisError, SpoolUnusable):
             raise
         except Exception:
             # The rim: it would be as wrong each time, and hold up everybody behind it.
             log.exception("poll.dropped", extra={"channel": self._bot.name})
-        return True
+            return "kept"
+        else:
+            return "kept"
+        stuck |= dict.fromkeys(talks, fate)
+        return fate
 
 
 def _has_number(update: Any) -> bool:
@@ -196,8 +221,8 @@ async def _all(pollers: Sequence[Poller]) -> None:
     told = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, told.set)
-    tasks = [asyncio.create_task(poller.forever()) for poller in pollers]
-    await told.wait()
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
+    async with asyncio.TaskGroup() as group:  # one that breaks ends them all: the process is started anew
+        tasks = [group.create_task(poller.forever()) for poller in pollers]
+        await told.wait()
+        for task in tasks:
+            task.cancel()

@@ -83,7 +83,6 @@ class TelegramChannel:
         self._reader = Reader(name, self.bot_id, username.lstrip("@").lower())
         self._answered: frozenset[str] = frozenset()
         self._bots = PerLoop(partial(new_bot, self._token, self._api_url), tls=tls)
-        _hush()
 
     def __repr__(self) -> str:
         return f"TelegramChannel({self._name!r})"
@@ -277,10 +276,12 @@ class TelegramChannel:
 
 
 def _hush() -> None:
-    """Telegram's URLs contain the bot's token, and httpx logs URLs at INFO; PTB logs words at DEBUG."""
-    for name in ("httpx", "httpcore", "telegram"):
+    """Telegram's URLs contain the bot's token, and httpx logs URLs at INFO; PTB logs words at DEBUG, and an answer that
+    it cannot read at ERROR.
+    """
+    for name, level in (("httpx", logging.WARNING), ("httpcore", logging.WARNING), ("telegram", logging.CRITICAL)):
         logger = logging.getLogger(name)
-        logger.setLevel(max(logger.level, logging.WARNING))
+        logger.setLevel(max(logger.level, level))
 
 
 def new_bot(token: str, api_url: str, session: ClientSession) -> Bot:
@@ -290,6 +291,7 @@ def new_bot(token: str, api_url: str, session: ClientSession) -> Bot:
 
     from channels.bot_api import KeptRequest
 
+    _hush()
     # PTB warns about its own attribute whenever Telegram asks us to wait.
     warnings.filterwarnings("ignore", message=r".*retry_after", category=PTBDeprecationWarning)
     # Its own method makes objects of updates: one of a form that it does not expect would hide all others.

@@ -106,10 +106,13 @@ def _add_media(app: Flask, services: Services) -> None:
         except BadToken:
             abort(404)
         shown = mime_type in ("image/png", "image/jpeg", "image/gif", "image/webp")
-        if not _is_plain(request.headers.get("Range", ""), size):
-            request.environ.pop("HTTP_RANGE")
+        tag = f'"{path.name}"'
+        if not _is_plain(request.headers.get("Range", ""), size) or request.headers.get("If-Range", tag) != tag:
+            request.environ.pop("HTTP_RANGE", None)
+        for dated in ("HTTP_IF_MODIFIED_SINCE", "HTTP_IF_RANGE"):  # Flask breaks over a year that is no year
+            request.environ.pop(dated, None)
         response = send_file(path, mime_type, as_attachment=not shown, download_name=filename or "file", etag=path.name)
-        del response.headers["Last-Modified"]  # it would tell when others stored the same
+        del response.headers["Last-Modified"]  # it would tell when others stored the same, as would dates asked for
         response.headers["X-Content-Type-Options"] = "nosniff"
         response.headers["Content-Security-Policy"] = "default-src 'none'; sandbox"
         response.headers["Cache-Control"] = "private, max-age=300"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -572,6 +573,20 @@ class Settings(Section):
 
     @field_validator("channels")
     @classmethod
+    def _bot_that_polls_has_one_channel(cls, channels: dict[str, AnyChannel]) -> dict[str, AnyChannel]:
+        """Telegram tells an update once: a second channel of the bot would wait for ever."""
+        bots: defaultdict[tuple[str | None, str], list[str]] = defaultdict(list)
+        for name, each in channels.items():
+            if isinstance(each, TelegramSettings) and each.bot_id.isdecimal():  # no secret that was left unread
+                bots[each.api_url, each.bot_id].append(name)
+        shared = [names for names in bots.values() if any(polls(channels[name]) for name in names)]
+        twins = [_twin(name, first) for first, *others in shared for name in others]
+        if twins:
+            raise ValidationError.from_exception_data(cls.__name__, twins)
+        return channels
+
+    @field_validator("channels")
+    @classmethod
     def _operators_can_be_reached(cls, channels: dict[str, AnyChannel]) -> dict[str, AnyChannel]:
         targets = {name: each.escalate.to.channel for name, each in channels.items() if each.escalate}
         lost = [_nowhere(name, to, channels) for name, to in targets.items() if to not in channels]
@@ -584,6 +599,12 @@ def _taken(name: str) -> InitErrorDetails:
     """The error of one console's name. It carries the path, so that the channel's own line is told."""
     words = "this name is a page of the console's own: choose another, such as web"
     return InitErrorDetails(type=PydanticCustomError("console_name", words), loc=(name,), input=name)
+
+
+def _twin(name: str, first: str) -> InitErrorDetails:
+    """The error of a channel whose bot has one already. It carries the path, so that the channel's own line is told."""
+    words = "has the same bot as {first}: give each channel a bot of its own where one of them polls"
+    return InitErrorDetails(type=PydanticCustomError("one_bot", words, {"first": first}), loc=(name,), input=name)
 
 
 def _nowhere(name: str, to: str, channels: Mapping[str, AnyChannel]) -> InitErrorDetails:

@@ -15,6 +15,8 @@ from workers.mailbox import SEEN_MS
 
 #: The youngest file that is deleted, in seconds: its turn may have just begun.
 LEAST_SECONDS = 3600
+#: How far back it looks, in seconds: Twilio has no older messages of WhatsApp.
+MOST_SECONDS = 3650 * 24 * 3600
 #: Seconds of messages that are listed, and told of, at once.
 _SLICE = 24 * 3600.0
 
@@ -53,6 +55,9 @@ class Forgetting:
         if older < LEAST_SECONDS:
             says = "a turn that has just begun fetches its file at Twilio"
             raise SetupError(says, f"write --older {LEAST_SECONDS // 3600}h or more")
+        if older + back > MOST_SECONDS:
+            says = f"{(older + back) / 86_400:.0f} days ago there was nothing to delete"
+            raise SetupError(says, "write --back 400d for all, and a shorter --older")
         until = self._clock() - older
         begin = until - back
         while begin < until:

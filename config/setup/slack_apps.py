@@ -121,7 +121,8 @@ def _why(exc: Exception, *, app_id: str = "", unanswered: str = "") -> tuple[str
 def _faults(exc: Exception) -> tuple[str, str]:
     """What Slack says is wrong with a manifest, a line for each place of it, with what may be done about it."""
     answer: Any = getattr(exc, "response", None)
-    found = [fault for fault in answer.data.get("errors") or () if isinstance(fault, dict)]
+    errors = answer.data.get("errors")
+    found = [fault for fault in errors if isinstance(fault, dict)] if isinstance(errors, list) else []
     lines = [f"\n  {plain(_pointer(fault))}  {plain(str(fault.get('message') or ''))}" for fault in found]
     cures = dict.fromkeys(_cure(_pointer(fault)) for fault in found) or {_NO_CURE: None}
     return f"Slack takes no such manifest{''.join(lines)}\ncure", "; ".join(cures)

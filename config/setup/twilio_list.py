@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from channels.base import RateLimited
 from channels.http import PerLoop
 from channels.twilio_client import ORIGINS, new_client
+from channels.types import storable
 from config.schema import WhatsAppSettings
 from config.setup.desk import SetupError, asking
 from config.setup.twilio import status_of, why
@@ -117,7 +118,7 @@ class TwilioList:
         if not (ours and whatsapp and sent and _SID.fullmatch(sid)):
             return None
         files = int(message.num_media or 0)
-        return Listed(sid, sender, str(message.to), str(message.body or ""), files, sent.timestamp())
+        return Listed(sid, sender, str(message.to), storable(str(message.body or "")), files, sent.timestamp())
 
     def _url(self, sid: str, file_sid: str) -> str:
         return f"{ORIGINS[0]}/2010-04-01/Accounts/{self._account_sid}/Messages/{sid}/Media/{file_sid}"

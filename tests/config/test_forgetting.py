@@ -148,3 +148,10 @@ def test_wrong_token_is_told(bench: Bench, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("TWILIO_AUTH_TOKEN", "wrong-auth-token")
     code, words = bench.run()
     assert (code, "does not take account_sid and auth_token" in words) == (1, True)
+
+
+@pytest.mark.parametrize("span", [("--back", "999999d"), ("--older", "999999d")])
+def test_span_before_twilio_was_there_is_told(bench: Bench, span: tuple[str, str]):
+    """No day is that long ago: an error that names the cure, and no traceback."""
+    code, words = bench.run(*span)
+    assert (code, "write --back 400d for all" in words) == (1, True)

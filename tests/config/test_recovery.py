@@ -289,3 +289,11 @@ def test_redis_that_is_away_is_told(bench: Bench, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("REDIS_URL", "redis://127.0.0.1:1")
     code, words = bench.run()
     assert (code, "Redis does not answer" in words) == (1, True)
+
+
+def test_half_a_character_stops_nobody(bench: Bench):
+    """JSON can spell one: whoever wrote it is heard, and so is everybody after."""
+    bench.arrive(ANA, "half \ud83d", ago=600)
+    bench.arrive(BEN, "whole", ago=500)
+    assert "2 taken now" in bench.run()[1]
+    assert [turn.text for turn in bench.waiting()] == ["half ?"]

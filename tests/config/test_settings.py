@@ -306,3 +306,15 @@ def test_bot_that_hears_nothing_is_refused(file: Path, polling: str):
     )
     file.write_text(text % ", polling: true")
     assert load_settings(file, {"SECRET": SECRET}).channels["a"].platform == "telegram"
+
+
+@pytest.mark.parametrize("other", ["polling: true", "secret_token: '${SECRET}'"])
+def test_bot_that_polls_for_two_channels_is_refused(file: Path, other: str):
+    """platforms.md 2.4: Telegram tells an update once: the other channel would wait for ever, and nobody say why."""
+    bots = ["a: {platform: telegram, token: '${A}', polling: true}", "b: {platform: telegram, token: '${B}', %s}"]
+    two = "channels:\n  " + "\n  ".join(bots)
+    said = refusal(file, two % other, A="7000000001:one", B=" 7000000001:one", SECRET=SECRET)
+    assert ":3:3: channels.b: has the same bot as a: give each channel a bot of its own" in said
+    assert "7000000001" not in said
+    assert load_settings(file, {"A": "7000000001:one", "B": "7000000002:two", "SECRET": SECRET})
+    assert load_settings(file, {}, without_secrets=True)

@@ -9,6 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from channels.fakes import platforms as fakes
+from channels.fakes.base import json_answer
 from channels.fakes.platforms import FakePlatforms
 from channels.fakes.slack_api import FakeSlack
 from channels.fakes.slack_manifests import CREDENTIALS, SlackManifests
@@ -152,3 +153,13 @@ def test_address_that_slack_cannot_reach_is_refused_before_it_is_asked(shop: Sho
     shop.config = written(shop.folder, None, public_url="https://10.0.0.7")
     code, words = shop.run("--create")
     assert (code, "no platform can reach" in words, PUBLIC_URL in words) == (1, True, False)
+
+
+@pytest.mark.parametrize("errors", [7, True, {"a": 1}, [None, 7, {"pointer": None, "message": ["x"]}]])
+def test_faults_of_no_known_form_are_a_refusal_all_the_same(shop: Shop, errors: object):
+    """Slack's rules change: no traceback reaches an operator."""
+    shop.platforms.fakes["slack"].answer = lambda _: json_answer(  # type: ignore[method-assign]
+        {"ok": False, "error": "invalid_manifest", "errors": errors}
+    )
+    code, words = shop.run("--validate")
+    assert (code, "Slack takes no such manifest" in words, "cure" in words) == (1, True, True)

@@ -10,6 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from channels.fakes import platforms as fakes
+from channels.fakes.base import Answer
 from channels.fakes.platforms import FakePlatforms
 from channels.fakes.telegram_setup import WEBHOOK
 from channels.fakes.twilio_setup import SENDER, SERVICE_SID
@@ -332,3 +333,10 @@ def test_updates_are_dropped_where_no_webhook_was(bench: Bench):
     bench.configure(telegram=", polling: true")
     assert "1 waiting updates dropped" in bench.run("delete", "tg", "--drop-pending")[1]
     assert bench.platforms.telegram.updates.ask({}) == []
+
+
+def test_answer_that_is_no_json_is_a_finding_alone(bench: Bench, caplog: pytest.LogCaptureFixture):
+    """As a proxy's page is: its SDK would log all of it, with a traceback."""
+    bench.platforms.fakes["telegram"].answer = lambda _: Answer(200, b"<h1>welcome to nginx</h1>")  # type: ignore[method-assign]
+    code, words = bench.run("status", "tg")
+    assert (code, "makes no sense" in words, caplog.text) == (1, True, "")

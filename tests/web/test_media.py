@@ -156,3 +156,19 @@ def test_a_name_is_a_name(shelf: Shelf, name: str, said: str):
     """Whatever quotes, alphabets and directions are in it."""
     answer = shelf.client.get(shelf.link(b"%PDF-1.4", "application/pdf", name))
     assert answer.headers["Content-Disposition"] == said
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"If-Modified-Since": "Fri, 01 Jan 2100 00:00:00 GMT"},
+        {"If-Unmodified-Since": "Thu, 01 Jan 1970 00:00:00 GMT"},
+        {"Range": "bytes=0-7", "If-Range": "Fri, 01 Jan 2100 00:00:00 GMT"},
+        {"Range": "bytes=0-7", "If-Range": "Fri, 01 Jan 99999999999999999999 00:00:00 GMT"},
+        {"If-Modified-Since": "Fri, 01 Jan 99999999999999999999 00:00:00 GMT"},
+    ],
+)
+def test_no_date_that_is_asked_for_tells_when_others_stored_the_same(shelf: Shelf, asked: dict[str, str]):
+    """No answer has a date, so none is a condition: whoever asks with one gets the whole file, as if it had changed."""
+    answer = shelf.client.get(shelf.link(PNG, "image/png", "a.png"), headers=asked)
+    assert (answer.status_code, answer.data) == (200, PNG)

@@ -9,12 +9,14 @@ from typing import Any
 import pytest
 from redis import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import ResponseError
 
-from channels.base import ChannelDown, Elsewhere, Forbidden, RateLimited, Unreachable
+from channels.base import Ambiguous, ChannelDown, Elsewhere, Forbidden, RateLimited, Unreachable
 from channels.door import Door
 from channels.fakes import signing
+from channels.fakes.base import Answer
 from channels.fakes.platforms import TELEGRAM_TOKEN, FakePlatforms
-from channels.poller import AGAIN_SECONDS, ELSEWHERE_SECONDS, MAX_BACKOFF_SECONDS, Poller
+from channels.poller import AGAIN_SECONDS, ELSEWHERE_SECONDS, MAX_BACKOFF_SECONDS, WINDOW, Poller, _all
 from tests.channels.harness import telegram, telegram_hook
 from tests.contracts.rigs import voice
 from tests.web.services import FakeMailbox
@@ -221,3 +223,71 @@ def test_who_has_the_updates_is_told_apart(platforms: FakePlatforms):
         asked(platforms)
     with pytest.raises(ChannelDown):
         asked(platforms, token=f"{TELEGRAM_TOKEN}x")
+
+
+def test_flood_that_fills_the_window_is_passed_over(caplog: pytest.LogCaptureFixture):
+    """platforms.md 2.1: Telegram tells a hundred at once, from one offset on. Who was told that it is too much loses
+    the oldest half of it: all others were not heard at all until a model had answered two hundred messages.
+    """
+    outcomes = iter(["new", *["full"] * 3, "new"])
+    mailbox = FakeMailbox(lambda: next(outcomes))
+    flood = [said(number) for number in range(1, WINDOW + 2)]
+    half = WINDOW // 2 + 1
+    bot = Bot(flood[:WINDOW], flood[1:], [*flood[half:], said(999, user=77)])
+    assert rounds(polled(bot, mailbox), 3) == [AGAIN_SECONDS] * 3
+    assert [turn.event_id for turn, _ in mailbox.turns] == ["1", "2", "2", str(half + 1), "999"]
+    assert (bot.offsets, "poll.passed_over" in caplog.text) == ([None, 2, half + 1], True)
+
+
+def test_one_who_is_refused_for_long_holds_up_nobody_behind_a_full_window():
+    """Those of others are kept, and would fill the window for as long as one waits at its head."""
+    outcomes = iter(["full", *["new"] * (WINDOW - 1), "full"])
+    batch = [said(1, user=66), *(said(number) for number in range(2, WINDOW + 1))]
+    bot = Bot(batch, batch, [])
+    assert rounds(polled(bot, FakeMailbox(lambda: next(outcomes))), 3) == [AGAIN_SECONDS, 0.0, 0.0]
+    assert bot.offsets == [None, 1, WINDOW + 1]
+
+
+def test_full_window_of_what_the_store_refuses_waits():
+    """It is not their fault, and comes to an end: nothing of it is passed over."""
+    batch = [said(number) for number in range(1, WINDOW + 1)]
+    bot = Bot(batch, batch, batch)
+    rounds(polled(bot, FakeMailbox(lambda: raised(ResponseError("READONLY")))), 3)
+    assert bot.offsets == [None, 1, 1]
+
+
+def test_stop_overtakes_words_that_wait():
+    """What runs is stopped now, and not once a flood before it was answered."""
+    outcomes = iter(["full", "new"])
+    mailbox = FakeMailbox(lambda: next(outcomes))
+    rounds(polled(Bot([said(1), said(2), signing.telegram_text(3, "/stop")]), mailbox), 1)
+    assert [turn.event_id for turn, _ in mailbox.turns] == ["1", "3"]
+
+
+def test_who_begins_to_ask_again_asks_from_nowhere():
+    """platforms.md 2.1: meanwhile another process asked, and numbers may have begun anew below our last one."""
+    bot = Bot([said(9000)], ChannelDown("gone"), [said(4)], ChannelDown("gone"))
+    poller = polled(bot)
+    for _ in range(2):
+        asyncio.run(poller._poll())
+    assert bot.offsets == [None, 9001, None, 5]
+
+
+def test_poller_that_breaks_ends_its_process():
+    """Whoever keeps processes alive starts another one; none is left that looks alive and asks nobody."""
+
+    class Broken(Held):
+        def take(self) -> bool:
+            raise RuntimeError("can't start new thread")
+
+    broken = Poller(Bot(), Door(SimpleNamespace()), Broken())
+    with pytest.raises(ExceptionGroup):
+        asyncio.run(asyncio.wait_for(_all([broken]), 5))
+
+
+def test_answer_that_nobody_can_read_is_not_logged(platforms: FakePlatforms, caplog: pytest.LogCaptureFixture):
+    """It may be half of what people wrote."""
+    platforms.fakes["telegram"].answer = lambda _: Answer(200, b'{"result": [{"message": {"text": "my diagnosis')
+    with pytest.raises(Ambiguous):
+        asked(platforms)
+    assert "diagnosis" not in caplog.text
