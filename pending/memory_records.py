@@ -377,7 +377,7 @@ class MemoryRecords:
 
 
 def _may_move(now: StoredAction, move: Move) -> bool:
-    """Whether the move is possible. Nobody did what expired meanwhile: whoever says that it is let go says no untruth."""
+    """Whether the move is possible. Nobody did what expired meanwhile: who says that it is let go says no untruth."""
     return now.state in move.from_states or (now.state == "expired" and move.to in ("cancelled", "expired"))
 
 

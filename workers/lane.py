@@ -61,9 +61,9 @@ class QueuedTurn:
     those of the whole conversation.
 
     `following` are turns of the same person right behind it, by number; `upto` is the last of those that are worked on
-    together with it, 0 for none, and `parts` are all of those as they came in. `stop` is the number of their last turn that said stop, 0 for none. `journal` is what
-    earlier attempts at it have come to, `attempt` which one this is, from 1. `age`: seconds since it was received, by
-    the server's clock.
+    together with it, 0 for none, and `parts` are all of those as they came in. `stop` is the number of their last turn
+    that said stop, 0 for none. `journal` is what earlier attempts at it have come to, `attempt` which one this is, from
+    1. `age`: seconds since it was received, by the server's clock.
     """
 
     seq: int
@@ -89,8 +89,11 @@ class QueuedTurn:
 
     @property
     def is_stopped(self) -> bool:
-        """Whether its person said stop after it."""
-        return self.seq < self.stop
+        """Whether its person said stop after it, and it confirmed nothing before its worker died: that goes on."""
+        return self.seq < self.stop and not any(map(self._confirmed, (self.live, self.tapped)))
+
+    def _confirmed(self, action: Mapping[str, str]) -> bool:
+        return action.get("by") == self.turn.event_id and action.get("kind") != CHOICE_KIND
 
     def joined(self, is_answer: Callable[[str], bool]) -> QueuedTurn:
         """This turn with the words of those right behind it, as far as all of them are nothing but words.
