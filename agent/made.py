@@ -36,8 +36,9 @@ class Made:
     def received(self, case: Case) -> list[ReceivedFile]:
         """What the person sent, as far as the conversation remembers it, and with this turn."""
         said = [message for message in case.memory.get_history() if message.role is Role.USER]
-        files = dict.fromkeys([media for message in said for media in message.media] + list(case.turn.media))
-        return [self._found(media) for media in files if media.stored]
+        files = [media for message in said for media in message.media] + list(case.turn.media)
+        once = dict.fromkeys(reversed(files))  # what is sent again is there once, where it was sent last
+        return [self._found(media) for media in reversed(once) if media.stored]
 
     def _found(self, media: Media) -> ReceivedFile:
         name = name_of(media.filename, media.mime_type, media.ref)

@@ -188,7 +188,7 @@ class MemoryRecords:
         """Why the change cannot be made: "state", "exists", or "" when it can."""
         if change.move:
             moved = self._get(change.move.pending_action_id)
-            if moved is None or moved.state not in change.move.from_states or moved.pid in self._late:
+            if moved is None or not _may_move(moved, change.move) or moved.pid in self._late:
                 self._late.discard(change.move.pending_action_id)
                 return "state"
         live = [arm for arm in change.arms if arm.live]
@@ -331,7 +331,7 @@ class MemoryRecords:
 
     def _apply_move(self, move: Move) -> None:
         now = self._actions[move.pending_action_id][0]
-        if now.state == move.to:
+        if now.state in (move.to, "expired"):
             self._put(now.pid, replace(now, told=move.told or now.told))
         else:
             self._set(now.pid, move.to, move.told, move.by)  # type: ignore[arg-type]  # a Move names states
@@ -374,6 +374,11 @@ class MemoryRecords:
             scope = self._scopes.pop(pid)
             if self._live.get(scope) == pid:
                 del self._live[scope]
+
+
+def _may_move(now: StoredAction, move: Move) -> bool:
+    """Whether the move is possible. Nobody did what expired meanwhile: who says that it is let go says no untruth."""
+    return now.state in move.from_states or (now.state == "expired" and move.to in ("cancelled", "expired"))
 
 
 def _end_of_step(step: State, plan: State) -> State:

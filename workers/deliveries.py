@@ -214,8 +214,9 @@ class MemoryFates:
         return known.receipt if known and known.state in ("sent", "delivered", "read") else ""
 
     def end(self, fate: Fate) -> None:
-        """A reply was settled."""
-        new = self.note(fate)
+        """A reply was settled. The failure of an earlier copy is none of this one."""
+        known = self.find(fate.id)
+        new = self.note(fate, over=bool(known and known.state == "failed" and fate.receipt not in ("", known.receipt)))
         if fate.state == "dead" or (fate.state == "ambiguous" and new):
             self.put_aside[fate.state].appendleft(fate)
 

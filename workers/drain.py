@@ -277,7 +277,7 @@ class Drain:
     def _draft(self, queued: QueuedTurn, channel: Channel | None) -> Draft | None:
         """Where the channel shows drafts: of the answer, or only of the word that it takes longer."""
         pace = channel.pace(queued.turn.conversation) if channel else Pace()
-        if channel is None or pace.draft_gap <= 0 or queued.is_stopped:
+        if channel is None or pace.draft_gap <= 0 or _never_began(queued):
             return None
         easel = self._easels.setdefault(channel.name, Easel.of(pace))
         return Draft(channel, queued, self.notes, gap=pace.draft_gap, easel=easel)
@@ -285,7 +285,7 @@ class Drain:
     async def _in_company(
         self, held: _Held, queued: QueuedTurn, channel: Channel | None, draft: Draft | None
     ) -> Change:
-        if channel is None or queued.is_stopped:
+        if channel is None or _never_began(queued):
             return await self._answer(held, queued)
         words = partial(self.voice, queued.turn)
         async with Company(channel, queued, words, draft=draft, still_after=self.still_after):
@@ -341,6 +341,11 @@ class Drain:
 
 def _log_left(conversation: str, reason: Exception) -> None:
     log.info("lane.left", extra={"conversation": conversation, "reason": type(reason).__name__})
+
+
+def _never_began(queued: QueuedTurn) -> bool:
+    """Whether it is stopped before anybody worked on it: no draft of it is shown."""
+    return queued.is_stopped and queued.attempt == 1
 
 
 def _unasked(queued: QueuedTurn, words: Callable[[], Words]) -> str | None:

@@ -61,9 +61,9 @@ class QueuedTurn:
     those of the whole conversation.
 
     `following` are turns of the same person right behind it, by number; `upto` is the last of those that are worked on
-    together with it, 0 for none. `stop` is the number of their last turn that said stop, 0 for none. `journal` is what
-    earlier attempts at it have come to, `attempt` which one this is, from 1. `age`: seconds since it was received, by
-    the server's clock.
+    together with it, 0 for none, and `parts` are all of those as they came in. `stop` is the number of their last turn
+    that said stop, 0 for none. `journal` is what earlier attempts at it have come to, `attempt` which one this is, from
+    1. `age`: seconds since it was received, by the server's clock.
     """
 
     seq: int
@@ -76,6 +76,7 @@ class QueuedTurn:
     following: tuple[tuple[int, Turn], ...] = ()
     stop: int = 0
     upto: int = 0
+    parts: tuple[Turn, ...] = ()
     timers: tuple[Timer, ...] = ()
     journal: tuple[str, ...] = ()
     attempt: int = 1
@@ -88,8 +89,11 @@ class QueuedTurn:
 
     @property
     def is_stopped(self) -> bool:
-        """Whether its person said stop after it."""
-        return self.seq < self.stop
+        """Whether its person said stop after it, and it confirmed nothing before its worker died: that goes on."""
+        return self.seq < self.stop and not any(map(self._confirmed, (self.live, self.tapped)))
+
+    def _confirmed(self, action: Mapping[str, str]) -> bool:
+        return action.get("by") == self.turn.event_id and action.get("kind") != CHOICE_KIND
 
     def joined(self, is_answer: Callable[[str], bool]) -> QueuedTurn:
         """This turn with the words of those right behind it, as far as all of them are nothing but words.
@@ -126,7 +130,7 @@ class QueuedTurn:
     def _with(self, burst: Sequence[tuple[int, Turn]]) -> QueuedTurn:
         if not burst:
             return self
-        turns = [self.turn, *(turn for _, turn in burst)]
+        turns = (self.turn, *(turn for _, turn in burst))
         joined = replace(
             self.turn,
             text="\n".join(turn.text for turn in turns if turn.text),
@@ -134,7 +138,7 @@ class QueuedTurn:
             notes=tuple(note for turn in turns for note in turn.notes),
             quoted=next((turn.quoted for turn in turns if turn.quoted), ""),
         )
-        return replace(self, turn=joined, upto=burst[-1][0])
+        return replace(self, turn=joined, upto=burst[-1][0], parts=turns)
 
 
 def journal_head(queued: QueuedTurn) -> str:

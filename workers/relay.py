@@ -27,7 +27,7 @@ class Relay:
     """An agent whose turns are handed on to where they belong; it answers only what belongs where it is.
 
     A turn is handed on before it is finished here, and is stored there once: killed in between, it is handed on again
-    and not taken twice.
+    and not taken twice. Those that are worked on together are handed on one by one: the next attempt may not join them.
     """
 
     agent: Answers
@@ -39,7 +39,8 @@ class Relay:
         there = await self._place(queued)
         if there == queued.turn.conversation:
             return await self.agent.answer(queued, lease, hear)
-        await reach(self.entrance.accept, replace(queued.turn, conversation=there))
+        for turn in queued.parts or (queued.turn,):
+            await reach(self.entrance.accept, replace(turn, conversation=there))
         return Change()
 
     async def give_up(self, queued: QueuedTurn, lease: Lease, words: str) -> Change:

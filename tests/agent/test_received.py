@@ -150,3 +150,12 @@ def test_outside_of_a_turn_there_are_no_files():
     assert received_files() == ()
     with pytest.raises(ValueError, match=r"^no file was sent in this conversation yet$"):
         received_file()
+
+
+def test_file_that_is_sent_again_is_the_last_one():
+    """Whoever sends the same file once more means that one."""
+    room = Room("ok", "ok", ToolCall("first_line", {}))
+    room.say("one", room.file("first", "a.csv"))
+    room.say("two", room.file("second", "b.csv"))
+    room.say("again", room.file("first", "a.csv"))
+    assert room.results[-1:] == ["first"]

@@ -9,7 +9,7 @@ import pytest
 
 from channels.types import Button, Conversation, Delivery, Reply
 from tests.contracts.rigs import CHAT, RedisRig, turn
-from tests.contracts.test_lanes import lease, look, propose
+from tests.contracts.test_lanes import lease, look, propose, shown
 from workers.deliveries import LATE_SECONDS, NotRepeatable
 from workers.lane import Change, LaneLost, Timer
 from workers.outbox import KEEP_HELD_SECONDS
@@ -447,6 +447,15 @@ def test_of_one_sent_twice_the_copy_that_arrived_counts(rig, first, second):
     assert rig.deliveries.report(f"{CHAT.id}#1", copies[1], second) == "delivered"
 
 
+def test_copy_that_is_sent_behind_the_failure_of_another_counts(rig):
+    """A worker died after it had sent one, which failed; of the second its platform tells by itself."""
+    held, reply = said(rig)
+    rig.deliveries.report(f"{CHAT.id}#1", "m1", "failed")
+    rig.outbox.settle(held, reply, receipt="m2")
+    assert states(rig) == ["sent"]
+    assert rig.deliveries.report(f"{CHAT.id}#1", "m2", "failed") == "failed"
+
+
 def test_report_may_come_before_the_worker_says_sent(rig):
     """platforms.md 1.1: webhooks are fast: nothing that was reported is overwritten."""
     held, reply = said(rig)
@@ -590,3 +599,15 @@ def test_what_replies_collapse_with_is_a_plain_word(key):
     """It is compared as it is written."""
     with pytest.raises(ValueError, match="collapse"):
         Reply("x", collapse=key)
+
+
+def test_which_reply_asked_is_forgotten_with_its_delivery(redis_client):
+    """Whatever becomes of those behind it: a conversation that goes on for years keeps no list of its questions."""
+    rig = RedisRig(redis_client)
+    held, _ = shown(rig)
+    assert redis_client.hexists(f"{rig.shard}:lane:{CHAT.id}", "asks:1")
+    rig.accept(turn("more"))
+    reply = rig.mailbox.commit(held, rig.mailbox.release(held), saying(*(Reply(str(at)) for at in range(50))))
+    while reply:
+        reply = rig.outbox.settle(held, reply, dead="Refused: blocked")
+    assert not redis_client.hexists(f"{rig.shard}:lane:{CHAT.id}", "asks:1")

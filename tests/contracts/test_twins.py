@@ -333,6 +333,14 @@ def test_action_of_another_person_or_one_reached_by_its_button_takes_no_room(twi
     assert twins.rigs[0].store.records.look(CHAT.id, ANA.id).pid == A
 
 
+@pytest.mark.parametrize("to", ["cancelled", "expired"])
+def test_what_expired_meanwhile_may_be_let_go(twins, to):
+    """Nobody did it, whichever came first: it stays expired, with the words that its person hears."""
+    lead_to(twins, "expired")
+    assert twins.do("change", CHAT.id, move(A, "shown", to, "let go", "later"))[0] == "ok"
+    assert (twins.state(), twins.at().told, twins.at().by) == ("expired", "let go", "somebody")
+
+
 @pytest.mark.parametrize("after", ["done", "failed", "unknown", "cancelled", "started"])
 def test_move_is_made_from_its_states_only(twins, after):
     """Told words and who decided are kept when a move has none."""

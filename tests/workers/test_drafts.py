@@ -417,6 +417,17 @@ def test_word_that_it_takes_longer_does_not_outlive_a_turn_that_says_nothing():
     assert edits(room) == [(drain.NO_WORDS, "d1"), (ENGLISH.stopped(), "")]
 
 
+def test_draft_of_a_dead_worker_does_not_stay_half_said_behind_a_stop():
+    """Its turn is not begun again: nobody else would take its message up."""
+    room = streaming_room()
+    room.hear("hi")
+    room.rig.mailbox.lease(CHAT.id, "dead")
+    room.drain.notes.put(f"draft:{CHAT.id}#1", "d1", seconds=60)
+    room.rig.end_lease()
+    room.work("/stop")
+    assert edits(room) == [(drain.NO_WORDS, "d1"), (ENGLISH.stopped(), "")]
+
+
 def test_draft_that_goes_by_itself_is_not_edited():
     """platforms.md 2.3: the answer is a message of its own."""
     room = streaming_room("")

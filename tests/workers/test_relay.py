@@ -81,6 +81,20 @@ def test_worker_that_dies_after_handing_on_hands_on_nothing_twice(make_bot):
     assert bot.rig.mailbox.lease(SECOND.id, "next")[1] is None
 
 
+def test_burst_that_was_handed_on_is_not_handed_on_again_in_pieces():
+    """Its worker died right after: the next one works on each by itself, and finds each there already."""
+    bot = relaying(Bot(MemoryRig(), lines=["hello"]))
+    drain = replace(bot.drain, joins=True)
+    for text in ("one", "two"):
+        bot.rig.accept(replace(turn(text), conversation=SECOND))
+    _, first = bot.rig.mailbox.lease(SECOND.id, "dying")
+    asyncio.run(bot.drain.agents["chat"].answer(drain._joined(first), None))
+    bot.rig.pass_time(100)
+    for conversation in (SECOND, CHAT):
+        asyncio.run(drain.run(conversation.id))
+    assert [message.content for message in bot.provider.requests[-1].messages] == ["one\ntwo"]
+
+
 def test_who_is_refused_there_hears_it_there():
     """A full mailbox is full for whoever comes by the other door."""
     bot = relaying(Bot(MemoryRig(limits=Limits(waiting=1)), lines=["one", "two"]))

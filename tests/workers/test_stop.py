@@ -162,6 +162,29 @@ def test_a_confirmed_action_is_not_stopped(make_bot):
     assert (bot.deleted, bot.channel.texts[-2:]) == (["A"], ["deleted A", ENGLISH.stopped()])
 
 
+@pytest.mark.parametrize(("step", "times"), [("claim", 1), ("finish", 1), ("finish", 2)])
+def test_a_confirmed_plan_goes_on_though_its_worker_died_before_the_stop(make_bot, step, times):
+    """Half of it would be done, and nobody could say which half."""
+    bot = make_bot("A B")
+    bot.say("delete A and B")
+    bot.hear("yes")
+    bot.die_after(step, times)
+    bot.hear("/stop")
+    bot.work()
+    assert bot.deleted == ["A", "B"]
+    assert ENGLISH.stopped() == bot.channel.texts[-1]
+    assert "cannot tell" not in bot.channel.texts[-2]
+
+
+def test_yes_that_nobody_began_is_stopped(make_bot):
+    """Who takes it back in time is heard."""
+    bot = make_bot("A")
+    bot.say("delete A")
+    bot.hear("yes")
+    bot.say("/stop")
+    assert bot.deleted == []
+
+
 def test_stop_ends_an_unrelated_turn_while_a_question_waits(make_bot):
     """It was no answer: it is dropped as by any other message, and the stop decides nothing more."""
     bot = make_bot("A")

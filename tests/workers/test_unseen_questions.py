@@ -77,3 +77,35 @@ def test_question_of_which_a_piece_failed_later_ends(make_bot, number):
     report(bot, number)
     bot.say("yes")
     assert bot.deleted == []
+
+
+def test_turn_that_lets_go_of_a_question_is_answered_though_it_failed_meanwhile(make_bot):
+    """Nobody did what it asked for, whichever of the two ended it: the person hears the answer, not that it broke."""
+    bot = make_bot("A", lines=["It is sunny."])
+    bot.say("delete A")
+    ask = bot.agent.agent.arun
+
+    async def fail_and_ask(*args, **kwargs):
+        report(bot, 1)
+        return await ask(*args, **kwargs)
+
+    bot.agent.agent.arun = fail_and_ask
+    assert "It is sunny." in bot.say("what is the weather?")
+    bot.say("yes")
+    assert bot.deleted == []
+
+
+def test_question_of_which_the_second_copy_arrived_is_answered(make_bot):
+    """Sent twice, as a worker died in between: the failure of the first copy takes nothing from the other."""
+    bot = make_bot("A")
+    send = bot.channel.send
+
+    async def send_as_the_second(delivery):
+        bot.rig.deliveries.report(delivery.id, "m0", "failed", "error 63016")
+        return await send(delivery)
+
+    bot.channel.send = send_as_the_second
+    bot.say("delete A")
+    bot.channel.send = send
+    bot.say("yes")
+    assert bot.deleted == ["A"]

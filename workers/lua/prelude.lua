@@ -609,6 +609,8 @@ local function obstacle(change)
     end
     local possible = state == move.to and by == move.by  -- asked again: the answer was lost
     for _, from in ipairs(move.from) do possible = possible or state == from end
+    -- Nobody did what expired meanwhile: whoever says that it is let go says no untruth.
+    possible = possible or (state == 'expired' and (move.to == 'cancelled' or move.to == 'expired'))
     if not possible then return 'state' end
   end
   for _, arm in ipairs(change.arms) do
@@ -633,7 +635,8 @@ end
 
 local function apply(change, at_once)
   local move = change.move
-  if move and redis.call('HGET', record(move.pid), 'state') ~= move.to then
+  local state = move and redis.call('HGET', record(move.pid), 'state')
+  if move and state ~= move.to and state ~= 'expired' then
     local fields = move.by and {'by', move.by} or {}
     if move.told ~= '' then fields[#fields + 1], fields[#fields + 2] = 'told', move.told end
     enter(move.pid, {move.to}, unpack(fields))

@@ -14,14 +14,15 @@ local aside = {id = conversation .. '#' .. said, at = now(), tries = number('att
 redis.call('LPOP', outbox)
 unhold()
 redis.call('HSET', lane, 'attempts', 0)
-redis.call('HDEL', lane, 'sending', 'slot', 'suspect:' .. said)
+redis.call('HDEL', lane, 'sending', 'slot', 'suspect:' .. said, 'asks:' .. (said - MAX_DELIVERIES))
 if ARGV[5] == 'sent' then
+  local failed = string.match(redis.call('HGET', deliveries, said) or '', '^failed %d+ %d+ (%S+)')
+  if failed and ARGV[6] ~= '' and failed ~= ARGV[6] then redis.call('HDEL', deliveries, said) end  -- an earlier copy did
   local new = note(said, doubtful and 'ambiguous' or 'sent', aside.tries, ARGV[6])
   if doubtful and new then put_aside(shard .. ':ambiguous', aside) end
   if ARGV[7] ~= '0' then redis.call('HSET', lane, 'chat', math.max(now(), number('chat')) + ARGV[7]) end
   if pid ~= '-' and not part then show(pid, number('received')) end
   if pid ~= '-' and not part then note_prompt(pid, ARGV[6]) end
-  redis.call('HDEL', lane, 'asks:' .. (said - MAX_DELIVERIES))
   if pid ~= '-' then note_asking(said, part or pid) end
   if string.find(redis.call('HGET', deliveries, said), '^failed ') then unasked(said) end  -- said before we were
 else
