@@ -8,19 +8,22 @@ SOURCES := agent channels config examples pending workers tests benchmarks
 demo: .venv/ready  ## the bot in your browser, with nothing else installed
 	$(BIN)/sayso up --config config/demo.yaml
 
-# Tests that start whole systems mostly wait, and so do those of the agent's sources: they run beside all others, and are
-# printed after them.
+# Tests that start whole systems or commands mostly wait, and so do those of the agent's sources: they run beside all
+# others, and are printed after them.
 SYSTEMS := tests/flows tests/browser
 AGENT := tests/agent tests/docs tests/examples tests/model
+COMMANDS := tests/config tests/console
 
-test: .venv/ready-dev .venv-models/ready  ## all tests, in three processes at a time
+test: .venv/ready-dev .venv-models/ready  ## all tests, in four processes at a time
 	@mkdir -p build
 	@$(BIN)/python -m pytest -p no:cacheprovider $(SYSTEMS) > build/systems.log 2>&1 & systems=$$!; \
 	$(BIN)/python -m pytest -p no:cacheprovider $(AGENT) > build/agent.log 2>&1 & agent=$$!; \
-	trap 'kill $$systems $$agent' INT TERM; \
-	$(BIN)/python -m pytest $(addprefix --ignore=,$(SYSTEMS) $(AGENT)); rest=$$?; \
-	wait $$agent; agents=$$?; cat build/agent.log; \
-	wait $$systems; whole=$$?; cat build/systems.log; exit $$((rest + agents + whole > 0))
+	$(BIN)/python -m pytest -p no:cacheprovider $(COMMANDS) > build/commands.log 2>&1 & commands=$$!; \
+	trap 'kill $$systems $$agent $$commands' INT TERM; \
+	$(BIN)/python -m pytest $(addprefix --ignore=,$(SYSTEMS) $(AGENT) $(COMMANDS)); failed=$$?; \
+	wait $$commands || failed=1; cat build/commands.log; \
+	wait $$agent || failed=1; cat build/agent.log; \
+	wait $$systems || failed=1; cat build/systems.log; exit $$failed
 
 check: .venv/ready-dev  ## format, lint, types, import contracts
 	$(BIN)/ruff format --check $(SOURCES)
