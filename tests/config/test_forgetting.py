@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from channels.types import Conversation, Turn
 from config.bootstrap import open_door
 from config.cli import main
 from config.loader import load_settings
-from tests.config.fake_bots import ENVIRON, written
+from tests.config.fake_bots import written
 from workers.lane import Change, QueuedTurn
 
 ANA = "whatsapp:+4915100000042"
@@ -62,14 +61,9 @@ class Bench:
 
 
 @pytest.fixture
-def bench(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, redis_client: Redis, redis_url: str
-) -> Iterator[Bench]:  # fmt: skip
+def bench(tmp_path: Path, platforms_and_redis: FakePlatforms) -> Bench:
     """An account with a list."""
-    for name, value in {**ENVIRON, "REDIS_URL": redis_url}.items():
-        monkeypatch.setenv(name, value)
-    with FakePlatforms() as platforms:
-        yield Bench(tmp_path, platforms)
+    return Bench(tmp_path, platforms_and_redis)
 
 
 def test_files_of_finished_turns_are_deleted_once(bench: Bench):

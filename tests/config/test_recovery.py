@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from redis import Redis
 
 from channels.fakes.base import Answer
 from channels.fakes.platforms import FakePlatforms
@@ -63,14 +61,9 @@ class Bench:
 
 
 @pytest.fixture
-def bench(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, redis_client: Redis, redis_url: str
-) -> Iterator[Bench]:  # fmt: skip
+def bench(tmp_path: Path, platforms_and_redis: FakePlatforms) -> Bench:
     """An account with a list."""
-    for name, value in {**ENVIRON, "REDIS_URL": redis_url}.items():
-        monkeypatch.setenv(name, value)
-    with FakePlatforms() as platforms:
-        yield Bench(tmp_path, platforms)
+    return Bench(tmp_path, platforms_and_redis)
 
 
 def test_what_no_webhook_told_is_taken_once(bench: Bench):
