@@ -198,9 +198,9 @@ def _has_number(update: Any) -> bool:
     return isinstance(update, dict) and isinstance(update.get("update_id"), int)
 
 
-def baton_of(client: Redis, bot_id: str) -> Baton:
+def baton_of(client: Redis, bot_id: str, prefix: str) -> Baton:
     """The baton of the bot of this id."""
-    return Baton(client, f"poll:{bot_id}")
+    return Baton(client, f"poll:{bot_id}", prefix=prefix)
 
 
 def polling(services: Services) -> list[TelegramChannel]:
@@ -213,7 +213,8 @@ def run_pollers(services: Services) -> None:
     """Poll for all of them until SIGTERM or SIGINT. A bot that is down does not end it: others go on."""
     door = Door(services)
     door.open()
-    pollers = [Poller(channel, door, baton_of(services.redis, channel.bot_id)) for channel in polling(services)]
+    prefix = services.settings.key_prefix
+    pollers = [Poller(channel, door, baton_of(services.redis, channel.bot_id, prefix)) for channel in polling(services)]
     asyncio.run(_all(pollers))
 
 

@@ -141,7 +141,8 @@ def _add_health(app: Flask, services: Services) -> None:
             trouble = _trouble(services)
             if trouble:
                 return jsonify(status="not ready", redis=trouble, **spooled()), 503
-            counts = {primary.name: Presence(primary.client).count() for primary in services.primaries}
+            prefix = services.settings.key_prefix
+            counts = {primary.name: Presence(primary.client, prefix=prefix).count() for primary in services.primaries}
         except RedisError as exc:
             return jsonify(status="not ready", redis=type(exc).__name__, **spooled()), 503
         ready, shards = all(counts.values()), {"shards": counts} if "" not in counts else {}

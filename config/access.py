@@ -35,16 +35,19 @@ def rules_of(channel: AnyChannel) -> Rules:
 def guard_of(settings: Settings, client: Redis, url: str) -> Guard | None:
     """What asks who somebody is, None where no channel has `access`."""
     named = {name: rules_of(channel) for name, channel in settings.channels.items() if channel.access}
-    return Guard(named, RedisPeople(client), _quota(named.values(), client, url)) if named else None
+    if not named:
+        return None
+    prefix = settings.key_prefix
+    return Guard(named, RedisPeople(client, prefix=prefix), _quota(named.values(), client, url, prefix))
 
 
-def _quota(every: Iterable[Rules], client: Redis, url: str) -> Quota | None:
+def _quota(every: Iterable[Rules], client: Redis, url: str, prefix: str) -> Quota | None:
     """Its library is loaded where somebody has a limit."""
     if all(each.per_minute is None for each in every):
         return None
     from workers.quota import redis_quota
 
-    return redis_quota(client, url)
+    return redis_quota(client, url, prefix=prefix)
 
 
 def welcome(channel: AnyChannel) -> str:

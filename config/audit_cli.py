@@ -28,6 +28,7 @@ MOST_FAULTS = 20
 #: Characters of a preview, and of what was told, that `show` has room for.
 WIDTH = 48
 
+_config = click.option("--config", type=click.Path(path_type=Path), help="The YAML file, for its name and its Redis.")
 _data = click.option(
     "--data", type=click.Path(path_type=Path), envvar="SAYSO_DATA", default=Path(".sayso"), show_default=True,
     help="The folder with the ledger and, unless SAYSO_SECRET_KEYS is set, its key.",
@@ -41,7 +42,7 @@ def audit() -> None:
 
 @audit.command()
 @click.argument("files", nargs=-1, type=click.Path(path_type=Path))
-@click.option("--config", type=click.Path(path_type=Path), help="The YAML file, for its Redis.")
+@_config
 @_data
 @click.option("--whole", is_flag=True, help="Expect every shard from its first entry.")
 @click.option("--offline", is_flag=True, help="Do not compare with Redis: for old copies.")
@@ -53,7 +54,7 @@ def verify(files: tuple[Path, ...], config: Path | None, data: Path, whole: bool
     from pending.audit import evidence
 
     keys = _keys(data)
-    paths = list(files) or [_path(data)]
+    paths = list(files) or [_path(data, config)]
     tail, notes = (None, []) if offline else _tail(config, data)
     with clear_errors():
         report = evidence.verify(paths, keys, tail=tail, whole=whole)
@@ -62,13 +63,14 @@ def verify(files: tuple[Path, ...], config: Path | None, data: Path, whole: bool
 
 
 @audit.command()
+@_config
 @_data
 @click.option("--action", default="", help="Only this action.")
 @click.option("--user", default="", help="Only this user's actions.")
 @click.option("--last", default=50, show_default=True, type=click.IntRange(1), help="How many entries, at most.")
-def show(data: Path, action: str, user: str, last: int) -> None:
+def show(config: Path | None, data: Path, action: str, user: str, last: int) -> None:
     """List what happened: time, action, event, who, preview, and what the user was told."""
-    ledger = _ledger(data)
+    ledger = _ledger(data, config)
     with clear_errors():
         bodies = ledger.bodies()
         found = _found(ledger, bodies, action, user)
@@ -78,13 +80,14 @@ def show(data: Path, action: str, user: str, last: int) -> None:
 
 
 @audit.command()
+@_config
 @_data
 @click.option("--out", type=click.Path(path_type=Path), help="The file to write.  [default: standard output]")
-def export(data: Path, out: Path | None) -> None:
+def export(config: Path | None, data: Path, out: Path | None) -> None:
     """Write the entries as JSON lines, signed and without anything personal, to be kept elsewhere."""
     from pending.audit.export import to_lines
 
-    ledger = _ledger(data)
+    ledger = _ledger(data, config)
     with clear_errors():
         lines = "".join(f"{line}\n" for line in to_lines(ledger.entries()))
     if out is None:
@@ -98,13 +101,14 @@ def export(data: Path, out: Path | None) -> None:
 
 
 @audit.command()
+@_config
 @_data
 @click.option("--user", required=True, help="Whose data, by the id that `show` lists.")
-def erase(data: Path, user: str) -> None:
+def erase(config: Path | None, data: Path, user: str) -> None:
     """Erase all that this machine's ledger keeps of a user's actions, except that they took place, the long texts of
     what was said, and what agents know of the user beyond conversations.
     """
-    ledger = _ledger(data)
+    ledger = _ledger(data, config)
     with clear_errors():
         count = ledger.erase(user, at=round(time.time() * 1000))
     click.echo(f"{count:,} {'body' if count == 1 else 'bodies'} of {user!r} erased; the chain still verifies.")
@@ -140,18 +144,24 @@ def _erased_memories(data: Path, user: str) -> int:
         fail(f"{data}: {exc}: run it again as who may write there")
 
 
-def _path(data: Path) -> Path:
+def _path(data: Path, config: Path | None) -> Path:
+    """Return the ledger of the configuration's bot, or the only one in the data folder. Exit where there is none."""
     from pending.audit.ledger import FILE
 
-    path = data / FILE
-    return path if path.exists() else fail(f"no ledger at {path}: a worker writes it; name its folder with --data")
+    found = [path for path in (data / FILE, *sorted(data.glob(f"bots/*/{FILE}"))) if path.exists()]
+    if not found:
+        fail(f"no ledger in {data}: a worker writes it; name its folder with --data")
+    if len(found) == 1 and config is None:
+        return found[0]
+    path = load(config, without_secrets=True).state_folder(data) / FILE
+    return path if path in found else fail(f"no ledger at {path}; in {data} there are: {', '.join(map(str, found))}")
 
 
-def _ledger(data: Path) -> Ledger:
+def _ledger(data: Path, config: Path | None) -> Ledger:
     from pending.audit.ledger import Ledger
     from pending.audit.signer import Signer
 
-    return Ledger(_path(data), Signer(_keys(data)))
+    return Ledger(_path(data, config), Signer(_keys(data)))
 
 
 def _keys(data: Path) -> list[str]:
@@ -187,8 +197,11 @@ def _tail_of(settings: Settings, url: str) -> Tail | Tails:
 
     client = connect(url)
     client.ping()
-    tails = {name: Tail(connect(each)) for name, each in settings.shards.items()}
-    return Tails([tails[home] for home in ShardMap(client).refresh()]) if tails else Tail(client)
+    prefix = settings.key_prefix
+    tails = {name: Tail(connect(each), prefix=prefix) for name, each in settings.shards.items()}
+    if not tails:
+        return Tail(client, prefix=prefix)
+    return Tails([tails[home] for home in ShardMap(client, prefix=prefix).refresh()])
 
 
 def _tell(report: Report, notes: list[str]) -> None:

@@ -28,7 +28,7 @@ from config.embedded import running_url
 from config.loader import ConfigError
 from config.outfit import Outfit, idle_outfit, preload_models, worker_outfit
 from config.platforms import Shelf, open_channel, paces_of, relayed
-from config.schema import Settings
+from config.schema import AnyChannel, Settings, TelegramSettings, WhatsAppSettings
 from config.sources import OpenTools
 from pending.audit.auditor import Auditor
 from pending.audit.ledger import FILE as LEDGER
@@ -39,6 +39,7 @@ from pending.texts import speak
 from workers.alerts import Alerts, RedisAlerts
 from workers.connections import Connections
 from workers.deliveries import Deliveries, RedisDeliveries
+from workers.deployment import Deployment
 from workers.drain import Drain
 from workers.founding import check_alone, found
 from workers.gate import Gate
@@ -99,6 +100,9 @@ class Services:
     tides: tuple[Tide, ...] = ()
     tools: OpenTools = field(default_factory=OpenTools)
     outfit: Outfit | None = None
+    deployment: Deployment | None = None
+    #: Whether this process answers turns.
+    is_worker: bool = False
 
 
 def bootstrap(
@@ -129,12 +133,13 @@ def bootstrap(
         _hurry([client, *(primary.client for primary in primaries)])
     own = next((primary for primary in primaries if primary.name == shard), primaries[0])
     gated = bool(settings.shards)
-    wake_up = WakeUps(client)
-    scripts, pending_scripts = (_scripts(client, primaries, folder) for folder in (LUA, PENDING_LUA))
+    prefix, state = settings.key_prefix, settings.state_folder(data)
+    wake_up = WakeUps(client, settings.queue)
+    scripts, pending_scripts = (_scripts(settings, client, primaries, folder) for folder in (LUA, PENDING_LUA))
     clock = SharedClock(client)
     media = LocalMediaStore(data / "media", keys=keys, public_url=public_url, link_clock=clock)
-    feed = RedisFeed(connect(redis_url, answer_seconds=FEED_SECONDS))
-    notebook = RedisNotebook(client)
+    feed = RedisFeed(connect(redis_url, answer_seconds=FEED_SECONDS), prefix)
+    notebook = RedisNotebook(client, prefix=prefix)
     shelf = Shelf(notebook, feed, media, keys, public_url)
     channels = {name: open_channel(name, settings, shelf) for name in settings.channels}
     texts = TextFiles(data / TEXTS)
@@ -150,9 +155,9 @@ def bootstrap(
     voice = _voice(agents)
     mailbox = RedisMailbox(scripts, voice, wake_up, limits=_limits(settings))
     gate = Gate(mailbox, voice, guard_of(settings, client, redis_url))
-    lifeline = Lifeline(data / ALIVE, own.name)
-    paces, receipts = paces_of(settings, channels, len(primaries)), ReceiptFiles(data / RECEIPTS, lifeline.name)
-    alerts = RedisAlerts(client)
+    lifeline = Lifeline(state / ALIVE, own.name)
+    paces, receipts = paces_of(settings, channels, len(primaries)), ReceiptFiles(state / RECEIPTS, lifeline.name)
+    alerts = RedisAlerts(client, prefix=prefix)
     outbox = RedisOutbox(scripts, wake_up)
     postman = Postman(outbox, channels, speak, paces=paces, receipts=receipts, alerts=alerts)
     answers = relayed(agents, channels, mailbox)
@@ -173,15 +178,42 @@ def bootstrap(
         texts=texts,
         lifeline=lifeline,
         drain=drain,
-        reaper=Reaper(own.client, Scripts(own.client, LUA, gated=gated), wake_up, lifeline, queue=wake_up.queue),
-        auditor=Auditor(own.client, Ledger(data / LEDGER, Signer(keys)), gated=gated),
+        reaper=Reaper(
+            own.client,
+            Scripts(own.client, LUA, prefix=prefix, gated=gated),
+            wake_up,
+            lifeline,
+            queue=wake_up.queue,
+            prefix=prefix,
+        ),
+        auditor=Auditor(own.client, Ledger(state / LEDGER, Signer(keys)), prefix=prefix, gated=gated),
         deliveries=RedisDeliveries(scripts, wake_up),
         alerts=alerts,
-        spool=Spool(SpoolFile(data / SPOOL), gate) if settings.spool else None,
-        tides=open_tides(primaries, data),
+        spool=Spool(SpoolFile(state / SPOOL), gate) if settings.spool else None,
+        tides=open_tides(settings, primaries, data),
         tools=opened,
         outfit=outfit,
+        deployment=_deployment(settings, keys),
+        is_worker=patient,
     )
+
+
+def _deployment(settings: Settings, keys: Sequence[str]) -> Deployment | None:
+    """Return what tells this bot from another of its name; None for settings that were read from no file."""
+    if not settings.name:
+        return None
+    return Deployment(settings.name, keys, {name: _account(each) for name, each in settings.channels.items()})
+
+
+def _account(channel: AnyChannel) -> str:
+    """Return what tells a channel from another of its name. It stays the same when a token is renewed."""
+    match channel:
+        case TelegramSettings():
+            return f"telegram {channel.bot_id}"
+        case WhatsAppSettings():
+            return f"whatsapp {channel.account_sid} {channel.from_}"
+        case _:
+            return channel.platform
 
 
 def _habits(settings: Settings) -> dict[str, Any]:
@@ -239,10 +271,10 @@ def open_primaries(settings: Settings, redis_url: str, client: Redis, *, patient
     return tuple(found or [Primary("", redis_url, client)])
 
 
-def open_tides(primaries: Sequence[Primary], data: Path) -> tuple[Tide, ...]:
+def open_tides(settings: Settings, primaries: Sequence[Primary], data: Path) -> tuple[Tide, ...]:
     """The tides of all servers that hold conversations, which each new connection to them looks at from here on."""
-    notes = TideFile(data / TIDE)
-    tides = tuple(Tide(connect(primary.url), notes, name=primary.name) for primary in primaries)
+    notes, prefix = TideFile(settings.state_folder(data) / TIDE), settings.key_prefix
+    tides = tuple(Tide(connect(primary.url), notes, name=primary.name, prefix=prefix) for primary in primaries)
     for tide, primary in zip(tides, primaries, strict=True):
         tide.guard(primary.client)
     return tides
@@ -260,41 +292,45 @@ def _open_redis(url: str, *, patient: bool) -> Redis:
     return client
 
 
-def _scripts(client: Redis, primaries: Sequence[Primary], folder: Path) -> Scripts:
+def _scripts(settings: Settings, client: Redis, primaries: Sequence[Primary], folder: Path) -> Scripts:
+    prefix = settings.key_prefix
     if not primaries[0].name:
-        return Scripts(client, folder)
-    return RoutedScripts(ShardMap(client), {primary.name: primary.client for primary in primaries}, folder)
+        return Scripts(client, folder, prefix=prefix)
+    by_name = {primary.name: primary.client for primary in primaries}
+    return RoutedScripts(ShardMap(client, prefix=prefix), by_name, folder, prefix=prefix)
 
 
 def open_deliveries(settings: Settings, data: Path) -> Deliveries:
     """The deliveries alone, for the command line. Raises ConfigError."""
     url = find_redis(settings, data)
     client = _connect(url, patient=False)
-    scripts = _scripts(client, open_primaries(settings, url, client), LUA)
-    return RedisDeliveries(scripts, WakeUps(client))
+    scripts = _scripts(settings, client, open_primaries(settings, url, client), LUA)
+    return RedisDeliveries(scripts, WakeUps(client, settings.queue))
 
 
 def open_people(settings: Settings, data: Path) -> tuple[RedisPeople, RedisOutbox]:
     """Who is approved, blocked or waiting, and where they are told, for the command line. Raises ConfigError."""
     url = find_redis(settings, data)
     client = _connect(url, patient=False)
-    scripts = _scripts(client, open_primaries(settings, url, client), LUA)
-    return RedisPeople(client), RedisOutbox(scripts, WakeUps(client))
+    scripts = _scripts(settings, client, open_primaries(settings, url, client), LUA)
+    people = RedisPeople(client, prefix=settings.key_prefix)
+    return people, RedisOutbox(scripts, WakeUps(client, settings.queue))
 
 
 def open_door(settings: Settings, data: Path) -> tuple[Gate, RedisNotebook]:
     """Where turns go in, and what adapters noted, for the command line. Raises ConfigError."""
     url = find_redis(settings, data)
     client = _connect(url, patient=False)
-    scripts, wake_up = _scripts(client, open_primaries(settings, url, client), LUA), WakeUps(client)
+    scripts = _scripts(settings, client, open_primaries(settings, url, client), LUA)
+    wake_up = WakeUps(client, settings.queue)
     voice = _voice({})
     mailbox = RedisMailbox(scripts, voice, wake_up, limits=_limits(settings))
-    return Gate(mailbox, voice, guard_of(settings, client, url)), RedisNotebook(client)
+    return Gate(mailbox, voice, guard_of(settings, client, url)), RedisNotebook(client, prefix=settings.key_prefix)
 
 
 def open_alerts(settings: Settings, data: Path) -> Alerts:
     """The alerts alone, for the command line. Raises ConfigError."""
-    return RedisAlerts(_connect(find_redis(settings, data), patient=False))
+    return RedisAlerts(_connect(find_redis(settings, data), patient=False), prefix=settings.key_prefix)
 
 
 def find_redis(settings: Settings, data: Path) -> str:
@@ -320,9 +356,28 @@ def check_redis(services: Services) -> None:
         for warning in risks_of(client):
             log.warning("redis.risk", extra={"advice": warning})
     if services.settings.shards:
-        found(services.redis, services.primaries)
+        found(services.redis, services.primaries, prefix=services.settings.key_prefix)
     else:
-        check_alone(services.redis)
+        check_alone(services.redis, prefix=services.settings.key_prefix)
+    if services.deployment is not None:
+        _claim_name(services, services.deployment)
+
+
+def _claim_name(services: Services, deployment: Deployment) -> None:
+    """Claim the deployment name. A worker is seen to be alive first, so that of two bots that start at once one stops.
+
+    Raises RedisUnfit while workers of another bot use the name, redis.RedisError.
+    """
+    prefix, presence = services.settings.key_prefix, services.reaper.presence
+    if not services.is_worker:
+        deployment.claim(services.redis, prefix=prefix)
+        return
+    presence.beat()
+    try:
+        deployment.claim(services.redis, prefix=prefix, worker=services.lifeline.name)
+    except RedisUnfit:
+        presence.leave()
+        raise
 
 
 def risks_of(client: Redis) -> list[str]:

@@ -129,12 +129,20 @@ def load_settings(file: Path, environ: Mapping[str, str] | None = None, *, witho
     """
     reader = _Reader(file, os.environ if environ is None else environ, without_secrets)
     data = reader.read(_compose(file))
+    if isinstance(data, dict) and data.get("name") is None:
+        data["name"] = deployment_name(file)
     if reader.problems:
         raise ConfigError(reader.problems)
     try:
         return Settings.model_validate(data, context=reader.origin())
     except ValidationError as exc:
         raise ConfigError([reader.explain(dict(error)) for error in exc.errors()]) from None
+
+
+def deployment_name(file: Path) -> str:
+    """Return the deployment name of a configuration that gives none: its file name, in the letters a name may have."""
+    letters = re.sub(r"[^a-z0-9_-]+", "-", file.stem.lower()).strip("-_")
+    return letters[:32].rstrip("-_") or "sayso"
 
 
 def _compose(file: Path) -> yaml.Node:

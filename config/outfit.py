@@ -88,7 +88,7 @@ def worker_outfit(
     provider: Provider | None = None,
 ) -> Outfit:
     """What a worker's agents have; what is counted or cached in Redis they share with others. Raises ConfigError."""
-    limits, cache = _limits(settings), settings.agent.cache
+    limits, cache, prefix = _limits(settings), settings.agent.cache, settings.key_prefix
     return Outfit(
         settings,
         Models(settings, lambda file: media.read(file.ref)),
@@ -96,8 +96,8 @@ def worker_outfit(
         provider,
         _observers(settings),
         guardrails_of(settings),
-        RedisBudget(redis, limits) if limits else None,
-        _cache(cache, lambda ttl, url: RedisCache(url or redis_url, default_ttl=ttl)),
+        RedisBudget(redis, limits, prefix=f"{prefix}budget") if limits else None,
+        _cache(cache, lambda ttl, url: RedisCache(url or redis_url, prefix=f"{prefix}cache:", default_ttl=ttl)),
     )
 
 

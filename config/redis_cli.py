@@ -41,8 +41,9 @@ def status(config: Path | None, data: Path) -> None:
 
     halted = 0
     with clear_errors():
-        for primary in _opened(load(config), data)[1]:
-            halt = halt_of(primary.client)
+        settings = load(config)
+        for primary in _opened(settings, data)[1]:
+            halt = halt_of(primary.client, prefix=settings.key_prefix)
             click.echo(f"{_name(primary)}: {f'halted: {halt}' if halt else 'whole'}")
             halted += halt is not None
     if halted:
@@ -62,10 +63,11 @@ def resume(config: Path | None, data: Path) -> None:
     with clear_errors():
         shared, primaries = _opened(settings, data)
         if settings.shards:
-            _found(shared, primaries)
-        highest = max(tide_of(primary.client) for primary in primaries)
+            _found(settings, shared, primaries)
+        prefix = settings.key_prefix
+        highest = max(tide_of(primary.client, prefix=prefix) for primary in primaries)
         for primary in primaries:
-            done = go_on(primary.client, beyond=highest, gated=bool(settings.shards))
+            done = go_on(primary.client, beyond=highest, gated=bool(settings.shards), prefix=prefix)
             click.echo(f"{_name(primary)}: {_told(done) if done else 'not halted'}")
 
 
@@ -79,21 +81,22 @@ def _opened(settings: Settings, data: Path) -> tuple[Redis, Sequence[Primary]]:
     url = find_redis(settings, data)
     shared = connect(url)
     primaries = open_primaries(settings, url, shared)
-    for tide in open_tides(primaries, data):
+    for tide in open_tides(settings, primaries, data):
         tide.look()
     return shared, primaries
 
 
-def _found(shared: Redis, primaries: Sequence[Primary]) -> None:
+def _found(settings: Settings, shared: Redis, primaries: Sequence[Primary]) -> None:
     """A server that was emptied gets its name and its shards back. Where a move of shards may be among what was
     forgotten, nobody but an operator knows which copy counts.
     """
     from workers.founding import found
     from workers.move import Mover, ShardsAtOdds
 
-    found(shared, primaries)
+    found(shared, primaries, prefix=settings.key_prefix)
+    clients = {primary.name: primary.client for primary in primaries}
     try:
-        Mover(shared, {primary.name: primary.client for primary in primaries}).survey().check()
+        Mover(shared, clients, prefix=settings.key_prefix).survey().check()
     except ShardsAtOdds as exc:
         fail(str(exc))
 

@@ -40,6 +40,8 @@ from config.section import (
 )
 from pending.phrasebook import SHIPPED_LANGUAGES
 
+#: A deployment name is a part of Redis keys, of the RQ queue and of a folder name.
+DEPLOYMENT_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,31}")
 #: Channel names are parts of URLs, Redis keys and job arguments.
 CHANNEL_NAME = r"^[A-Za-z0-9_.-]{1,64}$"
 #: Namespaces are the beginnings of tools' names, which have 64 characters at most.
@@ -507,8 +509,9 @@ AnySource = Annotated[
 
 
 class Settings(Section):
-    """The whole file."""
+    """The whole file. `name` is the deployment's: it stands in every key and queue in Redis."""
 
+    name: str = ""
     public_url: str = ""
     redis_url: str = Field(default="", repr=False)  # it may hold a password
     shards: dict[Annotated[str, Field(pattern=CHANNEL_NAME)], RedisUrl] = Field(default={}, repr=False)
@@ -534,11 +537,32 @@ class Settings(Section):
         """Where the values were written, for errors that are found later."""
         return self._origin
 
-    @field_validator("public_url", "redis_url", mode="before")
+    @property
+    def key_prefix(self) -> str:
+        """What every Redis key of this deployment begins with."""
+        return f"sayso:{self.name}:" if self.name else "sayso:"
+
+    @property
+    def queue(self) -> str:
+        """The RQ queue of this deployment."""
+        return f"sayso-{self.name}" if self.name else "sayso"
+
+    def state_folder(self, data: Path) -> Path:
+        """The part of a data folder that belongs to this deployment alone. The rest may be shared."""
+        return data / "bots" / self.name if self.name else data
+
+    @field_validator("name", "public_url", "redis_url", mode="before")
     @classmethod
     def _left_empty(cls, url: object) -> object:
-        """`redis_url:` with nothing behind it says as much as no line at all."""
+        """`name:` or `redis_url:` with nothing behind it says as much as no line at all."""
         return "" if url is None else url
+
+    @field_validator("name")
+    @classmethod
+    def _a_deployment_name(cls, name: str) -> str:
+        if name and not DEPLOYMENT_NAME.fullmatch(name):
+            raise ValueError("a name has 1 to 32 lower-case letters, digits and - _, and begins with a letter or digit")
+        return name
 
     @field_validator("public_url")
     @classmethod

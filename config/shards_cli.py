@@ -93,18 +93,19 @@ def _mover(settings: Settings, data: Path, rest: float = 180.0, targets: list[st
     url = find_redis(settings, data)
     shared = connect(url, patient=True)
     primaries = open_primaries(settings, url, shared, patient=True)
-    found(shared, primaries)
-    _check_workers(primaries, targets or [])
+    prefix = settings.key_prefix
+    found(shared, primaries, prefix=prefix)
+    _check_workers(primaries, targets or [], prefix)
     clients = {name: Redis.from_url(url, socket_timeout=30) for name, url in settings.shards.items()}
-    return Mover(Redis.from_url(url, socket_timeout=30), clients, rest_seconds=rest)
+    return Mover(Redis.from_url(url, socket_timeout=30), clients, rest_seconds=rest, prefix=prefix)
 
 
-def _check_workers(primaries: Sequence[Primary], targets: list[str]) -> None:
+def _check_workers(primaries: Sequence[Primary], targets: list[str], prefix: str) -> None:
     """Nobody would answer what arrives where no worker is."""
     from workers.presence import Presence
 
     for primary in primaries:
-        if primary.name in targets and not Presence(primary.client).count():
+        if primary.name in targets and not Presence(primary.client, prefix=prefix).count():
             fail(f"nobody works for {primary.name}: start `sayso worker --shard {primary.name}` first")
 
 

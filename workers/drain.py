@@ -62,6 +62,10 @@ MAX_FETCHES = 4
 #: Seconds that a pass which is cut off has to let its lane go; its worker waits a little longer.
 LET_GO_SECONDS = 2.0
 
+#: How long a conversation of a channel that no worker knows is kept for one that does, in seconds. During a rolling
+#: change some workers know a channel and others do not. After this its turns and replies are given up.
+UNKNOWN_CHANNEL_SECONDS = 24 * 3600.0
+
 #: Seconds after which somebody is told that their turn takes longer.
 STILL_AFTER = 30.0
 #: What stands in place of a draft whose answer has no words: a file alone, or nothing after a stop.
@@ -140,6 +144,8 @@ class Drain:
 
     async def run(self, conversation: str) -> None:
         """Empty a conversation's outbox and mailbox, in order, unless another worker is at it."""
+        if not self._knows(conversation) and await self._defer(conversation):
+            return
         token, asked, strays = new_token(self.worker), self.clock(), watch_strays()
         try:
             taken = await reach(self.mailbox.lease, conversation, token)
@@ -162,6 +168,21 @@ class Drain:
         finally:
             if self._at_work.get(conversation) is held:
                 del self._at_work[conversation]
+
+    def _knows(self, conversation: str) -> bool:
+        channel = conversation.partition(":")[0]
+        return channel in self.channels or channel in self.agents
+
+    async def _defer(self, conversation: str) -> bool:
+        """Leave the conversation to a worker that knows its channel. Return False once it has waited too long."""
+        try:
+            waited = await reach(self.mailbox.defer, conversation)
+        except (ShardMoved, Halted) as exc:
+            _log_left(conversation, exc)
+            return True
+        if waited == 0:
+            log.warning("conversation.unknown_channel", extra={"conversation": conversation})
+        return waited < UNKNOWN_CHANNEL_SECONDS
 
     @asynccontextmanager
     async def _keeping(self, held: _Held) -> AsyncIterator[None]:

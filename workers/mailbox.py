@@ -105,6 +105,12 @@ class Mailbox(Entrance, Protocol):
     def lease(self, conversation: str, token: str) -> tuple[Lease, Work] | None:
         """Take a lane and see what it holds. None while another worker has it."""
 
+    def defer(self, conversation: str) -> float:
+        """Leave a conversation to a worker that knows its channel; somebody looks again in a second to a minute.
+
+        Return for how many seconds no worker has taken it, or -1 while one works on it.
+        """
+
     def renew(self, lease: Lease) -> int:
         """Keep the lane; the number of the last turn with which the user of the one at the head said stop, 0 for none.
 
@@ -180,6 +186,11 @@ class RedisMailbox:
         if not answer:
             return None
         return Lease(conversation, int(answer[0]), token), read_work(answer[1])
+
+    def defer(self, conversation: str) -> float:
+        """Leave a conversation to a worker that knows its channel. Return the seconds since the first that did not."""
+        waited = int(self._scripts.run("defer", conversation))
+        return waited / 1000 if waited >= 0 else -1.0
 
     def renew(self, lease: Lease) -> int:
         """Keep the lane for another LEASE_MS. Raises LaneLost."""

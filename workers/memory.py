@@ -166,6 +166,8 @@ class _Lane:
     token: str = ""
     until: float = 0.0
     due: float | None = None
+    #: Since when no worker that looked knew the channel, 0 while one does.
+    unserved: float = 0.0
 
     @property
     def busy(self) -> bool:
@@ -356,8 +358,19 @@ class MemoryLanes:
                 return None
             lane.epoch += not held
             lane.token, lane.until, lane.ended = token, now + LEASE_MS / 1000, (0, "")
-            lane.due = lane.until
+            lane.due, lane.unserved = lane.until, 0.0
             return Lease(conversation, lane.epoch, token), self._view(conversation, lane)
+
+    def defer(self, conversation: str) -> float:
+        """Leave a conversation to a worker that knows its channel. Return the seconds since the first that did not."""
+        with self._lock:
+            lane, now = self._lanes.get(conversation), self._clock()
+            if lane is None or lane.until > now:
+                return -1.0
+            lane.unserved = lane.unserved or now
+            waited = now - lane.unserved
+            lane.due = now + max(1.0, min(60.0, waited / 4))
+            return waited
 
     def renew(self, lease: Lease) -> int:
         """Keep the lane; the last turn with which the user of the one at the head said stop. Raises LaneLost."""

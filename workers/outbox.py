@@ -179,11 +179,11 @@ class Postman:
         may be somebody else's. Raises LaneParked when it has to wait, LaneLost.
         """
         delivery = reply.delivery(lease)
+        if reply.is_forwarded:
+            return await self._forward(lease, reply, delivery)
         channel = self._channels.get(delivery.conversation.channel)
         if channel is None:
             return await self._bury(lease, reply, "the channel is no longer configured")
-        if reply.is_forwarded:
-            return await self._forward(lease, reply, delivery)
         arrived = await self._arrived(reply, delivery)
         if arrived is not None:
             log.info("reply.had_arrived", extra={"delivery": delivery.id})

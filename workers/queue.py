@@ -95,10 +95,10 @@ class WakeUps:
     everything else takes over a webhook.
     """
 
-    def __init__(self, connection: Redis) -> None:
+    def __init__(self, connection: Redis, name: str = QUEUE) -> None:
         #: What job keys begin with, and queue key: what `Reaper` finds jobs by.
-        self.queue = (Job.redis_job_namespace_prefix, Queue(QUEUE, connection=connection).key)
-        job = make_job(connection, "drain", "")
+        self.queue = (Job.redis_job_namespace_prefix, Queue(name, connection=connection).key)
+        job = make_job(connection, "drain", "", name)
         self._fields: dict[str, Any] = job.to_dict(include_meta=False)
         self._call = job.data.partition(b'""')
 
@@ -130,7 +130,7 @@ def _flat(fields: Mapping[str, Any]) -> Iterable[Any]:
     return chain.from_iterable(fields.items())
 
 
-def make_job(connection: Redis, job_id: str, conversation: str) -> Job:
+def make_job(connection: Redis, job_id: str, conversation: str, queue: str = QUEUE) -> Job:
     """The job that drains a conversation, made by RQ and not stored."""
     job: Job = SaysoJob.create(
         DRAIN,
@@ -142,7 +142,7 @@ def make_job(connection: Redis, job_id: str, conversation: str) -> Job:
         result_ttl=0,
         failure_ttl=24 * 3600,
         description=f"drain {conversation}",
-        origin=QUEUE,
+        origin=queue,
         status=JobStatus.QUEUED,
     )
     job.enqueued_at = now()

@@ -39,7 +39,7 @@ from workers import jobs
 from workers.books import Books, Stopped
 from workers.loop import LoopThread
 from workers.offload import bound_threads, offload
-from workers.queue import FIRST, QUEUE, SaysoJob
+from workers.queue import FIRST, SaysoJob
 from workers.watchdog import Watchdog
 from workers.whisper import listen
 
@@ -424,7 +424,7 @@ def run_worker(services: Services) -> None:
 
 def _rounds(services: Services) -> list[Coroutine[Any, Any, None]]:
     """What goes on beside the jobs for as long as the process lives."""
-    stops = listen(services.redis_url, services.drain.look_up)
+    stops = listen(services.redis_url, services.drain.look_up, prefix=services.settings.key_prefix)
     sweeping = _sweep({"media": services.media, "texts": services.texts})
     return [services.reaper.forever(), services.auditor.forever(), sweeping, stops]
 
@@ -478,7 +478,7 @@ async def _sweep_one(name: str, folder: Swept) -> None:
 def _new_worker(services: Services, loop: LoopThread, told_to_stop: threading.Event | None = None) -> SaysoWorker:
     limits = services.settings.workers
     return SaysoWorker(
-        [QUEUE],
+        [services.settings.queue],
         perform=services.drain.run,
         loop=loop,
         capacity=Capacity(limits.concurrency, max(1, limits.concurrency // 10), limits.grace_seconds),

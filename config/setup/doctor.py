@@ -84,7 +84,7 @@ class Doctor:
         try:
             risks = risks_of(client)
             if not primary.name:
-                check_alone(client)
+                check_alone(client, prefix=self._settings.key_prefix)
         except RedisUnfit as exc:
             yield Finding(_named("redis", primary), "fail", f"{place} is not fit", str(exc))
             risks = []
@@ -94,11 +94,11 @@ class Doctor:
         for risk in risks:
             says, _, cure = risk.partition(": ")
             yield Finding(_named("redis", primary), "warn", f"{place}: {says}", cure or risk)
-        if halt_of(client):
+        if halt_of(client, prefix=self._settings.key_prefix):
             says = f"{place} has forgotten something, and is halted"
             yield Finding(_named("halt", primary), "fail", says, "read docs/outages.md, then run `sayso redis resume`")
         yield self._clock(primary)
-        yield _workers(primary)
+        yield _workers(primary, self._settings.key_prefix)
 
     def _clock(self, primary: Primary) -> Finding:
         before = self._own()
@@ -154,7 +154,7 @@ class Doctor:
     def _poller(self, name: str, channel: TelegramSettings) -> Finding:
         try:
             client = connect(find_redis(self._settings, self._data))
-            asks = baton_of(client, channel.bot_id).is_held()
+            asks = baton_of(client, channel.bot_id, self._settings.key_prefix).is_held()
         except (ConfigError, ValueError, RedisError):
             asks = False  # whose Redis is away was told
         if asks:
@@ -209,8 +209,8 @@ def _says_ok(answer: httpx.Response) -> bool:
         return False
 
 
-def _workers(primary: Primary) -> Finding:
-    count = Presence(primary.client).count()
+def _workers(primary: Primary, prefix: str) -> Finding:
+    count = Presence(primary.client, prefix=prefix).count()
     if count:
         return Finding(_named("workers", primary), "ok", f"{count} alive")
     cure = f"start one with `sayso worker{f' --shard {primary.name}' if primary.name else ''}`"

@@ -92,8 +92,10 @@ def test_redis_knows_where_the_log_ends(tmp_path, monkeypatch, redis_client, red
     """A cut-off ledger is found when Redis can be reached."""
     monkeypatch.setenv("SAYSO_SECRET_KEYS", KEY)
     monkeypatch.setenv("REDIS_URL", redis_url)
-    StateLog(5, redis_client).live("a")
-    Auditor(redis_client, Ledger(tmp_path / FILE, SIGNER)).drain()
+    (tmp_path / "shop.yaml").write_text("channels: {web: {platform: console}}\n")
+    monkeypatch.setenv("SAYSO_CONFIG", str(tmp_path / "shop.yaml"))
+    StateLog(5, redis_client, prefix="sayso:shop:").live("a")
+    Auditor(redis_client, Ledger(tmp_path / FILE, SIGNER), prefix="sayso:shop:").drain()
     assert run("verify", "--data", tmp_path) == (0, "5 entries, 1 shard, 0 faults: the chain holds\n")
     spoil(tmp_path, "DELETE FROM entries WHERE n > 3")
     code, output = run("verify", "--data", tmp_path)
@@ -198,7 +200,7 @@ def test_missing_ledger_is_named(tmp_path, monkeypatch, command):
     monkeypatch.setenv("SAYSO_SECRET_KEYS", KEY)
     code, output = run(*command, "--data", tmp_path / "none")
     assert code == 1
-    assert output == f"Error: no ledger at {tmp_path}/none/{FILE}: a worker writes it; name its folder with --data\n"
+    assert output == f"Error: no ledger in {tmp_path}/none: a worker writes it; name its folder with --data\n"
     assert not (tmp_path / "none").exists()
 
 

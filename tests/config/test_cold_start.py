@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import subprocess
 import sys
 from pathlib import Path
@@ -51,7 +52,7 @@ def loaded(tmp_path: Path, redis_url: str):
     """The names of the packages, or modules, a fresh process has when it is ready, and those its first send adds."""
 
     def run(code: str, *platforms: str) -> tuple[set[str], set[str]]:
-        file = tmp_path / "sayso.yaml"
+        file = tmp_path / f"bot-{secrets.token_hex(4)}.yaml"  # a name of its own: workers before it look alive
         names = ["bot", *platforms[1:]]
         channels = [f"  {name}: {PLATFORMS[platform]}\n" for name, platform in zip(names, platforms, strict=True)]
         file.write_text(f"tools: [examples.invoices]\nchannels:\n{''.join(channels)}")

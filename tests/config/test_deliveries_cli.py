@@ -20,8 +20,9 @@ def rig(redis_client, redis_url, tmp_path, monkeypatch):
     """A room in Redis, which the environment names."""
     monkeypatch.setenv("REDIS_URL", redis_url)
     monkeypatch.setenv("SAYSO_DATA", str(tmp_path))
-    monkeypatch.delenv("SAYSO_CONFIG", raising=False)
-    return RedisRig(redis_client)
+    (tmp_path / "shop.yaml").write_text("agent: {model: offline}\nchannels: {web: {platform: console}}\n")
+    monkeypatch.setenv("SAYSO_CONFIG", str(tmp_path / "shop.yaml"))
+    return RedisRig(redis_client, prefix="sayso:shop:")
 
 
 def run(*args: object) -> tuple[int, str]:
@@ -36,7 +37,7 @@ def test_dead_reply_is_retried_once(rig):
     """However often it is typed; a worker is woken by a job of RQ's."""
     bury(rig)
     assert run("retry", DEAD) == run("retry", DEAD) == (0, f"{DEAD} waits again, as {CHAT.id}#2\n")
-    assert rig.client.llen("rq:queue:sayso") == 1
+    assert rig.client.llen("rq:queue:sayso-shop") == 1
     assert "retried" in run("show", DEAD)[1]
 
 
@@ -65,7 +66,7 @@ def test_list_shows_what_was_put_aside(rig):
 
 def test_list_begins_with_what_is_wrong_with_a_channel(rig):
     """Replies that wait for a token are no news of their own."""
-    RedisAlerts(rig.client).note("web", "the token was revoked\x1b[2J")
+    RedisAlerts(rig.client, prefix="sayso:shop:").note("web", "the token was revoked\x1b[2J")
     assert "channel web: the token was revoked [2J\n" in run("list")[1]
 
 

@@ -47,6 +47,10 @@ def our_web(mailbox: services.FakeMailbox, public_url: str = PUBLIC_URL, **secre
     return answer
 
 
+#: What the keys of a bot begin with whose file is sayso.yaml.
+PREFIX = "sayso:sayso:"
+
+
 class Clinic:
     """A bot that is all right, until a test breaks something of it."""
 
@@ -81,7 +85,7 @@ def clinic(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, redis_client: Redis,
     """Redis, a worker, the web and all three platforms."""
     for name, value in {**ENVIRON, "REDIS_URL": redis_url}.items():
         monkeypatch.setenv(name, value)
-    Presence(redis_client, "w1").beat()
+    Presence(redis_client, "w1", prefix=PREFIX).beat()
     with FakePlatforms() as platforms:
         yield Clinic(tmp_path, platforms)
 
@@ -223,20 +227,20 @@ def test_bot_that_polls_needs_no_address_and_somebody_who_asks(clinic: Clinic, r
     clinic.config = written(clinic.folder, clinic.platforms, telegram=", polling: true")
     assert clinic.wrong().keys() == {"tg polling", "tg poller"}
     asyncio.run(desk_of(load_settings(clinic.config), "tg", PUBLIC_URL).leave())
-    baton_of(redis_client, fakes.TELEGRAM_TOKEN.partition(":")[0]).take()
+    baton_of(redis_client, fakes.TELEGRAM_TOKEN.partition(":")[0], PREFIX).take()
     assert clinic.wrong() == {}
     assert "tg signature" not in {f"{finding.channel} {finding.check}" for finding in clinic.findings()}
 
 
 def test_bot_without_a_worker_is_found(clinic: Clinic, redis_client: Redis):
     """Messages are kept, and nobody answers."""
-    Presence(redis_client).leave("w1")
+    Presence(redis_client, prefix=PREFIX).leave("w1")
     assert "start one with `sayso worker`" in clinic.wrong()["workers"]
 
 
 def test_halted_redis_is_found(clinic: Clinic, redis_client: Redis):
     """With the command that goes on."""
-    redis_client.set(keys_of()[2], '{"was": 5, "is": 1, "at": 1}')
+    redis_client.set(keys_of(PREFIX)[2], '{"was": 5, "is": 1, "at": 1}')
     assert "`sayso redis resume`" in clinic.wrong()["halt"]
 
 

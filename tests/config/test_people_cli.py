@@ -34,7 +34,7 @@ def people(redis_client, redis_url, tmp_path, monkeypatch) -> RedisPeople:
     given = {"REDIS_URL": redis_url, "SAYSO_DATA": tmp_path, "SAYSO_CONFIG": tmp_path / "sayso.yaml", "TOKEN": "t"}
     for name, value in given.items():
         monkeypatch.setenv(name, str(value))
-    return RedisPeople(redis_client)
+    return RedisPeople(redis_client, prefix="sayso:sayso:")
 
 
 def run(*args: object) -> tuple[int, str]:
@@ -64,10 +64,10 @@ def test_approved_person_is_let_in_and_told_in_their_language(people, redis_clie
     code = people.code("chat", ANA)
     assert run("approve", "chat", code.lower()) == (0, "Ana [31m (ana) may talk on chat, and is told\n")
     assert people.standing("chat", ["DE.1"]) == "approved"
-    rig = RedisRig(redis_client)
+    rig = RedisRig(redis_client, prefix="sayso:sayso:")
     _, reply = rig.mailbox.lease(CHAT.id, "w")
     assert reply.delivery(rig.mailbox.lease(CHAT.id, "w")[0]).reply.text == speak("de").approved()
-    assert redis_client.llen("rq:queue:sayso") == 1
+    assert redis_client.llen("rq:queue:sayso-sayso") == 1
 
 
 def test_phone_numbers_are_taken_with_and_without_their_platform(people):

@@ -10,12 +10,14 @@ from redis import Redis
 
 from config.embedded import EmbeddedRedis
 from tests.config.processes import sayso, short_folder
-from workers.redis import PREFIX, connect
+from workers.redis import connect
 from workers.shards import rendezvous
 from workers.tide import Tide, keys_of
 from workers.tide_file import FILE, TideFile
 
-TIDE, FOUNDED, HALTED = keys_of()
+#: What the keys of a bot begin with whose file is bot.yaml.
+PREFIX = "sayso:bot:"
+TIDE, FOUNDED, HALTED = keys_of(PREFIX)
 
 
 @pytest.fixture
@@ -38,29 +40,33 @@ def environ(clients: dict[str, Redis]) -> dict[str, str]:
 
 def used(client: Redis, data: Path) -> None:
     """A process has used this server, and noted so in the data folder."""
-    data.mkdir(exist_ok=True)
-    tide = Tide(client, TideFile(data / FILE))
+    state = data / "bots" / "bot"
+    state.mkdir(parents=True, exist_ok=True)
+    tide = Tide(client, TideFile(state / FILE), prefix=PREFIX)
     tide.look()
     client.incrby(TIDE, 7)
-    Tide(client, TideFile(data / FILE)).look()
+    Tide(client, TideFile(state / FILE), prefix=PREFIX).look()
 
 
 def test_redis_emptied_on_purpose_goes_on_with_one_command(tmp_path: Path, clients: dict[str, Redis]):
     """No process runs and nobody halted it: the folder remembers. Run again it finds nothing to do."""
+    common = ("--config", _config(tmp_path, shards=False), "--data", tmp_path)
     used(clients["a"], tmp_path)
     clients["a"].flushall()
-    code, output, _ = sayso("redis", "status", "--data", tmp_path, **environ(clients))
+    code, output, _ = sayso("redis", "status", *common, **environ(clients))
     assert (code, "redis: halted: everything it knew is gone (7 steps)" in output) == (1, True)
-    code, output, _ = sayso("redis", "resume", "--data", tmp_path, **environ(clients))
+    code, output, _ = sayso("redis", "resume", *common, **environ(clients))
     assert (code, output.startswith("redis: goes on; everything it knew is gone")) == (0, True)
-    assert sayso("redis", "resume", "--data", tmp_path, **environ(clients))[:2] == (0, "redis: not halted\n")
-    assert sayso("redis", "status", "--data", tmp_path, **environ(clients))[:2] == (0, "redis: whole\n")
+    assert sayso("redis", "resume", *common, **environ(clients))[:2] == (0, "redis: not halted\n")
+    assert sayso("redis", "status", *common, **environ(clients))[:2] == (0, "redis: whole\n")
 
 
 def test_deliveries_of_a_halted_redis_name_the_cure(tmp_path: Path, clients: dict[str, Redis]):
     """Every command that needs it says what is wrong, and no traceback."""
     clients["a"].set(HALTED, "{}")
-    code, _, errors = sayso("deliveries", "list", "--data", tmp_path, **environ(clients))
+    code, _, errors = sayso(
+        "deliveries", "list", "--config", _config(tmp_path, shards=False), "--data", tmp_path, **environ(clients)
+    )
     assert (code, "sayso redis resume" in errors, "Traceback" in errors) == (1, True, False)
 
 
@@ -89,7 +95,8 @@ def test_move_that_was_forgotten_is_left_to_an_operator(tmp_path: Path, clients:
     assert clients["a"].exists(HALTED)
 
 
-def _config(folder: Path) -> Path:
+def _config(folder: Path, *, shards: bool = True) -> Path:
     path = folder / "bot.yaml"
-    path.write_text("shards: {a: ${REDIS_A}, b: ${REDIS_B}}\nchannels: {web: {platform: console}}\n")
+    named = "shards: {a: ${REDIS_A}, b: ${REDIS_B}}\n" if shards else ""
+    path.write_text(f"{named}channels: {{web: {{platform: console}}}}\n")
     return path

@@ -55,7 +55,7 @@ def test_shards_move_only_to_where_somebody_works(file: Path, servers: dict[str,
     code, _, errors = sayso("shards", "rebalance", "--without", "a", *common, **servers)
     assert (code, "nobody works for b: start `sayso worker --shard b` first" in errors) == (1, True)
     with connect(servers["REDIS_B"]) as client:
-        Presence(client).beat()
+        Presence(client, prefix="sayso:bot:").beat()
         code, output, _ = sayso("shards", "rebalance", "--without", "a", *common, **servers)
         assert (code, output.count("a -> b, 0 keys")) == (0, 29)
         assert output.endswith("a: 0 shards\nb: 64 shards\n")
@@ -72,7 +72,9 @@ def test_primaries_left_out_are_checked(file: Path, servers: dict[str, str], giv
 def test_one_of_several_is_refused_without_shards(file: Path, servers: dict[str, str]):
     """A process with an old file would write past every gate."""
     sayso("shards", "status", "--config", file, **servers)
-    code, _, errors = sayso("worker", "--data", file.parent / "data", **servers)
+    old = file.with_name("old.yaml")
+    old.write_text("name: bot\nchannels: {web: {platform: console}}\n")
+    code, _, errors = sayso("worker", "--config", old, "--data", file.parent / "data", **servers)
     assert (code, "is primary 'a' of several: name all of them in `shards`" in errors) == (1, True)
 
 

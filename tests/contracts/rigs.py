@@ -90,11 +90,11 @@ class MemoryRig(Rig):
 class RedisRig(Rig):
     """Lanes in Redis. Its clock cannot be moved, so all that is written down moves back instead."""
 
-    def __init__(self, client: Redis, *, limits: Limits | None = None) -> None:
-        scripts = Scripts(client, LUA)
+    def __init__(self, client: Redis, *, limits: Limits | None = None, prefix: str = PREFIX) -> None:
+        scripts = Scripts(client, LUA, prefix=prefix)
         self.client = client
-        self.shard = f"{PREFIX}{{{shard_of(CHAT.id)}}}"
-        self.store = RedisPendingStore(client=client, secret_keys=["key"])
+        self.shard = f"{prefix}{{{shard_of(CHAT.id)}}}"
+        self.store = RedisPendingStore(client=client, secret_keys=["key"], prefix=prefix)
         self.mailbox, self.outbox = RedisMailbox(scripts, voice, limits=limits), RedisOutbox(scripts)
         self.journals = RedisJournals(scripts)
         self.deliveries = RedisDeliveries(scripts)

@@ -701,3 +701,22 @@ def test_holder_with_something_left_keeps_the_lane(rig):
     rig.accept(turn("b"))
     assert rig.mailbox.commit(held, work, Change(), let_go=True).turn.text == "b"
     assert rig.mailbox.lease(CHAT.id, "w2") is None
+
+
+def test_conversation_of_an_unknown_channel_is_left_to_a_worker_that_knows_it(rig):
+    """It is named again after a second, later the longer no worker takes it; the turn is untouched."""
+    rig.accept(turn("hello"))
+    assert rig.mailbox.defer(CHAT.id) == pytest.approx(0, abs=0.5)
+    assert rig.overdue() == []
+    rig.pass_time(2)
+    assert rig.overdue() == [CHAT.id]
+    _, work = lease(rig)
+    assert isinstance(work, QueuedTurn)
+    assert work.turn.text == "hello"
+
+
+def test_conversation_that_a_worker_holds_is_not_deferred(rig):
+    """It is served: whoever does not know its channel has nothing to say."""
+    rig.accept(turn("hello"))
+    lease(rig)
+    assert rig.mailbox.defer(CHAT.id) == -1

@@ -58,7 +58,7 @@ def work(tmp_path: Path, redis_url: str) -> Callable[[], str]:
 
 def failed(bare: Redis) -> list[str]:
     """The jobs that RQ keeps as failed."""
-    return FailedJobRegistry(QUEUE, connection=bare, serializer=JSONSerializer).get_job_ids()
+    return FailedJobRegistry(f"{QUEUE}-sayso", connection=bare, serializer=JSONSerializer).get_job_ids()
 
 
 def said(web: Services) -> list[str]:
@@ -83,6 +83,6 @@ def test_plain_rq_worker_answers(web: Services, work: Callable[[], str], bare: R
 def test_plain_rq_worker_runs_nothing_else(work: Callable[[], str], bare: Redis, tmp_path: Path) -> None:
     """Whoever can write to Redis can name any function in a job: it is filed as failed."""
     struck = tmp_path / "struck"
-    job = Queue(QUEUE, connection=bare, serializer=JSONSerializer).enqueue("os.mkdir", str(struck))
+    job = Queue(f"{QUEUE}-sayso", connection=bare, serializer=JSONSerializer).enqueue("os.mkdir", str(struck))
     work()
     assert (failed(bare), struck.exists()) == ([job.id], False)

@@ -20,7 +20,7 @@ from config.embedded import EmbeddedRedis, socket_path
 from tests.flows.system import System, TelegramPerson, WhatsAppPerson, free_port, until
 from workers.tide import keys_of
 
-HALTED = keys_of()[2]
+HALTED = keys_of("sayso:sayso:")[2]
 #: Seconds that are forgotten.
 FORGOTTEN_SECONDS = 2.0
 

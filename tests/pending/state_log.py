@@ -24,12 +24,12 @@ AT = 1_763_680_000_000
 class StateLog:
     """One shard's chain. `redis` keeps what was written there as well."""
 
-    def __init__(self, shard: int = 0, redis: Redis | None = None) -> None:
+    def __init__(self, shard: int = 0, redis: Redis | None = None, *, prefix: str = "sayso:") -> None:
         self.shard = shard
         self.texts: list[str] = []
         self.tip = Tip(0, NO_HEAD)
         self._redis = redis
-        self._key = f"sayso:{{{shard}}}"
+        self._key = f"{prefix}{{{shard}}}"
 
     def add(self, pid: str, event: str, *, body: str = "", by: str = "", told: str = "") -> str:
         """Append an entry; a new action's record comes with it."""

@@ -36,6 +36,7 @@ from tests.flows.system import System, until
 from tests.web import services
 from tests.web.mutations import Endpoint, Sent, endpoints, largest, requests
 from workers.mailbox import Accepted, Limits
+from workers.redis import PREFIX
 
 #: Seconds of processor time that one request may take.
 MAX_SECONDS = 1.0
@@ -130,7 +131,7 @@ def wsgi() -> tuple[Ask, str]:
     channels = services.real_channels(media=Sieve())
     console = channels["web"]
     assert isinstance(console, ConsoleChannel)
-    settings = SimpleNamespace(limits=Limits(per_minute=10**9))
+    settings = SimpleNamespace(limits=Limits(per_minute=10**9), key_prefix=PREFIX)
     parts = {"channels": channels, "mailbox": Sink(), "deliveries": Forgetful(), "settings": settings}
     app = services.browser(**parts).application
     app.config["PROPAGATE_EXCEPTIONS"] = True  # one that nobody handles comes out here

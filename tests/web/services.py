@@ -19,6 +19,7 @@ from tests.contracts.rigs import voice
 from workers.alerts import MemoryAlerts
 from workers.gate import Gate
 from workers.mailbox import Accepted, Limits
+from workers.redis import PREFIX
 
 PUBLIC_URL = "https://bots.example.com/base"
 TURN = Turn("event-1", Conversation("shop", "+4915100000042"), "+4915100000042", text="hello")
@@ -99,7 +100,7 @@ def browser(channel: Any = None, mailbox: Any = None, **parts: Any) -> FlaskClie
         "media": None,
         "redis_url": "redis://127.0.0.1:1",
         "public_url": PUBLIC_URL,
-        "settings": SimpleNamespace(limits=Limits()),
+        "settings": SimpleNamespace(limits=Limits(), key_prefix=PREFIX),
         "channels": {},
         "spool": None,
         "tides": (),

@@ -26,6 +26,7 @@ from workers.gate import Gate, Guard
 from workers.mailbox import Limits
 from workers.people import MemoryPeople, RedisPeople, Register
 from workers.quota import memory_quota
+from workers.redis import PREFIX
 from workers.spool import Spool
 from workers.spool_file import SpoolFile
 
@@ -133,7 +134,7 @@ def test_stranger_is_let_in_with_their_code(tmp_path: Path, redis_url: str, redi
         headers, body = telegram_hook(fakes.TELEGRAM_SECRET, telegram_text(number, text))
         return client.post("/hooks/tg", headers=headers, data=body).status_code
 
-    people = RedisPeople(redis_client)
+    people = RedisPeople(redis_client, prefix=settings.key_prefix)
     assert post(1, "my secret") == 200
     assert not any("my secret" in str(redis_client.dump(key)) for key in redis_client.scan_iter())
     assert not any(":in:" in key for key in redis_client.scan_iter())
@@ -156,7 +157,7 @@ class Page:
         self.channel = ConsoleChannel("web", feed=MemoryFeed(), media=self.store, keys=["k"])
         self.people = MemoryPeople()
         gate = Gate(MemoryRig().mailbox, voice, Guard({"web": rules(**access)}, self.people))
-        settings = SimpleNamespace(limits=Limits(per_minute=3))
+        settings = SimpleNamespace(limits=Limits(per_minute=3), key_prefix=PREFIX)
         self.client = browser(channels={"web": self.channel}, gate=gate, media=self.store, settings=settings)
         self.client.get("/console")
 

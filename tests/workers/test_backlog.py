@@ -170,4 +170,5 @@ def test_workers_reaper_knows_the_queue(redis_client, redis_url, tmp_path):
     file = tmp_path / "sayso.yaml"
     file.write_text("agent: {model: offline}\nchannels: {web: {platform: console}}\n")
     services = bootstrap(load_settings(file), data=tmp_path, redis_url=redis_url)
-    assert services.reaper._queue == WakeUps(redis_client).queue == ("rq:job:", QUEUE_KEY)
+    queue = f"{QUEUE_KEY}-sayso"
+    assert services.reaper._queue == WakeUps(redis_client, "sayso-sayso").queue == ("rq:job:", queue)

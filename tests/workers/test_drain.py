@@ -408,3 +408,25 @@ def test_turn_that_came_in_meanwhile_is_answered_too():
 def test_empty_conversation_is_no_work():
     """A wake-up for nothing is harmless."""
     assert Room().work() == []
+
+
+def test_turn_of_a_channel_that_only_another_worker_knows_waits_for_it():
+    """During a rolling change: nothing is said, nothing is lost, and the worker that knows the channel answers."""
+    room = Room()
+    channels, agents = dict(room.drain.channels), dict(room.drain.agents)
+    room.drain.channels.clear()
+    room.drain.agents.clear()
+    assert room.work("a") == []
+    room.drain.channels.update(channels)
+    room.drain.agents.update(agents)
+    assert len(room.work()) == 1
+
+
+def test_turn_of_a_channel_that_no_worker_knows_for_a_day_is_given_up():
+    """Its reply can go nowhere: an operator finds it among the dead."""
+    room = Room()
+    room.drain.channels.clear()
+    room.drain.agents.clear()
+    assert (room.work("a"), room.rig.dead()) == ([], 0)
+    room.rig.pass_time(drain.UNKNOWN_CHANNEL_SECONDS + 1)
+    assert (room.work(), room.rig.dead()) == ([], 1)

@@ -106,7 +106,7 @@ def work(redis_url, drained):
     """Works the queue off, as `sayso worker` does. RQ takes the signals of its process: they are given back."""
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     process = jobs._processes[os.getpid()]
-    services = SimpleNamespace(redis_url=redis_url, settings=SimpleNamespace(workers=WorkerSettings()))
+    services = SimpleNamespace(redis_url=redis_url, settings=SimpleNamespace(workers=WorkerSettings(), queue=QUEUE))
     services.drain = process.services.drain
     yield lambda: _new_worker(services, process.loop).work(burst=True, logging_level="CRITICAL")
     for number, handler in handlers.items():

@@ -15,7 +15,7 @@ from tests.workers.fakes import Bot
 from workers.books import Books
 from workers.loop import LoopThread
 from workers.mailbox import LUA, RedisMailbox
-from workers.queue import WakeUps
+from workers.queue import QUEUE, WakeUps
 from workers.redis import Scripts
 from workers.worker import _new_worker
 
@@ -59,7 +59,7 @@ def mailbox(redis_client):
 @pytest.fixture
 def worker(redis_url):
     """A worker that has not begun to work."""
-    services = SimpleNamespace(redis_url=redis_url, settings=SimpleNamespace(workers=WorkerSettings()))
+    services = SimpleNamespace(redis_url=redis_url, settings=SimpleNamespace(workers=WorkerSettings(), queue=QUEUE))
     services.drain = SimpleNamespace(run=None, hand_over=lambda: None)
     loop = LoopThread()
     yield _new_worker(services, loop)

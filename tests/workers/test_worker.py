@@ -28,6 +28,7 @@ from workers import jobs
 from workers import worker as workers
 from workers.loop import LoopThread
 from workers.queue import DRAIN, QUEUE
+from workers.redis import PREFIX
 from workers.worker import Capacity, run_worker
 
 QUEUE_KEY = f"rq:queue:{QUEUE}"
@@ -570,7 +571,7 @@ def process_of(redis_url: str, perform) -> SimpleNamespace:
     """Services of a worker process."""
     rounds = Rounds()
     drain = SimpleNamespace(run=perform, hand_over=lambda: None, look_up=lambda _: None, is_idle=True)
-    settings = SimpleNamespace(workers=WorkerSettings())
+    settings = SimpleNamespace(workers=WorkerSettings(), queue=QUEUE, key_prefix=PREFIX)
     held = []
     lifeline = SimpleNamespace(held=held, hold=lambda: held.append("held"), leave=lambda: held.append("left"))
     return SimpleNamespace(

@@ -5,6 +5,6 @@ if redis.call('EXISTS', lane) == 0 then return false end
 if held and redis.call('HGET', lane, 'token') ~= ARGV[2] then return false end
 local epoch = held and number('epoch') or next_number('epoch')
 redis.call('HSET', lane, 'token', ARGV[2], 'until', time + ARGV[3])
-redis.call('HDEL', lane, 'job', 'ended')  -- whoever called us has done so
+redis.call('HDEL', lane, 'job', 'ended', 'unserved')  -- whoever called us has done so
 redis.call('ZADD', due, time + ARGV[3], conversation)
 return {tostring(epoch), view()}

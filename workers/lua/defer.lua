@@ -1,0 +1,8 @@
+-- Leave a conversation to a worker that knows its channel: look again in a second, and less often the longer no worker
+-- takes it. ARGV: conversation. Returns for how many milliseconds none has taken it, -1 while one works on it.
+if redis.call('EXISTS', lane) == 0 or number('until') > now() then return -1 end
+redis.call('HSETNX', lane, 'unserved', now())
+redis.call('HDEL', lane, 'job')
+local waited = now() - number('unserved')
+redis.call('ZADD', due, now() + math.max(1000, math.min(60000, math.floor(waited / 4))), conversation)
+return waited
