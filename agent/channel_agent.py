@@ -9,6 +9,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import chain
 from secrets import token_urlsafe
 
@@ -171,6 +172,7 @@ class ChannelAgent:
         """
         memory = remembered(queued.history, self.agent.memory)
         texts = LongTexts(self._texts, queued.turn.scope.id)
+        keep_file = partial(self._made.stored, queued.turn)
         case = Case(
             turn=queued.turn,
             live=StoredAction.from_hash(queued.live),
@@ -181,7 +183,7 @@ class ChannelAgent:
             lease=lease,
             seq=queued.seq,
             timers=queued.timers,
-            journal=TurnJournal(self._journals, lease, queued, self._made.stored, texts) if self._journals else None,
+            journal=TurnJournal(self._journals, lease, queued, keep_file, texts) if self._journals else None,
             hear=hear,
             texts=texts,
         )
@@ -393,7 +395,7 @@ class ChannelAgent:
             outcome = await self.store.settlement.confirm(claim, stored)
         if outcome is None:
             return said(case, case.words.stale())
-        answer = said(case, outcome.told, await self._made.of_effect(artifacts))
+        answer = said(case, outcome.told, await self._made.of_effect(artifacts, case.turn))
         if outcome.status == "early":
             return answer
         answer = self._questions.with_undo(case, _asserting(case, answer, outcome.record), outcome.effects)
@@ -470,7 +472,7 @@ class ChannelAgent:
     async def _reply(self, case: Case, result: AgentResult, proposal: Proposal | None, preface: str) -> Answer:
         """What the person reads of a run, and is asked."""
         words = case.words
-        files = tuple((Reply(media=media), "") for media in await self._made.kept(result.artifacts))
+        files = tuple((Reply(media=media), "") for media in await self._made.kept(result.artifacts, case.turn))
         content = replied(result, words, has_acted=self._has_acted(result))
         # Whatever the model makes of it, the person hears of what may have been done.
         beside = [content] if proposal and result.stop_reason == "terminal" else result.beside

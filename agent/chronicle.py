@@ -18,6 +18,7 @@ from agent.observers.asynchronous import AsyncAgentObserver
 from agent.observers.base import EVENTS, AgentObserver
 from agent.trace import AgentTrace, StepType, TraceStep, new_run_id
 from agent.usage import countable
+from channels.redaction import redact
 from workers.offload import contained
 
 log = logging.getLogger(__name__)
@@ -70,6 +71,9 @@ class Chronicle:
         """
         now = time.perf_counter()
         since = now if began is None else began
+        for name in ("error", "summary", "tool_result"):
+            if isinstance(text := fields.get(name), str):
+                fields[name] = redact(text)
         if self._keep is not None and (result := fields.get("tool_result")) is not None:
             fields["tool_result"] = _beginning(result, self._keep)
         at = self.trace.start_time + (since - self._began)

@@ -21,6 +21,7 @@ from agent.spending import refusal
 from agent.structured import parse_and_validate, validation_retry_message
 from agent.tools.registry import Toolset
 from agent.tools.tool import Tool
+from channels.redaction import redact
 
 
 class Loop:
@@ -43,7 +44,7 @@ class Loop:
             return Ending("guardrail", exc.words)
         except ProviderError as exc:
             await run.chronicle.tell("error", exc, {"iteration": run.iterations})
-            return Ending("provider_error", f"Provider error: {exc}")
+            return Ending("provider_error", redact(f"Provider error: {exc}"))
 
     async def _listen(self, run: Run) -> None:
         """Take the user's words in, as far as the guardrails let them pass."""

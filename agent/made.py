@@ -11,7 +11,7 @@ from agent.case import Case
 from agent.messages import Role
 from agent.tools.artifacts import Artifact
 from agent.tools.received import ReceivedFile, name_of
-from channels.types import Media
+from channels.types import Media, Turn, owner_of
 from workers.offload import offload
 
 log = logging.getLogger(__name__)
@@ -20,8 +20,8 @@ log = logging.getLogger(__name__)
 class MediaSink(Protocol):
     """Where files are kept."""
 
-    def put(self, data: bytes, *, mime_type: str, filename: str) -> Media:
-        """Store the bytes."""
+    def put(self, data: bytes, *, mime_type: str, filename: str, owner: str) -> Media:
+        """Store the bytes of this person."""
 
     def read(self, ref: str) -> bytes:
         """The stored bytes. Raises KeyError when the file is gone."""
@@ -49,23 +49,24 @@ class Made:
             raise KeyError(ref)
         return self._sink.read(ref)
 
-    async def kept(self, artifacts: Sequence[Artifact]) -> list[Media]:
+    async def kept(self, artifacts: Sequence[Artifact], turn: Turn) -> list[Media]:
         """The files that can be delivered."""
-        stored = [await self.stored(artifact) for artifact in artifacts]
+        stored = [await self.stored(turn, artifact) for artifact in artifacts]
         return [artifact.kept for artifact in stored if artifact.kept]
 
-    async def of_effect(self, artifacts: list[Artifact]) -> list[Media]:
+    async def of_effect(self, artifacts: list[Artifact], turn: Turn) -> list[Media]:
         """What was done is done: a file that cannot be kept must not turn its outcome into an error."""
         try:
-            return await self.kept(artifacts)
+            return await self.kept(artifacts, turn)
         except Exception:
             log.exception("pending.files_lost")
             return []
 
-    async def stored(self, artifact: Artifact) -> Artifact:
-        """The file in the media store, once; what has no bytes, or no store to go to, stays as it is."""
+    async def stored(self, turn: Turn, artifact: Artifact) -> Artifact:
+        """The file in the media store, once, as one of its person; what has no bytes or no store stays as it is."""
         if artifact.kept or artifact.data is None or self._sink is None:
             return artifact
         name = artifact.filename or "file"
-        kept = await offload(self._sink.put, artifact.data, mime_type=artifact.mime_type, filename=name)
+        owner = owner_of(turn.conversation.channel, turn.user_id)
+        kept = await offload(self._sink.put, artifact.data, mime_type=artifact.mime_type, filename=name, owner=owner)
         return replace(artifact, data=None, kept=kept)

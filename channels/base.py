@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import BinaryIO, Protocol
 
 from channels.types import Conversation, Delivery, Hook, Media, Receipt, Received, Reply, Turn
 
@@ -127,8 +127,8 @@ class Channel(Protocol):
         Raises SendError.
         """
 
-    async def fetch(self, media: Media) -> bytes:
-        """The bytes of an inbound file. Raises FetchError."""
+    async def fetch(self, media: Media, file: BinaryIO) -> None:
+        """Write the bytes of an inbound file, as they arrive, to an open file. Raises FetchError."""
 
     async def send(self, delivery: Delivery) -> Receipt:
         """Send one piece. Raises SendError; words that the platform will not format are sent plain once."""
@@ -147,8 +147,11 @@ class MediaSource(Protocol):
 class MediaStore(MediaSource, Protocol):
     """Where a channel keeps files that no platform keeps for it."""
 
-    def put(self, data: bytes, *, mime_type: str, filename: str) -> Media:
-        """Keep the bytes, typed by what they are. Raises channels.media.TooLarge, OSError."""
+    def put(self, data: bytes, *, mime_type: str, filename: str, owner: str) -> Media:
+        """Keep the bytes of this person, typed by what they are. Raises TooLarge, NoRoom, OSError."""
+
+    def open(self, ref: str) -> BinaryIO:
+        """Open a stored file. Raises KeyError when it is gone."""
 
 
 class Notebook(Protocol):

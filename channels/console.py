@@ -11,7 +11,7 @@ import re
 import secrets
 from collections.abc import Sequence
 from dataclasses import asdict, replace
-from typing import Any
+from typing import Any, BinaryIO
 from urllib.parse import urlsplit
 
 from itsdangerous import BadData, URLSafeSerializer
@@ -80,7 +80,7 @@ class ConsoleChannel:
         # The password is in the salt: changing it ends every session.
         salt = f"sayso.console.{name}.{hashlib.sha256(password.encode()).hexdigest()}"
         self._sessions = URLSafeSerializer(list(reversed(keys)), salt=salt)  # itsdangerous signs with the last
-        self.files = ConsoleFiles(media, keys, salt)
+        self.files = ConsoleFiles(name, media, keys, salt)
 
     def receive(self, hook: Hook) -> Received:
         """Verify what the page posted, then read it. Raises Forbidden or BadHook."""
@@ -129,9 +129,9 @@ class ConsoleChannel:
         entry = {"type": "draft", "html": page_html(text[:MAX_PIECE_CHARS])}
         return await self._append(turn.conversation.id, entry, shown)
 
-    async def fetch(self, media: Media) -> bytes:
+    async def fetch(self, media: Media, file: BinaryIO) -> None:
         """The bytes of a file that the page sent: they are here already. Raises FetchError."""
-        return await asyncio.to_thread(self.files.read, media)
+        await asyncio.to_thread(self.files.copy, media, file)
 
     async def send(self, delivery: Delivery) -> Receipt:
         """Append one bubble, or what becomes of an earlier one. The page shows a delivery id once, so trying again is

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Sequence
+from typing import BinaryIO
 from urllib.parse import unquote
 
 from itsdangerous import BadData, URLSafeSerializer
 
 from channels.base import BadHook, FetchError, MediaStore
 from channels.media import UNKNOWN_TYPE, settle_type
-from channels.types import Media
+from channels.types import Media, owner_of
 
 #: Files that one message may bring: as many as an album has elsewhere.
 MAX_FILES = 10
@@ -33,18 +35,19 @@ class NotTaken(BadHook):
 class ConsoleFiles:
     """The inbound files of one console. A message names them by what `keep` gave, which only their sender can use."""
 
-    def __init__(self, media: MediaStore, keys: Sequence[str], salt: str) -> None:
-        self._media = media
+    def __init__(self, channel: str, media: MediaStore, keys: Sequence[str], salt: str) -> None:
+        self._channel, self._media = channel, media
         self._names = URLSafeSerializer(list(reversed(keys)), salt=f"{salt}.file")  # itsdangerous signs with the last
 
     def keep(self, user_id: str, data: bytes, mime_type: str, filename: str) -> tuple[str, Media]:
-        """Keep a file, and say what its message is to call it. Raises NotTaken, channels.media.TooLarge, OSError."""
+        """Keep a file, and say what its message is to call it. Raises NotTaken, TooLarge, NoRoom, OSError."""
         if not data:
             raise NotTaken("the file is empty")
         kind = _settled(data, mime_type, filename)
         if kind == UNKNOWN_TYPE:
             raise NotTaken("not a file the bot takes: send a picture, sound, video, PDF, Office or text file")
-        media = self._media.put(data, mime_type=kind, filename=filename)
+        owner = owner_of(self._channel, user_id)
+        media = self._media.put(data, mime_type=kind, filename=filename, owner=owner)
         return str(self._names.dumps([user_id, media.ref, media.mime_type, media.filename, media.size])), media
 
     def named(self, user_id: str, names: object) -> tuple[Media, ...]:
@@ -53,12 +56,14 @@ class ConsoleFiles:
             raise BadHook(f"files is no list of at most {MAX_FILES} names")
         return tuple(self._media_of(user_id, name) for name in names)
 
-    def read(self, media: Media) -> bytes:
-        """The bytes of a file that was kept. Raises FetchError."""
+    def copy(self, media: Media, file: BinaryIO) -> None:
+        """Write a file that was kept to an open file. Raises FetchError and OSError."""
         try:
-            return self._media.read(media.ref)
+            kept = self._media.open(media.ref)
         except KeyError:
             raise FetchError("the file is gone from the media store") from None
+        with kept:
+            shutil.copyfileobj(kept, file)
 
     def _media_of(self, user_id: str, name: object) -> Media:
         try:

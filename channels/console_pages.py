@@ -22,6 +22,7 @@ from channels.console import MAX_TEXT_CHARS, RESERVED_NAMES, ConsoleChannel
 from channels.console_files import MAX_FILES, NotTaken, spelled
 from channels.feed import FeedError
 from channels.media import MAX_BYTES, TooLarge
+from channels.media_room import NoRoom, QuotaExceeded
 from channels.types import Hook, Turn
 
 #: How long a browser is remembered, in seconds.
@@ -200,8 +201,11 @@ def _kept(channel: ConsoleChannel, user_id: str) -> flask.Response:
     filename = spelled(request.headers.get(FILENAME_HEADER, ""))
     try:
         name, media = channel.files.keep(user_id, _body(request), request.content_type or "", filename)
-    except OSError:
-        _log.exception("console_file_not_kept")
+    except QuotaExceeded:
+        _log.warning("console_file_over_quota")
+        return _plain(429, "Your files fill the room that one person has here: send this one next week.\n")
+    except (NoRoom, OSError) as exc:
+        _log.error("console_file_not_kept", extra={"reason": exc})
         return _plain(503, "The bot has no room for files: try again later.\n")
     return flask.make_response({"file": name, "mime": media.mime_type, "filename": media.filename}, 201)
 

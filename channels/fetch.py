@@ -12,7 +12,7 @@ import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, BinaryIO, TypeVar
 
 from channels.base import FetchError as FetchError  # also for those who know no channel
 
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 #: Seconds for one file, redirects included.
 TIMEOUT = 15.0
+#: Bytes that are collected before they are written to a file.
+WRITE_BYTES = 128 * 1024
 
 #: Addresses that count as global but belong to a cloud's own machinery: Oracle's old metadata, Azure's wire server.
 _MACHINERY = (ipaddress.ip_network("192.0.0.0/24"), ipaddress.ip_network("168.63.129.16/32"))
@@ -85,6 +87,14 @@ class File:
 
 
 @dataclass(frozen=True, slots=True)
+class Saved:
+    """What arrived in a file: its size in bytes, and the type its server claims."""
+
+    size: int
+    content_type: str
+
+
+@dataclass(frozen=True, slots=True)
 class Download:
     """The rules of one platform's downloads: at most `max_bytes`, through at most `redirects` redirects.
 
@@ -103,7 +113,7 @@ class Download:
         """Download from an address that the caller has checked. Raises FetchError, whose words hold no address."""
         import httpx
 
-        return await self._got(lambda: Hop(httpx.URL(url), headers))
+        return await self._got(lambda: Hop(httpx.URL(url), headers), self._read)
 
     async def get_public(self, url: str) -> File:
         """Download from an address that nobody has checked: the first one is held to what redirects are held to.
@@ -112,40 +122,57 @@ class Download:
         """
         import httpx
 
-        return await self._got(lambda: self._checked(httpx.URL(url)))
+        return await self._got(lambda: self._checked(httpx.URL(url)), self._read)
 
-    async def _got(self, begin: Callable[[], Hop | Awaitable[Hop]]) -> File:
+    async def save(self, url: str, headers: Mapping[str, str], file: BinaryIO) -> Saved:
+        """Download from a checked address into a file, without ever holding all of it in memory.
+
+        Raises FetchError, whose words hold no address.
+        """
+        import httpx
+
+        async def write(response: httpx.Response) -> Saved:
+            return Saved(await save(response, file, self.max_bytes), content_type_of(response))
+
+        return await self._got(lambda: Hop(httpx.URL(url), headers), write)
+
+    async def _got(
+        self, begin: Callable[[], Hop | Awaitable[Hop]], take: Callable[[httpx.Response], Awaitable[T]]
+    ) -> T:
         import httpx
 
         hush()
         try:
             async with asyncio.timeout(TIMEOUT):
                 hop = begin()
-                return await self._follow(hop if isinstance(hop, Hop) else await hop)
+                return await self._follow(hop if isinstance(hop, Hop) else await hop, take)
         except TimeoutError:
             raise FetchError(f"the file took longer than {TIMEOUT:g} s") from None
         except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError) as exc:  # ValueError: punycode that is none
             # The cause is left out: it may quote the address, and with it a token.
             raise FetchError(f"the file did not arrive: {type(exc).__name__}") from None
 
-    async def _follow(self, hop: Hop) -> File:
-        file = await follow(hop, self.redirects, self._ask, self._checked)
-        if file is None:
+    async def _follow(self, hop: Hop, take: Callable[[httpx.Response], Awaitable[T]]) -> T:
+        answer = await follow(hop, self.redirects, functools.partial(self._ask, take), self._checked)
+        if answer is None:
             raise FetchError(f"redirected more than {self.redirects} times")
-        return file
+        return answer
 
-    async def _ask(self, hop: Hop) -> File | str:
-        """The file, or where it is said to be."""
+    async def _ask(self, take: Callable[[httpx.Response], Awaitable[T]], hop: Hop) -> T | str:
+        """What `take` makes of the file, or where the file is said to be."""
         async with hop.asked("GET", limit=TIMEOUT, transport=self.transport) as response:
             if response.has_redirect_location:
                 return response.headers["location"]
             if response.status_code != 200:
                 raise FetchError(f"the file's server answered {response.status_code}")
             try:
-                data = await read(response, self.max_bytes)
+                return await take(response)
             except Unreadable as exc:
                 raise FetchError(f"the file came {exc}") from None
-            return File(data, content_type_of(response), response.charset_encoding or "")
+
+    async def _read(self, response: httpx.Response) -> File:
+        data = await read(response, self.max_bytes)
+        return File(data, content_type_of(response), response.charset_encoding or "")
 
     async def _checked(self, url: httpx.URL) -> Hop:
         """An address nobody vouches for, pinned to what was looked at."""
@@ -227,14 +254,34 @@ async def follow(
 
 async def read(response: httpx.Response, max_bytes: int) -> bytes:
     """What arrives, until it is too much: no header is believed. Raises Unreadable."""
+    data = bytearray()
+    async for chunk in _chunks(response, max_bytes):
+        data += chunk
+    return bytes(data)
+
+
+async def save(response: httpx.Response, file: BinaryIO, max_bytes: int) -> int:
+    """Write what arrives to a file, until it is too much; return its size. Raises Unreadable and OSError."""
+    size, block = 0, bytearray()
+    async for chunk in _chunks(response, max_bytes):
+        block += chunk
+        size += len(chunk)
+        if len(block) >= WRITE_BYTES:
+            await asyncio.to_thread(file.write, block)
+            block = bytearray()
+    file.write(block)
+    return size
+
+
+async def _chunks(response: httpx.Response, max_bytes: int) -> AsyncIterator[bytes]:
     if response.headers.get("content-encoding", "identity") != "identity":
         raise Unreadable("compressed, which was not asked for")
-    data = bytearray()
+    size = 0
     async for chunk in response.aiter_raw():
-        data += chunk
-        if len(data) > max_bytes:
+        size += len(chunk)
+        if size > max_bytes:
             raise Unreadable(f"with more than {max_bytes} bytes")
-    return bytes(data)
+        yield chunk
 
 
 def content_type_of(response: httpx.Response) -> str:

@@ -12,13 +12,17 @@ import hashlib
 import os
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from io import BytesIO
 from pathlib import Path
-from typing import Any
+from tempfile import NamedTemporaryFile
+from typing import Any, BinaryIO, NamedTuple
 
 from itsdangerous import BadData, TimestampSigner, URLSafeTimedSerializer
 
-from channels.disk import remove_older, write_atomically
+from channels.disk import make_private, remove_older, sync_folder
+from channels.media_room import MediaLimits, MediaRoom, counted, size_of
 from channels.types import Media
 
 #: The largest file kept, in bytes.
@@ -32,7 +36,13 @@ LEEWAY_SECONDS = 60
 #: What a file is called once its bytes fit no type we know: browsers download it and run nothing.
 UNKNOWN_TYPE = "application/octet-stream"
 
+#: Folders in the store beside those of the files: of files that are arriving, and of the marks that say whose one is.
+ARRIVING, OWNERS = "arriving", "owners"
+#: Bytes of a file that are read at a time.
+_READ_BYTES = 256 * 1024
+
 _REF = re.compile(r"[0-9a-f]{64}")
+_OWNER = re.compile(r"[0-9a-f]{20}")
 _MIME_TYPE = re.compile(r"[a-z]{1,20}/[a-z0-9.+-]{1,100}")
 
 #: Bytes at the start of a file that settle its type.
@@ -90,7 +100,7 @@ class MemoryMediaStore:
     def __init__(self) -> None:
         self._files: dict[str, bytes] = {}
 
-    def put(self, data: bytes, *, mime_type: str, filename: str = "") -> Media:
+    def put(self, data: bytes, *, mime_type: str, filename: str = "", owner: str = "") -> Media:
         """Keep the bytes under their content."""
         ref = hashlib.sha256(data).hexdigest()
         self._files[ref] = data
@@ -99,6 +109,10 @@ class MemoryMediaStore:
     def read(self, ref: str) -> bytes:
         """The kept bytes. Raises KeyError for any other."""
         return self._files[ref]
+
+    def open(self, ref: str) -> BinaryIO:
+        """Open a kept file. Raises KeyError for any other."""
+        return BytesIO(self._files[ref])
 
 
 class LocalMediaStore:
@@ -117,12 +131,14 @@ class LocalMediaStore:
         max_age_seconds: int = MAX_LINK_SECONDS,
         clock: Callable[[], float] = time.time,
         link_clock: Callable[[], float] | None = None,
+        limits: MediaLimits | None = None,
     ) -> None:
         if not keys:
             raise ValueError("keys is empty: give at least one secret to sign media links with")
         if not 0 < max_age_seconds <= MAX_LINK_SECONDS:
             raise ValueError(f"max_age_seconds is {max_age_seconds!r}: use 1 to {MAX_LINK_SECONDS}")
         self._folder = folder
+        self._room = MediaRoom(folder, limits or MediaLimits())
         self._public_url = public_url.rstrip("/")
         self._max_age_seconds = max_age_seconds
         self._clock = clock
@@ -134,25 +150,92 @@ class LocalMediaStore:
             signer_kwargs={"clock": self._link_clock},
         )
 
-    def put(self, data: bytes, *, mime_type: str, filename: str = "") -> Media:
-        """Keep the bytes under a name of our own, typed by what they are. Raises TooLarge."""
-        if len(data) > MAX_BYTES:
-            raise TooLarge(f"{filename!r} has {len(data)} bytes: send at most {MAX_BYTES}")
-        ref = hashlib.sha256(data).hexdigest()
-        path = self._path(ref)
+    def put(self, data: bytes, *, mime_type: str, filename: str = "", owner: str = "") -> Media:
+        """Keep the bytes under a name of our own, typed by what they are. Raises TooLarge, NoRoom and OSError."""
+        with self.receiving(owner, len(data)) as file:
+            file.write(data)
+            return self.keep(file, mime_type=mime_type, filename=filename, owner=owner)
+
+    @contextmanager
+    def receiving(self, owner: str, size: int = 0) -> Iterator[BinaryIO]:
+        """Open a file for bytes that arrive bit by bit, for `keep`. One that is not kept is removed.
+
+        `owner` is a person as `channels.types.owner_of` names them, "" for nobody; `size` is the announced size, 0 when
+        unknown. Raises TooLarge, NoRoom and OSError.
+        """
+        if size > MAX_BYTES:
+            raise TooLarge(f"the file has {size} bytes: send at most {MAX_BYTES}")
+        if owner:
+            self._room.check_person(self._kept_bytes(owner), size)
+        arriving = make_private(self._folder / ARRIVING)
+        with self._room.claim(size or MAX_BYTES), NamedTemporaryFile(dir=arriving, delete=False) as file:
+            try:
+                yield file  # type: ignore[misc]  # a wrapper with all methods of a binary file
+            finally:
+                Path(file.name).unlink(missing_ok=True)
+
+    def keep(self, file: BinaryIO, *, mime_type: str, filename: str = "", owner: str = "") -> Media:
+        """Keep what was written to a file of `receiving`, typed by its bytes. Raises TooLarge, NoRoom and OSError."""
+        content = _read_through(file)
+        if content.size > MAX_BYTES:
+            raise TooLarge(f"{filename!r} has {content.size} bytes: send at most {MAX_BYTES}")
+        path = self._path(content.ref)
+        if owner:
+            self._own(owner, content)
         if path.exists():
             os.utime(path)  # young again, for whoever removes old files
         else:
-            write_atomically(path, data)
-        kept_type = settle_type(data, mime_type)
-        return Media(ref=ref, mime_type=kept_type, filename=_label(filename), size=len(data), stored=True)
+            os.fsync(file.fileno())
+            make_private(path.parent)
+            Path(file.name).replace(path)
+            sync_folder(path.parent)
+            self._room.add(content.size)
+        kept_type = _settle(content.head, mime_type, is_text=content.is_text)
+        return Media(content.ref, kept_type, _label(filename), content.size, stored=True)
 
     def read(self, ref: str) -> bytes:
         """The stored bytes. Raises KeyError when the file is gone, or never was."""
+        with self.open(ref) as file:
+            return file.read()
+
+    def open(self, ref: str) -> BinaryIO:
+        """Open a stored file. Raises KeyError when it is gone, or never was."""
         try:
-            return self._path(ref).read_bytes()
+            return self._path(ref).open("rb")
         except FileNotFoundError:
             raise KeyError(ref) from None
+
+    def erase(self, owner: str) -> int:
+        """Remove the files that this person alone sent. Returns how many. Raises OSError."""
+        marks = self._marks(owner)
+        for mark in marks:
+            mark.unlink(missing_ok=True)
+        others = {mark.name.partition("-")[2] for mark in self._folder.glob(f"{OWNERS}/*/*")}
+        own = [self._path(ref) for ref in (mark.name.partition("-")[2] for mark in marks) if ref not in others]
+        for path in own:
+            path.unlink(missing_ok=True)
+        return len(own)
+
+    def _own(self, owner: str, content: _Content) -> None:
+        """Note whose file this is. Raises QuotaExceeded when the person may keep no more."""
+        mark = self._mark(owner, content.ref)
+        if not mark.exists():
+            self._room.check_person(self._kept_bytes(owner), content.size)
+            make_private(mark.parent)
+        mark.touch(mode=0o600)
+
+    def _kept_bytes(self, owner: str) -> int:
+        paths = (self._path(mark.name.partition("-")[2]) for mark in self._marks(owner))
+        return sum(counted(size_of(path)) for path in paths)
+
+    def _marks(self, owner: str) -> list[Path]:
+        return list(self._mark(owner, "").parent.glob(f"{owner}-*"))
+
+    def _mark(self, owner: str, ref: str) -> Path:
+        """Where an empty file says that a person sent a file: two people may send the same one."""
+        if not _OWNER.fullmatch(owner):
+            raise KeyError(owner)
+        return self._folder / OWNERS / owner[:2] / f"{owner}-{ref}"
 
     def url(self, ref: str, *, filename: str, mime_type: str) -> str:
         """A signed, unguessable, expiring link. Two links to one file differ: holding one tells nothing of others."""
@@ -169,7 +252,10 @@ class LocalMediaStore:
 
     def sweep(self) -> int:
         """Remove what nobody stored again for KEEP_SECONDS. Returns how many files went."""
-        return remove_older(self._folder.glob("*/*"), self._clock() - KEEP_SECONDS)
+        oldest = self._clock() - KEEP_SECONDS
+        remove_older(self._folder.glob(f"{OWNERS}/*/*"), oldest)
+        remove_older(self._folder.glob(f"{ARRIVING}/*"), oldest)
+        return remove_older(self._folder.glob("[0-9a-f][0-9a-f]/*"), oldest)
 
     def _read_token(self, token: str) -> tuple[str, str, str]:
         try:
@@ -189,11 +275,35 @@ class LocalMediaStore:
 
 def settle_type(data: bytes, declared: str) -> str:
     """The type the bytes prove; the declared one only where they cannot tell, else `UNKNOWN_TYPE`."""
+    return _settle(data, declared, is_text=_is_text(data))
+
+
+def _settle(head: bytes, declared: str, *, is_text: bool) -> str:
     plain = declared.partition(";")[0].strip().lower()
-    proven = _sniff(data)
+    proven = _sniff(head)
     if proven:
         return plain if _MIME_TYPE.fullmatch(plain) and plain.startswith(_CONTAINERS.get(proven, ())) else proven
-    return plain if plain in _TEXT_TYPES and _is_text(data) else UNKNOWN_TYPE
+    return plain if plain in _TEXT_TYPES and is_text else UNKNOWN_TYPE
+
+
+class _Content(NamedTuple):
+    """What a file holds, without its bytes: SHA-256, size, the first bytes, and whether no byte is NUL."""
+
+    ref: str
+    size: int
+    head: bytes
+    is_text: bool
+
+
+def _read_through(file: BinaryIO) -> _Content:
+    """Read a file once, a block at a time. Raises OSError."""
+    file.flush()
+    file.seek(0)
+    digest, size, head, is_text = hashlib.sha256(), 0, b"", True
+    while block := file.read(_READ_BYTES):
+        digest.update(block)
+        head, size, is_text = head or block[:64], size + len(block), is_text and _is_text(block)
+    return _Content(digest.hexdigest(), size, head, is_text)
 
 
 def _sniff(data: bytes) -> str:

@@ -8,7 +8,7 @@ import logging
 import re
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from channels import slack_files
 from channels.base import AddressClosed, Forbidden, MediaSource, Pace, Refused, Unreachable
@@ -139,10 +139,10 @@ class SlackChannel:
             return shown
         return (await self.send(Delivery("", turn.conversation, Reply(first, edits=shown)))).message_id
 
-    async def fetch(self, media: Media) -> bytes:
+    async def fetch(self, media: Media, file: BinaryIO) -> None:
         """Download from Slack's own file server, the only one that sees the token."""
         web = self._web.here()
-        return await slack_files.fetch(web, media, token=self._bot_token, files_url=self._files_url)
+        await slack_files.fetch(web, media, file, token=self._bot_token, files_url=self._files_url)
 
     async def send(self, delivery: Delivery) -> Receipt:
         """Send one piece; blocks that Slack refuses are left out, the words alone are sent once.

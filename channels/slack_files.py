@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from channels.base import FetchError, Refused, Unreachable
 from channels.fetch import Download
@@ -20,8 +20,8 @@ SLACK = "https://slack.com"
 FILES_OF = {SLACK: "https://files.slack.com", "https://slack-gov.com": "https://files.slack-gov.com"}
 
 
-async def fetch(web: AsyncWebClient, media: Media, *, token: str, files_url: str) -> bytes:
-    """The bytes of a person's file. Only Slack's file server sees the token. Raises FetchError."""
+async def fetch(web: AsyncWebClient, media: Media, file: BinaryIO, *, token: str, files_url: str) -> None:
+    """Write a person's file to an open file. Only Slack's file server sees the token. Raises FetchError."""
     if FILE_ID.fullmatch(media.ref):
         media = await _looked_up(web, media.ref)
     # A server that is not Slack's stands in for Slack's.
@@ -29,11 +29,10 @@ async def fetch(web: AsyncWebClient, media: Media, *, token: str, files_url: str
     found = re.fullmatch(rf"{re.escape(origin)}(/[^\s\\]+)", media.ref)
     if found is None:
         raise FetchError(f"the file's address is not on {origin.removeprefix('https://')}")
-    file = await Download(MAX_BYTES).get(files_url + found.group(1), {"Authorization": f"Bearer {token}"})
+    saved = await Download(MAX_BYTES).save(files_url + found.group(1), {"Authorization": f"Bearer {token}"}, file)
     # A wrong token is answered with a page to log in. A page that somebody sent has the size Slack told us.
-    if file.content_type == "text/html" and (media.kind != "text" or len(file.data) != media.size):
+    if saved.content_type == "text/html" and (media.kind != "text" or saved.size != media.size):
         raise FetchError("Slack sent a log-in page: check bot_token and its scope files:read")
-    return file.data
 
 
 async def _looked_up(web: AsyncWebClient, file_id: str) -> Media:

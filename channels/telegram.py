@@ -13,7 +13,7 @@ import zlib
 from collections.abc import Awaitable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
 from channels.base import BadHook, Elsewhere, FetchError, Forbidden, MediaSource, Notebook, Pace, SendError
 from channels.fetch import Download, tls
@@ -208,14 +208,14 @@ class TelegramChannel:
             api_kwargs={"can_stop": True},
         )
 
-    async def fetch(self, media: Media) -> bytes:
+    async def fetch(self, media: Media, file: BinaryIO) -> None:
         """Ask for a link, then download. The link holds the bot's token: it stays in here."""
         _check_size(media.size)
         link = await self._link(media.ref)
         # PTB passes the path of a file on this machine through, as a local Bot API server would name it.
         if not link.startswith(f"{self._api_url}/file/bot{self._token}/"):
             raise FetchError("Telegram named no link to the file")
-        return (await Download(FILE_LIMIT).get(link, {})).data
+        await Download(FILE_LIMIT).save(link, {}, file)
 
     async def _link(self, file_id: str) -> str:
         from telegram.error import TelegramError

@@ -8,7 +8,7 @@ import secrets
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Protocol, TextIO
+from typing import BinaryIO, Protocol, TextIO
 
 from channels.base import BadHook, FetchError, Forbidden, Pace, Refused, SendError
 from channels.markup import terminal_text
@@ -98,7 +98,7 @@ class TerminalChannel:
         """Nothing: what is printed stays."""
         return ""
 
-    async def fetch(self, media: Media) -> bytes:
+    async def fetch(self, media: Media, file: BinaryIO) -> None:
         """Always raises FetchError: a terminal sends words and taps only."""
         raise FetchError("the terminal has no inbound files")
 

@@ -21,6 +21,11 @@ def storable(text: str) -> str:
     return text.encode("utf-8", "replace").decode()
 
 
+def owner_of(channel: str, user_id: str) -> str:
+    """Return the name that a person's files are kept under, over all conversations of a channel: 20 hex digits."""
+    return hashlib.sha256(f"{channel}:{user_id}".encode()).hexdigest()[:20]
+
+
 @dataclass(frozen=True, slots=True)
 class Conversation:
     """The address replies go to, and the unit of order: channel, chat and, where the platform has it, thread."""

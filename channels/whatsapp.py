@@ -6,7 +6,7 @@ import contextlib
 import functools
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, BinaryIO
 from urllib.parse import parse_qs, urlsplit, urlunsplit
 
 from channels.base import (
@@ -167,7 +167,7 @@ class WhatsAppChannel:
         """Nothing: WhatsApp has no drafts, and what is sent stays as it is."""
         return ""
 
-    async def fetch(self, media: Media) -> bytes:
+    async def fetch(self, media: Media, file: BinaryIO) -> None:
         """Download from this account's messages, and from where Twilio redirects to, which sees no credentials."""
         own = f"{ORIGINS[0]}(/2010-04-01/Accounts/{re.escape(self._account_sid)}/Messages/[A-Za-z0-9/]+)"
         found = re.fullmatch(own, media.ref)
@@ -175,8 +175,7 @@ class WhatsAppChannel:
             raise FetchError("the file's address is not one of this Twilio account")
         signed_in = basic(self._account_sid, self._auth_token)
         download = Download(MAX_BYTES, MAX_REDIRECTS, home=self._api_url or "")
-        file = await download.get((self._api_url or ORIGINS[0]) + found.group(1), {"Authorization": signed_in})
-        return file.data
+        await download.save((self._api_url or ORIGINS[0]) + found.group(1), {"Authorization": signed_in}, file)
 
     async def send(self, delivery: Delivery) -> Receipt:
         """Send one piece; buttons Twilio will not take are left out, the words ask for a typed answer anyway. WhatsApp

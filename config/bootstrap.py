@@ -19,6 +19,7 @@ from agent.text_files import TextFiles
 from channels.base import Channel
 from channels.feed import RedisFeed
 from channels.media import LocalMediaStore
+from channels.media_room import MediaLimits
 from channels.sdks import load_sdks
 from channels.types import Turn
 from config.access import guard_of
@@ -137,7 +138,9 @@ def bootstrap(
     wake_up = WakeUps(client, settings.queue)
     scripts, pending_scripts = (_scripts(settings, client, primaries, folder) for folder in (LUA, PENDING_LUA))
     clock = SharedClock(client)
-    media = LocalMediaStore(data / "media", keys=keys, public_url=public_url, link_clock=clock)
+    media = LocalMediaStore(
+        data / "media", keys=keys, public_url=public_url, link_clock=clock, limits=_media_limits(settings)
+    )
     feed = RedisFeed(connect(redis_url, answer_seconds=FEED_SECONDS), prefix)
     notebook = RedisNotebook(client, prefix=prefix)
     shelf = Shelf(notebook, feed, media, keys, public_url)
@@ -254,6 +257,11 @@ def find_public_url(settings: Settings, given: str = "") -> str:
 def _limits(settings: Settings) -> Limits:
     given = settings.limits
     return Limits(given.waiting, given.per_minute, given.in_one_go, given.conversations)
+
+
+def _media_limits(settings: Settings) -> MediaLimits:
+    given = settings.media
+    return MediaLimits(given.per_person_bytes, given.total_bytes, given.reserve_bytes, given.reserve_percent)
 
 
 def _check_shard(settings: Settings, shard: str) -> None:

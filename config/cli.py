@@ -47,6 +47,9 @@ _port = click.option("--port", default=8000, show_default=True, type=click.IntRa
 @click.version_option(package_name="sayso")
 def main() -> None:
     """Chat bots that act only on the user's say-so."""
+    from config.logs import redact_uncaught
+
+    redact_uncaught()
 
 
 main.add_command(audit)

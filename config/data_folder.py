@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
+from channels.disk import make_tree_private
 from config.keys import secret_keys
 from config.loader import ConfigError
 
 
 def open_data(data: Path) -> list[str]:
-    """Make the data folder and read the keys in it. Raises ConfigError."""
+    """Make the data folder, for our own user alone, and read the keys in it. Raises ConfigError."""
+    os.umask(0o077)  # also for what libraries and tools create in it
     try:
-        data.mkdir(parents=True, exist_ok=True)
+        make_tree_private(data)
         keys = secret_keys(data)
     except OSError as exc:
         raise ConfigError(

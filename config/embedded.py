@@ -21,6 +21,8 @@ from redis import Redis
 from redis.exceptions import BusyLoadingError, RedisError
 from redis.exceptions import ConnectionError as RedisConnectionError
 
+from channels.disk import make_private, make_tree_private
+
 #: A Unix socket's path may have about this many bytes.
 MAX_SOCKET_PATH = 100
 #: Seconds to wait for the server to answer, and for it to stop.
@@ -62,7 +64,8 @@ class EmbeddedRedis:
     def start(self) -> None:
         """Take the folder and start the server. Raises EmbeddedRedisError."""
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
+            make_tree_private(self.data)
+            make_private(self.folder)
             self._take_lock()
         except OSError as exc:
             raise EmbeddedRedisError(
@@ -90,7 +93,8 @@ class EmbeddedRedis:
             raise
 
     def prepare(self) -> None:
-        """What the new process does before it becomes the server: it will die with its parent."""
+        """What the new process does before it becomes the server: it dies with its parent and its files are private."""
+        os.umask(0o077)
         die_with_parent()
 
     def is_alive(self) -> bool:

@@ -7,19 +7,27 @@ import secrets
 from collections.abc import Mapping
 from pathlib import Path
 
+from channels.disk import make_private
+from channels.redaction import remember
+
 #: Comma-separated; the first signs, all are accepted, so that keys can rotate.
 VARIABLE = "SAYSO_SECRET_KEYS"
 
 
 def secret_keys(data: Path, environ: Mapping[str, str] | None = None) -> list[str]:
     """The keys of the environment, else those of the data folder, made on first use and readable by us alone."""
-    environ = os.environ if environ is None else environ
+    found = _found(data, os.environ if environ is None else environ)
+    remember(found)
+    return found
+
+
+def _found(data: Path, environ: Mapping[str, str]) -> list[str]:
     given = [key.strip() for key in environ.get(VARIABLE, "").split(",") if key.strip()]
     return given or _stored(data / "secret_keys")
 
 
 def _stored(file: Path) -> list[str]:
-    file.parent.mkdir(parents=True, exist_ok=True)
+    make_private(file.parent)
     fresh = file.with_name(f"{file.name}.{os.getpid()}")
     fresh.touch(mode=0o600)
     fresh.write_text(secrets.token_hex(32))

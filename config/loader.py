@@ -13,6 +13,7 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
+from channels.redaction import remember, secrets_of
 from config.agent_schema import (
     AgentSettings,
     BudgetSettings,
@@ -127,7 +128,9 @@ def load_settings(file: Path, environ: Mapping[str, str] | None = None, *, witho
 
     `without_secrets` is for who needs none: they are not looked up, and may not be there yet.
     """
-    reader = _Reader(file, os.environ if environ is None else environ, without_secrets)
+    environ = os.environ if environ is None else environ
+    remember(secrets_of(environ))
+    reader = _Reader(file, environ, without_secrets)
     data = reader.read(_compose(file))
     if isinstance(data, dict) and data.get("name") is None:
         data["name"] = deployment_name(file)
@@ -300,6 +303,8 @@ class _Reader:
             return self._from_file(match["file"], path)
         name = match["name"]
         if name in self.environ and (self.environ[name] or match["default"] is None):
+            if self._is_secret(path) or _is_redis(path):
+                remember([self.environ[name]])
             return self.environ[name]
         if match["default"] is not None:
             return match["default"].removeprefix(":-")
@@ -309,7 +314,9 @@ class _Reader:
 
     def _from_file(self, name: str, path: Path_) -> str:
         try:
-            return (self.file.parent / name).read_text(encoding="utf-8").strip()
+            text = (self.file.parent / name).read_text(encoding="utf-8").strip()
+            remember([text])
+            return text
         except (OSError, ValueError) as exc:
             reason = exc.strerror if isinstance(exc, OSError) else "it is not text in UTF-8"
             self.problems.append(self._at(path, f"{_last(path)}: cannot read {name!r} ({reason}): check the path"))

@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import logging
+import sys
+import threading
 import time
+import traceback
 from functools import lru_cache
+from types import TracebackType
+
+from channels.redaction import redact
 
 _STANDARD = set(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 #: Libraries whose INFO lines hold URLs with tokens in them.
@@ -19,7 +25,7 @@ class EventFormatter(logging.Formatter):
         at = _second(int(record.created))
         extras = " ".join(f"{key}={value}" for key, value in vars(record).items() if key not in _STANDARD)
         line = f"{at} {record.levelname} {record.getMessage()} {extras}".rstrip()
-        return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
+        return redact(f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line)
 
 
 @lru_cache(maxsize=1)
@@ -33,9 +39,25 @@ def set_up_logs(level: int = logging.INFO) -> None:
     handler = logging.StreamHandler()
     handler.setFormatter(EventFormatter())
     _leave_out_what_no_line_shows()
+    redact_uncaught()
     logging.basicConfig(level=level, handlers=[handler], force=True)
     for name in _TALKATIVE:
         logging.getLogger(name).setLevel(logging.WARNING)
+
+
+def redact_uncaught() -> None:
+    """Print exceptions that nobody caught without the secrets in their words."""
+    sys.excepthook = _print_redacted
+    threading.excepthook = _print_thread_redacted
+
+
+def _print_thread_redacted(args: threading.ExceptHookArgs) -> None:
+    if args.exc_value is not None and args.exc_type is not SystemExit:
+        _print_redacted(args.exc_type, args.exc_value, args.exc_traceback)
+
+
+def _print_redacted(kind: type[BaseException], exc: BaseException, at: TracebackType | None) -> None:
+    sys.stderr.write(redact("".join(traceback.format_exception(kind, exc, at))))
 
 
 def _leave_out_what_no_line_shows() -> None:

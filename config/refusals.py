@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, NoReturn
 
 import click
 
+from channels.redaction import redact
+
 if TYPE_CHECKING:  # commands load only what they need
     from config.schema import Settings
 
@@ -45,5 +47,5 @@ class clear_errors:  # noqa: N801  # used like a function
 
 def fail(message: str) -> NoReturn:
     """Say why, and end the program."""
-    click.echo(f"Error: {message}", err=True)
+    click.echo(redact(f"Error: {message}"), err=True)
     sys.exit(1)

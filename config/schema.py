@@ -25,6 +25,7 @@ from pydantic import (
 )
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
+from channels.media_room import MediaLimits
 from config.agent_schema import AgentSettings, ChannelAgentSettings, ModelSettings
 from config.section import (
     NotBoolean,
@@ -101,6 +102,18 @@ class LimitSettings(Section):
     per_minute: Annotated[int, NotBoolean] = Field(default=60, ge=1, le=60_000)
     in_one_go: Annotated[int, NotBoolean] = Field(default=40, ge=1, le=60_000)
     conversations: Annotated[int, NotBoolean] = Field(default=100_000, ge=1)
+
+
+class MediaSettings(Section):
+    """How much room files have: of one person, of all people, and what stays free on the disk.
+
+    `reserve_bytes` and `reserve_percent`: the larger one counts. A file that does not fit is refused.
+    """
+
+    per_person_bytes: Annotated[int, NotBoolean] = Field(default=MediaLimits.per_person_bytes, ge=1)
+    total_bytes: Annotated[int, NotBoolean] = Field(default=MediaLimits.total_bytes, ge=1)
+    reserve_bytes: Annotated[int, NotBoolean] = Field(default=MediaLimits.reserve_bytes, ge=0)
+    reserve_percent: Annotated[float, NotBoolean] = Field(default=MediaLimits.reserve_percent, ge=0, lt=100)
 
 
 class DenyWhenSettings(Section):
@@ -519,6 +532,7 @@ class Settings(Section):
     agent: AgentSettings = AgentSettings()
     workers: WorkerSettings = WorkerSettings()
     limits: LimitSettings = LimitSettings()
+    media: MediaSettings = MediaSettings()
     tools: list[AnySource] = []
     channels: dict[Annotated[str, Field(pattern=CHANNEL_NAME)], AnyChannel] = Field(min_length=1)
     _origin: Origin = PrivateAttr(default_factory=Origin)

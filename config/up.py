@@ -28,8 +28,9 @@ log = logging.getLogger(__name__)
 READY_SECONDS = 60.0
 #: Seconds a child may take to finish what it is doing before it is killed.
 GRACE_SECONDS = 25.0
-#: A part that dies within so many seconds of its start failed quickly; after so many of them in a row we give up.
-QUICK_SECONDS, MAX_QUICK_FAILURES = 10.0, 6
+#: A part that dies within so many seconds of its start failed quickly. The pause before its next start doubles with
+#: each quick failure, up to `MAX_PAUSE_SECONDS`, for as long as it takes: a full disk may be emptied tomorrow.
+QUICK_SECONDS, MAX_PAUSE_SECONDS = 10.0, 8.0
 #: Seconds between two looks at the parts.
 WATCH_SECONDS = 0.5
 
@@ -84,7 +85,7 @@ class Kept:
     _due: float | None = None
 
     def tend(self, now: float) -> None:
-        """Look after the part. Raises UpError when it keeps failing."""
+        """Look after the part: start it again when it died and its pause is over."""
         if self.is_alive():
             return
         if self._due is None:
@@ -96,14 +97,12 @@ class Kept:
 
     def _pause(self, now: float) -> float:
         self._failures = self._failures + 1 if now - self.started < QUICK_SECONDS else 0
-        if self._failures > MAX_QUICK_FAILURES:
-            raise UpError(f"{self.name} keeps failing soon after its start: what it printed above says why")
-        return float(2 ** (self._failures - 2)) if self._failures > 1 else 0.0
+        return min(MAX_PAUSE_SECONDS, 2.0 ** min(self._failures - 2, 10)) if self._failures > 1 else 0.0
 
     def _try_start(self) -> None:
         try:
             self.start()
-        except EmbeddedRedisError as exc:
+        except (EmbeddedRedisError, OSError) as exc:
             log.error("up.start_failed", extra={"part": self.name, "reason": exc})
 
 

@@ -8,15 +8,15 @@ import logging
 import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractContextManager, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, BinaryIO, Protocol
 
 from redis.exceptions import RedisError
 
 from channels.base import Channel, FetchError, Pace
-from channels.types import Media, Reply
+from channels.types import Media, Reply, owner_of
 from workers.company import Company
 from workers.drafts import Draft, Easel, Notes
 from workers.lane import (
@@ -54,10 +54,14 @@ MAX_ATTEMPTS = 10
 #: Seconds after which a part of an album is worked on without those that have not come in.
 ALBUM_SECONDS = 1.0
 
-#: Seconds after which a turn is answered without the inbound files that are not there yet.
-FETCH_SECONDS = 30.0
-#: Inbound files of one turn that are fetched at a time: each may take 25 MB of memory.
+#: Seconds after which a turn is answered without an inbound file that is not there yet, from when it began to arrive
+#: and from when it was first wanted.
+FETCH_SECONDS, QUEUED_SECONDS = 30.0, 60.0
+#: Inbound files of one turn that are fetched at a time.
 MAX_FETCHES = 4
+#: Inbound files of all turns of a process that arrive at a time. Their bytes go to disk
+#: as they come: with 8 of them a worker stays within 64 MB over idle, however large they are.
+MAX_ARRIVING = 8
 
 #: Seconds that a pass which is cut off has to let its lane go; its worker waits a little longer.
 LET_GO_SECONDS = 2.0
@@ -93,8 +97,11 @@ class Answers(Protocol):
 class MediaSink(Protocol):
     """Where inbound files are kept: the media store."""
 
-    def put(self, data: bytes, *, mime_type: str, filename: str) -> Media:
-        """Keep the bytes, typed by what they are."""
+    def receiving(self, owner: str, size: int = 0) -> AbstractContextManager[BinaryIO]:
+        """Open a file for bytes that arrive bit by bit."""
+
+    def keep(self, file: BinaryIO, *, mime_type: str, filename: str, owner: str) -> Media:
+        """Keep what was written to such a file, typed by what it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +130,8 @@ class Drain:
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
     #: By channel, where its drafts take turns.
     _easels: dict[str, Easel] = field(default_factory=dict)
+    #: Taken by each inbound file while it arrives, whatever turn it belongs to.
+    _arriving: asyncio.Semaphore = field(default_factory=partial(asyncio.Semaphore, MAX_ARRIVING))
     _leaving: threading.Event = field(default_factory=threading.Event)
     _at_work: dict[str, _Held] = field(default_factory=dict)
     #: Conversations that were cut off and whose lanes were not let go.
@@ -356,8 +365,29 @@ class Drain:
         if not turn.media or channel is None or self.media is None:
             return queued
         slots = asyncio.Semaphore(MAX_FETCHES)
-        files = await asyncio.gather(*(_kept(media, channel, self.media, slots) for media in turn.media))
+        owner = owner_of(turn.conversation.channel, turn.user_id)
+        fetching = (self._kept(media, channel, self.media, slots, owner) for media in turn.media)
+        files = await asyncio.gather(*fetching)
         return replace(queued, turn=replace(turn, media=tuple(files)))
+
+    async def _kept(
+        self, media: Media, channel: Channel, sink: MediaSink, slots: asyncio.Semaphore, owner: str
+    ) -> Media:
+        """The file in the store; one that cannot be had stays as it is, without the size that was only claimed."""
+        if media.stored:
+            return media
+        try:
+            async with asyncio.timeout(QUEUED_SECONDS), slots, self._arriving, asyncio.timeout(FETCH_SECONDS):
+                with contextlib.ExitStack() as stack:
+                    file = await offload(stack.enter_context, sink.receiving(owner, media.size))
+                    await channel.fetch(media, file)
+                    kinds = {"mime_type": media.mime_type, "filename": media.filename}
+                    return await offload(sink.keep, file, owner=owner, **kinds)
+        except Exception as exc:  # noqa: BLE001  # the person is answered all the same
+            # No traceback and no words of others: they may hold a link or a file name.
+            reason = str(exc) if isinstance(exc, FetchError) else type(exc).__name__
+            log.warning("media.not_fetched", extra={"channel": channel.name, "reason": reason})
+            return replace(media, size=0)
 
 
 def _log_left(conversation: str, reason: Exception) -> None:
@@ -381,21 +411,6 @@ def _unasked(queued: QueuedTurn, words: Callable[[], Words]) -> str | None:
         log.error("turn.kills", extra={"conversation": queued.turn.conversation.id, "seq": queued.seq})
         return words().interrupted_before()
     return None
-
-
-async def _kept(media: Media, channel: Channel, sink: MediaSink, slots: asyncio.Semaphore) -> Media:
-    """The file in the store; one that cannot be had stays as it is, without the size that was only claimed."""
-    if media.stored:
-        return media
-    try:
-        async with asyncio.timeout(FETCH_SECONDS), slots:
-            data = await channel.fetch(media)
-            return await offload(sink.put, data, mime_type=media.mime_type, filename=media.filename)
-    except Exception as exc:  # noqa: BLE001  # the person is answered all the same
-        # No traceback and no words of others: they may hold a link or a file name.
-        reason = str(exc) if isinstance(exc, FetchError) else type(exc).__name__
-        log.warning("media.not_fetched", extra={"channel": channel.name, "reason": reason})
-        return replace(media, size=0)
 
 
 @dataclass(slots=True)

@@ -12,6 +12,7 @@ from agent.messages import Message, Role, UsageStats
 from agent.observers.base import AgentObserver
 from agent.providers.base import ProviderError
 from agent.scope import digest_of, memory_scope
+from channels.redaction import redact
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
@@ -193,14 +194,14 @@ class OpenTelemetryObserver(AgentObserver):
 
     def _end(self, span: Span, failed: str, error: BaseException | None = None) -> None:
         if failed:
-            words = str(error) if error is not None and self._content else None
+            words = redact(str(error)) if error is not None and self._content else None
             span.set_attribute(gen_ai.ERROR_TYPE, failed)
             span.set_status(self._trace.StatusCode.ERROR, words)
         span.end()
 
     def _say(self, span: Span, name: str, what: Any) -> None:
         if self._content and span.is_recording():
-            span.set_attribute(name, what if isinstance(what, str) else json.dumps(what, default=str))
+            span.set_attribute(name, redact(what if isinstance(what, str) else json.dumps(what, default=str)))
 
 
 def _kind(error: BaseException) -> str:

@@ -15,12 +15,17 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any
 
+from channels.redaction import redact
+
 #: What a tool's own code may raise to leave more than itself. A KeyboardInterrupt is the user's, in sync code.
 LEAVES = (SystemExit, GeneratorExit, asyncio.CancelledError)
 
 
 class ToolError(Exception):
-    """Base of what the tools room raises."""
+    """Base of what the tools room raises. Models and people read its words, so secrets of this process are redacted."""
+
+    def __init__(self, *args: object) -> None:
+        super().__init__(*(redact(arg) if isinstance(arg, str) else arg for arg in args))
 
 
 class ToolNotFoundError(ToolError):

@@ -15,6 +15,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
@@ -91,6 +92,13 @@ class _FileHandler(BaseHTTPRequestHandler):
 
     def log_message(self, *args: object) -> None:
         """Say nothing."""
+
+
+def fetch_bytes(channel: Channel, media: Media) -> bytes:
+    """Fetch an inbound file into memory."""
+    file = BytesIO()
+    asyncio.run(channel.fetch(media, file))
+    return file.getvalue()
 
 
 class MemoryNotebook:

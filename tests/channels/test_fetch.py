@@ -19,7 +19,7 @@ from channels.fakes.signing import JPEG
 from channels.fetch import Download, is_public
 from channels.telegram import FILE_LIMIT
 from channels.types import Media
-from tests.channels.harness import ALL, SLACK, TELEGRAM, WHATSAPP, MemoryMedia, Platform
+from tests.channels.harness import ALL, SLACK, TELEGRAM, WHATSAPP, MemoryMedia, Platform, fetch_bytes
 
 MESSAGES = f"https://api.twilio.com/2010-04-01/Accounts/{TWILIO_ACCOUNT_SID}/Messages"
 TWILIO_FILE = f"{MESSAGES}/MM1/Media/ME1"
@@ -130,7 +130,7 @@ def local(platform: Platform, platforms: FakePlatforms, media: MemoryMedia, **ex
 
 def fetched(channel: Channel, ref: str, mime_type: str = "image/jpeg", **fields: int) -> bytes:
     """The bytes of an inbound file."""
-    return asyncio.run(channel.fetch(Media(ref, mime_type, **fields)))
+    return fetch_bytes(channel, Media(ref, mime_type, **fields))
 
 
 def refusal(channel: Channel, ref: str, mime_type: str = "image/jpeg", **fields: int) -> str:

@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -101,7 +102,7 @@ async def _life(channel: TelegramChannel, platforms: FakePlatforms) -> None:
     platforms.ledger.kept[MOVED] = {MOVING.chat: "-1002000000009"}
     await _send(channel, Reply("hello"), MOVING)
     photo = Media(platforms.host("telegram", b"\xff\xd8\xff"), "image/jpeg")
-    await channel.fetch(photo)
+    await channel.fetch(photo, BytesIO())
 
 
 async def _set_up(channel: TelegramChannel) -> None:

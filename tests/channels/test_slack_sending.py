@@ -13,7 +13,7 @@ from channels.fakes.slack_api import FakeSlack
 from channels.slack import SlackChannel
 from channels.slack_blocks import LABEL_LIMIT
 from channels.types import Button, Conversation, Delivery, Media, Receipt, Reply, Turn
-from tests.channels.harness import IMAGE, MemoryMedia, server, slack, slack_hook
+from tests.channels.harness import IMAGE, MemoryMedia, fetch_bytes, server, slack, slack_hook
 
 THREAD = Conversation("sl", "C0OPS", "1795204800.000150")
 DIRECT = Conversation("sl", "D0ADA")
@@ -247,15 +247,15 @@ def test_file_of_a_shared_channel_is_looked_up(channel: SlackChannel, platforms:
     stub = {"id": file_id, "file_access": "check_file_info"}
     body = signing.slack_text("1.1", "look", subtype="file_share", files=[stub])
     (media,) = channel.receive(slack_hook(body)).turns[0].media
-    assert (media.ref, asyncio.run(channel.fetch(media))) == (file_id, signing.JPEG)
+    assert (media.ref, fetch_bytes(channel, media)) == (file_id, signing.JPEG)
 
 
 def test_file_that_slack_does_not_know_cannot_be_fetched(channel: SlackChannel, media: MemoryMedia):
     """platforms.md 3.1: an error of files.info is told without an address, a dead line too."""
     with pytest.raises(FetchError, match="file_not_found"):
-        asyncio.run(channel.fetch(Media("F0GONE", "image/png")))
+        fetch_bytes(channel, Media("F0GONE", "image/png"))
     with pytest.raises(FetchError, match="did not say where"):
-        asyncio.run(slack(media, "http://127.0.0.1:1").fetch(Media("F0GONE", "image/png")))
+        fetch_bytes(slack(media, "http://127.0.0.1:1"), Media("F0GONE", "image/png"))
 
 
 @pytest.mark.parametrize("to", [THREAD, DIRECT, BY_ID], ids=lambda to: to.chat)

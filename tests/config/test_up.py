@@ -15,7 +15,7 @@ from channels.fakes.platforms import TELEGRAM_TOKEN, FakePlatforms
 from channels.fakes.signing import telegram_text
 from channels.fakes.telegram_setup import WAITING
 from config.embedded import EmbeddedRedisError
-from config.up import MAX_QUICK_FAILURES, Kept, UpError
+from config.up import MAX_PAUSE_SECONDS, Kept
 from tests.config.processes import POLL, REDIS, WEB, WORKER, Up, free_port, is_running, sayso, short_folder, until
 
 POLLED = """
@@ -32,7 +32,10 @@ def data() -> Iterator[Path]:
 
 
 def test_kill_of_up_leaves_no_process_and_data_is_kept(data: Path):
-    """Kill -9 of the supervisor ends its children; the next start finds the data, on the same port."""
+    """Kill -9 of the supervisor ends its children; the next start finds the data, on the same port.
+
+    What lies in the folder, the append-only file included, is for its own user alone, also where it was for all before.
+    """
     with Up(data) as up:
         children = up.ready().pids()
         assert len(children) >= 5, "Redis, gunicorn, its worker, two workers"
@@ -40,8 +43,12 @@ def test_kill_of_up_leaves_no_process_and_data_is_kept(data: Path):
         up.process.wait()
         until(lambda: not any(is_running(pid) for pid in children))
     key = (data / "secret_keys").read_text()
+    for path in (data, *data.rglob("*")):
+        path.chmod(0o755 if path.is_dir() else 0o644)
     with Up(data, port=up.port) as again:
         assert again.ready().get("/readyz") == 200
+        assert list((data / "redis").rglob("*.aof"))
+        assert not [path for path in (data, *data.rglob("*")) if path.lstat().st_mode & 0o077]
         assert again.stop() == 0
     assert (data / "secret_keys").read_text() == key
 
@@ -189,15 +196,13 @@ def tend(part: Part, kept: Kept, seconds: int) -> None:
         kept.tend(part.now)
 
 
-def test_part_that_keeps_failing_is_given_up():
-    """Pauses grow between quick failures; then a clear message ends it."""
+def test_part_that_keeps_failing_is_started_again_for_as_long_as_it_takes():
+    """Pauses grow between quick failures up to a limit, and no number of failures ends it."""
     part = Part()
-    with pytest.raises(UpError, match="part keeps failing soon after its start"):
-        tend(part, part.kept(), 120)
+    tend(part, part.kept(), 3600)
     pauses = [later - earlier for earlier, later in zip(part.starts, part.starts[1:], strict=False)]
-    assert len(part.starts) == MAX_QUICK_FAILURES
     assert pauses == sorted(pauses)
-    assert pauses[-1] >= 8
+    assert MAX_PAUSE_SECONDS <= pauses[20] == pauses[-1] <= MAX_PAUSE_SECONDS + 1
 
 
 def test_part_that_failed_after_a_long_life_is_started_at_once():
@@ -216,8 +221,7 @@ def test_redis_that_does_not_start_is_tried_again():
 
     def fail() -> None:
         part.start()
-        raise EmbeddedRedisError("no")
+        raise EmbeddedRedisError("no") if len(part.starts) % 2 else OSError("No space left on device")
 
-    with pytest.raises(UpError):
-        tend(part, Kept("redis", lambda: False, fail, started=0.0), 120)
-    assert len(part.starts) == MAX_QUICK_FAILURES
+    tend(part, Kept("redis", lambda: False, fail, started=0.0), 3600)
+    assert len(part.starts) > 3600 / (MAX_PAUSE_SECONDS + 1)

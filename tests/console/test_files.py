@@ -20,6 +20,7 @@ from channels.feed import MemoryFeed
 from channels.media import LocalMediaStore
 from channels.types import Media
 from pending import InMemoryPendingStore
+from tests.channels.harness import fetch_bytes
 
 from .echo import KEYS, EchoApp
 from .test_channel import PNG, hook
@@ -131,7 +132,7 @@ def test_a_picture_is_a_turn_and_stays_in_the_conversation(browser, echo: EchoAp
     (turn,) = echo.turns
     (media,) = turn.media
     assert (turn.text, media.mime_type, media.filename, media.size) == ("look", "image/png", "ü gnp.png", len(PNG))
-    assert asyncio.run(channel.fetch(media)) == PNG
+    assert fetch_bytes(channel, media) == PNG
     said = browser.get("/console/poll").json["entries"][0]
     assert (said["type"], said["text"], said["files"][0]["mime"]) == ("user", "look", "image/png")
     assert browser.get(said["files"][0]["url"]).data == PNG
@@ -246,7 +247,7 @@ def test_a_file_that_was_swept_cannot_be_fetched(channel: ConsoleChannel):
     """And no made-up name reaches another file."""
     for ref in ("0" * 64, "../../etc/passwd", ""):
         with pytest.raises(FetchError, match="gone"):
-            asyncio.run(channel.fetch(Media(ref, "image/png")))
+            fetch_bytes(channel, Media(ref, "image/png"))
 
 
 def test_half_a_character_in_a_name_is_no_error(channel: ConsoleChannel):

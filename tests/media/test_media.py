@@ -21,6 +21,8 @@ from channels.media import (
     TooLarge,
     settle_type,
 )
+from channels.media_room import MediaLimits, NoRoom, QuotaExceeded
+from channels.types import owner_of
 
 PNG = b"\x89PNG\r\n\x1a\n" + b"0" * 32
 DOCX = "application/vnd.openxmlformats-officedocument.wordprocessingml.document"
@@ -245,3 +247,66 @@ def test_old_files_are_swept_and_young_ones_stay(store: LocalMediaStore, tmp_pat
     assert store.read(young.ref)
     with pytest.raises(KeyError):
         store.read(old.ref)
+
+
+ANA, BOB = owner_of("tg", "ana"), owner_of("tg", "bob")
+
+
+def limited(folder: Path, **limits: float) -> LocalMediaStore:
+    """A store whose limits are these alone."""
+    none = {"per_person_bytes": 2**40, "total_bytes": 2**40, "reserve_bytes": 0, "reserve_percent": 0.0}
+    rules = MediaLimits(**{**none, **limits})  # type: ignore[arg-type]
+    return LocalMediaStore(folder, keys=["k1"], public_url="https://bot.example", limits=rules)
+
+
+def fill(store: LocalMediaStore, owner: str, files: int, first: int = 0) -> None:
+    """Keep so many different files of 5,000 bytes."""
+    for number in range(first, first + files):
+        store.put(f"{owner} {number}".encode().ljust(5000), mime_type="text/plain", owner=owner)
+
+
+def test_one_person_cannot_take_the_room_of_others(tmp_path: Path):
+    """A person's quota refuses their next file, the same file again is no more, and others are not concerned."""
+    store = limited(tmp_path, per_person_bytes=20_000)
+    fill(store, ANA, 4)
+    with pytest.raises(QuotaExceeded, match="20000"):
+        fill(store, ANA, 1, first=4)
+    fill(store, ANA, 0)
+    fill(store, BOB, 4)
+
+
+def test_tiny_files_count_as_what_they_take_of_the_disk(tmp_path: Path):
+    """A byte takes a block: nobody fills a folder with a million files under their quota."""
+    store = limited(tmp_path, per_person_bytes=9000)
+    for data in (b"a", b"b"):
+        store.put(data, mime_type="text/plain", owner=ANA)
+    with pytest.raises(QuotaExceeded):
+        store.put(b"c", mime_type="text/plain", owner=ANA)
+
+
+def test_all_people_together_have_a_limit(tmp_path: Path):
+    """It counts what other processes kept before."""
+    fill(limited(tmp_path), ANA, 4)
+    with pytest.raises(NoRoom, match="20000 bytes"):
+        fill(limited(tmp_path, total_bytes=22_000), BOB, 1)
+
+
+@pytest.mark.parametrize("reserve", [{"reserve_bytes": 2**60}, {"reserve_percent": 99.99}])
+def test_a_reserve_of_the_disk_stays_free(tmp_path: Path, reserve: dict[str, float]):
+    """Redis and the ledger need it more than the next film does; nothing is left of the file."""
+    with pytest.raises(NoRoom, match="stay free"):
+        fill(limited(tmp_path, **reserve), ANA, 1)
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+
+
+def test_erasing_a_person_leaves_what_another_sent_too(tmp_path: Path):
+    """Two people may send the same picture."""
+    store = limited(tmp_path)
+    for owner in (ANA, BOB):
+        shared = store.put(PNG, mime_type="image/png", owner=owner)
+    own = store.put(PNG + b"1", mime_type="image/png", owner=ANA)
+    assert (store.erase(ANA), store.erase(ANA), store.read(shared.ref)) == (1, 0, PNG)
+    with pytest.raises(KeyError):
+        store.read(own.ref)
+    assert store.erase(BOB) == 1
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]

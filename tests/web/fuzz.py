@@ -141,7 +141,7 @@ def wsgi() -> tuple[Ask, str]:
 class Sieve(MemoryMediaStore):
     """A media store that says what each file is, and keeps none."""
 
-    def put(self, data: bytes, *, mime_type: str, filename: str = "") -> Media:
+    def put(self, data: bytes, *, mime_type: str, filename: str = "", owner: str = "") -> Media:
         """Look at it and forget it."""
         kept = super().put(data, mime_type=mime_type, filename=filename)
         self._files.clear()

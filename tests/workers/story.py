@@ -89,7 +89,7 @@ class Shelf:
 
     files: dict[str, bytes] = field(default_factory=dict)
 
-    def put(self, data: bytes, *, mime_type: str, filename: str) -> Media:
+    def put(self, data: bytes, *, mime_type: str, filename: str, owner: str = "") -> Media:
         """Keep it."""
         self.files[f"f{len(self.files)}"] = data
         return Media(f"f{len(self.files) - 1}", mime_type, filename, len(data), stored=True)

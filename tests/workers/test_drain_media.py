@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import BinaryIO
 
 import pytest
 
@@ -36,10 +37,10 @@ class FileChannel(FakeChannel):
         self.get = get
         self.asked: list[Media] = []
 
-    async def fetch(self, media: Media) -> bytes:
+    async def fetch(self, media: Media, file: BinaryIO) -> None:
         """The bytes, or what goes wrong."""
         self.asked.append(media)
-        return self.get(media)
+        file.write(self.get(media))
 
 
 class Looking(FakeAgent):
@@ -123,7 +124,7 @@ def test_hanging_fetch_is_given_up_before_the_turn(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(drain, "FETCH_SECONDS", 0.02)
 
     class Hanging(FakeChannel):
-        async def fetch(self, media: Media) -> bytes:
+        async def fetch(self, media: Media, file: BinaryIO) -> None:
             await asyncio.Event().wait()
             raise AssertionError
 
@@ -135,7 +136,7 @@ def test_fetching_counts_as_time_of_the_turn(tmp_path: Path):
     """The turn's own limit ends it, with an honest word."""
 
     class Hanging(FakeChannel):
-        async def fetch(self, media: Media) -> bytes:
+        async def fetch(self, media: Media, file: BinaryIO) -> None:
             await asyncio.Event().wait()
             raise AssertionError
 
@@ -197,12 +198,12 @@ def test_files_of_one_turn_are_fetched_together(tmp_path: Path):
             self.waiting = 0
             self.together = asyncio.Event()
 
-        async def fetch(self, media: Media) -> bytes:
+        async def fetch(self, media: Media, file: BinaryIO) -> None:
             self.waiting += 1
             if self.waiting == 2:
                 self.together.set()
             await self.together.wait()
-            return JPEG
+            file.write(JPEG)
 
     seen = Room(tmp_path, Meeting()).hear(PHOTO, PHOTO)
     assert [media.stored for media in seen] == [True, True]
@@ -214,13 +215,13 @@ def test_no_more_files_at_a_time_than_memory_allows(tmp_path: Path):
     class Counting(FakeChannel):
         now = most = 0
 
-        async def fetch(self, media: Media) -> bytes:
+        async def fetch(self, media: Media, file: BinaryIO) -> None:
             self.now += 1
             self.most = max(self.most, self.now)
             for _ in range(5):
                 await asyncio.sleep(0)
             self.now -= 1
-            return JPEG
+            file.write(JPEG)
 
     channel = Counting()
     seen = Room(tmp_path, channel).hear(*[PHOTO] * 11)
