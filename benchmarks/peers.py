@@ -114,9 +114,10 @@ def main(command: str, *args: str) -> None:
     """Serve, or work, until SIGTERM."""
     client = Redis.from_url(os.environ["REDIS_URL"])
     if command == "web":
-        from config.gunicorn import serve
+        from config.address import listen
+        from config.server import serve
 
-        serve(peer_app(with_enqueue(client)), host="127.0.0.1", port=int(args[0]), threads=32, begin=lambda: None)
+        serve(peer_app(with_enqueue(client)), listen("127.0.0.1", int(args[0])), threads=32)
     else:
         worker = {"fork": Worker, "simple": SimpleWorker}[command]
         queues = [Queue(QUEUE, connection=client, serializer=JSONSerializer)]

@@ -26,6 +26,8 @@ from workers.shards import RoutedScripts, ShardMap
 
 #: What servers are called where there are several.
 NAMES = ("a", "b", "c", "d")
+#: What the bot of sayso.yaml writes in Redis: what its keys begin with, and its queue.
+PREFIX, QUEUE = "sayso:sayso:", "sayso-sayso"
 #: Seconds to wait for processes to be up.
 PATIENCE = 90.0
 
@@ -115,9 +117,13 @@ class Stack:
     def mailbox(self, *, wakes: bool = True) -> RedisMailbox:
         """The door of the stack's Redis; with `wakes`, workers hear of what comes in."""
         client = self.client
-        wake_up = WakeUps(client) if wakes else lambda _: ()
+        wake_up = WakeUps(client, QUEUE) if wakes else lambda _: ()
         clients = {name: connect(server.url, patient=True) for name, server in self.servers.items()}
-        scripts = RoutedScripts(ShardMap(client), clients, LUA) if clients else Scripts(client, LUA)
+        scripts = (
+            RoutedScripts(ShardMap(client, prefix=PREFIX), clients, LUA, prefix=PREFIX)
+            if clients
+            else Scripts(client, LUA, prefix=PREFIX)
+        )
         return RedisMailbox(scripts, lambda turn: speak(turn.language), wake_up)
 
     def web(self) -> subprocess.Popen[bytes]:
@@ -158,7 +164,7 @@ class Stack:
 
     def _workers(self) -> int:
         servers = self.servers.values() or [self.redis]
-        return sum(int(cast("int", connect(server.url).zcard("sayso:workers"))) for server in servers)
+        return sum(int(cast("int", connect(server.url).zcard(f"{PREFIX}workers"))) for server in servers)
 
     def _start(self, module: str, *args: str) -> subprocess.Popen[bytes]:
         environ = {**os.environ, **ENVIRON, "REDIS_URL": self.redis.url, "BENCH_PLATFORM": self.platform}

@@ -47,7 +47,7 @@ _WORKER = {
     "imports": "import workers.worker\nfrom channels.sdks import load_sdks",
     "then": "load_sdks(channel.platform for channel in settings.channels.values())",
 }
-_WEB = {"imports": "import config.gunicorn\nfrom channels.web import create_app", "then": "create_app(services)"}
+_WEB = {"imports": "import config.server\nfrom channels.web import create_app", "then": "create_app(services)"}
 _CHANNELS = {
     "console": "{platform: console}",
     "whatsapp": "{platform: whatsapp, account_sid: AC0123, auth_token: '${SECRET}', from: 'whatsapp:+14155238886'}",

@@ -18,12 +18,11 @@ import time
 from pathlib import Path
 
 from benchmarks.ingest import ingest
-from benchmarks.stack import Stack, rss_mb
+from benchmarks.stack import QUEUE, Stack, rss_mb
 from benchmarks.street import Street
 from benchmarks.table import HEAD, Row, show
 from channels.types import Conversation, Turn
 from workers.mailbox import RedisMailbox
-from workers.queue import QUEUE
 
 #: Rounds of turns one after the other, and turns in each.
 ROUNDS, TURNS = 5, 40

@@ -31,8 +31,8 @@ COOKIE_SECONDS = 30 * 24 * 3600
 MAX_STREAMS = 12
 #: Files on their way in per process: each holds a thread and may hold MAX_BYTES.
 MAX_UPLOADS = 4
-#: Seconds that somebody who sends a file may say nothing: a phone that has left its network never says more.
-STALL_SECONDS = 20.0
+#: The path of a file that the page sends. The server allows it a larger body, and more time, than any other request.
+UPLOADS = re.compile(r".*/console/[^/]+/files")
 #: An event stream ends itself after this many seconds, so that a restart is never held up by an open page.
 STREAM_SECONDS = 60.0
 #: A comment is sent down a silent stream this often, in seconds, so that proxies keep it open.
@@ -212,9 +212,6 @@ def _kept(channel: ConsoleChannel, user_id: str) -> flask.Response:
 
 def _body(request: flask.Request) -> bytes:
     """All of it. Raises TooLarge."""
-    connection = request.environ.get("gunicorn.socket")
-    if connection:
-        connection.settimeout(STALL_SECONDS)  # Gunicorn takes it back before the next request
     request.max_content_length = MAX_BYTES + 1  # one that does not announce its length is cut there, without an error
     with suppress(RequestEntityTooLarge):
         data = request.get_data(cache=False)

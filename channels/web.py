@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 
 #: Seconds a platform should wait before it repeats a webhook we could not keep.
 RETRY_AFTER = 5
-#: The exit code that tells gunicorn not to start another worker: the mistake is the operator's.
+#: The exit code of a process whose configuration cannot be used. Gunicorn starts no other worker after it.
 APP_LOAD_ERROR = 4
 
 

@@ -9,6 +9,10 @@ import socket
 _ALL = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "localhost": "127.0.0.1", "::": "::1"}  # noqa: S104  # a comparison
 
 
+#: Connections that wait to be accepted at most.
+BACKLOG = 1024
+
+
 class AddressUnusable(Exception):
     """Raised when nothing can listen there. The message names the cure."""
 
@@ -21,12 +25,21 @@ def local_url(host: str, port: int) -> str:
 
 def check_free(host: str, port: int) -> None:
     """Raise AddressUnusable unless a server can listen there now."""
+    listen(host, port).close()
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Return a socket that listens there; processes that are forked later share it. Raises AddressUnusable."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM)[0]
-        with socket.socket(family, kind, protocol) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind(address)
-            probe.listen(1)
+        listening = socket.socket(family, kind, protocol)
+        try:
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listening.bind(address)
+            listening.listen(BACKLOG)
+        except BaseException:
+            listening.close()
+            raise
     except socket.gaierror:
         raise AddressUnusable(f"no address {host!r}: give another with --host, such as 127.0.0.1") from None
     except OSError as exc:
@@ -34,3 +47,4 @@ def check_free(host: str, port: int) -> None:
         raise AddressUnusable(
             f"cannot listen on {host}:{port} ({reason}): stop what uses it, or give another --port or --host"
         ) from None
+    return listening

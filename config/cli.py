@@ -96,24 +96,34 @@ def up(config: Path | None, data: Path, host: str, port: int, workers: int, *, r
 @_data
 @_host
 @_port
-@click.option("--threads", default=32, show_default=True, type=click.IntRange(4, 512))
-def web(config: Path | None, data: Path, host: str, port: int, threads: int) -> None:
-    """Run the web process: webhooks in, media out, the console. For many processes, use the Procfile's gunicorn."""
+@click.option(
+    "--threads", default=32, show_default=True, type=click.IntRange(4, 512), help="Requests answered at a time."
+)
+@click.option(
+    "--processes", type=click.IntRange(1, 64), help="Fork so many, and another where one dies.  [default: be one]"
+)
+def web(config: Path | None, data: Path, host: str, port: int, threads: int, processes: int | None = None) -> None:
+    """Run the web process: webhooks in, media out, the console."""
     from channels.door import Door, check_redis_if_there
     from channels.web import create_app
-    from config.address import check_free, local_url
+    from config.address import listen, local_url
     from config.bootstrap import bootstrap, check_redis
-    from config.gunicorn import serve
     from config.logs import set_up_logs
+    from config.prefork import prefork
+    from config.server import serve
 
     set_up_logs()
     settings = load(config)
     url = os.environ.get("SAYSO_PUBLIC_URL") or local_url(host, port)
     with clear_errors():
-        check_free(host, port)
+        listening = listen(host, port)
+    if processes:
+        prefork(processes)
+    with clear_errors():
         services = bootstrap(settings, data=data, public_url=url)
         (check_redis_if_there if services.spool else check_redis)(services)
-    serve(create_app(services), Door(services).open, host=host, port=port, threads=threads)
+    Door(services).open()
+    serve(create_app(services), listening, threads=threads)
 
 
 @main.command()

@@ -20,7 +20,7 @@ from typing import TypeVar
 #: that runs other tests beside this one takes its time.
 PATIENCE = 60.0
 #: How commands call themselves: as they were started, and as they are renamed where setproctitle is installed.
-WEB, WORKER, REDIS = ("config.cli web", "gunicorn:"), ("config.cli worker", "rq:worker:"), ("unixsocket",)
+WEB, WORKER, REDIS = ("config.cli web",), ("config.cli worker", "rq:worker:"), ("unixsocket",)
 POLL = ("config.cli poll",)
 
 T = TypeVar("T")

@@ -48,7 +48,7 @@ ENTRIES = ["from channels.web import app; app()", "from workers.jobs import _fro
 
 
 def start(entry: str, folder: Path, **environ: str) -> str:
-    """What gunicorn's or RQ's way in says when it gives up."""
+    """What a WSGI server's or RQ's way in says when it gives up."""
     clean = {name: value for name, value in os.environ.items() if name not in ("REDIS_URL", "SAYSO_CONFIG")}
     clean |= {"PYTHONPATH": str(Path.cwd()), "SAYSO_DATA": str(folder), **environ}
     command = [sys.executable, "-c", entry]
@@ -59,7 +59,7 @@ def start(entry: str, folder: Path, **environ: str) -> str:
 
 @pytest.mark.parametrize("entry", ENTRIES)
 def test_other_entry_points_read_the_file_of_the_environment(tmp_path: Path, entry: str):
-    """gunicorn and `rq worker` are told their file by SAYSO_CONFIG, and a missing one is named."""
+    """A WSGI server and `rq worker` are told their file by SAYSO_CONFIG, and a missing one is named."""
     errors = start(entry, tmp_path, SAYSO_CONFIG="nope.yaml")
     assert "nope.yaml: no such file: give a YAML file with --config or SAYSO_CONFIG" in errors
 

@@ -44,7 +44,7 @@ PLATFORMS = {
 }
 SDKS = {"twilio", "telegram", "slack_sdk", "slack_bolt"}
 #: What only the web needs, only an example draws with, only a download or an adapter's own SDK brings.
-FOREIGN = {"flask", "werkzeug", "jinja2", "gunicorn", "matplotlib", "httpx", "requests"}
+FOREIGN = {"flask", "werkzeug", "jinja2", "waitress", "matplotlib", "httpx", "requests"}
 
 
 @pytest.fixture
@@ -84,7 +84,7 @@ def test_a_worker_loads_its_own_platforms_library_before_its_first_turn(loaded, 
     ready, added = loaded(WORKER, platform)
     assert ready & SDKS == {sdk}
     assert not [name for name in added if name.partition(".")[0] in SDKS]
-    assert not ready & {"flask", "gunicorn", "matplotlib"}
+    assert not ready & {"flask", "waitress", "matplotlib"}
 
 
 def test_a_web_process_starts_without_any_vendors_library(loaded):

@@ -38,7 +38,7 @@ def test_kill_of_up_leaves_no_process_and_data_is_kept(data: Path):
     """
     with Up(data) as up:
         children = up.ready().pids()
-        assert len(children) >= 5, "Redis, gunicorn, its worker, two workers"
+        assert len(children) >= 4, "Redis, the web, two workers"
         up.process.kill()
         up.process.wait()
         until(lambda: not any(is_running(pid) for pid in children))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import io
-from types import SimpleNamespace
 from typing import Any
 from urllib.parse import quote
 
@@ -15,7 +14,6 @@ from agent.channel_agent import ChannelAgent
 from channels.base import BadHook, FetchError, Forbidden
 from channels.console import ConsoleChannel
 from channels.console_files import MAX_FILES, NotTaken
-from channels.console_pages import STALL_SECONDS
 from channels.feed import MemoryFeed
 from channels.media import LocalMediaStore
 from channels.types import Media
@@ -209,14 +207,6 @@ def test_uploads_leave_threads_for_webhooks(channel: ConsoleChannel, media: Loca
     client = EchoApp(channel, media=media, max_uploads=0).app.test_client()
     client.get("/console")
     assert upload(client).status_code == 503
-
-
-def test_a_sender_that_falls_silent_holds_no_place_for_ever(browser):
-    """A phone that has left its network says nothing any more, not even that."""
-    limits: list[float] = []
-    socket = SimpleNamespace(settimeout=limits.append)
-    answer = browser.post("/console/web/files", data=PNG, headers=PAGE, environ_overrides={"gunicorn.socket": socket})
-    assert (answer.status_code, limits) == (201, [STALL_SECONDS])
 
 
 def test_who_may_not_talk_may_not_upload(channel: ConsoleChannel, media: LocalMediaStore):

@@ -1,0 +1,202 @@
+"""Slow clients: what a webhook costs on several HTTP servers, and what 400 sockets that never end a request do to it.
+
+    python -m benchmarks.slow_clients --seconds 120
+
+Every server runs our app with 32 threads. Valid webhooks come from four clients; a third of the slow sockets never ends
+its first line, a third its headers, a third its body, and all drip a byte every ten seconds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import http.client
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from itertools import count
+from pathlib import Path
+
+from benchmarks.stack import ENVIRON, Stack
+from channels.fakes import signing
+
+#: How each server is started; PORT, CONFIG and DATA are filled in. Ours is the one that `sayso web` uses.
+SERVERS: Mapping[str, Sequence[str]] = {
+    "ours (waitress)": ("config.cli", "web", "--config", "CONFIG", "--data", "DATA", "--port", "PORT"),
+    "gunicorn gthread": ("gunicorn", "--worker-class", "gthread", "--threads", "32", "--keep-alive", "30", "--bind",
+                         "127.0.0.1:PORT", "channels.web:app()"),
+    "gunicorn gevent": ("gunicorn", "--worker-class", "gevent", "--worker-connections", "5000", "--keep-alive", "30",
+                        "--bind", "127.0.0.1:PORT", "channels.web:app()"),
+    "granian": ("granian", "--interface", "wsgi", "--workers", "1", "--blocking-threads", "32", "--port", "PORT",
+                "--host", "127.0.0.1", "--factory", "channels.web:app"),
+}  # fmt: skip
+CLIENTS = 4
+HALVES = (
+    b"PO",
+    b"POST /hooks/ops-tg HTTP/1.1\r\nHost: x\r\nX-Slow: ",
+    b"POST /hooks/ops-tg HTTP/1.1\r\nHost: x\r\nContent-Length: 100000\r\n\r\n{",
+)
+
+
+@dataclass(slots=True)
+class Figures:
+    """What valid webhooks saw: seconds of each answer, and whatever was no 200."""
+
+    seconds: list[float] = field(default_factory=list)
+    failed: list[str] = field(default_factory=list)
+
+    def quantile(self, share: float) -> float:
+        """Milliseconds within which this share of the answers came."""
+        ordered = sorted(self.seconds) or [float("nan")]
+        return ordered[min(len(ordered) - 1, int(len(ordered) * share))] * 1000
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Print a row for each server that is installed."""
+    options = argparse.ArgumentParser()
+    options.add_argument("--seconds", type=float, default=120.0, help="how long the slow sockets last")
+    options.add_argument("--slow", type=int, default=400)
+    options.add_argument("--only", default="", help="servers whose name begins so")
+    given = options.parse_args(argv)
+    print(f"| server | CPU per webhook | with {given.slow} slow sockets: answered | failed | p50 ms | p99 ms |")
+    print("|---|---|---|---|---|---|")
+    for name, command in SERVERS.items():
+        module = command[0] if "gevent" not in name else "gevent"
+        if name.startswith(given.only) and find_spec(module):
+            print(row(name, command, given.slow, given.seconds), flush=True)
+
+
+def row(name: str, command: Sequence[str], slow: int, seconds: float) -> str:
+    """Run one server twice as long as it takes, and return its row."""
+    with serving(command) as (port, pid):
+        numbers = count(1)
+        before = cpu_seconds(pid)
+        quiet = talk(port, numbers, 5.0, pause=0.0)
+        each = (cpu_seconds(pid) - before) / max(1, len(quiet.seconds)) * 1e6
+        with dripping(port, slow):
+            loud = talk(port, numbers, seconds, pause=0.05)
+    return (
+        f"| {name} | {each:.0f} µs | {len(loud.seconds)} | {len(loud.failed)} | {loud.quantile(0.5):.1f} | "
+        f"{loud.quantile(0.99):.1f} |"
+    )
+
+
+@contextmanager
+def serving(command: Sequence[str]) -> Iterator[tuple[int, int]]:
+    """One server, answering; its port and process id."""
+    with tempfile.TemporaryDirectory() as folder, Stack(Path(folder), platform="http://127.0.0.1:9") as stack:
+        places = {"PORT": str(stack.port), "CONFIG": str(stack.config), "DATA": folder}
+        filled = [sys.executable, "-P", "-m"]
+        for word in command:
+            for place, value in places.items():
+                word = word.replace(place, value)  # noqa: PLW2901  # filled in place by place
+            filled.append(word)
+        environ = {**os.environ, **ENVIRON, "REDIS_URL": stack.redis.url, "SAYSO_CONFIG": str(stack.config)}
+        environ |= {"SAYSO_DATA": folder, "PYTHONPATH": str(Path.cwd())}
+        with (Path(folder) / "server.log").open("wb") as log:
+            process = subprocess.Popen(filled, env=environ, stdout=log, stderr=log, cwd=folder)
+        try:
+            until_it_answers(stack.port)
+            yield stack.port, process.pid
+        finally:
+            process.terminate()
+            process.wait(60)
+
+
+def until_it_answers(port: int) -> None:
+    """Wait for the first answer."""
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        try:
+            client = http.client.HTTPConnection("127.0.0.1", port, timeout=2)
+            client.request("GET", "/healthz")
+            client.getresponse().read()
+        except OSError:
+            time.sleep(0.05)
+        else:
+            return
+    raise TimeoutError("the server does not answer")
+
+
+def talk(port: int, numbers: Iterator[int], seconds: float, *, pause: float) -> Figures:
+    """Send valid webhooks from several clients for so long."""
+    figures, ends, lock = Figures(), time.monotonic() + seconds, threading.Lock()
+
+    def client() -> None:
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
+        while time.monotonic() < ends:
+            with lock:
+                number = next(numbers)
+            update = signing.telegram_text(number, "hello", user=10**6 + number)
+            headers, body = signing.telegram_hook(ENVIRON["TELEGRAM_SECRET"], update)
+            began = time.monotonic()
+            try:
+                connection.request("POST", "/hooks/ops-tg", body=body, headers=dict(headers))
+                answer = connection.getresponse()
+                answer.read()
+                (figures.seconds.append(time.monotonic() - began) if answer.status == 200 else
+                 figures.failed.append(str(answer.status)))  # fmt: skip
+            except (OSError, http.client.HTTPException) as exc:
+                figures.failed.append(type(exc).__name__)
+                connection.close()
+            time.sleep(pause)
+
+    threads = [threading.Thread(target=client) for _ in range(CLIENTS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return figures
+
+
+@contextmanager
+def dripping(port: int, number: int) -> Iterator[None]:
+    """So many sockets that say a byte every ten seconds; one that is closed is opened anew."""
+    stop, sockets = threading.Event(), [opened(port, at) for at in range(number)]
+
+    def drip() -> None:
+        while not stop.wait(10):
+            for at, each in enumerate(sockets):
+                try:
+                    each.sendall(b"a")
+                except OSError:
+                    each.close()
+                    sockets[at] = opened(port, at)
+
+    thread = threading.Thread(target=drip)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+        for each in sockets:
+            each.close()
+
+
+def opened(port: int, at: int) -> socket.socket:
+    """A socket that has sent half a request."""
+    client = socket.create_connection(("127.0.0.1", port), timeout=10)
+    client.sendall(HALVES[at % len(HALVES)])
+    return client
+
+
+def cpu_seconds(pid: int) -> float:
+    """What a process and those below it have used."""
+    below = subprocess.run(["pgrep", "-P", str(pid)], capture_output=True, text=True, check=False).stdout.split()
+    used = 0
+    for each in [str(pid), *below]:
+        fields = Path(f"/proc/{each}/stat").read_text().rsplit(")", 1)[1].split()
+        used += int(fields[11]) + int(fields[12])
+    return used / os.sysconf("SC_CLK_TCK")
+
+
+if __name__ == "__main__":
+    main()

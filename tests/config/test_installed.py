@@ -1,0 +1,174 @@
+"""The wheel and the sdist, installed where nothing sees the checkout, and run in a folder with modules of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import urllib.request
+import venv
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from channels.fakes import signing
+from channels.fakes.platforms import FakePlatforms
+from config.embedded import EmbeddedRedis
+from tests.config.processes import PATIENCE, free_port, short_folder, until
+from tests.flows.system import ENVIRON
+
+ROOT = Path(__file__).parents[2]
+PACKAGES = ("agent", "channels", "config", "examples", "pending", "workers")
+#: Modules that a user may well have beside the bot. None of them may be taken for ours.
+HIS_OWN = ("agent.py", "channels.py", "config.py", "workers/__init__.py", "pending/__init__.py")
+BOT = """
+agent: {{model: offline}}
+tools: [./fruit.py, examples.invoices]
+channels:
+  web: {{platform: console}}
+  tg: {{platform: telegram, token: "${{TELEGRAM_TOKEN}}", secret_token: "${{TELEGRAM_SECRET}}", api_url: {url}}}
+"""
+FRUIT = '''
+from agent import tool
+
+@tool()
+def count_apples() -> str:
+    """Count the apples in stock."""
+    return "There are 3 apples."
+'''
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The wheel and the sdist of this checkout, built from a copy of what is in the packages."""
+    source, made = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("dist")
+    for package in PACKAGES:
+        shutil.copytree(ROOT / package, source / package, ignore=shutil.ignore_patterns("__pycache__"))
+    for file in ("pyproject.toml", "README.md"):
+        shutil.copy(ROOT / file, source)
+    done = subprocess.run(
+        [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(made), str(source)],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    return {"wheel": next(made.glob("*.whl")), "sdist": next(made.glob("*.tar.gz"))}
+
+
+class Installed:
+    """One environment with Sayso in it, and a user's folder to run it in."""
+
+    def __init__(self, folder: Path, package: Path) -> None:
+        self.environment, self.home = folder / "env", folder / "home"
+        venv.create(self.environment, with_pip=False)
+        self.python = self.environment / "bin" / "python"
+        site = sysconfig.get_path("purelib", vars={"base": str(self.environment)})
+        # Dependencies come from the tests' own environment; its finder of the checkout is not among them.
+        (Path(site) / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
+        subprocess.run(
+            [sys.executable, "-m", "pip", "--python", str(self.python), "install", "-qq", "--no-deps",
+             "--no-build-isolation", "--force-reinstall", str(package)],
+            check=True, capture_output=True,
+        )  # fmt: skip
+        for name in HIS_OWN:
+            (self.home / name).parent.mkdir(parents=True, exist_ok=True)
+            (self.home / name).write_text("raise SystemExit('the module of the user was imported')\n")
+        (self.home / "fruit.py").write_text(FRUIT)
+
+    def environ(self, **more: str) -> dict[str, str]:
+        """What its commands see: nothing of the tests."""
+        clean = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "SAYSO", "REDIS"))}
+        return {**clean, **ENVIRON, **more}
+
+    def sayso(self, *args: str, said: str = "", **environ: str) -> str:
+        """Run a command to its end; all that it prints."""
+        done = subprocess.run(
+            [str(self.environment / "bin" / "sayso"), *args], cwd=self.home, env=self.environ(**environ), input=said,
+            capture_output=True, text=True, timeout=PATIENCE, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout + done.stderr
+
+    @contextmanager
+    def running(self, line: str, **environ: str) -> Iterator[subprocess.Popen[str]]:
+        """A process by its shell line, until the block ends."""
+        whole = self.environ(**environ) | {"PATH": f"{self.environment / 'bin'}:{os.environ['PATH']}"}
+        log = (self.home / "log").open("a")
+        process = subprocess.Popen(f"exec {line}", shell=True, cwd=self.home, env=whole, stdout=log, stderr=log)
+        try:
+            yield process
+        finally:
+            process.terminate()
+            assert process.wait(PATIENCE) == 0, (self.home / "log").read_text()
+            log.close()
+
+
+@pytest.fixture(scope="module")
+def installed(built: Mapping[str, Path]) -> Iterator[Installed]:
+    """Sayso, installed from the wheel."""
+    with short_folder() as folder:
+        yield Installed(folder, built["wheel"])
+
+
+def procfile() -> dict[str, str]:
+    """The processes of the Procfile by name."""
+    lines = (ROOT / "Procfile").read_text().splitlines()
+    return dict(line.split(": ", 1) for line in lines if not line.startswith("#"))
+
+
+def ready(url: str) -> bool:
+    """Whether the bot there is."""
+    try:
+        with urllib.request.urlopen(f"{url}/readyz", timeout=5) as answer:
+            return bool(answer.status == 200)
+    except OSError:
+        return False
+
+
+def write_to(url: str, text: str) -> None:
+    """A signed webhook of Telegram's."""
+    headers, body = signing.telegram_hook(ENVIRON["TELEGRAM_SECRET"], signing.telegram_text(1, text))
+    with urllib.request.urlopen(urllib.request.Request(f"{url}/hooks/tg", data=body, headers=headers)) as answer:
+        assert answer.status == 200
+
+
+@pytest.mark.parametrize("package", ["wheel", "sdist"])
+def test_installed_commands_run_beside_modules_of_the_same_names(built: Mapping[str, Path], tmp_path, package: str):
+    """`check` and `chat`, the user's tool and the examples that are shipped."""
+    installed = Installed(tmp_path, built[package])
+    where = subprocess.check_output([installed.python, "-P", "-c", "import agent; print(agent.__file__)"], text=True)
+    assert Path(where).is_relative_to(installed.environment)
+    (installed.home / "bot.yaml").write_text(BOT.format(url="http://127.0.0.1:9"))
+    assert "count_apples" in installed.sayso("check", "bot.yaml")
+    said = installed.sayso("chat", "--config", "bot.yaml", said="count the apples\n")
+    assert "There are 3 apples." in said
+
+
+def test_installed_up_answers_a_message(installed: Installed):
+    """The whole bot with one command: its Redis, web and workers are the installed ones."""
+    port = free_port()
+    with FakePlatforms() as platforms:
+        (installed.home / "bot.yaml").write_text(BOT.format(url=platforms.telegram_url))
+        with installed.running(f"sayso up --config bot.yaml --data data --port {port} --workers 1"):
+            until(lambda: ready(f"http://127.0.0.1:{port}"))
+            write_to(f"http://127.0.0.1:{port}", "count the apples")
+            until(lambda: "There are 3 apples." in json.dumps(platforms.sent))
+
+
+def test_lines_of_the_procfile_answer_a_message(installed: Installed):
+    """Web and worker as a platform starts them, on a Redis of its own."""
+    lines, port = procfile(), str(free_port())
+    with FakePlatforms() as platforms, short_folder() as folder:
+        redis = EmbeddedRedis(folder)
+        redis.start()
+        (installed.home / "bot.yaml").write_text(BOT.format(url=platforms.telegram_url))
+        environ = {"REDIS_URL": redis.url, "SAYSO_CONFIG": "bot.yaml", "SAYSO_DATA": "data", "PORT": port}
+        with installed.running(lines["web"], **environ), installed.running(lines["worker"], **environ):
+            until(lambda: ready(f"http://127.0.0.1:{port}"))
+            write_to(f"http://127.0.0.1:{port}", "count the apples")
+            until(lambda: "There are 3 apples." in json.dumps(platforms.sent))
+        redis.stop()
