@@ -32,6 +32,7 @@ from agent.recollection import recollected, remembered
 from agent.replied import replied
 from agent.result import AgentResult
 from agent.scope import in_scope
+from agent.threads import note_asked, open_elsewhere
 from agent.tools.artifacts import collect_artifacts
 from agent.tools.offers import collect_choices
 from agent.tools.received import handing
@@ -39,7 +40,7 @@ from agent.tools.timers import TimerBook, timer_book
 from agent.turn_journal import TurnJournal, unclear_calls
 from channels.types import Reply, Scope, Turn
 from pending.action import PendingAction, State
-from pending.intent import Words, read_answer
+from pending.intent import Words, quotes_another, read_answer, written_before
 from pending.language import choose
 from pending.parser import ConfirmParser
 from pending.plan import Proposal, propose
@@ -49,7 +50,7 @@ from pending.seal import ButtonPress, split_button
 from pending.store import BasePendingStore, InMemoryPendingStore, scope_of
 from pending.texts import Texts, speak
 from workers.journals import Journals
-from workers.lane import CHOICE_KIND, Change, JournalUnreadable, Lease, Move, QueuedTurn
+from workers.lane import ABOUT, CHOICE_KIND, Change, JournalUnreadable, Lease, Move, QueuedTurn
 from workers.offload import reach, run_sync
 
 log = logging.getLogger(__name__)
@@ -280,11 +281,22 @@ class ChannelAgent:
             if live and self._is_late(case, live):
                 told = await self._retold(case.turn.scope, live)
                 return await self._closed(case, said(case, told), live, live.state, told)
-            return await self._run(case, await self._recovered(case))
+            return await self._unasked(case)
         if not case.turn.decides:  # a caption, a transcript or an edit is no yes
             return await self._move_on(case, live)
         words = read_answer(self.parser, case.turn.text, live.action.language)
         return await self._decide(case, live, words)
+
+    async def _unasked(self, case: Case) -> Answer:
+        """Answer a turn while nothing waits for its person here. A yes may be meant for another thread of the chat."""
+        turn = case.turn
+        if turn.decides and read_answer(self.parser, turn.text, case.words.language).says == "confirm":
+            question = await open_elsewhere(self.store, turn, case.received_at)
+            if question:
+                told = speak(question.action.language).asked_elsewhere(question.action.preview)
+                # In a thread that was talked in before, the yes may answer what was said there.
+                return await self._run(case, told) if case.memory.get_history() else said(case, told)
+        return await self._run(case, await self._recovered(case))
 
     def _is_late(self, case: Case, live: StoredAction) -> bool:
         """Whether this answer crossed with the end of the window, or a yes with that of an action of which nobody can
@@ -306,10 +318,17 @@ class ChannelAgent:
     async def _decide(self, case: Case, live: StoredAction, words: Words) -> Answer:
         if words.says == "cancel" and live.state in _WAITING:
             return await self._cancel(case, live)
+        if words.says == "confirm" and live.state in _WAITING and not live.action.is_expired(case.received_at):
+            spoken_to = speak(live.action.language)
+            if quotes_another(case.turn, live):
+                return _repeating(said(case, spoken_to.another_quoted(live.action.preview, live.action.code)), live)
+            if written_before(case.turn, live):
+                return _repeating(said(case, spoken_to.early(live.action.preview)), live)
         if words.says == "confirm" and words.code == live.action.code:
             return await self._confirm(case, live)
         if words.says == "confirm" and live.action.code and not live.action.is_expired(case.received_at):
-            return said(case, speak(live.action.language).code_needed(live.action.preview, live.action.code))
+            told = speak(live.action.language).code_needed(live.action.preview, live.action.code)
+            return _repeating(said(case, told), live)
         return await self._move_on(case, live)
 
     async def _tap(self, case: Case) -> Answer:
@@ -479,6 +498,7 @@ class ChannelAgent:
         told = _joined([*(words.unknown(call.tool_name) for call in result.unclear), *beside])
         if proposal:  # nothing else is asked beside it
             asked, arms = self._questions.asked(case, proposal, preface)
+            await note_asked(self.store, case.turn, asked[1])
             return Answer(Change(replies=(*_spoken(told), *files, asked), arms=arms), result)
         answer = Answer(Change(replies=(*_spoken(_joined([preface, told, content])), *files)), result)
         return self._choices.offered(case, answer, result.choices if result.stop_reason in _ITS_OWN else ())
@@ -526,6 +546,12 @@ def turn_label(turn: Turn) -> str:
 
 def _joined(paragraphs: Iterable[str]) -> str:
     return "\n\n".join(filter(None, paragraphs))
+
+
+def _repeating(answer: Answer, question: StoredAction) -> Answer:
+    """Return the answer, whose words repeat an open question: whoever quotes them quotes the question."""
+    replies = tuple((reply, f"{ABOUT}{question.pid}") for reply, _ in answer.change.replies)
+    return replace(answer, change=replace(answer.change, replies=replies))
 
 
 def _in_language(replies: Sequence[tuple[Reply, str]], words: Texts) -> tuple[tuple[Reply, str], ...]:

@@ -6,7 +6,7 @@ import asyncio
 import json
 import logging
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -213,7 +213,7 @@ class SlackChannel:
             answer = SlackAnswer.of(url, response.status, response.headers, await response.read())
         if answer.status_code != 200 or not answer.data.get("ok"):
             raise SlackApiError(method, answer)  # type: ignore[no-untyped-call]  # the SDK's own
-        return Receipt(str(answer.data.get("ts") or ""))
+        return _receipt(answer.data)
 
     async def _share(self, reply: Reply, media: Media, to: Conversation, conversation: Conversation) -> Receipt:
         try:
@@ -251,6 +251,17 @@ class SlackChannel:
 
 def _length(md: str) -> int:
     return len(slack_mrkdwn(md))
+
+
+def _receipt(sent: Mapping[str, Any]) -> Receipt:
+    """Return the id of the message that Slack sent or edited, and when it was last changed, as far as Slack says."""
+    ts, message = str(sent.get("ts") or ""), sent.get("message")
+    edited = message.get("edited") if isinstance(message, dict) else None
+    changed = str(edited.get("ts") or "") if isinstance(edited, dict) else ""
+    try:
+        return Receipt(ts, float(changed or ts or 0))
+    except ValueError:
+        return Receipt(ts)
 
 
 def _direct_message(answer: Any) -> str:

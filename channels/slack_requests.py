@@ -132,6 +132,7 @@ class SlackRequests:
             kind="edit" if edit else "message",
             notes=() if edit else tuple(notes_of(message)),
             in_group=not direct,
+            written_at=float(ts),
         )
 
     def _address(self, event: Json, bot: str) -> Received:

@@ -14,7 +14,7 @@ from channels.telegram_errors import reaction
 from channels.types import Button, Media, Receipt, Reply
 
 if TYPE_CHECKING:
-    from telegram import Bot, InlineKeyboardMarkup
+    from telegram import Bot, InlineKeyboardMarkup, Message
 
 #: Telegram's limits, in UTF-16 code units after formatting is parsed.
 TEXT_LIMIT, CAPTION_LIMIT = 4096, 1024
@@ -61,7 +61,7 @@ class Post:
             return await self._edit(bot)
         what = {**self._common("text"), "message_thread_id": self.thread}
         sent = await bot.send_message(link_preview_options=_no_preview(), **what)
-        return _receipt(sent.message_id)
+        return _receipt(sent)
 
     @property
     def words(self) -> tuple[str, str | None]:
@@ -85,10 +85,12 @@ class Post:
         """Without buttons those of the old message go."""
         what = {**self._common("caption" if self.shape else "text"), "message_id": int(self.reply.edits)}
         if self.shape:
-            await bot.edit_message_caption(**what)
+            edited = await bot.edit_message_caption(**what)
         else:
-            await bot.edit_message_text(link_preview_options=_no_preview(), **what)
-        return Receipt(self.reply.edits)
+            edited = await bot.edit_message_text(link_preview_options=_no_preview(), **what)
+        at = getattr(edited, "edit_date", None)
+        # The date has whole seconds, and the message is older than the edit: only a later second is certainly after it.
+        return Receipt(self.reply.edits, at.timestamp() + 1 if at else 0.0)
 
     async def _file(self, bot: Bot, media: Media, source: MediaSource) -> Receipt:
         from telegram import InputFile
@@ -98,16 +100,16 @@ class Post:
         what = {**self._common("caption"), "message_thread_id": self.thread}
         upload = {kind: InputFile(data, filename=media.filename or "file")}
         sent = await getattr(bot, f"send_{kind}")(**upload, **what)
-        return _receipt(sent.message_id)
+        return _receipt(sent)
 
     def _kind(self, media: Media, size: int) -> str:
         kind = _SHOWN.get(media.mime_type.partition(";")[0].strip().lower(), "document")
         return "document" if self.shape == "document" or (kind == "photo" and size > PHOTO_LIMIT) else kind
 
 
-def _receipt(message_id: int) -> Receipt:
+def _receipt(sent: Message) -> Receipt:
     """What Telegram sends later by itself has the id 0 until then, as many others have."""
-    return Receipt(str(message_id or ""))
+    return Receipt(str(sent.message_id or ""), sent.date.timestamp())
 
 
 def instead(post: Post, exc: Any, source: MediaSource) -> Post | Receipt | None:

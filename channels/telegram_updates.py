@@ -71,6 +71,9 @@ class Reader:
             notes=notes(message) if addressed else (*notes(message), *_aside(message)),
             group=str(message.get("media_group_id", "")),
             in_group=_in_group(message),
+            replied_to=_replied_to(message),
+            replied_to_button=_first_button(message.get("reply_to_message") or {}),
+            written_at=float(message.get("date") or 0),
         )
         if not (text or turn.media or turn.notes):
             return Received(ignored="message without words or a file")
@@ -174,9 +177,28 @@ def _aside(message: Json) -> Iterator[str]:
     All that is said in a topic, or below a channel's post, is a reply by itself.
     """
     original = message.get("reply_to_message") or {}
-    other, by_itself = original.get("from", {}), original.keys() & {"forum_topic_created", "is_automatic_forward"}
-    if "external_reply" in message or (original and not by_itself and other.get("id") != message["from"]["id"]):
+    other = original.get("from", {})
+    if "external_reply" in message or (_is_chosen(original) and other.get("id") != message["from"]["id"]):
         yield f"said in reply to {' '.join(full_name(other).split()) or 'somebody else'}"
+
+
+def _is_chosen(original: Json) -> bool:
+    """Return whether the person chose the message to reply to; in a topic, or below a post, Telegram fills one in."""
+    return bool(original) and not original.keys() & {"forum_topic_created", "is_automatic_forward"}
+
+
+def _replied_to(message: Json) -> str:
+    """Return the id of the message that this one replies to, which may be in another chat."""
+    if "external_reply" in message or "reply_to_story" in message:
+        return "elsewhere"
+    original = message.get("reply_to_message") or {}
+    return str(original.get("message_id") or "elsewhere") if _is_chosen(original) else ""
+
+
+def _first_button(message: Json) -> str:
+    """Return the data of the first button under a message."""
+    rows = (message.get("reply_markup") or {}).get("inline_keyboard") or []
+    return next((str(key["callback_data"]) for row in rows for key in row if "callback_data" in key), "")
 
 
 def _outside(chat: Json) -> str:

@@ -53,6 +53,7 @@ def turn_of(channel: str, form: Form) -> Turn | None:
         notes=_notes(form, kind),
         message_id=sid,
         aliases=tuple(name for name in dict.fromkeys((sender, form.get("WaId"))) if name not in ("", user_id)),
+        replied_to=form.get("OriginalRepliedMessageSid"),
     )
     return turn if turn.text or turn.tap or turn.media or turn.notes else None
 

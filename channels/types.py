@@ -97,6 +97,9 @@ class Turn:
     to. `notes` are what came along that is neither words nor a file, in words: a location, a contact, a sticker.
     Turns of one `group` are one act that its platform sends in parts: an album. `in_group` says that others read along.
     `aliases` are other ids of the same person, such as a phone number beside an account.
+    `replied_to` is the platform's id of the message that this one quotes, and `replied_to_button` the data of a button
+    under that message; "" for none. `written_at` is when the platform says it was written, in Unix seconds; 0.0 where
+    the platform does not say.
     """
 
     event_id: str
@@ -115,11 +118,15 @@ class Turn:
     group: str = ""
     in_group: bool = False
     aliases: tuple[str, ...] = ()
+    replied_to: str = ""
+    replied_to_button: str = ""
+    written_at: float = field(default=0.0, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "text", storable(self.text))
         object.__setattr__(self, "user_name", storable(self.user_name))
         object.__setattr__(self, "quoted", storable(self.quoted))
+        object.__setattr__(self, "replied_to_button", storable(self.replied_to_button))
         if self.notes:
             object.__setattr__(self, "notes", tuple(map(storable, self.notes)))
         if not _LANGUAGE.fullmatch(self.language):
@@ -208,9 +215,12 @@ class Delivery:
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """The platform's proof of sending: its id of the message ("" where it gives none)."""
+    """The platform's proof of sending: its id of the message ("" where it gives none), and when it was shown as it is
+    now, in Unix seconds by the platform's clock (0.0 where the platform does not say).
+    """
 
     message_id: str
+    written_at: float = field(default=0.0, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

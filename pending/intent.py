@@ -5,12 +5,18 @@ from __future__ import annotations
 import re
 import unicodedata
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Literal
 
+from channels.types import Turn
 from pending.parser import ConfirmParser, RegexConfirmParser
+from pending.records import StoredAction
+from pending.seal import split_button
 
 #: Longer messages carry no code; the cap also bounds the work on hostile input.
 MAX_CODED_CHARS = 80
+#: The ids of Telegram's messages and of Slack's.
+_NUMBER = re.compile(r"[0-9]{1,20}(\.[0-9]{1,20})?")
 _CODED = re.compile(r"(.*?)[\s:,*_-]*(\d{4})[\s*_.!]*")
 
 
@@ -20,6 +26,27 @@ class Words:
 
     says: Literal["confirm", "cancel", ""]
     code: str = ""
+
+
+def quotes_another(turn: Turn, question: StoredAction) -> bool:
+    """Return whether the turn quotes a message that does not show this question."""
+    button = split_button(turn.replied_to_button)
+    if not turn.replied_to or (button and button[0] == question.pid):
+        return False
+    return turn.replied_to not in (question.prompt, *question.prompts)
+
+
+def written_before(turn: Turn, question: StoredAction) -> bool:
+    """Return whether the platform says that the turn was written before it showed the question.
+
+    Dates may have whole seconds; within one, message ids that are numbers tell the order.
+    """
+    if not turn.written_at:
+        return False
+    if question.written_at and turn.written_at != question.written_at:
+        return turn.written_at < question.written_at
+    ids = (turn.message_id, question.prompt)
+    return all(_NUMBER.fullmatch(each) for each in ids) and Decimal(ids[0]) < Decimal(ids[1])
 
 
 def read_answer(parser: ConfirmParser, message: str, language: str) -> Words:

@@ -27,6 +27,8 @@ from workers.lane import Arm, Change, Deciding, Lease, Move
 
 #: Entries of the audit log that are kept.
 MAX_ENTRIES = 5000
+#: Messages that may show one question: its pieces, copies and repetitions. The scripts know it too.
+MAX_PROMPTS = 50
 
 _STEP_END: dict[State, State] = {"expired": "expired", "superseded": "superseded"}
 
@@ -76,6 +78,7 @@ class MemoryRecords:
         self._actions: OrderedDict[str, tuple[StoredAction, Arm]] = OrderedDict()
         self._tries: dict[str, int] = {}
         self._late: set[str] = set()
+        self._asked: OrderedDict[tuple[str, str], str] = OrderedDict()
         self._live: dict[tuple[str, str], str] = {}
         self._scopes: dict[str, tuple[str, str]] = {}
 
@@ -89,6 +92,19 @@ class MemoryRecords:
         """Actions by name."""
         with self.lock:
             return [self._get(pid) if self._scopes.get(pid, ("",))[0] == conversation else None for pid in pids]
+
+    def note_asked(self, chat: str, user: str, note: str) -> None:
+        """Note which thread of a chat asked a user something last."""
+        with self.lock:
+            self._asked[chat, user] = note
+            self._asked.move_to_end((chat, user))
+            while len(self._asked) > self._max_entries:
+                self._asked.popitem(last=False)
+
+    def last_asked(self, chat: str, user: str) -> str:
+        """Return what was noted last, "" for nothing."""
+        with self.lock:
+            return self._asked.get((chat, user), "")
 
     def stash(self, conversation: str, arm: Arm) -> float | None:
         """Arm outside a lane, shown at once."""
@@ -208,7 +224,14 @@ class MemoryRecords:
                     self._live[conversation, arm.user] = pid
         self._forget_oldest()
 
-    def show(self, pid: str, seen: int = 0, prompt: str = "") -> tuple[float, Arm | None]:
+    def note_shows(self, pid: str, message: str) -> None:
+        """Note that this message of the platform shows the question, or a piece or a copy of it."""
+        now = self._get(pid)
+        if now and message:
+            others = tuple(known for known in now.prompts if known != message)
+            self._put(pid, replace(now, prompts=(*others, message)[-MAX_PROMPTS:]))
+
+    def show(self, pid: str, seen: int = 0, prompt: str = "", written_at: float = 0.0) -> tuple[float, Arm | None]:
         """The preview was delivered, as the message `prompt`: its window opens, and those of its steps.
 
         Returns when it closes, on what.
@@ -220,10 +243,10 @@ class MemoryRecords:
             return 0.0, None
         arm = self._actions[pid][1]
         expires_at = round(self._clock() + arm.ttl_ms / 1000, 3)
-        self._put(pid, replace(now, expires_at=expires_at, seen=seen))
+        self._put(pid, replace(now, expires_at=expires_at, seen=seen, written_at=round(written_at, 6)))
         self._set(pid, "shown")
         for step in arm.steps:
-            self.show(step, seen)
+            self.show(step, seen, written_at=written_at)
         return expires_at, arm
 
     def run_out(self, pid: str) -> bool:

@@ -44,8 +44,9 @@ class StoredAction:
     """A record as stored: the sealed part exactly as it was sealed, and where it is in its life.
 
     `pid` is the name it was found under, `seen` the number of the last turn that came in before it was shown, `prompt`
-    the platform's id of the message that shows it ("" where it gave none), `begun_at` when it was claimed or started,
-    `looked_at` the store's own time when it was looked up.
+    the platform's id of the message that shows it ("" where it gave none), `prompts` the ids of all messages that show
+    it or repeat it, `written_at` when the platform says it was shown (0.0 where it did not say), `begun_at` when it was
+    claimed or started, `looked_at` the store's own time when it was looked up.
     """
 
     pid: str
@@ -60,6 +61,8 @@ class StoredAction:
     seen: int = 0
     begun_at: float = 0.0
     prompt: str = ""
+    prompts: tuple[str, ...] = ()
+    written_at: float = 0.0
     looked_at: float = field(default=0.0, compare=False)
 
     @property
@@ -90,6 +93,8 @@ class StoredAction:
             seen=round(_seconds(given.get("seen")) * 1000),
             begun_at=_seconds(given.get("begun")),
             prompt=given.get("prompt", ""),
+            prompts=tuple(given.get("prompts", "").split()),
+            written_at=_seconds(given.get("written")) / 1000,
         )
 
     @classmethod
@@ -97,10 +102,12 @@ class StoredAction:
         """The record in a script's `snapshot`, None when there is none."""
         if not row:
             return None
-        pid, looked, (record, mac, state, expires, by, attempt, told, result, seen, begun, prompt) = row
+        pid, looked, fields = row
+        record, mac, state, expires, by, attempt, told, result, seen, begun, prompt, prompts, written = fields
         return cls(
             pid, record, mac or "", state, _seconds(expires), by or "", attempt or "", told or "", result or "",
-            round(_seconds(seen) * 1000), _seconds(begun), prompt or "", _seconds(looked),
+            round(_seconds(seen) * 1000), _seconds(begun), prompt or "", tuple((prompts or "").split()),
+            _seconds(written) / 1000, _seconds(looked),
         )  # fmt: skip
 
     def to_hash(self) -> dict[str, str]:
@@ -109,7 +116,9 @@ class StoredAction:
         record = {"pid": self.pid, "rec": self.record, "mac": self.mac, "state": self.state, "expires": expires}
         words = {"by": self.by, "attempt": self.attempt, "told": self.told, "result": self.result}
         times = {"seen": str(self.seen), "begun": str(round(self.begun_at * 1000))}
-        return {**record, **words, **times, "kind": self.action.kind, "prompt": self.prompt}
+        times["written"] = str(round(self.written_at * 1_000_000))
+        shown = {"prompt": self.prompt, "prompts": " ".join(self.prompts)}
+        return {**record, **words, **times, **shown, "kind": self.action.kind}
 
     @property
     def action(self) -> PendingAction:
@@ -222,6 +231,12 @@ class Records(Protocol):
 
     def read(self, conversation: str, pids: tuple[str, ...]) -> list[StoredAction | None]:
         """Actions by name: the steps of a plan."""
+
+    def note_asked(self, chat: str, user: str, note: str) -> None:
+        """Note which thread of a chat asked a user something last. `chat` is the conversation without a thread."""
+
+    def last_asked(self, chat: str, user: str) -> str:
+        """Return what `note_asked` noted last, "" for nothing."""
 
     def stash(self, conversation: str, arm: Arm) -> float | None:
         """Arm outside a lane, shown at once: when its window closes, None when something else waits."""

@@ -37,6 +37,14 @@ class RedisRecords:
         """Actions by name."""
         return [StoredAction.from_row(row) for row in self._scripts.run("read", conversation, *pids)]
 
+    def note_asked(self, chat: str, user: str, note: str) -> None:
+        """Note which thread of a chat asked a user something last."""
+        self._scripts.run("note_asked", chat, user, note)
+
+    def last_asked(self, chat: str, user: str) -> str:
+        """Return what was noted last, "" for nothing."""
+        return str(self._scripts.run("last_asked", chat, user))
+
     def stash(self, conversation: str, arm: Arm) -> float | None:
         """Arm outside a lane, shown at once."""
         answer = self._scripts.run(

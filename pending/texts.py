@@ -85,6 +85,15 @@ class Texts:
         """The yes was said before the question was delivered."""
         return self._say("early", preview=brief(preview))
 
+    def another_quoted(self, preview: str, code: str = "") -> str:
+        """The yes quotes a message that does not show the open question."""
+        yes = f"{self.yes} {code}" if code else self.yes
+        return self._say("another_quoted", preview=brief(preview), yes=yes)
+
+    def asked_elsewhere(self, preview: str) -> str:
+        """The yes was said in another thread than the open question."""
+        return self._say("asked_elsewhere", preview=brief(preview))
+
     def ignored(self, preview: str) -> str:
         """The user tapped it away without deciding."""
         return self._say("ignored", preview=brief(preview))
@@ -347,7 +356,7 @@ class Texts:
         return _filled(forms.get(_plural_form(self.language, count), forms["other"]), {"count": str(count)})
 
     def _say(self, key: str, **values: str) -> str:
-        return _filled(self._words[key], values | {"yes": self.yes, "no": self.no})
+        return _filled(self._words[key], {"yes": self.yes, "no": self.no} | values)
 
 
 @cache

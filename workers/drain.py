@@ -20,6 +20,7 @@ from channels.types import Media, Reply, owner_of
 from workers.company import Company
 from workers.drafts import Draft, Easel, Notes
 from workers.lane import (
+    ABOUT,
     PART,
     Arm,
     Change,
@@ -495,7 +496,8 @@ def _in_pieces(change: Change, channel: Channel | None) -> Change:
         *firsts, last = found or [reply]
         if reply.collapse and not firsts:  # of several messages, none may take another's place
             last = replace(last, collapse=reply.collapse)
-        pieces += [(piece, f"{PART}{pid}" if pid else "") for piece in firsts] + [(last, pid)]
+        part = pid if pid.startswith(ABOUT) or not pid else f"{PART}{pid}"
+        pieces += [(piece, part) for piece in firsts] + [(last, pid)]
     return replace(change, replies=tuple(pieces), arms=tuple(_as_shown(change.arms, channel)))
 
 

@@ -104,7 +104,7 @@ class QueuedTurn:
 
         def is_plain(turn: Turn) -> bool:
             words = turn.text.strip()
-            if not words or not turn.decides or turn.tap or turn.quoted or turn.group:
+            if not words or not turn.decides or turn.tap or turn.quoted or turn.replied_to or turn.group:
                 return False
             return not (words.startswith("/") or is_answer(words))
 
@@ -311,6 +311,8 @@ class Timer:
 
 #: Before the id of an action: the reply is a piece of its question, and not the last one.
 PART = "+"
+#: Before the id of an action: the reply repeats its question. Whoever quotes the reply quotes the question.
+ABOUT = "="
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,7 +320,8 @@ class Change:
     """All that a turn changes: replies with the action each previews (or ""), history, pending actions, timers.
 
     Of a question in several pieces only the last one opens the window; those before it have PART before its id, and if
-    one of them never arrives, the action ends. `silenced` are the ids of timers that will not ring.
+    one of them never arrives, the action ends. A reply that only repeats an open question has ABOUT before its id.
+    `silenced` are the ids of timers that will not ring.
     """
 
     replies: tuple[tuple[Reply, str], ...] = ()

@@ -26,6 +26,7 @@ from workers.deliveries import (
     split_id,
 )
 from workers.lane import (
+    ABOUT,
     MAX_TIMERS,
     PART,
     Arm,
@@ -91,7 +92,10 @@ class Pendings(Protocol):
     def commit(self, conversation: str, letter: Deciding, change: Change) -> str:
         """Make the change, or say what is in its way."""
 
-    def show(self, pid: str, seen: int = 0, prompt: str = "") -> tuple[float, Arm | None]:
+    def note_shows(self, pid: str, message: str) -> None:
+        """Note that this message of the platform shows the question, or a piece or a copy of it."""
+
+    def show(self, pid: str, seen: int = 0, prompt: str = "", written_at: float = 0.0) -> tuple[float, Arm | None]:
         """The preview was delivered, as the message `prompt`: the window opens. Returns when it closes, and on what."""
 
     def run_out(self, pid: str) -> bool:
@@ -447,6 +451,7 @@ class MemoryLanes:
         end: End = "dead",
         gap: float = 0.0,
         let_go: bool = False,
+        written_at: float = 0.0,
     ) -> Work:
         """The reply was sent, or is given up for the reason `dead`. Raises LaneLost."""
         with self._lock:
@@ -455,24 +460,30 @@ class MemoryLanes:
             lane, now = self._held(lease), self._clock()
             if lane.outbox and lane.outbox[0][0] == reply.number:
                 number, pid, text = lane.outbox.popleft()
+                asked, repeats = pid.removeprefix(PART).removeprefix(ABOUT), pid.startswith(ABOUT)
                 delivery_id, doubtful = f"{lease.conversation}#{number}", number in lane.suspect or end == "doubtful"
                 tries, lane.attempts = lane.attempts + 1, 0
                 lane.suspect.discard(number)
                 lane.hold = None
                 if dead:
-                    self._fates.end(Fate(delivery_id, "dead", now, tries, "", dead, text, bool(pid), doubtful))
+                    self._fates.end(
+                        Fate(delivery_id, "dead", now, tries, "", dead, text, bool(pid) and not repeats, doubtful)
+                    )
                     if end == "closed":
                         lane.close(dead)
                     if end == "limited":
                         self._channel(lease.conversation).silence(now + gap)
-                    self._pendings.bury(pid.removeprefix(PART))
+                    self._pendings.bury("" if repeats else asked)
                 else:
+                    copy = self._fates.find(delivery_id)
                     self._fates.end(Fate(delivery_id, "ambiguous" if doubtful else "sent", now, tries, receipt))
                     lane.chat = max(now, lane.chat) + gap
-                    if not pid.startswith(PART):
-                        _set_notices(lane, *self._pendings.show(pid, lane.received, receipt))
-                    if pid:
-                        _remember(lane.asks, str(number), pid.removeprefix(PART), MAX_DELIVERIES)
+                    if pid == asked:
+                        _set_notices(lane, *self._pendings.show(pid, lane.received, receipt, written_at))
+                    if pid and not repeats:
+                        _remember(lane.asks, str(number), asked, MAX_DELIVERIES)
+                    self._pendings.note_shows(asked, copy.receipt if copy else "")
+                    self._pendings.note_shows(asked, receipt)
                     if (known := self._fates.find(delivery_id)) and known.state == "failed":  # said before we were
                         self._unasked(lane, number)
             return self._next_work(lease, lane, let_go=let_go)
@@ -528,6 +539,7 @@ class MemoryLanes:
             tries = lane.attempts + 1 if lane else 1
             fate = Fate(delivery_id, news, self._clock(), tries, message_id, reason)
             kept = self._fates.report(fate, sending=sending)
+            self._pendings.note_shows(lane.asks.get(str(number), "") if lane else "", message_id)
             if lane and kept == news == "failed":
                 self._unasked(lane, number)
             return kept
@@ -773,7 +785,10 @@ class _NoPendings:
             raise ValueError("these lanes know no pending actions: give MemoryLanes the store's `records`")
         return ""
 
-    def show(self, pid: str, seen: int = 0, prompt: str = "") -> tuple[float, Arm | None]:
+    def note_shows(self, pid: str, message: str) -> None:
+        """Nothing was previewed."""
+
+    def show(self, pid: str, seen: int = 0, prompt: str = "", written_at: float = 0.0) -> tuple[float, Arm | None]:
         """Nothing was previewed."""
         return 0.0, None
 

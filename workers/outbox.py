@@ -7,6 +7,7 @@ import logging
 import random
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Literal, Protocol
 
 from redis.exceptions import RedisError
@@ -70,9 +71,11 @@ class Outbox(Protocol):
         end: End = "dead",
         gap: float = 0.0,
         let_go: bool = False,
+        written_at: float = 0.0,
     ) -> Work:
         """The reply was sent, or is given up for the reason `dead`. What it previewed may be answered now.
 
+        `written_at` is when the platform says that it shows the reply, 0.0 where the platform does not say.
         `gap`: seconds by which it brings its chat ahead of its pace; or, at a `limited` end, for which its channel is
         silent. With `let_go`, None means that nothing is left and the lane is let go. Raises LaneLost.
         """
@@ -111,11 +114,13 @@ class RedisOutbox:
         end: End = "dead",
         gap: float = 0.0,
         let_go: bool = False,
+        written_at: float = 0.0,
     ) -> Work:
         """Drop the reply from the outbox and note what became of it. Raises LaneLost."""
         outcome, detail = (end, dead) if dead else ("sent", "".join(receipt.split()))
         place = (lease.conversation, lease.epoch, lease.token, reply.number)
-        answer = self._scripts.run("settle", *place, outcome, detail, round(gap * 1000), "1" if let_go else "0")
+        told = (outcome, detail, round(gap * 1000), "1" if let_go else "0", round(written_at * 1_000_000))
+        answer = self._scripts.run("settle", *place, *told)
         if answer[0] == "lost":
             raise LaneLost(lease.conversation)
         return read_work(answer[1])
@@ -203,8 +208,8 @@ class Postman:
             return await self._failed(lease, reply, exc)
         self._receipts.note(delivery, receipt.message_id)
         log.info("reply.sent", extra={"delivery": delivery.id, "suspect": reply.suspect})
-        gap = pace.chat_gap
-        return await reach(self._outbox.settle, lease, reply, receipt=receipt.message_id, gap=gap, let_go=True)
+        settle = partial(self._outbox.settle, receipt=receipt.message_id, written_at=receipt.written_at)
+        return await reach(settle, lease, reply, gap=pace.chat_gap, let_go=True)
 
     async def _hold(self, lease: Lease, reply: QueuedReply) -> Work:
         """Nobody wrote since it was held: the platform is not asked again."""

@@ -19,7 +19,9 @@ from channels.fakes.slack_setup import SCOPES, auth_test
 _FILES = "/files-pri/"
 _LOGIN = b"<!DOCTYPE html><html><head><title>Sign in | Slack</title></head><body>Sign in</body></html>"
 _FORM_JSON = ("blocks", "files", "channels", "loading_messages")
-_TS = re.compile(r"1795300000\.(\d{6,})")
+#: The second of all that the bot says; people write in the seconds after it.
+_SECOND = 1795204700
+_TS = re.compile(rf"{_SECOND}\.(\d{{6,}})")
 _WORDS = ("channel", "text", "blocks", "parse", "link_names", "markdown_text")
 #: What each method takes. Slack overlooks what it does not know; a fake that did would overlook our mistakes.
 _TAKES = {
@@ -172,7 +174,7 @@ class FakeSlack:
             buttons=_buttons(blocks),
             raw=params,
         )
-        return json_answer({"ok": True, "channel": params["channel"], "ts": f"1795300000.{number:06d}"})
+        return json_answer({"ok": True, "channel": params["channel"], "ts": f"{_SECOND}.{number:06d}"})
 
     def _update(self, params: dict[str, Any]) -> Answer:
         """Only our own messages, in the channel they were posted in; without `blocks` they would keep theirs."""
@@ -186,7 +188,10 @@ class FakeSlack:
         if blocks is None:
             blocks = entry["raw"].get("blocks") or []
         self._ledger.edit(number, text=_words(params, blocks), buttons=_buttons(blocks), raw=params)
-        return json_answer({"ok": True, "channel": params["channel"], "ts": params["ts"], "text": params["text"]})
+        edited = {"user": "B0ACME", "ts": f"{_SECOND}.999999"}
+        message = {"type": "message", "text": params["text"], "edited": edited}
+        told = {"channel": params["channel"], "ts": params["ts"], "text": params["text"], "message": message}
+        return json_answer({"ok": True, **told})
 
     def _offer(self, params: dict[str, Any]) -> Answer:
         if not params.get("filename") or int(params.get("length", 0)) < 1:

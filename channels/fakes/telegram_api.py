@@ -23,6 +23,8 @@ from channels.fakes.telegram_rules import (
 #: Groups that became supergroups, old id to new: kept in the ledger, for tests to add to.
 MOVED = "telegram moved"
 _TIMES = "telegram times"
+#: The second of all that the bot says; people write in the seconds after it.
+_SECOND = 1795204700
 #: Bytes above which a bot gets no file.
 _FILE_LIMIT = 20 * 1024 * 1024
 _PLACE = ("chat_id", "message_thread_id", "parse_mode", "reply_markup")
@@ -184,7 +186,7 @@ class FakeTelegram:
             raise RefusedError("message is not modified: specified new message content and reply markup are the same")
         self._ledger.edit(number, text=text, buttons=keys, raw={"method": method, **params})
         self._ledger.note("telegram", method, params)
-        return _result(_told(number, chat))
+        return _result({**_told(number, chat), "edit_date": _SECOND})
 
     def _sketch(self, chat: str, params: dict[str, Any]) -> bool:
         if chat.startswith("-"):
@@ -205,7 +207,7 @@ def _words(params: dict[str, Any], field: str) -> str:
 
 def _told(number: int, chat: str) -> dict[str, Any]:
     place = {"id": int(chat), "type": "supergroup" if chat.startswith("-") else "private"}
-    return {"message_id": number, "date": 1795204800, "chat": place}
+    return {"message_id": number, "date": _SECOND, "chat": place}
 
 
 def _result(value: Any) -> Answer:

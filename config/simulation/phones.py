@@ -70,7 +70,7 @@ class WhatsAppPhone:
 
 
 class TelegramPhone:
-    """On Telegram, in a private chat; in a group every message is a reply to the bot, which addresses it."""
+    """On Telegram, in a private chat. In a group requests reply to the bot, which addresses it; one word does not."""
 
     def __init__(self, platforms: FakePlatforms, name: int, _: str, chat: int = 0) -> None:
         self._photo = platforms.host("telegram", signing.JPEG)
@@ -85,7 +85,7 @@ class TelegramPhone:
 
     def text(self, number: int, text: str) -> signing.Signed:
         """A typed message."""
-        return self._signed(signing.telegram_text(number, text, **self._where()))
+        return self._signed(signing.telegram_text(number, text, **self._where(addressed=" " in text)))
 
     def tap(self, number: int, data: str) -> signing.Signed:
         """A tapped button."""
@@ -101,10 +101,10 @@ class TelegramPhone:
         names = (self._name + OTHERS * number for number in range(1, count + 1))
         return [TelegramPhone(self._platforms, name, "", self._chat) for name in names]
 
-    def _where(self) -> dict[str, Any]:
+    def _where(self, *, addressed: bool = True) -> dict[str, Any]:
         bot = {"message_id": 1, "from": {"id": int(fakes.TELEGRAM_TOKEN.partition(":")[0]), "is_bot": True}}
-        addressed = {"reply_to_message": bot} if self._chat < 0 else {}
-        return {"user": self._user, "chat": self._chat, **addressed}
+        reply = {"reply_to_message": bot} if addressed and self._chat < 0 else {}
+        return {"user": self._user, "chat": self._chat, **reply}
 
     def _signed(self, update: dict[str, Any]) -> signing.Signed:
         return signing.telegram_hook(fakes.TELEGRAM_SECRET, update)

@@ -10,7 +10,7 @@ if before then
   return {verdict, decided_on ~= '' and snapshot(decided_on) or {}}
 end
 
-local STATE, EXPIRES, BY, ATTEMPT, BEGUN, KNOWN = 3, 4, 5, 6, 10, 11
+local STATE, EXPIRES, BY, ATTEMPT, BEGUN, KNOWN = 3, 4, 5, 6, 10, 13
 local fields = pid and fields_of(pid, 'kind', 'digest', 'code', 'steps', 'ttl') or {}
 
 -- The answer is remembered for as long as it may be asked for again: by then another action may wait here.

@@ -271,7 +271,7 @@ SLACK = Platform(
     ),
     tap=lambda number, data: slack_hook(signing.slack_tap(f"1.2.{number}", data)),
     edits=True,
-    gone="1795300000.000099",
+    gone="1795204700.000099",
 )
 #: Those behind an HTTP API, which can be slow, full or away.
 ALL = (WHATSAPP, TELEGRAM, SLACK)

@@ -96,7 +96,7 @@ def test_other_kinds_of_block_are_taken(call, platforms: FakePlatforms):
 def test_only_a_message_of_that_channel_is_edited(call, platforms: FakePlatforms):
     """platforms.md 3.3: chat.update takes the channel's own id and one of our timestamps."""
     ts = call("chat.postMessage", **ASKED)[0]["ts"]
-    for channel, at in (("D0ADA", ts), ("C0OPS", "1795300000.000002"), ("C0OPS", "1795204800.000100"), ("C0OPS", "")):
+    for channel, at in (("D0ADA", ts), ("C0OPS", "1795204700.000002"), ("C0OPS", "1795204800.000100"), ("C0OPS", "")):
         assert call("chat.update", channel=channel, ts=at, text="x")[0]["error"] == "message_not_found"
     assert call("chat.update", channel="C0OPS", ts=ts, text="Done.")[0]["ok"]
     assert "edits" in platforms.sent[0]

@@ -11,7 +11,7 @@ from channels.types import Conversation, Media, Reply, Turn
 from pending.action import PendingAction
 from pending.records import Claim, Decision, Ending, StoredAction, seal_action
 from tests.contracts.rigs import CHAT, ENGLISH, turn
-from workers.lane import PART, Change, LaneLost, Move, QueuedReply, QueuedTurn, TurnOvertaken
+from workers.lane import ABOUT, PART, Change, LaneLost, Move, QueuedReply, QueuedTurn, TurnOvertaken
 from workers.mailbox import SEEN_MS, Limits
 
 SAID = Change(replies=((Reply("hi"), ""),))
@@ -720,3 +720,55 @@ def test_conversation_that_a_worker_holds_is_not_deferred(rig):
     rig.accept(turn("hello"))
     lease(rig)
     assert rig.mailbox.defer(CHAT.id) == -1
+
+
+def test_every_message_that_shows_a_question_is_known(rig):
+    """Whoever quotes a piece, a copy or a repetition of the question quotes the question."""
+    held, work = in_two_pieces(rig)
+    work = rig.outbox.settle(held, work, receipt="m1")
+    rig.outbox.settle(held, work, receipt="m2", written_at=1795204700.000123)
+    pid = look(rig).pid
+    rig.accept(turn("what?"))
+    again = Change(replies=((Reply("Still open: Delete it"), f"{ABOUT}{pid}"), (Reply("Delete it?"), pid)))
+    work = rig.mailbox.commit(held, rig.mailbox.release(held), again)
+    work = rig.outbox.settle(held, work, receipt="m3")
+    rig.outbox.settle(held, work, receipt="m4", written_at=1795204799.0)
+    rig.accept(turn("yes"))
+    view = StoredAction.from_hash(rig.mailbox.release(held).live)
+    read = rig.store.records.read(CHAT.id, (pid,))[0]
+    for known in (view, look(rig), read):
+        assert (known.prompts, known.written_at) == (("m1", "m2", "m3", "m4"), 1795204700.000123)
+    assert (read.state, read.prompt) == ("shown", "m4")
+
+
+def test_copy_of_a_question_of_which_the_platform_tells_is_known(rig):
+    """It was sent twice: what the platform reports of either copy names a message that shows it."""
+    rig.accept(turn("delete"))
+    held, work = lease(rig)
+    reply = rig.mailbox.commit(held, work, propose(rig)[0])
+    delivery = reply.delivery(held).id
+    rig.deliveries.report(delivery, "m1", "sent")
+    rig.outbox.settle(held, reply, receipt="m2")
+    rig.deliveries.report(delivery, "m3", "delivered")
+    assert look(rig).prompts == ("m1", "m2", "m3")
+
+
+def test_repetition_that_never_arrives_ends_nothing(rig):
+    """The question itself was shown: it stays open."""
+    held, action = shown(rig)
+    rig.accept(turn("what?"))
+    again = Change(replies=((Reply("Still open"), f"{ABOUT}{action.pending_action_id}"),))
+    work = rig.mailbox.commit(held, rig.mailbox.release(held), again)
+    rig.outbox.settle(held, work, dead="Refused: no")
+    assert look(rig).state == "shown"
+
+
+def test_messages_that_show_one_question_are_bounded(rig):
+    """The last fifty are known: a question that is repeated for ever takes no more room."""
+    held, action = shown(rig)
+    replies = ((Reply("Still open"), f"{ABOUT}{action.pending_action_id}"),) * 60
+    rig.accept(turn("what?"))
+    work = rig.mailbox.commit(held, rig.mailbox.release(held), Change(replies=replies))
+    for number in range(60):
+        work = rig.outbox.settle(held, work, receipt=f"r{number}")
+    assert look(rig).prompts == tuple(f"r{number}" for number in range(10, 60))

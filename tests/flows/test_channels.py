@@ -164,7 +164,7 @@ def telegram_tap(person: Person, entry: dict[str, Any], number: int) -> tuple[st
 
 def slack_tap(person: Person, entry: dict[str, Any], number: int) -> tuple[str, signing.Signed]:
     """A tap on the first button of a message in the ledger."""
-    ts = f"1795300000.{entry['number']:06d}"
+    ts = f"1795204700.{entry['number']:06d}"
     tap = signing.slack_tap(f"t.{number}", entry["data"], user=f"U{person.name}", channel=person.chat, message_ts=ts)
     return slack(tap)
 

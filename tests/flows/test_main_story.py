@@ -191,3 +191,73 @@ def test_the_platform_is_asked_again_after_a_rate_limit(system: System) -> None:
     person.say("hello")
     assert person.hears()[0]["text"] == "You said: hello"
     assert until(person.hears_nothing_more)
+
+
+def whatsapp_says(person: Person, number: int, text: str, quoted: str) -> tuple[str, signing.Signed]:
+    """They swipe a message and type."""
+    form = signing.whatsapp_text(
+        f"SM{number:032x}",
+        text,
+        account_sid=fakes.TWILIO_ACCOUNT_SID,
+        user=person.chat,
+        OriginalRepliedMessageSid=quoted,
+    )
+    url = f"{person.system.url}/hooks/shop-wa"
+    return "shop-wa", signing.whatsapp_hook(url, fakes.TWILIO_AUTH_TOKEN, form)
+
+
+def telegram_says(person: Person, number: int, text: str, quoted: str) -> tuple[str, signing.Signed]:
+    """They reply to a message."""
+    original = {"message_id": int(quoted), "from": {"id": 7000000001, "is_bot": True}, "text": "?"}
+    update = signing.telegram_text(number, text, user=int(person.chat), reply_to_message=original)
+    return "ops-tg", signing.telegram_hook(fakes.TELEGRAM_SECRET, update)
+
+
+def slack_says(person: Person, number: int, text: str, quoted: str) -> tuple[str, signing.Signed]:
+    """They write in another thread, for the message that they would quote is in none."""
+    thread = {"thread_ts": "1795204600.000100"} if quoted else {}
+    body = signing.slack_text(f"1795204800.{number:06}", text, user=f"U{person.name}", channel=person.chat, **thread)
+    return "desk", signing.slack_hook(fakes.SLACK_SIGNING_SECRET, body, time.time())
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "invoice", "says", "another"),
+    [
+        (WhatsAppPerson, 271, "INV-7", whatsapp_says, f"SM{0x9999:032x}"),
+        (TelegramPerson, 272, "INV-11", telegram_says, "999999"),
+        (SlackPerson, 273, "INV-51", slack_says, "another thread"),
+    ],
+)
+def test_a_yes_to_another_message_decides_nothing(system: System, kind, name: int, invoice: str, says, another) -> None:
+    """It hears which question is open; a yes that quotes the question itself runs it once."""
+    person = kind(system, name)
+    person.say(f"delete invoice {invoice}")
+    (question,) = person.hears()
+    person._deliver(says(person, name * 1000 + 2, "yes", another))
+    told = person.hears()[0]["text"]
+    assert (invoice in told, "yes" in told, system.effects("delete", invoice)) == (True, True, 0)
+    number = system.platforms.sent.index(question) + 1
+    shown = {WhatsAppPerson: f"SM{number:032x}", TelegramPerson: str(number), SlackPerson: ""}[kind]
+    person._deliver(says(person, name * 1000 + 3, "yes", shown))
+    assert person.hears()[0]["text"].startswith(f"Invoice {invoice} is deleted.")
+    assert system.effects("delete", invoice) == 1
+
+
+@pytest.mark.parametrize(("kind", "name", "invoice"), [(TelegramPerson, 275, "INV-47"), (SlackPerson, 276, "INV-55")])
+def test_a_yes_written_before_the_question_decides_nothing(system: System, kind, name: int, invoice: str) -> None:
+    """Its platform delivers it late: the date and the number of the message tell."""
+    person = kind(system, name)
+    person.say(f"delete invoice {invoice}")
+    person.hears()
+    if kind is TelegramPerson:
+        update = signing.telegram_text(name * 1000 + 2, "yes", user=int(person.chat), date=1795204600)
+        late = "ops-tg", signing.telegram_hook(fakes.TELEGRAM_SECRET, update)
+    else:
+        body = signing.slack_text("1795204600.000100", "yes", user=f"U{name}", channel=person.chat)
+        late = "desk", signing.slack_hook(fakes.SLACK_SIGNING_SECRET, body, time.time())
+    person._deliver(late)
+    assert person.hears()[0]["text"].startswith("I had not asked yet when you said that.")
+    assert system.effects("delete", invoice) == 0
+    person._said += 2
+    person.say("no")
+    assert person.hears()[0]["text"].startswith("Cancelled")

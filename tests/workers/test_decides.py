@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import re
 from dataclasses import replace
 
 import pytest
 
 from agent.heard import MAX_NOTE_CHARS, MAX_NOTES, MAX_QUOTED_CHARS, heard, spoken
-from channels.types import Media, Tap
-from tests.contracts.rigs import turn
+from channels.types import Media, Receipt, Tap
+from tests.contracts.rigs import CHAT, turn
 
 NO_DECISION = {
     "edit": {"kind": "edit"},
@@ -122,3 +124,95 @@ def test_a_note_alone_is_a_turn():
 def test_a_tap_with_words_is_marked():
     """What its platform, or a choice, says of it was not typed."""
     assert heard(replace(turn("Small"), tap=Tap("x"))) == "[tapped a button]\nSmall"
+
+
+@pytest.mark.parametrize("quoted", ["m9", "elsewhere", "e1"])
+def test_a_yes_that_quotes_another_message_decides_nothing(make_bot, quoted):
+    """It hears which question is open; the question stays, and quoting it, or what repeats it, confirms it."""
+    bot = make_bot("A")
+    bot.say("delete A")
+    told = tell(bot, "yes", replied_to=quoted)
+    assert (told.startswith("You replied to another message"), "Delete A" in told, bot.deleted) == (True, True, [])
+    repetition = f"m{len(bot.channel.sent)}"
+    assert tell(bot, "yes", replied_to=repetition).startswith("deleted A")
+
+
+def test_a_yes_that_quotes_a_piece_of_the_question_confirms_it(make_bot):
+    """A long preview is shown as several messages: each of them is the question."""
+    bot = make_bot("A|B")
+    bot.say("delete A|B")
+    assert len(bot.channel.sent) > 1
+    tell(bot, "yes", replied_to="m1")
+    assert bot.deleted == ["A|B"]
+
+
+def test_a_no_that_quotes_another_message_cancels(make_bot):
+    """Whatever it was about: a no never leaves something armed."""
+    bot = make_bot("A")
+    bot.say("delete A")
+    assert tell(bot, "no", replied_to="m9").startswith("Cancelled")
+
+
+def test_a_quoted_button_of_the_question_is_the_question(make_bot):
+    """A copy that was sent after a lost answer has an id that nobody knows; its button names the question."""
+    bot = make_bot("A")
+    bot.say("delete A")
+    data = bot.buttons[0].data
+    assert tell(bot, "yes", replied_to="m9", replied_to_button=data).startswith("deleted A")
+
+
+def test_a_yes_with_its_code_that_quotes_another_message_decides_nothing(make_bot):
+    """It hears the question with the code that it needs."""
+    bot = make_bot("A", typed_code=True)
+    bot.say("delete A")
+    code = re.search(r"yes (\d{4})", bot.channel.texts[-1])[1]
+    told = tell(bot, f"yes {code}", replied_to="m9")
+    assert (f"**yes {code}**" in told, bot.deleted) == (True, [])
+
+
+@pytest.mark.parametrize(
+    ("fields", "confirms"),
+    [
+        ({"written_at": 99.0}, False),
+        ({"written_at": 101.0}, True),
+        ({"written_at": 100.0, "message_id": "6"}, False),
+        ({"written_at": 100.0, "message_id": "8"}, True),
+        ({"written_at": 0.0, "message_id": "6"}, True),
+    ],
+)
+def test_a_yes_that_was_written_before_the_question_decides_nothing(make_bot, fields, confirms):
+    """However late it is delivered: the platform says when it was written, and which of two messages came first."""
+    bot = make_bot("A")
+    send = bot.channel.send
+
+    async def shown(delivery):
+        await send(delivery)
+        return Receipt("7", 100.0)
+
+    bot.channel.send = shown
+    bot.say("delete A")
+    told = tell(bot, "yes", **fields)
+    assert told.startswith("deleted A" if confirms else "I had not asked yet")
+    assert bot.say("yes").startswith("deleted A" if not confirms else "")
+
+
+def test_a_yes_in_another_thread_decides_nothing_and_hears_which_question_is_open(make_bot):
+    """Both ways: a question of the chat itself, and one of a thread; only for the person who was asked."""
+    bot = make_bot("A", "B", lines=["You said yes."])
+    inside = replace(CHAT, thread="1.5")
+    bot.say("delete A")
+    told = elsewhere(bot, inside, "yes")
+    assert (told.startswith("I asked nothing in this thread"), "Delete A" in told, bot.deleted) == (True, True, [])
+    assert bot.say("yes").startswith("deleted A")
+    elsewhere(bot, inside, "delete B")
+    other = replace(CHAT, thread="2.5")
+    assert "Delete B" in elsewhere(bot, other, "yes")
+    assert "Delete B" not in elsewhere(bot, other, "yes", user="bob")
+    assert elsewhere(bot, inside, "yes").startswith("deleted B")
+
+
+def elsewhere(bot, conversation, text: str, user: str = "ana") -> str:
+    """A turn in another conversation, and its answer."""
+    bot.rig.accept(replace(turn(text, user=user), conversation=conversation))
+    asyncio.run(bot.drain.run(conversation.id))
+    return bot.channel.new_texts[-1]

@@ -25,6 +25,7 @@ local SOON = 15000             -- what is due within this has work, or a holder;
 local BUSY_NOTICE = 60000      -- one whose turns are refused is told so once a minute
 local URGENT_PLACES = 10       -- beyond a full mailbox, for taps, stops and answers to a question
 local SPARE = 10               -- conversations in each share that a crowd leaves free, beside a tenth of its limit
+local MAX_PROMPTS = 50         -- messages that may show one question: its pieces, copies and repetitions
 local MAX_BURST = 10           -- turns that may be worked on as one
 local FIRST = 'first-'         -- what the ids of urgent jobs begin with
 local STALE = 120000           -- what was begun so long ago, without a lane, is in nobody's hands any more
@@ -244,7 +245,7 @@ end
 local function keep_waiting()
   keep()
   for _, waiting in ipairs(redis.call('LRANGE', outbox, 0, -1)) do
-    local pid = string.match(waiting, '^%d+ ([^-+ ]%S*) ')
+    local pid = string.match(waiting, '^%d+ ([^-+= ]%S*) ')
     if pid then keep_question(pid) end
   end
 end
@@ -423,7 +424,7 @@ end
 -- them is for scripts that must know more of it.
 local function fields_of(pid, ...)
   return redis.call('HMGET', record(pid), 'rec', 'mac', 'state', 'expires', 'by', 'attempt', 'told', 'result', 'seen',
-    'begun', 'prompt', ...)
+    'begun', 'prompt', 'prompts', 'written', ...)
 end
 
 local function snapshot(pid)
@@ -512,20 +513,32 @@ end
 
 -- The window opens when the user can see the preview: of a plan, that of all its steps. Its end is told, if it is to be,
 -- and others are alarmed before that, or in the same moment ('alarm:' sorts before 'end:').
-local function show(pid, seen)
+local function show(pid, seen, written)
   local state, ttl, steps, notice, ending, alarm, after =
     unpack(redis.call('HMGET', record(pid), 'state', 'ttl', 'steps', 'notice', 'ending', 'alarm', 'alarm_after'))
   if state ~= 'armed' then return end
-  enter(pid, {'shown'}, 'expires', now() + (tonumber(ttl) or 0), 'seen', seen)
+  enter(pid, {'shown'}, 'expires', now() + (tonumber(ttl) or 0), 'seen', seen, 'written', written)
   local window = tonumber(ttl) or 0
   set_notice('alarm:', alarm, now() + math.min(window, tonumber(after) or window), {asks = pid})
   set_notice('end:', notice, now() + window, {ends = pid}, ending)
-  for step in string.gmatch(steps or '', '%S+') do show(step, seen) end
+  for step in string.gmatch(steps or '', '%S+') do show(step, seen, written) end
 end
 
 -- Under which id its platform shows the question: whoever decides later can change that message.
 local function note_prompt(pid, message)
   if message ~= '' and redis.call('EXISTS', record(pid)) == 1 then redis.call('HSET', record(pid), 'prompt', message) end
+end
+
+-- Note that this message of the platform shows the question, or a piece or a copy of it: whoever quotes it, quotes the
+-- question.
+local function note_shows(pid, message)
+  if message == '' or message == '-' or redis.call('EXISTS', record(pid)) == 0 then return end
+  local ids = {}
+  for id in string.gmatch(redis.call('HGET', record(pid), 'prompts') or '', '%S+') do
+    if id ~= message then ids[#ids + 1] = id end
+  end
+  ids[#ids + 1] = message
+  redis.call('HSET', record(pid), 'prompts', table.concat(ids, ' ', math.max(1, #ids - MAX_PROMPTS + 1)))
 end
 
 -- Which reply asks for an action, or a piece of the question, should its platform say later that it failed.

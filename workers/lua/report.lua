@@ -4,6 +4,8 @@ local RANK = {dead = 0, sent = 1, ambiguous = 1, delivered = 2, read = 3, failed
 local said, message, news = ARGV[2], ARGV[3], ARGV[4]
 local known = redis.call('HGET', deliveries, said)
 local state, tries, receipt = string.match(known or '', '^(%S+) %d+ (%d+) (%S+)')
+local asked = redis.call('HGET', lane, 'asks:' .. said)
+if asked then note_shows(asked, message) end
 if not state then
   -- Faster than the worker that sent it: it counts as soon as that worker says so, or its successor asks.
   if string.match(redis.call('LINDEX', outbox, 0) or '', '^%d+') ~= said then return '' end

@@ -1,0 +1,3 @@
+-- Note which thread of this chat asked a person something last. ARGV: conversation of the chat itself, user, note.
+redis.call('SET', shard .. ':asked:' .. conversation .. ':' .. ARGV[2], ARGV[3], 'PX', KEEP_RECORD)
+return 'ok'
