@@ -108,40 +108,18 @@ def erase(config: Path | None, data: Path, user: str) -> None:
     """Erase all that this machine's ledger keeps of a user's actions, except that they took place, the long texts of
     what was said, and what agents know of the user beyond conversations.
     """
+    from config.erasing import erase_memories, erase_texts
+
     ledger = _ledger(data, config)
     with clear_errors():
         count = ledger.erase(user, at=round(time.time() * 1000))
     click.echo(f"{count:,} {'body' if count == 1 else 'bodies'} of {user!r} erased; the chain still verifies.")
-    click.echo(f"{_count(_erased_texts(data, user), 'long text', 'long texts')} erased from {data}.")
-    known = _count(_erased_memories(data, user), "file or relationship", "files and relationships")
+    click.echo(f"{_count(erase_texts(data, [user]), 'long text', 'long texts')} erased from {data}.")
+    known = _count(erase_memories(data, [user]), "file or relationship", "files and relationships")
     click.echo(f"{known} of what agents know beyond conversations erased from {data}.")
     click.echo("Redis keeps records for up to 48 hours: what comes from there later needs another run.")
     click.echo("Redis keeps what was said last in each conversation, its short texts and beginnings, for 30 days.")
     click.echo("So it does with its summary and the entities noted of it; a cache of answers keeps each until its ttl.")
-
-
-def _erased_texts(data: Path, user: str) -> int:
-    from agent.text_files import FOLDER, TextFiles
-    from channels.types import Conversation, Scope
-
-    try:
-        return TextFiles(data / FOLDER).erase(Scope(user, Conversation("", "")).id)
-    except OSError as exc:
-        fail(f"{data / FOLDER}: {exc.strerror}: run it again as who may write there")
-
-
-def _erased_memories(data: Path, user: str) -> int:
-    """Facts, notes and relationships of all scopes that are this person's."""
-    from agent.memories import SQLiteTripleStore, TripleStoreError
-    from channels.types import Conversation, Scope
-    from config.outfit import RELATIONSHIPS, knowledge_in
-
-    owner = f":{Scope(user, Conversation('', '')).id}"
-    try:
-        known = knowledge_in(data).erase(lambda scope: scope.endswith(owner))
-        return known + SQLiteTripleStore(data / RELATIONSHIPS).erase(lambda scope: scope.endswith(owner))
-    except (OSError, TripleStoreError) as exc:
-        fail(f"{data}: {exc}: run it again as who may write there")
 
 
 def _path(data: Path, config: Path | None) -> Path:

@@ -1,4 +1,4 @@
-"""The `sayso people` commands: list, approve, block, forget."""
+"""The `sayso people` commands: list, approve, block, forget, erase."""
 
 from __future__ import annotations
 
@@ -90,6 +90,40 @@ def forget(channel: str, who: str, config: Path | None, data: Path) -> None:
     with _opened(channel, config, data) as desk:
         desk.register.forget(channel, desk.name_of(who))
     click.echo(f"nothing is kept of {plain(who, WIDTH)} on {channel}")
+
+
+@people.command()
+@_channel
+@click.argument("user")
+@_config
+@_data
+def erase(channel: str, user: str, config: Path | None, data: Path) -> None:
+    """Erase what is kept of USER, as /whoami names them, on CHANNEL: history, actions, files, memories and timers."""
+    from redis.exceptions import RedisError
+
+    from config.data_folder import open_data
+    from config.erasing import REMAINS, erase_person
+    from workers.erasure import ErasureBusy
+
+    settings = load(config)
+    if channel not in settings.channels:
+        fail(f"no channel {channel!r}; known: {', '.join(settings.channels)}")
+    with clear_errors():
+        try:
+            erased = erase_person(settings, data, open_data(data), channel, user)
+        except ErasureBusy as exc:
+            fail(str(exc))
+        except RedisError as exc:
+            fail(f"Redis does not answer ({type(exc).__name__}): nothing is certain to be erased: run it again")
+    click.echo(f"{plain(user, WIDTH)} is erased on {channel}:")
+    click.echo(f"  {erased.in_redis:,} entries of Redis: history, turns, replies, actions, timers")
+    click.echo(f"  {erased.audited:,} bodies of the audit ledger; the chain still verifies")
+    click.echo(f"  {erased.texts:,} long texts, {erased.media:,} files, {erased.memories:,} notes and memories")
+    if not erased.rewritten:
+        fail("Redis did not finish rewriting its append-only file, which still holds what is gone: run BGREWRITEAOF")
+    click.echo("Redis has rewritten its append-only file. What remains, and until when:")
+    for line in REMAINS:
+        click.echo(f"  {line}".format(channel=channel, user=plain(user, WIDTH)))
 
 
 @dataclass(frozen=True, slots=True)

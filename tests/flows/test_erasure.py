@@ -1,0 +1,80 @@
+"""`sayso people erase` against running processes: afterwards no byte of the person is anywhere on the disk."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from channels.fakes import platforms as fakes
+from channels.fakes import signing
+from tests.flows.system import ENVIRON, PATIENCE, System, TelegramPerson, until
+
+#: Words that nobody else says.
+MINE, OTHERS = "plugh-quixotic", "another-xyzzy"
+
+
+@pytest.fixture(scope="module")
+def system() -> Iterator[System]:
+    """A system of its own, with reminders and one worker."""
+    with tempfile.TemporaryDirectory(prefix="sayso-era-") as folder:
+        one = System(Path(folder), workers=1)
+        one.config.write_text(
+            one.config.read_text().replace("tools: [examples", "tools: [examples.reminders, examples")
+        )
+        with one as running:
+            yield running
+
+
+def places_of(system: System, words: str) -> list[str]:
+    """The files of the data folder that hold these words."""
+    files = [path for path in system.data.rglob("*") if path.is_file()]
+    return [str(path.relative_to(system.data)) for path in files if words.encode() in path.read_bytes()]
+
+
+def erase(system: System, channel: str, user: str) -> subprocess.CompletedProcess[str]:
+    """Run the command as an operator does."""
+    environ = {**os.environ, **ENVIRON, "REDIS_URL": system.redis.url}
+    command = [sys.executable, "-m", "config.cli", "people", "erase", channel, user]
+    options = ["--config", str(system.config), "--data", str(system.data)]
+    return subprocess.run(
+        [*command, *options], env=environ, text=True, capture_output=True, timeout=PATIENCE, check=False
+    )
+
+
+def test_after_an_erasure_no_byte_of_the_person_is_on_the_disk(system: System) -> None:
+    """History, a long text, a file, a timer, a pending and a done action go; somebody else's words stay."""
+    ana, bob = TelegramPerson(system, 41), TelegramPerson(system, 42)
+    bob.say(OTHERS)
+    bob.hears()
+    ana.say(f"{MINE} " * 290)
+    ana.hears(2)
+    for words in (f"I am {MINE}", f"remind me in 3000 seconds to {MINE}", f"wipe disk {MINE}", "yes"):
+        ana.say(words)
+        assert len(ana.hears()) == 1
+    (system.data / "wiped.txt").unlink()  # what the tool itself keeps
+    photo = system.platforms.host("telegram", signing.JPEG + MINE.encode())
+    update = signing.telegram_photo(41_900, photo, f"look at {MINE}", user=int(ana.chat))
+    assert system.post("ops-tg", signing.telegram_hook(fakes.TELEGRAM_SECRET, update)).status_code == 200
+    ana.hears()
+    ana.say(f"wipe disk {MINE}-2")
+    ana.hears()
+    before = {place.split("/")[0] for place in places_of(system, MINE)}
+    assert before >= {"redis", "media", "texts", "bots"}, before
+    done = erase(system, "ops-tg", ana.chat)
+    assert (done.returncode, "What remains, and until when" in done.stdout) == (0, True), done.stdout + done.stderr
+    until(lambda: not places_of(system, MINE), seconds=10)
+    assert places_of(system, OTHERS)
+    ana.say("yes")
+    assert MINE not in ana.hears()[0]["text"]
+
+
+def test_an_unknown_channel_is_told_which_there_are(system: System) -> None:
+    """Before anything is touched."""
+    done = erase(system, "nope", "1")
+    assert (done.returncode, "no channel 'nope'; known: shop-wa" in done.stderr) == (1, True)

@@ -1,0 +1,71 @@
+"""Erasure in a conversation of several people: one person's words go, those of the others stay."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from channels.types import Scope
+from tests.contracts.rigs import CHAT, RedisRig, turn
+from workers.erasure import Erasure, ErasureBusy, Person
+from workers.lane import Change, Timer
+
+ANA, BOB = (Scope(name, CHAT).id for name in ("ana", "bob"))
+PREFIX = "sayso:era:"
+
+
+@pytest.fixture
+def rig(redis_client) -> RedisRig:
+    """A conversation in which two people have talked; Ana and Bob each wait with a turn and a timer."""
+    rig = RedisRig(redis_client, prefix=PREFIX)
+    for name in ("ana", "bob"):
+        rig.accept(replace(turn(f"{name} talked"), user_id=name))
+        lease, work = rig.mailbox.lease(CHAT.id, "w")
+        timer = Timer(f"t-{name}", 2e9, f"{name} is told", user=Scope(name, CHAT).id)
+        rig.mailbox.commit(lease, work, Change(history=f"{name} history", timers=(timer,)), let_go=True)
+    for name in ("ana", "bob"):
+        rig.accept(replace(turn(f"{name} waits"), user_id=name))
+    return rig
+
+
+def kept(redis_client) -> str:
+    """All that Redis holds, as text."""
+    read = {
+        "string": redis_client.get,
+        "list": lambda key: redis_client.lrange(key, 0, -1),
+        "hash": redis_client.hgetall,
+    }
+    found = redis_client.scan_iter(f"{PREFIX}*")
+    return str([read[kind](key) for key in found if (kind := redis_client.type(key)) in read])
+
+
+def erasure(redis_client, **options) -> Erasure:
+    """An erasure that does not wait."""
+    return Erasure([redis_client], PREFIX, sleep=lambda _: None, **options)
+
+
+def test_in_a_group_only_the_words_of_the_person_go(rig: RedisRig, redis_client):
+    """Their turn that waits, their history and their timer; not those of the others."""
+    assert "ana waits" in kept(redis_client)
+    assert erasure(redis_client).erase(Person("chat", frozenset({ANA}))) > 0
+    left = kept(redis_client)
+    gone = [words for words in ("ana waits", "ana history", "ana is told") if words in left]
+    stays = [words for words in ("bob waits", "bob history", "bob is told") if words in left]
+    assert (gone, len(stays)) == ([], 3)
+
+
+def test_another_channel_is_not_touched(rig: RedisRig, redis_client):
+    """The same id elsewhere may be somebody else."""
+    before = kept(redis_client)
+    assert erasure(redis_client).erase(Person("other", frozenset({ANA, BOB}))) == 0
+    assert kept(redis_client) == before
+
+
+def test_a_turn_that_is_worked_on_is_not_torn_out_of_its_worker(rig: RedisRig, redis_client):
+    """It would be written again by its commit: the operator is told to try again, and nothing is erased."""
+    rig.mailbox.lease(CHAT.id, "w")
+    times = iter(range(10_000))
+    with pytest.raises(ErasureBusy, match="try again"):
+        erasure(redis_client, clock=lambda: float(next(times))).erase(Person("chat", frozenset({ANA})))
+    assert "ana history" in kept(redis_client)

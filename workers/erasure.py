@@ -1,0 +1,161 @@
+"""Erasure: everything that Redis keeps of one person on one channel, removed, also from its append-only file."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from redis import Redis
+
+#: How long a turn at work on, audit entries without a ledger, and a rewrite of the file are waited for, in seconds.
+BUSY_SECONDS, DRAIN_SECONDS, REWRITE_SECONDS = 30.0, 3.0, 120.0
+#: Keys of a conversation that hold words. In one that a single person has to themselves, all of it is theirs.
+_WORDS = ("in", "out", "journal", "timers", "timer", "delivery")
+#: Lists of replies that were put aside, for all conversations of a shard.
+_ASIDE = ("dead", "failed", "ambiguous")
+_SCOPED = re.compile(r"(?P<shard>\{\d+\}):(?:history|live):(?P<conversation>.+):(?P<user>[0-9a-f]{20})")
+
+
+class ErasureBusy(Exception):
+    """Raised when a worker stays at work on a turn of the person."""
+
+
+@dataclass(frozen=True, slots=True)
+class Person:
+    """Whose words are erased: the scope ids of their user ids, and conversations known to be theirs alone."""
+
+    channel: str
+    users: frozenset[str]
+    conversations: frozenset[str] = frozenset()
+
+
+@dataclass(slots=True)
+class Erasure:
+    """Erases people from the Redis servers of one deployment. Lives as long as a command."""
+
+    clients: Sequence[Redis]
+    prefix: str
+    sleep: Callable[[float], None] = time.sleep
+    clock: Callable[[], float] = time.monotonic
+
+    def erase(self, person: Person) -> int:
+        """Remove what is kept of a person; return how many entries. Raises ErasureBusy and redis.RedisError."""
+        return sum(_Server(client, self.prefix, person, self._until).erase() for client in dict.fromkeys(self.clients))
+
+    def rewrite_files(self) -> bool:
+        """Have each server write its append-only file anew; return whether all were done in time."""
+        return all(list(map(self._rewritten, dict.fromkeys(self.clients))))
+
+    def _rewritten(self, client: Redis) -> bool:
+        if not _persistence(client)["aof_enabled"]:
+            return True
+        self._until(lambda: not _is_rewriting(client), REWRITE_SECONDS)  # one that began earlier holds what is gone now
+        client.bgrewriteaof()
+        return self._until(lambda: not _is_rewriting(client), REWRITE_SECONDS)
+
+    def _until(self, is_true: Callable[[], bool], seconds: float) -> bool:
+        deadline = self.clock() + seconds
+        while not (answer := is_true()) and self.clock() < deadline:
+            self.sleep(0.05)
+        return answer
+
+
+def _persistence(client: Redis) -> dict[str, Any]:
+    return dict(client.info("persistence"))
+
+
+def _is_rewriting(client: Redis) -> bool:
+    found = _persistence(client)
+    return bool(found["aof_rewrite_in_progress"] or found["aof_rewrite_scheduled"])
+
+
+@dataclass(slots=True)
+class _Server:
+    """The keys of one server."""
+
+    client: Any
+    prefix: str
+    person: Person
+    until: Callable[[Callable[[], bool], float], bool]
+
+    def erase(self) -> int:
+        """Remove them, after the audit ledger has what it needs of them."""
+        self.until(lambda: not any(self._keys("{*}:audit")), DRAIN_SECONDS)
+        shared, alone = self._conversations()
+        if not self.until(lambda: not any(map(self._is_at_work, {**shared, **alone}.items())), BUSY_SECONDS):
+            raise ErasureBusy("a turn of this person is still being worked on: try again when it was answered")
+        count = sum(self._erase_conversation(*each) for each in alone.items())
+        count += sum(self._erase_part(*each) for each in shared.items())
+        scoped = [f":{self.person.channel}:*:{user}" for user in self.person.users]
+        for kind in ("history", "live"):
+            count += sum(self._delete(*self._keys(f"{{*}}:{kind}{scope}")) for scope in scoped)
+        return count + self._delete(*self._actions())
+
+    def _conversations(self) -> tuple[dict[str, str], dict[str, str]]:
+        """The shards of the conversations they share with others, and of those they have to themselves."""
+        users, shards = defaultdict[str, set[str]](set), dict[str, str]()
+        for key in self._keys(f"{{*}}:*:{self.person.channel}:*"):
+            name = key.removeprefix(self.prefix)
+            if found := _SCOPED.fullmatch(name):
+                users[found["conversation"]].add(found["user"])
+                shards[found["conversation"]] = found["shard"]
+            elif (conversation := ":".join(name.split(":")[2:4])) in self.person.conversations:
+                shards[conversation] = name.split(":")[0]
+        theirs = {each for each in shards if users[each] & self.person.users or each in self.person.conversations}
+        alone = {each for each in theirs if users[each] <= self.person.users}
+        return {each: shards[each] for each in theirs - alone}, {each: shards[each] for each in alone}
+
+    def _is_at_work(self, where: tuple[str, str]) -> bool:
+        conversation, shard = where
+        until = self.client.hget(f"{self.prefix}{shard}:lane:{conversation}", "until") or 0
+        seconds, micros = self.client.time()
+        return bool(float(until) > seconds * 1000 + micros / 1000)
+
+    def _erase_conversation(self, conversation: str, shard: str) -> int:
+        keys = [f"{self.prefix}{shard}:{kind}:{conversation}" for kind in _WORDS]
+        keys += [f"{self.prefix}feed:{conversation}", *self._keys(f"note:*{conversation}*")]
+        for kind in _ASIDE:
+            self._drop_entries(f"{self.prefix}{shard}:{kind}", partial(_is_of, conversation))
+        return self._delete(*keys)
+
+    def _erase_part(self, conversation: str, shard: str) -> int:
+        """What is theirs in a conversation of several people: their turns that wait, and their timers."""
+        inbox, journal = (f"{self.prefix}{shard}:{kind}:{conversation}" for kind in ("in", "journal"))
+        if _user_of(self.client.lindex(inbox, 0) or "") in self.person.users:
+            self._delete(journal)
+        count = self._drop_entries(inbox, lambda entry: _user_of(entry) in self.person.users)
+        timer, timers = (f"{self.prefix}{shard}:{kind}:{conversation}" for kind in ("timer", "timers"))
+        for name, what in self.client.hgetall(timer).items():
+            if json.loads(what).get("user") in self.person.users:
+                self.client.hdel(timer, name)
+                count += int(self.client.zrem(timers, name))
+        return count
+
+    def _actions(self) -> Iterator[str]:
+        for key in self._keys("{*}:pending:*"):
+            if self.client.type(key) == "hash" and self.client.hget(key, "user") in self.person.users:
+                yield key
+
+    def _drop_entries(self, key: str, is_theirs: Callable[[str], bool]) -> int:
+        return sum(int(self.client.lrem(key, 0, entry)) for entry in self.client.lrange(key, 0, -1) if is_theirs(entry))
+
+    def _keys(self, pattern: str) -> Collection[str]:
+        return list(self.client.scan_iter(f"{self.prefix}{pattern}", count=1000))
+
+    def _delete(self, *keys: str) -> int:
+        return int(self.client.delete(*keys)) if keys else 0
+
+
+def _user_of(entry: str) -> str:
+    """The person of a turn that waits: its number, its time, its person, a tapped action and the turn."""
+    return entry.split(" ", 3)[2] if entry.count(" ") > 2 else ""
+
+
+def _is_of(conversation: str, entry: str) -> bool:
+    return str(json.loads(entry).get("id", "")).startswith(f"{conversation}#")
