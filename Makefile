@@ -44,6 +44,7 @@ bench: .venv-bench/ready  ## speed, as ratios inside one run
 	.venv-bench/bin/python -m benchmarks.tools
 	.venv-bench/bin/python -m benchmarks.agent
 	.venv-bench/bin/python -m benchmarks.replies
+	.venv-bench/bin/python -m benchmarks.slow_clients --seconds 20
 
 model: .venv/ready-dev  ## 50,000 random schedules of people, workers and faults, new ones each time
 	SAYSO_MODEL_EXAMPLES=50000 $(BIN)/python -m pytest tests/model -k no_schedule

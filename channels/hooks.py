@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterable
 from functools import lru_cache
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 from werkzeug.exceptions import abort
 from werkzeug.http import HTTP_STATUS_CODES
@@ -33,7 +34,7 @@ MAX_BODY = 1_000_000
 ERROR = "sayso.hook_error"
 
 #: The path of a webhook, as the routes in `channels.web` have it: the channel's name, and what follows it.
-_PLACE = re.compile(r"/*hooks/([^/]+)(?:/([^/].*))?")
+_PLACE = re.compile(r"/*hooks/([^/]+)(?:/([^/].*?))?/?")
 
 
 class HookDoor:
@@ -43,9 +44,12 @@ class HookDoor:
         self._behind = behind
         self._services = services
         self._door = Door(services)
+        #: The path of `public_url`, "" for none. A proxy may pass it on or take it away.
+        self._prefix = urlsplit(services.public_url).path.rstrip("/")
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         """Answer one request."""
+        self._take_prefix_off(environ)
         place = _PLACE.fullmatch(get_path_info(environ)) if environ["REQUEST_METHOD"] == "POST" else None
         channel = self._services.channels.get(place[1]) if place else None
         if not place or not channel:
@@ -58,6 +62,15 @@ class HookDoor:
             return self._behind(environ, start_response)
         return _say(received.answer, start_response)
 
+    def _take_prefix_off(self, environ: WSGIEnvironment) -> None:
+        """Have the app see its own paths below the path of `public_url`, and links made with that path."""
+        if not self._prefix:
+            return
+        for name in ("PATH_INFO", "RAW_URI", "REQUEST_URI"):
+            if str(environ.get(name, "")).startswith(f"{self._prefix}/"):
+                environ[name] = str(environ[name]).removeprefix(self._prefix)
+        environ["SCRIPT_NAME"] = self._prefix
+
     def _hook_of(self, environ: WSGIEnvironment, path: str) -> Hook:
         """The request with the URL that the platform was given: behind a proxy the request's own is another."""
         raw = environ.get("RAW_URI") or environ.get("REQUEST_URI") or _full_path(environ)
@@ -68,6 +81,11 @@ class HookDoor:
             path=path,
             now=time.time(),
         )
+
+
+def _shown(url: str) -> str:
+    """Return the URL that a signature was compared with, without its query, which may hold anything."""
+    return url.partition("?")[0][:200]
 
 
 def _full_path(environ: WSGIEnvironment) -> str:
@@ -90,7 +108,7 @@ def _receive(channel: Channel, hook: Hook) -> Received:
     try:
         return channel.receive(hook)
     except Forbidden as exc:
-        log.warning("hook.forbidden", extra={"channel": channel.name, "reason": str(exc)})
+        log.warning("hook.forbidden", extra={"channel": channel.name, "url": _shown(hook.url), "reason": str(exc)})
         abort(403)
     except BadHook as exc:
         log.warning("hook.bad", extra={"channel": channel.name, "reason": str(exc)})

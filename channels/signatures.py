@@ -6,6 +6,7 @@ Their SDKs decide the same; the tests compare. On a webhook's path they cost sev
 from __future__ import annotations
 
 import base64
+import contextlib
 import hmac
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
@@ -30,7 +31,8 @@ def slack_signed(secret: str, timestamp: str, body: bytes, signature: str, *, no
 def twilio_signed(token: str, url: str, form: Mapping[str, Sequence[str]], signature: str, settings: str = "") -> bool:
     """Whether Twilio signed this form for this URL. `settings` is the header of that name.
 
-    It signs the URL with its port or without, so both are good. Raises ValueError for a URL that is none.
+    It signs the URL with its port or without, and the host in the letters that were typed into its console, so each
+    spelling of the same URL is good. Raises ValueError for a URL that is none.
     """
     name = _HASHES.get(_algorithm(settings).upper())
     if name is None:
@@ -53,10 +55,25 @@ def _algorithm(settings: str) -> str:
 
 @lru_cache(maxsize=64)
 def _spellings(url: str) -> Iterable[str]:
-    """The URL without its port, then with it."""
+    """Return the spellings of a URL: without its port and with it, its host as given, in small letters, in punycode and
+    decoded from it.
+    """
     parts = urlsplit(url)
-    host, port = parts.netloc.split(":")[0], parts.port
-    if port:
-        return parts._replace(netloc=host).geturl(), parts.geturl()
+    netloc, port = parts.netloc, parts.port
+    bare = netloc.split(":")[0]
     default = 443 if parts.scheme == "https" else 80
-    return parts.geturl(), parts._replace(netloc=f"{parts.netloc}:{default}").geturl()
+    netlocs = [bare, netloc] if port else [netloc, f"{netloc}:{default}"]
+    names = _hosts(parts.hostname or "") if "@" not in netloc and "[" not in netloc else []
+    ports = ["", f":{port or default}"]
+    every = [*netlocs, *(f"{name}{ending}" for name in names for ending in ports)]
+    return tuple(parts._replace(netloc=each).geturl() for each in dict.fromkeys(every))
+
+
+def _hosts(host: str) -> list[str]:
+    """Return the names of the same host. `host` is in small letters."""
+    names = [host]
+    with contextlib.suppress(UnicodeError):  # it cannot be written in punycode
+        names.append(host.encode("idna").decode())
+    with contextlib.suppress(UnicodeError):  # it is not in punycode
+        names.append(host.encode("ascii").decode("idna"))
+    return list(dict.fromkeys(name for name in names if name))

@@ -83,6 +83,8 @@ class SlackChannel:
 
     def _verify(self, hook: Hook) -> None:
         timestamp, signature = hook.header("x-slack-request-timestamp"), hook.header("x-slack-signature")
+        if not (timestamp and signature):
+            raise Forbidden("there is no X-Slack-Signature or no X-Slack-Request-Timestamp header")
         try:
             valid = slack_signed(self._signing_secret, timestamp, hook.body, signature, now=hook.now)
         except ValueError as exc:

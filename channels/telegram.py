@@ -102,8 +102,10 @@ class TelegramChannel:
         if self._secret is None:
             raise Forbidden("this channel polls: nothing is sent to it")
         secret = hook.header("x-telegram-bot-api-secret-token").encode("utf-8", "replace")
+        if not secret:
+            raise Forbidden("there is no X-Telegram-Bot-Api-Secret-Token header: set the webhook with its secret_token")
         if not hmac.compare_digest(secret, self._secret):
-            raise Forbidden("the secret token header is wrong or missing")
+            raise Forbidden("the X-Telegram-Bot-Api-Secret-Token header is wrong: set the webhook again")
         try:
             update = json.loads(hook.body)
         except (ValueError, RecursionError) as exc:

@@ -5,6 +5,7 @@ What kind of message it is, the fields show that carry it. `MessageType` is in n
 
 from __future__ import annotations
 
+import re
 from typing import Literal
 from urllib.parse import parse_qsl
 
@@ -15,6 +16,10 @@ from channels.types import Conversation, Media, StatusUpdate, Tap, Turn
 MAX_FIELDS = 500
 #: The SmsStatus of what a person sent. Statuses of our messages have a MessageStatus besides.
 RECEIVED = "received"
+
+#: A message of Twilio's. A signature covers names and values without what separates them, so a captured form still
+#: verifies when a letter moves from one field to the next. An id that grew or shrank would be a new event.
+_MESSAGE_SID = re.compile(r"(SM|MM)[0-9a-fA-F]{32}")
 
 _CARDS = ("text/vcard", "text/x-vcard")
 
@@ -36,9 +41,9 @@ class Form:
 
 def turn_of(channel: str, form: Form) -> Turn | None:
     """What the person did; None for what holds neither words nor anything else. Raises BadHook."""
-    sid, sender = form.get("MessageSid"), form.get("From")
-    if not sid or not sender:
-        raise BadHook("the form has no MessageSid or no From")
+    sid, sender = _message_sid(form.get("MessageSid")), form.get("From")
+    if not sender:
+        raise BadHook("the form has no From")
     kind = _kind(form)
     payload = _payload(form)
     user_id = form.get("ExternalUserId") or sender
@@ -61,14 +66,21 @@ def turn_of(channel: str, form: Form) -> Turn | None:
 def status_of(form: Form, delivery: str) -> StatusUpdate:
     """What became of a message. Raises BadHook."""
     update = StatusUpdate(
-        message_id=form.get("MessageSid") or form.get("SmsSid"),
+        message_id=_message_sid(form.get("MessageSid") or form.get("SmsSid")),
         status=form.get("MessageStatus") or form.get("SmsStatus"),
         error_code=form.get("ErrorCode"),
         delivery=delivery,
     )
-    if not update.message_id or not update.status:
-        raise BadHook("the status callback names no message or no status")
+    if not update.status:
+        raise BadHook("the status callback names no status")
     return update
+
+
+def _message_sid(sid: str) -> str:
+    """Return the id of a message. Raises BadHook for anything else."""
+    if not _MESSAGE_SID.fullmatch(sid):
+        raise BadHook(f"{sid[:80]!r} is no id of a message: SM or MM and 32 hexadecimal digits")
+    return sid
 
 
 def _kind(form: Form) -> _Kind:

@@ -131,13 +131,21 @@ class WhatsAppChannel:
         settings = hook.header(TWILIO_SETTINGS)
         secret = self._shared_key if settings and self._shared_key else self._auth_token
         url, signature = hook.url.partition("#")[0], hook.header("x-twilio-signature")
+        if not signature:
+            raise Forbidden("there is no X-Twilio-Signature header: did Twilio send it, and does the proxy pass it on?")
         try:
             form = Form(hook.body)
             valid = twilio_signed(secret, url, form.values, signature, settings)
         except ValueError as exc:
             raise Forbidden("the signature cannot be checked") from exc
-        if not valid or form.get("AccountSid") != self._account_sid:
-            raise Forbidden("the signature or the account is wrong")
+        if not valid:
+            shown = url.partition("?")[0][:200]
+            raise Forbidden(
+                f"the signature is not that of {shown!r}, which public_url makes of this request: Twilio signs the URL "
+                "that is set in its console, with its own scheme, host and path; or auth_token is another one"
+            )
+        if form.get("AccountSid") != self._account_sid:
+            raise Forbidden("the form names another account than account_sid")
         return form
 
     def _delivery_of(self, hook: Hook) -> str:

@@ -194,3 +194,20 @@ def test_signature_of_another_body_secret_or_time_is_refused():
     good = {"secret": SECRET, "timestamp": stamp, "body": b"{}", "signature": f"v0={digest}"}
     for change in ({}, {"secret": "other"}, {"timestamp": str(int(stamp) - 1)}, {"body": b"{ }"}):
         assert slack_signed(**{**good, **change}, now=float(stamp)) == (change == {})
+
+
+@pytest.mark.parametrize(
+    ("configured", "signed"),
+    [
+        ("https://Bots.Example.com/hooks/wa", "https://bots.example.com/hooks/wa"),
+        ("https://bücher.example/hooks/wa", "https://xn--bcher-kva.example/hooks/wa"),
+        ("https://xn--bcher-kva.example/hooks/wa", "https://bücher.example/hooks/wa"),
+        ("https://BOTS.example.com:8443/hooks/wa", "https://bots.example.com:8443/hooks/wa"),
+    ],
+)
+def test_spellings_of_one_host_are_equal(configured: str, signed: str):
+    """Twilio signs what was typed into its console, we compute from `public_url`: case and punycode make no other."""
+    form = {"Body": ["hello"]}
+    signature = RequestValidator(TOKEN).compute_signature(signed, {"Body": "hello"})
+    assert twilio_signed(TOKEN, configured, form, signature)
+    assert not twilio_signed(TOKEN, configured.replace("hooks", "elsewhere"), form, signature)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from urllib.parse import urlencode
+
 import pytest
 
 from channels.base import BadHook
 from channels.fakes import signing
 from channels.fakes.platforms import TWILIO_ACCOUNT_SID, TWILIO_AUTH_TOKEN
-from channels.twilio_forms import Form, turn_of
+from channels.twilio_forms import Form, status_of, turn_of
 from channels.types import Turn
 
 SID = f"SM{1:032x}"
@@ -176,3 +178,14 @@ def test_form_of_nobody_is_bad(field: str):
     """platforms.md 1.1: without an id there is no de-duplication, without a sender no answer."""
     with pytest.raises(BadHook):
         read("hi", **{field: ""})
+
+
+@pytest.mark.parametrize("sid", ["", "SM1", "SM" + "0" * 31, "SM" + "0" * 33, "XX" + "0" * 32, "SM" + "g" * 32])
+def test_form_of_another_message_id_is_refused(sid: str):
+    """A captured form still verifies when letters move from a name to its value: a longer id would be a new turn."""
+    body = urlencode({"MessageSid": sid, "From": "whatsapp:+4915100000042", "Body": "yes"}).encode()
+    with pytest.raises(BadHook, match="is no id of a message"):
+        turn_of("wa", Form(body))
+    status = urlencode({"MessageSid": sid, "MessageStatus": "failed"}).encode()
+    with pytest.raises(BadHook, match="is no id of a message"):
+        status_of(Form(status), "")

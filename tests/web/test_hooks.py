@@ -183,12 +183,48 @@ def test_address_that_nobody_could_write_down_is_dropped(caplog: pytest.LogCaptu
     assert ([turn for turn, _ in mailbox.turns], "address.malformed" in caplog.messages) == ([TURN], True)
 
 
-@pytest.mark.parametrize("path", ["/hooks/shop/", "/hooks//shop", "/hooks/", "/hook/shop", "/media/hooks/shop"])
+@pytest.mark.parametrize("path", ["/hooks/shop//", "/hooks//shop", "/hooks/", "/hook/shop", "/media/hooks/shop"])
 def test_path_that_only_resembles_a_hook_is_not_found(path: str):
     """platforms.md 1.1: no redirect to what was meant: Twilio would ask again with GET, and without the form."""
     channel = FakeChannel()
     assert browser(channel).post(path).status_code == 404
     assert channel.hooks == []
+
+
+@pytest.mark.parametrize(
+    ("path", "signed"),
+    [("/hooks/shop/", "/hooks/shop/"), ("/hooks/shop/status/?delivery=1", "/hooks/shop/status/?delivery=1")],
+)
+def test_slash_at_the_end_is_no_other_hook(path: str, signed: str):
+    """Whoever typed it into the platform's console is served, and what is verified is what the platform signed."""
+    channel = FakeChannel()
+    assert browser(channel).post(path).status_code == 200
+    (hook,) = channel.hooks
+    assert hook.url == PUBLIC_URL + signed
+    assert hook.path in ("", "status")
+
+
+@pytest.mark.parametrize("path", ["/bots/hooks/shop", "/hooks/shop"])
+def test_path_of_public_url_works_with_and_without_a_proxy_that_takes_it_off(path: str):
+    """The URL that is verified is the public one in both."""
+    channel = FakeChannel()
+    assert browser(channel, public_url="https://x.example/bots").post(path).status_code == 200
+    assert channel.hooks[0].url == "https://x.example/bots/hooks/shop"
+
+
+def test_path_that_only_begins_like_that_of_public_url_is_another(caplog: pytest.LogCaptureFixture):
+    """/botsy is not below /bots."""
+    channel = FakeChannel()
+    assert browser(channel, public_url="https://x.example/bots").post("/botsy/hooks/shop").status_code == 404
+    assert channel.hooks == []
+
+
+def test_refused_hook_logs_the_url_that_was_compared(caplog: pytest.LogCaptureFixture):
+    """Without its query, which may hold anything; the reason says what was wrong."""
+    channel = FakeChannel(Forbidden("there is no X-Twilio-Signature header"))
+    assert browser(channel).post("/hooks/shop?token=s3cret").status_code == 403
+    (record,) = [each for each in caplog.records if each.message == "hook.forbidden"]
+    assert (record.url, record.reason) == (f"{PUBLIC_URL}/hooks/shop", "there is no X-Twilio-Signature header")
 
 
 def test_mistake_of_ours_is_an_error_with_its_traceback(caplog: pytest.LogCaptureFixture):
