@@ -192,6 +192,8 @@ class ChannelAgent:
         history = memory.to_dict()
         await texts.fold(history["messages"])
         replies = _in_language(answer.change.replies, case.words)
+        if queued.turn.ephemeral:
+            replies = tuple((replace(reply, only_for=queued.turn.user_id), pid) for reply, pid in replies)
         return replace(answer.change, replies=replies, history=json.dumps(history))
 
     def is_answer(self, text: str) -> bool:
@@ -272,6 +274,8 @@ class ChannelAgent:
             return await self._settled(case, case.settled)
         if case.turn.tap:
             return await self._tap(case)
+        if case.turn.kind == "anonymous":
+            return said(case, case.words.anonymous())
         command = self._commands.named(case.turn) if self._commands else ""
         if self._commands and command:
             run = case.run(self._confirm_ttl, self.parser.version)

@@ -36,7 +36,7 @@ def spoken(content: str) -> str:
 
 
 def _lines(turn: Turn) -> Iterator[str]:
-    if turn.tap and turn.text:
+    if turn.kind == "choice" or (turn.tap and turn.text):
         yield _TAPPED
     if turn.kind == "edit":
         yield _EDITED

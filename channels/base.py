@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import BinaryIO, Protocol
+from typing import BinaryIO, Protocol, runtime_checkable
 
 from channels.types import Conversation, Delivery, Hook, Media, Receipt, Received, Reply, Turn
 
@@ -152,6 +152,14 @@ class MediaStore(MediaSource, Protocol):
 
     def open(self, ref: str) -> BinaryIO:
         """Open a stored file. Raises KeyError when it is gone."""
+
+
+@runtime_checkable
+class QuoteSource(Protocol):
+    """An adapter whose webhooks name the message that somebody quotes, and not its words."""
+
+    async def quoted(self, turn: Turn) -> str:
+        """Return the words of the message that the turn replies to. Raises FetchError when nobody has them."""
 
 
 class Notebook(Protocol):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 
 from redis.exceptions import RedisError
 
@@ -61,6 +62,8 @@ class Door:
             log.info("turn.ignored", extra={"conversation": turn.conversation.id, "reason": reason})
             return
         parts = split_button(turn.tap.data) if turn.tap else None
+        if turn.tap and parts is None and turn.tap.label:  # a button of the business's own: its label is what they say
+            turn = replace(turn, text=turn.tap.label, tap=None, kind="choice")
         door = self._services.spool or self._services.gate
         accepted = door.accept(turn, tapped=parts[0] if parts else "")
         log.info("turn.accepted", extra={"conversation": turn.conversation.id, "outcome": accepted.outcome})

@@ -79,7 +79,10 @@ class Post:
     def _common(self, field: str) -> dict[str, Any]:
         words, parse_mode = self.words
         markup = _keyboard(self.reply.buttons)
-        return {"chat_id": self.chat, field: words or None, "parse_mode": parse_mode, "reply_markup": markup}
+        # The library does not know this parameter yet.
+        only_for = {"receiver_user_id": int(self.reply.only_for)} if self.reply.only_for else None
+        kwargs = {"api_kwargs": {"ephemeral_message_parameters": only_for}} if only_for else {}
+        return {"chat_id": self.chat, field: words or None, "parse_mode": parse_mode, "reply_markup": markup, **kwargs}
 
     async def _edit(self, bot: Bot) -> Receipt:
         """Without buttons those of the old message go."""

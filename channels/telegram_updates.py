@@ -52,7 +52,7 @@ class Reader:
 
     def _message(self, event_id: str, message: Json) -> Received:
         if why := _not_of_a_person(message):
-            return Received(ignored=why)
+            return self._anonymous(event_id, message) or Received(ignored=why)
         if "migrate_to_chat_id" in message or "migrate_from_chat_id" in message:
             return Received(ignored="the group became a supergroup")
         text, person = spoken(message), message["from"]
@@ -73,10 +73,20 @@ class Reader:
             in_group=_in_group(message),
             replied_to=_replied_to(message),
             replied_to_button=_first_button(message.get("reply_to_message") or {}),
+            ephemeral="ephemeral_message_id" in message,
             written_at=float(message.get("date") or 0),
         )
         if not (text or turn.media or turn.notes):
             return Received(ignored="message without words or a file")
+        return Received(turns=(turn,))
+
+    def _anonymous(self, event_id: str, message: Json) -> Received | None:
+        """Return what an anonymous admin says to the bot, so that they hear why nothing follows; else None."""
+        sender = message.get("sender_chat") or {}
+        if not sender or sender.get("id") != message["chat"]["id"] or not self._addressed(message, spoken(message)):
+            return None
+        where, text = self._conversation(message), spoken(message)
+        turn = Turn(event_id, where, str(sender["id"]), text=text, kind="anonymous", in_group=True)
         return Received(turns=(turn,))
 
     def _edit(self, event_id: str, message: Json) -> Received:
@@ -84,7 +94,7 @@ class Reader:
         if "location" in message:
             return Received(ignored="a live location moved")
         received = self._message(event_id, message)
-        return replace(received, turns=tuple(replace(turn, kind="edit", group="") for turn in received.turns))
+        return replace(received, turns=tuple(_edited(turn) for turn in received.turns))
 
     def _tap(self, event_id: str, query: Json) -> Received:
         if "message" not in query or "data" not in query:
@@ -157,6 +167,10 @@ class Reader:
         """Without a configured username any bot's name counts: every one of them ends in "bot"."""
         lowered = username.lower()
         return lowered == self.username if self.username else lowered.endswith("bot")
+
+
+def _edited(turn: Turn) -> Turn:
+    return turn if turn.kind == "anonymous" else replace(turn, kind="edit", group="")
 
 
 def _not_of_a_person(message: Json) -> str:

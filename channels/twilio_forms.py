@@ -10,7 +10,7 @@ from typing import Literal
 from urllib.parse import parse_qsl
 
 from channels.base import BadHook
-from channels.types import Conversation, Media, StatusUpdate, Tap, Turn
+from channels.types import Conversation, Media, StatusUpdate, Tap, Turn, storable
 
 #: Fields a form may have: Twilio sends about thirty.
 MAX_FIELDS = 500
@@ -53,7 +53,7 @@ def turn_of(channel: str, form: Form) -> Turn | None:
         user_id=user_id,
         user_name=form.get("ProfileName"),
         text=form.get("Body") if kind in ("text", "file", "location", "other") else "",
-        tap=Tap(payload) if payload else None,
+        tap=Tap(payload, label=storable(_label(form))) if payload else None,
         media=_media(form, kind),
         notes=_notes(form, kind),
         message_id=sid,
@@ -114,6 +114,11 @@ def _payload(form: Form) -> str:
     return form.get("ListId") or form.get("ButtonPayload")
 
 
+def _label(form: Form) -> str:
+    """Return what people see on the button or row that was chosen."""
+    return form.get("ListTitle") or form.get("ButtonText") or form.get("Body")
+
+
 def _media(form: Form, kind: _Kind) -> tuple[Media, ...]:
     """WhatsApp sends one file per message, by Twilio's URL. A document's name is in the body."""
     url, mime_type = form.get("MediaUrl0"), form.get("MediaContentType0") or "application/octet-stream"
@@ -138,7 +143,7 @@ def _note(form: Form, kind: _Kind) -> str:
         return f"location {form.get('Latitude')},{form.get('Longitude')}" + (f" ({place})" if place else "")
     if kind == "choice":
         # Nobody typed the title, and it is no proof of what it stood for.
-        title = form.get("ListTitle") or form.get("ButtonText") or form.get("Body")
+        title = _label(form)
         return f"chose {title!r}" if title else ""
     if kind == "contact":
         return f"contact {form.get('Body')}"

@@ -80,10 +80,13 @@ class Media:
 
 @dataclass(frozen=True, slots=True)
 class Tap:
-    """A tapped button: the opaque `data` we minted, and what the platform needs to acknowledge the tap."""
+    """A tapped button: its opaque `data`, what the platform needs to acknowledge the tap, and the label that people see
+    ("" where the platform does not say).
+    """
 
     data: str
     callback_id: str = ""
+    label: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +96,10 @@ class Turn:
     `event_id` is the platform's own id of the act, the same on every redelivery: the de-duplication key.
     `addressed` is False for group chatter that did not name the bot: it counts only in a conversation the bot is in.
     `language` is the platform's hint (BCP 47), "" when it gives none or something that does not look like a tag.
-    `kind` tells new words from an earlier message that was edited. `quoted` is what was said in the message it replies
-    to. `notes` are what came along that is neither words nor a file, in words: a location, a contact, a sticker.
+    `kind` tells new words from an earlier message that was edited, from a `choice` (the label of a button that is not
+    ours) and from what a group's admin says as `anonymous`. An `ephemeral` message and its answer are shown to one
+    person only. `quoted` is what was said in the message it replies to. `notes` are what came along that is neither
+    words nor a file, in words: a location, a contact, a sticker.
     Turns of one `group` are one act that its platform sends in parts: an album. `in_group` says that others read along.
     `aliases` are other ids of the same person, such as a phone number beside an account.
     `replied_to` is the platform's id of the message that this one quotes, and `replied_to_button` the data of a button
@@ -112,7 +117,7 @@ class Turn:
     message_id: str = ""
     addressed: bool = True
     language: str = ""
-    kind: Literal["message", "edit"] = "message"
+    kind: Literal["message", "edit", "choice", "anonymous"] = "message"
     quoted: str = ""
     notes: tuple[str, ...] = ()
     group: str = ""
@@ -120,6 +125,7 @@ class Turn:
     aliases: tuple[str, ...] = ()
     replied_to: str = ""
     replied_to_button: str = ""
+    ephemeral: bool = False
     written_at: float = field(default=0.0, compare=False)
 
     def __post_init__(self) -> None:
@@ -171,7 +177,8 @@ class Reply:
     1 to 64 of `A-Z a-z 0-9 _ . : -`. Raises ValueError for any other.
 
     `edits` is the platform's id of a message that this one takes the place of. Where that cannot be, it is sent as a
-    message of its own; an `optional` one is left out then.
+    message of its own; an `optional` one is left out then. `only_for` is the id of the one person in a group who sees
+    it, where the platform can do that.
     """
 
     text: str = ""
@@ -181,6 +188,7 @@ class Reply:
     collapse: str = ""
     edits: str = ""
     optional: bool = False
+    only_for: str = ""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "text", storable(self.text))

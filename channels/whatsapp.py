@@ -47,6 +47,7 @@ TEMPLATE_LIMIT = BUTTONS_LIMIT
 MAX_REDIRECTS = 2
 
 _DELIVERY = re.compile(r"([0-9a-f]{20})\.([1-9][0-9]{0,9})")
+_MESSAGE_SID = re.compile(r"(SM|MM)[0-9a-fA-F]{32}")
 _ANSWER = HookAnswer(200, "<Response/>", "text/xml")
 _TYPING_URL = "https://messaging.twilio.com/v2/Indicators/Typing.json"
 
@@ -184,6 +185,19 @@ class WhatsAppChannel:
         signed_in = basic(self._account_sid, self._auth_token)
         download = Download(MAX_BYTES, MAX_REDIRECTS, home=self._api_url or "")
         await download.save((self._api_url or ORIGINS[0]) + found.group(1), {"Authorization": signed_in}, file)
+
+    async def quoted(self, turn: Turn) -> str:
+        """Ask Twilio for the words of the message that was swiped, which this account sent or received."""
+        if not _MESSAGE_SID.fullmatch(turn.replied_to):
+            raise FetchError("the quoted message has no id of Twilio's")
+        try:
+            message = await self._client.here().messages(turn.replied_to).fetch_async()
+        except Exception as exc:  # whatever the SDK raises: a quote is worth no failed turn
+            raise FetchError(f"Twilio did not tell the quoted message: {type(exc).__name__}") from exc
+        people = {turn.conversation.chat, *turn.aliases}
+        if people.isdisjoint((str(message.from_), str(message.to))):
+            raise FetchError("the quoted message is of another conversation")
+        return str(message.body or "")
 
     async def send(self, delivery: Delivery) -> Receipt:
         """Send one piece; buttons Twilio will not take are left out, the words ask for a typed answer anyway. WhatsApp

@@ -94,6 +94,10 @@ class Texts:
         """The yes was said in another thread than the open question."""
         return self._say("asked_elsewhere", preview=brief(preview))
 
+    def anonymous(self) -> str:
+        """An anonymous admin spoke to the bot."""
+        return self._say("anonymous")
+
     def ignored(self, preview: str) -> str:
         """The user tapped it away without deciding."""
         return self._say("ignored", preview=brief(preview))

@@ -15,7 +15,7 @@ from typing import Any, BinaryIO, Protocol
 
 from redis.exceptions import RedisError
 
-from channels.base import Channel, FetchError, Pace
+from channels.base import Channel, FetchError, Pace, QuoteSource
 from channels.types import Media, Reply, owner_of
 from workers.company import Company
 from workers.drafts import Draft, Easel, Notes
@@ -55,6 +55,8 @@ MAX_ATTEMPTS = 10
 #: Seconds after which a part of an album is worked on without those that have not come in.
 ALBUM_SECONDS = 1.0
 
+#: Seconds after which a turn is answered without the words that it quotes.
+QUOTE_SECONDS = 5.0
 #: Seconds after which a turn is answered without an inbound file that is not there yet, from when it began to arrive
 #: and from when it was first wanted.
 FETCH_SECONDS, QUEUED_SECONDS = 30.0, 60.0
@@ -308,7 +310,7 @@ class Drain:
     def _draft(self, queued: QueuedTurn, channel: Channel | None) -> Draft | None:
         """Where the channel shows drafts: of the answer, or only of the word that it takes longer."""
         pace = channel.pace(queued.turn.conversation) if channel else Pace()
-        if channel is None or pace.draft_gap <= 0 or _never_began(queued):
+        if channel is None or pace.draft_gap <= 0 or _never_began(queued) or queued.turn.ephemeral:
             return None
         easel = self._easels.setdefault(channel.name, Easel.of(pace))
         return Draft(channel, queued, self.notes, gap=pace.draft_gap, easel=easel)
@@ -332,6 +334,8 @@ class Drain:
             return await self._give_up(lease, queued, given_up)
         try:
             async with held.working_on(queued, self.turn_timeout, may_be_stopped=not agent.may_settle(queued)):
+                if not agent.may_settle(queued):  # what a yes quotes, its id tells
+                    queued = await self._with_quote(queued)
                 return await agent.answer(await self._with_files(queued), lease, hear)
         except TimeoutError:
             log.error("turn.timeout", extra={"conversation": lease.conversation, "seq": queued.seq})
@@ -358,6 +362,18 @@ class Drain:
         except Exception:
             log.exception("turn.not_given_up", extra={"conversation": lease.conversation, "seq": queued.seq})
             return Change(replies=((Reply(words), ""),))
+
+    async def _with_quote(self, queued: QueuedTurn) -> QueuedTurn:
+        """Return the turn with the words that it quotes, where its platform names only the message and has them."""
+        turn, channel = queued.turn, self.channels.get(queued.turn.conversation.channel)
+        if turn.quoted or not turn.replied_to or not isinstance(channel, QuoteSource):
+            return queued
+        try:
+            async with asyncio.timeout(QUOTE_SECONDS):
+                return replace(queued, turn=replace(turn, quoted=await channel.quoted(turn)))
+        except (FetchError, TimeoutError) as exc:
+            log.info("quote.unknown", extra={"channel": channel.name, "reason": str(exc) or type(exc).__name__})
+            return queued
 
     async def _with_files(self, queued: QueuedTurn) -> QueuedTurn:
         """The turn with its files in the media store, as far as they can be had."""
@@ -497,7 +513,10 @@ def _in_pieces(change: Change, channel: Channel | None) -> Change:
         if reply.collapse and not firsts:  # of several messages, none may take another's place
             last = replace(last, collapse=reply.collapse)
         part = pid if pid.startswith(ABOUT) or not pid else f"{PART}{pid}"
-        pieces += [(piece, part) for piece in firsts] + [(last, pid)]
+        pieces += [
+            (replace(piece, only_for=reply.only_for), name)
+            for piece, name in [*((first, part) for first in firsts), (last, pid)]
+        ]
     return replace(change, replies=tuple(pieces), arms=tuple(_as_shown(change.arms, channel)))
 
 

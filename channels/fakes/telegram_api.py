@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from http import HTTPStatus
 from typing import Any
@@ -38,8 +39,8 @@ _UPLOADS = {
 }
 #: The parameters that each method takes: of others Telegram says nothing, and does nothing.
 _TAKES = {
-    "sendMessage": (*_PLACE, "text", "link_preview_options"),
-    **{method: (*_PLACE, "caption", kind) for method, kind in _UPLOADS.items()},
+    "sendMessage": (*_PLACE, "text", "link_preview_options", "ephemeral_message_parameters"),
+    **{method: (*_PLACE, "caption", kind, "ephemeral_message_parameters") for method, kind in _UPLOADS.items()},
     "editMessageText": ("chat_id", "message_id", "text", "parse_mode", "reply_markup", "link_preview_options"),
     "editMessageCaption": ("chat_id", "message_id", "caption", "parse_mode", "reply_markup"),
     "editMessageReplyMarkup": ("chat_id", "message_id", "reply_markup"),
@@ -158,7 +159,12 @@ class FakeTelegram:
             media=self._file(method, call) if method in _UPLOADS else None,
             raw={"method": method, **params},
         )
-        return _result(_told(number, chat))
+        only_for = json.loads(params.get("ephemeral_message_parameters") or "{}")
+        if not only_for:
+            return _result(_told(number, chat))
+        if not chat.startswith("-") or not only_for.get("receiver_user_id"):
+            raise RefusedError("ephemeral messages can be sent only to a member of a group")
+        return _result({**_told(0, chat), "ephemeral_message_id": number})
 
     def _file(self, method: str, call: Call) -> dict[str, Any]:
         upload = next((part for part in call.parts if part.filename), None)

@@ -98,6 +98,8 @@ class FakeTwilio:
                 return self._typing(call.params)
         except RefusedError as exc:
             return _error(400, exc.code, str(exc))
+        if call.method == "GET" and (told := self._told(call)):
+            return told
         if kept := self.kept.answer(call):
             return kept
         if call.route.startswith(self._messages):
@@ -118,6 +120,16 @@ class FakeTwilio:
         """Keep a file that a person sent. Returns its MediaUrl."""
         digest = self._ledger.host(data)
         return f"https://api.twilio.com{self._messages}MM{digest[:32]}/Media/ME{digest[32:]}"
+
+    def _told(self, call: Call) -> Answer | None:
+        """One message that this account sent."""
+        found = re.fullmatch(r"[SM]M([0-9a-f]{32})\.json", call.route.removeprefix(self._messages))
+        number = int(found[1], 16) if found else 0
+        if not 0 < number <= len(self._ledger.sent):
+            return None
+        entry = self._ledger.sent[number - 1]
+        sent = {"sid": call.route[-39:-5], "body": entry["text"], "to": entry["chat"]}
+        return json_answer({**sent, "from": entry["raw"].get("From", "")}) if entry["platform"] == "twilio" else None
 
     def _media(self, call: Call) -> Answer:
         """Files are elsewhere: Twilio redirects."""

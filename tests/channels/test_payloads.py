@@ -83,6 +83,7 @@ ANIMATION = Media("CgACAgIAAxkBAAIgif", "video/mp4", "tanz.mp4", 301122)
 #: A Telegram group with topics.
 FORUM = "-1002000000001"
 #: platforms.md 1.1: the number is hidden, and the id is the address.
+ANONYMOUS = Turn("900000121", Conversation("tg", FORUM), FORUM, text="ja @acme_bot", kind="anonymous", in_group=True)
 HIDDEN = Turn(
     f"SM{0x2C:032x}",
     Conversation("wa", "whatsapp:DE.1000000000000042"),
@@ -95,7 +96,9 @@ HIDDEN = Turn(
 TURNS = {
     "whatsapp/text": GREETING,
     "whatsapp/text_duplicate": GREETING,
-    "whatsapp/button_tap_quick_reply": wa(wa_sid(3), tap=Tap("confirm:42"), replied_to=wa_sid(0x385, "MM")),
+    "whatsapp/button_tap_quick_reply": wa(
+        wa_sid(3), tap=Tap("confirm:42", label="Ja, bestätigen"), replied_to=wa_sid(0x385, "MM")
+    ),
     "whatsapp/image_caption": wa("MM00000000000000000000000000000006", "So sieht es aus.", media=(PICTURE,)),
     "whatsapp/voice_note": wa("MM00000000000000000000000000000007", media=(VOICE,)),
     "whatsapp/location": wa(wa_sid(9), notes=("location 52.5163,13.3777",)),
@@ -107,9 +110,9 @@ TURNS = {
     "whatsapp/video_caption": wa(wa_sid(0x23, "MM"), "So läuft es.", media=wa_file(0x23, "video/mp4")),
     "whatsapp/document": wa(wa_sid(0x24, "MM"), media=wa_file(0x24, "application/pdf", "yes.pdf")),
     "whatsapp/audio_file": wa(wa_sid(0x25, "MM"), media=wa_file(0x25, "audio/mpeg")),
-    "whatsapp/list_tap": wa(wa_sid(0x26), tap=Tap("choice:2"), replied_to=wa_sid(0x385)),
+    "whatsapp/list_tap": wa(wa_sid(0x26), tap=Tap("choice:2", label="Berlin"), replied_to=wa_sid(0x385)),
     "whatsapp/list_tap_without_id": wa(wa_sid(0x27), notes=("chose 'Yes'",), replied_to=wa_sid(0x385)),
-    "whatsapp/template_button_tap": wa(wa_sid(0x28), tap=Tap("confirm:43"), replied_to=wa_sid(0x385)),
+    "whatsapp/template_button_tap": wa(wa_sid(0x28), tap=Tap("confirm:43", label="Confirm"), replied_to=wa_sid(0x385)),
     "whatsapp/quoted_reply": wa(wa_sid(0x29), "ja, das meine ich", replied_to=wa_sid(0x385)),
     "whatsapp/forwarded": wa(wa_sid(0x2A), "yes", notes=("forwarded",)),
     "whatsapp/ad_referral": wa(
@@ -148,8 +151,9 @@ TURNS = {
     "telegram/dice": tg(900000112, 212, notes=("dice 🎲 showing 4",)),
     "telegram/web_app_data": tg(900000113, 213, notes=('data of a web app: {"yes": true}',)),
     "telegram/private_topic": tg(900000114, 214, "und hier?", thread="77"),
-    "telegram/ephemeral": tg(900000115, 0, "/status", FORUM),
+    "telegram/ephemeral": tg(900000115, 0, "/status", FORUM, ephemeral=True),
     "telegram/text_mention": tg(900000116, 216, "🙋🏽 Acme, bitte", FORUM),
+    "telegram/anonymous_admin": ANONYMOUS,
     "telegram/mention_of_another": tg(900000117, 217, "@ada_t schreib an me@acme_bot", FORUM, addressed=False),
     "telegram/topic_of_ours": tg(900000118, 218, "hallo zusammen", FORUM, "12", addressed=False),
     "telegram/tap_inaccessible": tg(900000119, 99, tap=Tap("c:41:y", "22005000000000002")),
@@ -199,7 +203,6 @@ IGNORED = {
     "whatsapp/reaction": "message of type 'reaction'",
     "whatsapp/unsupported": "message of type 'unsupported'",
     "telegram/reaction": "update of kind 'message_reaction'",
-    "telegram/anonymous_admin": "sent in the name of a chat: behind it may be anybody",
     "telegram/linked_channel_post": "sent in the name of a chat: behind it may be anybody",
     "telegram/channel_post": "update of kind 'channel_post'",
     "telegram/other_bot": "sent by a bot or by nobody",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -333,3 +334,62 @@ def test_a_stop_takes_the_place_of_what_was_shown(bots: System, process: Server)
     until(lambda: bots.ledger(person.chat))
     person.say("/stop")
     assert [entry["text"][:7] for entry in person.hears(2)] == ["…", "Stopped"]
+
+
+def test_a_tap_on_the_businesss_own_button_is_what_its_label_says(bots: System, process: Server) -> None:
+    """Of a template or list that the bot did not send: the model reads the label, and a yes there confirms nothing."""
+    wants_to_delete(process, "INV-60", {"text": "A yes to what?"}, {"text": "Berlin it is."})
+    person = WhatsAppPerson(bots, 401)
+    person.say("get rid of it")
+    person.hears()
+    form = {"account_sid": fakes.TWILIO_ACCOUNT_SID, "user": person.chat}
+    for number, fields in enumerate(
+        (
+            {"ButtonPayload": "newsletter-42", "ButtonText": "Yes", "MessageType": "button"},
+            {"ListId": "city-2", "ListTitle": "Berlin", "MessageType": "interactive"},
+        )
+    ):
+        body = fields.get("ButtonText") or fields["ListTitle"]
+        tapped = signing.whatsapp_text(f"SM{0x401000 + number:032x}", body, **form, **fields)
+        url = f"{bots.url}/hooks/shop-wa"
+        twice(bots, [("shop-wa", signing.whatsapp_hook(url, fakes.TWILIO_AUTH_TOKEN, tapped))])
+        assert ("A yes to what?", "Berlin it is.")[number] in person.hears()[0]["text"]
+    said = [body["messages"][-1]["content"] for body in process.bodies[1:]]
+    assert said == ["[tapped a button]\nYes", "[tapped a button]\nBerlin"]
+    assert bots.effects("delete", "INV-60") == 0
+
+
+def test_a_swiped_message_reaches_the_model_with_its_words(bots: System, process: Server) -> None:
+    """Twilio names the message only: its words are asked for, of what this person sent or was sent."""
+    process.script({"text": "We open at nine."}, {"text": "Every day but Sunday."}, {"text": "Hm?"})
+    person, other = WhatsAppPerson(bots, 403), WhatsAppPerson(bots, 404)
+    person.say("when do you open?")
+    (answer,) = person.hears()
+    sid = f"SM{bots.platforms.sent.index(answer) + 1:032x}"
+    url = f"{bots.url}/hooks/shop-wa"
+    for number, who in enumerate((person, other)):
+        form = signing.whatsapp_text(
+            f"SM{0x403000 + number:032x}", "on which days?", account_sid=fakes.TWILIO_ACCOUNT_SID, user=who.chat,
+            OriginalRepliedMessageSid=sid,
+        )  # fmt: skip
+        twice(bots, [("shop-wa", signing.whatsapp_hook(url, fakes.TWILIO_AUTH_TOKEN, form))])
+        who.hears()
+    said = [body["messages"][-1]["content"] for body in process.bodies[1:]]
+    assert said == ['[replying to: "We open at nine."]\non which days?', "on which days?"]
+
+
+def test_only_their_person_sees_the_answer_to_an_ephemeral_command(bots: System, process: Server) -> None:
+    """Telegram shows such a command to nobody else; an anonymous admin hears that it cannot be told who asks."""
+    group = GROUP - 1
+    alone = signing.telegram_text(405_001, "/whoami@acme_bot", user=5_000_000_405, chat=group, ephemeral_message_id=3)
+    alone["message"]["message_id"] = 0
+    chat = {"id": group, "type": "supergroup"}
+    admin = signing.telegram_text(405_002, "@acme_bot yes", user=1_087_968_824, chat=group, sender_chat=chat)
+    for number, update in enumerate((alone, admin)):
+        twice(bots, [telegram(update)])
+        until(lambda count=number + 1: len(bots.ledger(str(group))) == count)
+    first, second = bots.ledger(str(group))
+    shown_to = json.loads(first["raw"]["ephemeral_message_parameters"])
+    assert (shown_to, "5000000405" in first["text"]) == ({"receiver_user_id": 5_000_000_405}, True)
+    assert "ephemeral_message_parameters" not in second["raw"]
+    assert second["text"].startswith("You write anonymously")
