@@ -54,7 +54,7 @@ from workers.queue import WakeUps
 from workers.reaper import Reaper
 from workers.receipts import FOLDER as RECEIPTS
 from workers.receipts import ReceiptFiles
-from workers.redis import RedisUnfit, Scripts, check_fit, connect, hurry
+from workers.redis import RedisUnfit, Scripts, check_fit, check_guarded, connect, hurry
 from workers.shards import Primary, RoutedScripts, ShardMap
 from workers.shared_clock import SharedClock
 from workers.spool import Spool
@@ -361,6 +361,8 @@ def check_redis(services: Services) -> None:
     """Refuse a Redis that would lose what we keep, and say what is risky. Raises RedisUnfit, redis.RedisError."""
     services.clock()  # before there is a loop, which would not wait for it
     for client in dict.fromkeys([services.redis, *(primary.client for primary in services.primaries)]):
+        if not services.settings.allow_open_redis:
+            check_guarded(client)
         for warning in risks_of(client):
             log.warning("redis.risk", extra={"advice": warning})
     if services.settings.shards:

@@ -527,6 +527,7 @@ class Settings(Section):
     name: str = ""
     public_url: str = ""
     redis_url: str = Field(default="", repr=False)  # it may hold a password
+    allow_open_redis: bool = False
     shards: dict[Annotated[str, Field(pattern=CHANNEL_NAME)], RedisUrl] = Field(default={}, repr=False)
     spool: bool = False
     agent: AgentSettings = AgentSettings()

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import ipaddress
 import re
+import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -12,7 +14,7 @@ from pathlib import Path
 from typing import Any, cast
 from zlib import crc32
 
-from redis import Redis
+from redis import Redis, SSLConnection
 from redis.backoff import ExponentialWithJitterBackoff, NoBackoff
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import NoScriptError, RedisError, ResponseError
@@ -35,6 +37,8 @@ _DEFINED = re.compile(r"local (?:function )?([\w, ]+?)\s*(?:[=(]|$)", re.MULTILI
 _WORD = re.compile(r"\w+")
 _COMMENT = re.compile(r"--.*")
 _PRELUDE = Path(__file__).parent / "lua" / "prelude.lua"
+#: The users of a Redis of your own, for its `aclfile`.
+ACL_FILE = Path(__file__).with_name("redis.acl")
 #: What our scripts' refusals begin with when their shard is not to be touched on this server.
 _MOVED = "SHARDMOVED"
 #: What each script begins with where there are several primaries. One that is closing still takes turns in, and lets
@@ -132,6 +136,34 @@ def check_fit(client: Redis) -> list[str]:
     if settings.get("appendfsync") != "always":
         return ["appendfsync is not always: a crash of this Redis may lose about two seconds of accepted messages"]
     return []
+
+
+def check_guarded(client: Redis) -> None:
+    """Refuse a Redis of another machine that serves whoever asks, without a login. Raises RedisUnfit."""
+    given = client.connection_pool.connection_kwargs
+    host, port = given.get("host"), given.get("port", 6379)
+    if not host or _is_this_machine(host, port):
+        return
+    secure = {name: value for name, value in given.items() if name in ("ssl_ca_certs", "ssl_ca_path", "ssl_cert_reqs")}
+    is_tls = issubclass(client.connection_pool.connection_class, SSLConnection)
+    with Redis(host=host, port=port, ssl=is_tls, socket_timeout=2, socket_connect_timeout=2, **secure) as stranger:
+        try:
+            stranger.ping()
+        except RedisError:  # it wants a login, or a certificate
+            return
+    raise RedisUnfit(
+        f"the Redis at {host}:{port} is on another machine and needs no password: whoever reaches it reads messages. "
+        "Give it users (docs/redis.md), or write allow_open_redis: true where nobody else reaches it"
+    )
+
+
+def _is_this_machine(host: str, port: int) -> bool:
+    """Whether a host name stands for addresses of this machine alone; one without an address is asked later."""
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except OSError:
+        return False
+    return all(ipaddress.ip_address(str(each[4][0]).partition("%")[0]).is_loopback for each in found)
 
 
 def shard_of(conversation: str) -> int:
