@@ -11,7 +11,7 @@ from agent.call_watch import CallWatch
 from agent.compression import Compressor
 from agent.config import AgentConfig
 from agent.decision import decide
-from agent.journal import UNCLEAR, CallOutcome, Journal, digest
+from agent.journal import NOT_RUN_AFTER_TERMINAL, UNCLEAR, CallOutcome, Journal, digest
 from agent.messages import NOT_JSON, ToolCall
 from agent.one_call import Asked
 from agent.result_cache import CachedResult, remember
@@ -91,8 +91,15 @@ class _Calls:
     begun: set[int]
 
     async def run(self, left: Sequence[int]) -> None:
-        """Run these. A result is written together with the begin of what comes next."""
+        """Run these. A result is written together with the begin of what comes next.
+
+        One after the other, they stop at the first terminal result: the run ends with it at once (seed: Terminal
+        Actions).
+        """
         for group in self._groups(left):
+            if not self.config.parallel_tool_execution and self._has_terminal_result():
+                await self._skip(group)
+                continue
             passed = await self._passed(group)
             await self.journal.save(*filter(self._only_once, passed))
             if len(group) == 1:
@@ -100,6 +107,13 @@ class _Calls:
             else:
                 await self._at_once(passed)
         await self.journal.save()
+
+    def _has_terminal_result(self) -> bool:
+        return any(outcome.ends == "terminal" for outcome in self.outcomes.values())
+
+    async def _skip(self, group: Sequence[int]) -> None:
+        for at in group:
+            self.outcomes[at] = await self.journal.keep(at, CallOutcome(self.calls[at], NOT_RUN_AFTER_TERMINAL))
 
     async def _passed(self, group: Sequence[int]) -> dict[int, Asked]:
         """Those that are to begin; the others have an outcome. What is still looked at has not begun, whoever is killed

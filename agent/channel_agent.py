@@ -501,7 +501,7 @@ class ChannelAgent:
         beside = [content] if proposal and result.stop_reason == "terminal" else result.beside
         told = _joined([*(words.unknown(call.tool_name) for call in result.unclear), *beside])
         if proposal:  # nothing else is asked beside it
-            asked, arms = self._questions.asked(case, proposal, preface)
+            asked, arms = self._questions.asked(case, proposal, preface, proposal.prompt_in(content))
             await note_asked(self.store, case.turn, asked[1])
             return Answer(Change(replies=(*_spoken(told), *files, asked), arms=arms), result)
         answer = Answer(Change(replies=(*_spoken(_joined([preface, told, content])), *files)), result)

@@ -105,7 +105,7 @@ class Compressor:
     def _warn(self, tool_name: str, error: Exception) -> None:
         if not self._has_warned:
             self._has_warned = True
-            reason = type(error).__name__
+            reason = type(error.__cause__ or error).__name__  # a provider's own error is behind a ProviderError
             log.warning("results.compression_failed reason=%s tool=%s model=%s", reason, tool_name, self._model)
 
 

@@ -28,8 +28,15 @@ StopCondition = Callable[[str, str], bool]
 #: Chooses the model of a step from its number, the calls so far and what the agent has used so far.
 ModelSelector = Callable[[int, Sequence[ToolCall], AgentUsage], str]
 
+
+class UnchosenModel(str):
+    """The name of a model that nobody chose. It equals a plain `str`; only its type tells that it was a default."""
+
+    __slots__ = ()
+
+
 #: The model where nobody chose one (seed: AgentConfig). A provider that has a `default_model` is asked for that.
-DEFAULT_MODEL = "gpt-5-mini"
+DEFAULT_MODEL = UnchosenModel("gpt-5-mini")
 
 #: What a model is told when nobody wrote a system prompt.
 DEFAULT_SYSTEM_PROMPT = (
@@ -164,4 +171,4 @@ _PAIRS = (("coherence_provider", "coherence_model"),)
 
 def model_for(provider: Provider, model: str) -> str:
     """What a provider is asked for where nobody chose a model: "", its own, if it knows one; else the `model`."""
-    return "" if model == DEFAULT_MODEL and getattr(provider, "default_model", None) else model
+    return "" if isinstance(model, UnchosenModel) and getattr(provider, "default_model", None) else model

@@ -19,6 +19,9 @@ UNCLEAR = (
     "asking the user."
 )
 
+#: What the model is told of a call that follows a terminal one, where calls run one after the other.
+NOT_RUN_AFTER_TERMINAL = "Not run: the run ended with an earlier call of the same answer."
+
 
 @swift
 @dataclass(frozen=True, slots=True)

@@ -102,10 +102,9 @@ class Loop:
     async def _step(self, run: Run, watch: CallWatch, answered: Answered, recalled: Recalled | None) -> Ending | None:
         """What an answer leads to: the end of the run, or None for another step."""
         answer = answered.message
+        run.reasoning.append(answer.content if answer.tool_calls else "")
         if not answer.tool_calls:
             return await self._concluded(run, answer)
-        if answer.content:
-            run.reasoning.append(answer.content)
         watch.chosen(answer.tool_calls, answer.content)
         if recalled is None:
             self._asker.count(answer.tool_calls)

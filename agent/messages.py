@@ -68,7 +68,8 @@ class KeptText:
 class Message:
     """One entry of a transcript. A tool's message carries the id and name of the call it answers.
 
-    Where `kept` names a text, the content is only its beginning.
+    Where `kept` names a text, the content is only its beginning. `tool_result` is what a program wants to keep of a
+    tool's own result (seed: History Management), as JSON; models read `content`.
     """
 
     role: Role
@@ -78,6 +79,7 @@ class Message:
     tool_name: str = ""
     media: tuple[Media, ...] = ()
     kept: KeptText | None = None
+    tool_result: Any = None
 
     def to_dict(self) -> dict[str, Any]:
         """The message as JSON-ready data; empty fields are left out."""
@@ -95,6 +97,8 @@ class Message:
             data["media"] = tuple(asdict(media) for media in self.media)
         if self.kept:
             data["kept"] = self.kept.to_dict()
+        if self.tool_result is not None:
+            data["tool_result"] = self.tool_result
         return data
 
     @classmethod

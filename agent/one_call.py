@@ -61,7 +61,7 @@ async def run_call(asked: Asked, config: AgentConfig, chunk_callback: ChunkCallb
     except EffectUnknownError as exc:
         return Ran(await _unclear(asked, f"Error: {exc}"), error=exc)
     except ToolError as exc:
-        words = f"Error: {exc}"
+        words = str(exc) if str(exc).startswith("Error ") else f"Error: {exc}"
         return Ran(said(asked.call, await shown(asked.tool, words), words), error=exc)
 
 
@@ -161,7 +161,9 @@ async def timed(
         async with within(seconds):
             return await tool.ainvoke(call.parameters, chunk_callback, checked=checked)
     except TimeoutError as exc:
-        raise RefusedError(f"{tool.name!r} gave no result within {seconds} seconds; it may still be running") from exc
+        raise RefusedError(
+            f"Tool {tool.name!r} timed out: it gave no result within {seconds} seconds; it may still be running"
+        ) from exc
 
 
 async def _result(asked: Asked, raw: str, config: AgentConfig) -> CallOutcome:
@@ -187,7 +189,8 @@ async def _proposed(asked: Asked, value: Any) -> CallOutcome:
     raw = serialise(value)
     outcome = said(asked.call, await shown(asked.tool, raw, whole=True), raw)
     if isinstance(value, PendingConfirmation):
-        return replace(outcome, ends="pending", closing=value.preview)
+        closing = "\n\n".join(filter(None, [value.preview, value.own_prompt]))
+        return replace(outcome, ends="pending", closing=closing)
     return outcome
 
 

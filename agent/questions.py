@@ -24,11 +24,16 @@ class Questions:
         self._escalation = escalation
         self._expiry_notice = expiry_notice
 
-    def asked(self, case: Case, proposal: Proposal, above: str) -> tuple[tuple[Reply, str], tuple[Arm, ...]]:
-        """The question for a yes, and the records that it arms. What stands above it goes when its outcome is shown."""
+    def asked(
+        self, case: Case, proposal: Proposal, above: str, prompt: str = ""
+    ) -> tuple[tuple[Reply, str], tuple[Arm, ...]]:
+        """The question for a yes, and the records that it arms. What stands above it goes when its outcome is shown.
+
+        `prompt` is what the tool itself says below the preview.
+        """
         head = proposal.head
         words = speak(head.language)
-        question = words.question(head.preview, head.ttl_seconds, head.code)
+        question = words.question("\n\n".join(filter(None, [head.preview, prompt])), head.ttl_seconds, head.code)
         asked = Reply("\n\n".join(filter(None, [above, question])), self._buttons(head, case, words))
         *steps, arm = proposal.arms(self._store.seal, case.turn.scope.id)
         return (asked, head.pending_action_id), (*steps, self._with_notices(case, arm, head))

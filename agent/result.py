@@ -32,8 +32,9 @@ class AgentResult:
     """The reply, and what was made and spent on the way to it.
 
     `parsed` is the reply as `response_format` has it; None without one, and where the model never gave one, which
-    `structured_error` then explains. `reasoning_history` is what the model said beside its tool calls, once for each
-    step that had any; `reasoning` is the last of it. `provider_used` names who answered last.
+    `structured_error` then explains. `reasoning_history` has one string per iteration: what the model said beside its
+    tool calls, "" where it said or called nothing. `reasoning` is the last that is not "". `provider_used`
+    names who answered last.
     `messages` is the transcript of this run alone, the user's words included: what a conversation's history grows by.
     `unclear` are the calls of which nobody knows how they ended: a killed or stopped attempt at this run had begun
     them, or who was asked never answered. `beside` is what terminal tools said in the same answer as a proposal.
@@ -44,7 +45,7 @@ class AgentResult:
     artifacts: tuple[Artifact, ...] = ()
     parsed: Any = None
     reasoning: str = ""
-    reasoning_history: tuple[str, ...] = ()
+    reasoning_history: list[str] = field(default_factory=list)
     iterations: int = 0
     trace: AgentTrace = field(default_factory=AgentTrace)
     usage: UsageStats = NO_USAGE

@@ -30,6 +30,12 @@ class Proposal:
         names = tuple(step.pending_action_id for step in self.steps)
         return (*steps, seal_action(self.head, seal, user=user, live=live, steps=names))
 
+    def prompt_in(self, closing: str) -> str:
+        """Return what a tool says below its preview in the closing words of a run; "" where it says nothing."""
+        previews = (self.head.preview, *(step.preview for step in self.steps))
+        ended = [closing.removeprefix(preview) for preview in previews if closing.startswith(f"{preview}\n\n")]
+        return min(ended, key=len).strip() if ended else ""
+
 
 def propose(actions: Sequence[PendingAction]) -> Proposal | None:
     """One proposal of all that a turn proposed; None when that was nothing."""

@@ -67,10 +67,18 @@ class NotFound(ToolResult):
 
 @dataclass(frozen=True)
 class PendingConfirmation(ToolResult):
-    """The tool did nothing yet: `preview` waits for the user's yes."""
+    """The tool did nothing yet: `preview` waits for the user's yes.
+
+    A `user_prompt` of the tool's own is shown below the preview. The default one is said in the person's language.
+    """
 
     kind: ClassVar[str] = "pending_confirmation"
 
     action: str = ""
     preview: str = ""
     user_prompt: str = "Reply 'yes' to confirm or 'no' to cancel."
+
+    @property
+    def own_prompt(self) -> str:
+        """The tool's own words below the preview; "" where it gave none."""
+        return "" if self.user_prompt == PendingConfirmation.user_prompt else self.user_prompt.strip()

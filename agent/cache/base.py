@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
-from agent.messages import Message, UsageStats
-
-#: What is kept: an answer and what it cost.
-Entry = tuple[Message, UsageStats]
+#: What is kept: a pair; for an agent, a model's Message and its UsageStats.
+Entry = tuple[Any, Any]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,10 @@
-"""Entries: an answer and its usage as JSON, and never as anything that could run."""
+"""Entries: a pair as JSON, such as an answer and its usage, and never as anything that could run."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from typing import Any
 
 from agent.cache.base import Entry
 from agent.messages import Message, Role, UsageStats
@@ -13,21 +15,43 @@ _NOTHING = UsageStats()
 
 def written(value: Entry) -> str:
     """Raises TypeError or ValueError for what JSON cannot hold."""
-    message, usage = value
-    data = {"message": message.to_dict(), "usage": usage.to_dict()}
+    match value:
+        case (Message() as message, UsageStats() as usage):
+            data: dict[str, Any] = {"message": message.to_dict(), "usage": usage.to_dict()}
+        case tuple():
+            data = {"values": [_part(each) for each in value]}
+        case _:
+            raise TypeError(f"a cache keeps tuples, not {type(value).__name__!r}: give (message, usage)")
     return json.dumps(data, separators=(",", ":"), allow_nan=False)
 
 
 def read(text: str | bytes) -> Entry | None:
-    """What was written, as the reader's own; None for anything else, such as an entry of another version, or one that
-    is no answer of a model.
+    """What was written, as the reader's own; None for anything else, such as an entry of another version. A Message
+    beside a UsageStats is an assistant's.
     """
     try:
         data = json.loads(text, parse_constant=_refused)
+        if "values" in data:
+            return tuple(_part_read(each) for each in data["values"])
         message, usage = Message.from_dict(data["message"]), UsageStats(**data["usage"])
     except (AttributeError, KeyError, TypeError, ValueError, RecursionError):
         return None
     return (message, usage) if message.role is Role.ASSISTANT and _counts(usage) else None
+
+
+def _part(value: Any) -> dict[str, Any]:
+    match value:
+        case Message():
+            return {"message": value.to_dict()}
+        case UsageStats():
+            return {"usage": value.to_dict()}
+    return {"json": value}
+
+
+def _part_read(part: Mapping[str, Any]) -> Any:
+    if "message" in part:
+        return Message.from_dict(part["message"])
+    return UsageStats(**part["usage"]) if "usage" in part else part["json"]
 
 
 def _counts(usage: UsageStats) -> bool:

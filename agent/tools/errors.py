@@ -20,6 +20,11 @@ from channels.redaction import redact
 #: What a tool's own code may raise to leave more than itself. A KeyboardInterrupt is the user's, in sync code.
 LEAVES = (SystemExit, GeneratorExit, asyncio.CancelledError)
 
+#: Characters of the names of parameters that an error shows.
+MAX_NAME_CHARS = 200
+#: The edge of the box around a validation error.
+_RULE = "=" * 60
+
 
 class ToolError(Exception):
     """Base of what the tools room raises. Models and people read its words, so secrets of this process are redacted."""
@@ -35,19 +40,27 @@ class ToolNotFoundError(ToolError):
 class ToolValidationError(ToolError):
     """Raised when a tool is defined wrongly, or called with arguments its schema refuses.
 
-    `issue` says what is wrong with `param_name` of `tool_name`, `suggestion` what to do; without a `message` they make
-    one.
+    `issue` says what is wrong with `param_name` of `tool_name`, `suggestion` what to do. Without a `message` they make
+    one, in a box (seed: Error Messages).
     """
 
     def __init__(
         self, message: str = "", *, tool_name: str = "", param_name: str = "", issue: str = "", suggestion: str = ""
     ) -> None:
-        told = f"tool {tool_name!r}: {f'{param_name!r}: ' if param_name else ''}{issue}"
-        super().__init__(message or (f"{told}. {suggestion}" if suggestion else told))
+        super().__init__(message or _boxed(tool_name, param_name, issue, suggestion))
         self.tool_name = tool_name
         self.param_name = param_name
         self.issue = issue
         self.suggestion = suggestion
+
+
+def _boxed(tool_name: str, param_name: str, issue: str, suggestion: str) -> str:
+    lines = [_RULE, f"❌ Tool Validation Error: {tool_name!r}", _RULE, ""]
+    shown = param_name if len(param_name) <= MAX_NAME_CHARS else f"{param_name[:MAX_NAME_CHARS]}..."
+    lines += [f"Parameter: {shown}"] if shown else []
+    lines += [f"Issue: {issue}"]
+    lines += ["", f"💡 Suggestion: {suggestion}"] if suggestion else []
+    return "\n".join([*lines, "", _RULE])
 
 
 class ToolParameterError(ToolValidationError):
@@ -68,7 +81,7 @@ class ToolExecutionError(ToolError):
         error: BaseException | None = None,
         params: Mapping[str, Any] | None = None,
     ) -> None:
-        super().__init__(message or f"tool {tool_name!r} failed: {type(error).__name__}: {error}")
+        super().__init__(message or f"Error executing tool {tool_name!r}: {type(error).__name__}: {error}")
         self.tool_name = tool_name
         self.error = error
         self.params = dict(params or {})

@@ -15,7 +15,7 @@ from pydantic.fields import FieldInfo
 
 from agent.tools.choices import is_union
 from agent.tools.errors import ToolValidationError
-from agent.tools.parameter import ToolParameter
+from agent.tools.parameter import ToolParameter, default_description
 from agent.tools.parameters import Parameters
 
 _VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
@@ -136,11 +136,17 @@ def _parameter(param: inspect.Parameter, hint: Any, meta: Mapping[str, Any], des
     return ToolParameter(
         name=param.name,
         param_type=hint,
-        description=meta.get("description", described),
+        description=meta.get("description", described) or _described_by(hint) or default_description(param.name),
         required=not has_default and not _may_be_none(hint),
         enum=meta.get("enum"),
         default=default if has_default else None,
     )
+
+
+def _described_by(hint: Any) -> str:
+    """Return what `Annotated[..., Field(description=...)]` says; "" for any other hint."""
+    said = getattr(hint, "__metadata__", ())
+    return next((each.description for each in reversed(said) if isinstance(each, FieldInfo) and each.description), "")
 
 
 def _said_by(field: FieldInfo) -> list[Any]:

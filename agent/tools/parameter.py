@@ -23,7 +23,8 @@ _NAMES = {hint: name for name, hint in JSON_TYPES.items()}
 
 @dataclass(frozen=True, slots=True)
 class ToolParameter:
-    """One argument: `param_type` is any type hint, `element_type` what a bare list or dict holds.
+    """One argument: `param_type` is any type hint, `element_type` what a list or dict holds, where that is a basic
+    type.
 
     In its other spelling `type` names a JSON type instead, and an argument is optional unless it says `required=True`
     (seed: Tools Protocol Specification); `parameters={"city": ToolParameter(type="string")}` gives the name.
@@ -50,6 +51,8 @@ class ToolParameter:
     def _settle_type(self) -> None:
         if self.required is None:
             object.__setattr__(self, "required", not self.type and self.default is None)
+        if self.element_type is None:
+            object.__setattr__(self, "element_type", _basic_element(self.param_type))
         if not self.type:
             object.__setattr__(self, "type", _NAMES.get(get_origin(self.param_type) or self.param_type, ""))
         elif self.type in JSON_TYPES:
@@ -60,7 +63,8 @@ class ToolParameter:
 
     def _check(self) -> None:
         """Raise ToolValidationError for what would silently change the parameter's type."""
-        if self.element_type is not None and self.param_type not in (list, dict):
+        is_bare = self.param_type in (list, dict)
+        if self.element_type is not None and not is_bare and self.element_type != _basic_element(self.param_type):
             cure = "element_type says what a bare list or dict holds: make it one"
             raise ToolValidationError(f"parameter {self.name!r} is a {told(self.param_type)}: {cure}")
         if isinstance(self.enum, str):
@@ -94,9 +98,25 @@ class ToolParameter:
         return _NAMES.get(get_origin(self.param_type) or self.param_type) == self.type
 
     def _collection(self) -> Any:
-        if self.element_type is None:
+        if self.element_type is None or self.param_type not in (list, dict):
             return self.param_type
         return dict[str, self.element_type] if self.param_type is dict else list[self.element_type]  # type: ignore[name-defined]
+
+
+def default_description(name: str) -> str:
+    """Return the description of an inferred parameter that nobody described (seed: Schema Inference)."""
+    return f"Parameter '{name}'"
+
+
+def _basic_element(hint: Any) -> Any:
+    """Return the basic type that `list[str]` or `dict[str, int]` holds, also inside Optional; None for any other."""
+    if get_origin(hint) is Annotated:
+        return _basic_element(get_args(hint)[0])
+    if is_union(hint):
+        members = [each for each in get_args(hint) if each is not type(None)]
+        return _basic_element(members[0]) if len(members) == 1 else None
+    inside = get_args(hint) if get_origin(hint) in (list, dict) else ()
+    return inside[-1] if inside and inside[-1] in (str, int, float, bool) else None
 
 
 def told(hint: Any) -> str:

@@ -21,6 +21,6 @@ def with_reason(schema: Mapping[str, Any]) -> dict[str, Any]:
 
 def without_reason(params: Mapping[str, Any], parameters: Iterable[ToolParameter]) -> Mapping[str, Any]:
     """The arguments without the reason for the call, unless the tool has a parameter of that name itself."""
-    if not isinstance(params, Mapping) or any(each.name == REASON for each in parameters):
+    if not isinstance(params, Mapping) or REASON not in params or any(each.name == REASON for each in parameters):
         return params
     return {name: value for name, value in params.items() if name != REASON}

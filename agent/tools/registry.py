@@ -11,7 +11,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from agent.tools.errors import ToolError, ToolExecutionError, ToolNotFoundError, ToolValidationError
 from agent.tools.members import members
-from agent.tools.nearest import did_you_mean
+from agent.tools.nearest import nearest
 from agent.tools.outcome import ToolOutcome
 from agent.tools.results import shown
 from agent.tools.tool import Tool
@@ -226,4 +226,7 @@ def batches(calls: Sequence[Call], may_run_beside_others: Callable[[Call], bool]
 
 def unknown_tool(name: str, known: Collection[str]) -> str:
     """The sentence that tells a person or a model which names exist."""
-    return f"unknown tool {quoted(name)}; {did_you_mean(name, known, '{} ')}known: {sorted(known)!r}"
+    meant = nearest(name, known)
+    return f"Unknown tool {quoted(name)}. Available: {sorted(known)!r}" + (
+        f". Did you mean {meant!r}?" if meant else ""
+    )

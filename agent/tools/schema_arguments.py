@@ -17,7 +17,7 @@ from agent.tools.frozen import frozen
 from agent.tools.parameter import FALSE_WORDS, JSON_TYPES, TRUE_WORDS, ToolParameter
 from agent.tools.schema import DEFINITIONS, plain
 from agent.tools.shapes import together
-from agent.tools.typed_arguments import HALF_A_CHARACTER, Mistake, cure_of_type, quoted, refusal
+from agent.tools.typed_arguments import HALF_A_CHARACTER, MISSING, Mistake, cure_of_type, quoted, refusal
 
 if TYPE_CHECKING:
     from jsonschema.protocols import Validator
@@ -189,7 +189,7 @@ def _mistakes(error: Any) -> list[Mistake]:
     path = ".".join(map(str, error.absolute_path))
     if error.validator == "required":
         missing = [name for name in error.validator_value if name not in error.instance]
-        return [Mistake(f"{path}.{name}" if path else name, "is missing") for name in missing]
+        return [Mistake(f"{path}.{name}" if path else name, MISSING) for name in missing]
     if error.validator == "additionalProperties" and not path:
         known = error.schema.get("properties", {})
         return [Mistake(name, "") for name in error.instance if name not in known]

@@ -7,7 +7,7 @@ import inspect
 import warnings
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import InitVar, asdict, dataclass, field, replace
-from types import MethodType
+from types import GenericAlias, MethodType
 from typing import Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel
@@ -134,6 +134,10 @@ class Tool:
         if self.parameters is not copied.parameters and self.input_schema is copied.input_schema:
             self._set(input_schema=None)
         return self._set(function=function, callable=function, metadata=metadata)
+
+    def __class_getitem__(cls, item: Any) -> GenericAlias:
+        """`Tool[Any]`, as type hints have it (seed: ToolSelector protocol)."""
+        return GenericAlias(cls, item)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function itself, as if it had never been decorated."""
@@ -306,7 +310,7 @@ class Tool:
             if not limit.expired:
                 raise  # the tool's own
             raise ToolExecutionError(
-                f"tool {self.name!r} gave no result within {seconds:g} seconds; it may still be running",
+                f"tool {self.name!r} timed out: it gave no result within {seconds:g} seconds; it may still be running",
                 tool_name=self.name, error=exc, params=parameters,
             ) from exc  # fmt: skip
 
@@ -318,9 +322,9 @@ class Tool:
     ) -> Any:
         function = self._own_function()
         with ArtifactsOfACall():
-            if self.is_async:
+            if returns_awaitable(function):
                 value = function(**kwargs)
-            else:
+            else:  # also where `is_async` is claimed: a plain function might block the event loop
                 value = await thread(lambda: finished(function(**kwargs), chunk_callback))
             return await awaited(value, chunk_callback) if is_async_value(value) else value
 
@@ -418,11 +422,13 @@ class Tool:
         return bool(self.metadata.think_augment) and REASON not in self._compiled.schema["properties"]
 
     def _without_reason(self, params: Mapping[str, Any]) -> Mapping[str, Any]:
-        return without_reason(params, self.parameters) if self._augments else params
+        """The arguments without the reason for the call, which a model may also send unasked."""
+        is_own = REASON in self._compiled.schema.get("properties", {})
+        return params if is_own else without_reason(params, self.parameters)
 
     def _arguments(self, params: Mapping[str, Any], checked: Checked | None = None) -> dict[str, Any]:
         """What the function is called with. What is injected may change the parameters after they were checked."""
-        given = self._without_reason(params) if self._augments else params
+        given = self._without_reason(params)
         if self.config_injector is None and not self.injected_kwargs:
             return self._compiled.read(given) if checked is None else checked.values
         injected = self._injection.values()
@@ -470,13 +476,7 @@ class Tool:
         return self.function
 
     def _is_async(self, function: Callable[..., Any] | None) -> bool:
-        call = getattr(function, "__call__", None)  # noqa: B004  # not whether it can be called, but how
-        kinds = (inspect.iscoroutinefunction, inspect.isasyncgenfunction)
-        return (
-            bool(self.is_async)
-            or self.metadata.is_async
-            or any(kind(each) for kind in kinds for each in (function, call))
-        )
+        return bool(self.is_async) or self.metadata.is_async or returns_awaitable(function)
 
     def _renamed(self, old: str, api_format: ApiFormat) -> dict[str, Any]:
         warnings.warn(f"{old}() is called get_schema() now", DeprecationWarning, stacklevel=3)
@@ -493,6 +493,15 @@ class Tool:
     def _set(self, **values: Any) -> None:
         for name, value in values.items():
             object.__setattr__(self, name, value)
+
+
+def returns_awaitable(function: Any) -> bool:
+    """Return whether a call only makes a coroutine or an async generator, and so never blocks."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    call = getattr(function, "__call__", None)  # noqa: B004  # not whether it can be called, but how
+    kinds = (inspect.iscoroutinefunction, inspect.isasyncgenfunction)
+    return any(kind(each) for kind in kinds for each in (function, call))
 
 
 def _kept(tool_name: str, schema: Mapping[str, Any]) -> FrozenDict:

@@ -19,7 +19,7 @@ from agent.tools.errors import ToolError, ToolParameterError, ToolValidationErro
 from agent.tools.frozen import frozen, thawed
 from agent.tools.hints import HintsSchema
 from agent.tools.nearest import nearest
-from agent.tools.parameter import ToolParameter
+from agent.tools.parameter import ToolParameter, default_description
 from agent.tools.schema import plain
 
 #: Longest value an error quotes back to the model.
@@ -76,7 +76,6 @@ class TypedArguments:
             issue = f"{changed!r} cannot be recorded: what is written down of it reads as something else"
             cure = "give it a type that JSON can hold, or do without a review"
             raise ToolParameterError(
-                f"invalid arguments for {self._tool_name!r}: {issue}; {cure}",
                 tool_name=self._tool_name, param_name=", ".join(changed), issue=issue, suggestion=cure,
             )  # fmt: skip
         return written
@@ -179,6 +178,10 @@ def _own_names(kind: type) -> set[str]:
     return {name for each in kind.__mro__ if each is not object for name in vars(each)}
 
 
+#: What is said of a required parameter that a call leaves out (seed: Parameter Validation).
+MISSING = "Missing required parameter"
+
+
 class Mistake(NamedTuple):
     """One thing that is wrong with a call: where, in which words, and what to try instead."""
 
@@ -196,14 +199,13 @@ def refusal(tool_name: str, mistakes: Sequence[Mistake], expected: Mapping[str, 
     told = [_told(each, expected) for each in mistakes]
     wrong = "; ".join(words for words, _ in told[:MAX_ISSUES])
     wrong += f"; and {len(told) - MAX_ISSUES} more" if len(told) > MAX_ISSUES else ""
-    listed = ", ".join(f"{name} (required)" if required else name for name, required in expected.items())
-    wanted = f"Expected: {listed or 'no parameters'}"
+    listed = ", ".join(f"{name!r} (required)" if required else repr(name) for name, required in expected.items())
+    wanted = f"Expected parameters: {listed or 'none'}"
     return ToolParameterError(
-        f"invalid arguments for {tool_name!r}: {wrong}. {wanted}.",
         tool_name=tool_name,
         param_name=", ".join(each.path for each in mistakes[:MAX_ISSUES]),
         issue=wrong,
-        suggestion="; ".join([*(cure for _, cure in told[:MAX_ISSUES] if cure), wanted]),
+        suggestion="\n".join(filter(None, ["; ".join(cure for _, cure in told[:MAX_ISSUES] if cure), wanted])),
     )
 
 
@@ -225,11 +227,12 @@ def _told(mistake: Mistake, known: Collection[str]) -> tuple[str, str]:
     """A mistake in words, and its cure."""
     name = quoted(mistake.path)
     if mistake.words:
-        return f"{name} {mistake.words}", mistake.cure
+        is_missing = mistake.words == MISSING
+        return f"{MISSING}: {name}" if is_missing else f"{name} {mistake.words}", mistake.cure
     close = nearest(mistake.path, known)
     if not close:
-        return f"{name} is not a parameter", ""
-    return f"{name} is not a parameter, did you mean {close!r}?", f"{name} -> Did you mean {close!r}?"
+        return f"Unexpected parameter(s): {name}", f"{name} is not a valid parameter"
+    return f"Unexpected parameter(s): {name}", f"{name} -> Did you mean {close!r}?"
 
 
 def _mistake(issue: Mapping[str, Any]) -> Mistake:
@@ -243,7 +246,7 @@ def _words(issue: Mapping[str, Any]) -> str:
     if issue["type"] == "extra_forbidden" and len(issue["loc"]) == 1:
         return ""
     if issue["type"] == "missing":
-        return "is missing"
+        return MISSING
     if issue["type"] == "string_unicode":
         return f"is {quoted(issue['input'])}: {HALF_A_CHARACTER}"
     return f"is {quoted(issue['input'])}: {issue['msg']}"
@@ -305,8 +308,10 @@ def _free(name: str, index: int) -> str:
 
 
 def _field(parameter: ToolParameter, index: int) -> tuple[Any, Any]:
-    # An empty description is left out, so that one from Annotated[..., Field(description=...)] survives.
-    extra: dict[str, Any] = {"description": parameter.description} if parameter.description else {}
+    # An empty description is left out, so that one from Annotated[..., Field(description=...)] survives. So is the
+    # default one: models would read the name twice.
+    is_said = parameter.description not in ("", default_description(parameter.name))
+    extra: dict[str, Any] = {"description": parameter.description} if is_said else {}
     extra["exclude"] = False  # whatever the hint says: what is not written down could not be agreed to
     if _free(parameter.name, index) != parameter.name:
         extra["alias"] = parameter.name

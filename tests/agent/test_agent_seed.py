@@ -333,7 +333,7 @@ def test_an_unknown_tool_is_answered_with_those_there_are():
     """Validation Flow 2: the loop goes on."""
     provider = ScriptedProvider([ToolCall("find", {}), "sorry"])
     assert Agent([search, divide], provider).run("go").content == "sorry"
-    assert "unknown tool 'find'" in provider.requests[1].messages[-1].content
+    assert "Unknown tool 'find'. Available: " in provider.requests[1].messages[-1].content
     assert "['divide', 'search']" in provider.requests[1].messages[-1].content
 
 
@@ -409,7 +409,7 @@ def test_a_streamed_run_uses_tools():
     *chunks, result = asyncio.run(collected(Agent([search], provider).astream("go")))
     assert [chunk.content for chunk in chunks] == ["I look. ", "3 of ", "them."]
     assert (result.content, result.reasoning, result.tool_calls) == ("3 of them.", "I look. ", (SEARCH,))
-    assert result.reasoning_history == ("I look. ",)
+    assert result.reasoning_history == ["I look. ", ""]
 
 
 @pytest.mark.parametrize("method", ["acomplete", "complete"])

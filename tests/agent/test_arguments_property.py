@@ -171,7 +171,7 @@ def test_validation_answers_whatever_is_sent(tool, data):
     """Arguments, or a ToolParameterError with words; and the error is one line a model can read."""
     args = data.draw(st.one_of(JSON, st.dictionaries(st.sampled_from(NAMES), JSON, max_size=4)))
     words = refusal(tool, args)
-    assert not words or (words.startswith("invalid arguments for 'function'") and "Expected: " in words)
+    assert not words or ("Tool Validation Error: 'function'" in words and "Expected parameters: " in words)
 
 
 @settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow], deadline=None)
@@ -212,6 +212,6 @@ def test_a_schema_from_elsewhere_answers_the_same_way(tool, data):
         assert foreign.validate(args) == args
         return
     if words := refusal(foreign, args):
-        assert words.startswith("invalid arguments for 'foreign'")
+        assert "Tool Validation Error: 'foreign'" in words
         return
     assert fits(tool, foreign.validate_json(args), formats=())

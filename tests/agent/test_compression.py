@@ -118,7 +118,7 @@ def test_the_result_is_fenced_for_its_summariser():
         (Summariser(""), "EmptySummary"),
         (Summariser(" \n"), "EmptySummary"),
         (Summariser(ProviderError("404")), "ProviderError"),
-        (Summariser(ZeroDivisionError()), "ProviderError"),
+        (Summariser(ZeroDivisionError()), "ZeroDivisionError"),
         (Summariser("40 rows of which the fir", tokens=256), "SummaryCutOff"),
     ],
 )
@@ -217,7 +217,7 @@ def test_errors_are_never_compressed():
     summariser, policy = Summariser(), ToolPolicy(allow=["broken", "scrape"], deny=["denied"])
     calls = [ToolCall("broken"), ToolCall("denied"), ToolCall("scrape", {"x" * 200: 1}), ToolCall("y" * 200)]
     result, _ = run_agent([broken, denied, scrape], [calls, "done"], summariser, tool_policy=policy)
-    assert all(text.startswith("Error: ") for text in shown(result))
+    assert all(text.startswith("Error") for text in shown(result))
     assert LONG in shown(result)[0]
     assert summariser.requests == []
 

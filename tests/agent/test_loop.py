@@ -67,8 +67,8 @@ def test_endless_tool_calls_are_stopped_honestly():
 @pytest.mark.parametrize(
     ("call", "told"),
     [
-        (ToolCall("ecko", {"text": "x"}), "unknown tool 'ecko'; did you mean 'echo'?"),
-        (ToolCall("echo", {"txt": "x"}), "did you mean 'text'?"),
+        (ToolCall("ecko", {"text": "x"}), "Did you mean 'echo'?"),
+        (ToolCall("echo", {"txt": "x"}), "Did you mean 'text'?"),
         (ToolCall("broken"), "disk full"),
     ],
 )
@@ -242,7 +242,7 @@ def test_selector_narrows_what_can_be_called():
     agent = Agent([echo, question], ScriptedProvider([ToolCall("question"), "no"]), selector=OnlyEcho())
     assert agent.run("go").content == "no"
     assert [schema["name"] for schema in agent.provider.requests[0].tools] == ["echo"]
-    assert "unknown tool" in last_result(agent).content
+    assert "Unknown tool" in last_result(agent).content
 
 
 @pytest.mark.parametrize("door", ["run", "ask", "__call__"])

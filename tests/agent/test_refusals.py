@@ -31,31 +31,44 @@ def refused(request):
     return refuse
 
 
-EXPECTED = "Expected: location (required), units"
+EXPECTED = "Expected parameters: 'location' (required), 'units'"
+#: What the page about tools prints (Error Messages).
+BOX = f"""\
+{"=" * 60}
+❌ Tool Validation Error: 'weather'
+{"=" * 60}
+
+Parameter: unit
+Issue: Unexpected parameter(s): 'unit'
+
+💡 Suggestion: 'unit' -> Did you mean 'units'?
+{EXPECTED}
+
+{"=" * 60}"""
 
 
 def test_an_extra_argument_is_named_with_what_was_meant(refused):
     """As the seed suggests it."""
     error = refused({"location": "Paris", "unit": "kelvin"})
     assert (error.tool_name, error.param_name) == ("weather", "unit")
-    assert error.issue == "'unit' is not a parameter, did you mean 'units'?"
-    assert error.suggestion == f"'unit' -> Did you mean 'units'?; {EXPECTED}"
-    assert str(error) == f"invalid arguments for 'weather': {error.issue}. {EXPECTED}."
+    assert error.issue == "Unexpected parameter(s): 'unit'"
+    assert error.suggestion == f"'unit' -> Did you mean 'units'?\n{EXPECTED}"
+    assert str(error) == BOX
 
 
 def test_an_extra_argument_that_resembles_nothing_has_what_is_expected(refused):
     """Nobody can tell what was meant."""
     error = refused({"location": "Paris", "zzz": 1})
-    assert (error.issue, error.suggestion) == ("'zzz' is not a parameter", EXPECTED)
+    assert error.suggestion == f"'zzz' is not a valid parameter\n{EXPECTED}"
 
 
 def test_a_missing_argument_is_named_with_those_that_are_required(refused):
     """And the typo beside it with its cure."""
-    assert (refused({}).param_name, refused({}).issue) == ("location", "'location' is missing")
+    assert (refused({}).param_name, refused({}).issue) == ("location", "Missing required parameter: 'location'")
     assert refused({}).suggestion == EXPECTED
     error = refused({"loction": "Paris"})
     assert sorted(error.param_name.split(", ")) == ["location", "loction"]
-    assert error.suggestion == f"'loction' -> Did you mean 'location'?; {EXPECTED}"
+    assert error.suggestion == f"'loction' -> Did you mean 'location'?\n{EXPECTED}"
 
 
 @pytest.mark.parametrize("value", [42, 1.5, True])
@@ -64,7 +77,7 @@ def test_what_text_is_easily_made_of_has_its_conversion_for_a_cure(refused, valu
     error = refused({"location": value})
     assert error.param_name == "location"
     assert error.issue.startswith(f"'location' is {value!r}: ")
-    assert error.suggestion == f"Try: location=str({value!r}); {EXPECTED}"
+    assert error.suggestion == f"Try: location=str({value!r})\n{EXPECTED}"
 
 
 def test_a_wrong_type_without_an_obvious_conversion_has_what_is_expected(refused):
@@ -74,8 +87,11 @@ def test_a_wrong_type_without_an_obvious_conversion_has_what_is_expected(refused
 
 def test_several_mistakes_have_their_cures_side_by_side(refused):
     """One answer, and the model need not guess twice."""
-    parts = refused({"location": 42, "unit": "kelvin"}).suggestion.split("; ")
-    assert sorted(parts) == ["'unit' -> Did you mean 'units'?", EXPECTED, "Try: location=str(42)"]
+    cures, expected = refused({"location": 42, "unit": "kelvin"}).suggestion.split("\n")
+    assert (sorted(cures.split("; ")), expected) == (
+        ["'unit' -> Did you mean 'units'?", "Try: location=str(42)"],
+        EXPECTED,
+    )
 
 
 def test_a_part_of_a_union_is_no_place_to_try_anything():
@@ -88,4 +104,4 @@ def test_a_part_of_a_union_is_no_place_to_try_anything():
 
     with pytest.raises(ToolParameterError) as caught:
         pick.validate({"x": 5})
-    assert caught.value.suggestion == "Expected: x (required)"
+    assert caught.value.suggestion == "Expected parameters: 'x' (required)"

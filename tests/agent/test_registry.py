@@ -56,7 +56,7 @@ def test_a_registered_tool_is_executed_by_its_name():
     registry.register(add)
     assert registry.execute_tool("read") == "read"
     assert registry.execute_tool("add", a="1", b=2) == 3
-    with pytest.raises(ToolParameterError, match="'b' is missing"):
+    with pytest.raises(ToolParameterError, match="Missing required parameter: 'b'"):
         registry.execute_tool("add", a=1)
     with pytest.raises(ToolNotFoundError, match="ad"):
         registry.execute_tool("ad", a=1, b=2)
@@ -80,7 +80,7 @@ def test_a_source_is_replaced_as_a_whole():
     registry.replace_source("server", [named("b"), named("c")])
     assert [each.name for each in registry.all()] == ["mine", "b", "c"]
     registry.register(registry.remove("mine"))
-    with pytest.raises(ToolNotFoundError, match="known: "):
+    with pytest.raises(ToolNotFoundError, match="Available: "):
         registry.remove("a")
 
 
@@ -93,7 +93,7 @@ def test_an_agent_sees_what_is_in_its_registry_now():
     registry.register(named("late"))
     assert agent.run("x").messages[-2].content == "late"
     registry.disable("late")
-    assert "unknown tool 'late'" in agent.run("y").messages[-2].content
+    assert "Unknown tool 'late'" in agent.run("y").messages[-2].content
 
 
 class Counter:
@@ -196,7 +196,7 @@ def test_calls_of_one_answer_come_back_in_their_order_and_apart():
     ]
     zero, missing, unknown, fine = registry.execute_tool_calls(calls)
     assert "ZeroDivisionError" in zero.error
-    assert "'b' is missing" in missing.error
+    assert "Missing required parameter: 'b'" in missing.error
     assert "did you mean 'divide'" in unknown.error
     assert fine == ToolOutcome(True, "4.5")
 
@@ -349,5 +349,5 @@ def test_a_call_of_no_tool_is_an_outcome_in_a_few_words(name):
     """Whatever a model sends for a name."""
     (outcome,) = ToolRegistry([Desk().greet]).execute_tool_calls([ToolCall(name, {}, "1")])
     assert not outcome.success
-    assert outcome.error.startswith("unknown tool ")
+    assert outcome.error.startswith("Unknown tool ")
     assert len(outcome.error) < 200

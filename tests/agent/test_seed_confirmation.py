@@ -224,3 +224,18 @@ def test_the_parser_says_which_languages_it_reads():
     """The page's `pt-en-es`, behind the version of our own table."""
     name, languages = RegexConfirmParser().version.split(":")
     assert (name.startswith("regex-v"), languages) == (True, "pt-en-es")
+
+
+def test_the_prompt_of_a_pending_confirmation_is_shown(store):
+    """`PendingConfirmation.user_prompt`: the tool's own words stand between the preview and how to answer."""
+
+    @tool
+    def wipe() -> PendingConfirmation:
+        """Wipe the disk."""
+        stash_pending(kind="wipe", preview="Wipe the disk", executor=lambda: "wiped")
+        return PendingConfirmation(action="wipe", preview="Wipe the disk", user_prompt="Backups are 3 days old.")
+
+    channel = ChannelAgent(Agent([wipe], ScriptedProvider([ToolCall("wipe")])), store=store)
+    asked = channel.ask_channel("user-1", "wipe it").content
+    assert asked.startswith("Wipe the disk\n\nBackups are 3 days old.\n\nReply ")
+    assert "wiped" in channel.ask_channel("user-1", "yes").content

@@ -194,7 +194,7 @@ def test_a_connection_is_injected_and_hidden():
         },
     }
     assert query.execute({"sql": "SELECT 1"}) == "rows of SELECT 1"
-    with pytest.raises(ToolValidationError, match="'db_connection' is not a parameter"):
+    with pytest.raises(ToolValidationError, match="'db_connection' is not a valid parameter"):
         query.execute({"sql": "SELECT 1", "db_connection": "mine"})
 
 
@@ -242,5 +242,5 @@ def test_a_model_that_sends_the_wrong_thing_corrects_itself():
     ])  # fmt: skip
     assert Agent([calculate], provider).run("42 + 1?").content == "It is 43."
     told = [request.messages[-1].content for request in provider.requests[1:]]
-    assert "'b' is missing" in told[0]
+    assert "Missing required parameter: 'b'" in told[0]
     assert told[1] == "43"

@@ -144,7 +144,7 @@ def test_after_a_kill_only_what_the_model_was_shown_can_be_called():
     assert shelf.noted[0].tools == ("search",)
     second = Agent(tools, ScriptedProvider(["no"]), selector=Choose("hidden"))
     result = asyncio.run(second.arun("go", journal=shelf))
-    assert (ran, "unknown tool" in result.messages[2].content) == ([], True)
+    assert (ran, "Unknown tool" in result.messages[2].content) == ([], True)
 
 
 def test_failing_selector_shows_nothing(caplog):

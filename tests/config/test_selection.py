@@ -115,7 +115,7 @@ def test_roles_of_the_yaml_decide(tmp_path):
     """By the platform's id of whoever speaks, in the agent that the channel really has."""
     roles = "{roles: {allowed: {admin: ['*'], viewer: [find_*]}, users: {U1: Admin}, default: viewer}}"
     with terminal_agent(load(tmp_path, roles), data=tmp_path, channel="web") as bot:
-        assert "unknown tool" not in bot.ask_channel("U1", "/delete_invoice invoice_id=INV-1").content
+        assert "Unknown tool" not in bot.ask_channel("U1", "/delete_invoice invoice_id=INV-1").content
     settings = load(tmp_path, roles)
     assert shown(settings, "U1") == ["find_invoice", "delete_invoice", "sales_chart", "sales_report"]
     assert shown(settings, "U2") == ["find_invoice"]

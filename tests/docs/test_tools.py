@@ -17,7 +17,7 @@ def test_the_blocks_of_the_page_run() -> None:
     names: dict[str, Any] = {"__name__": "docs_tools"}
     for block in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL):
         exec(compile(block, "docs/tools.md", "exec"), names)
-    assert names["outcomes"][1].error.startswith("unknown tool 'ad'; did you mean 'add'?")
+    assert names["outcomes"][1].error.startswith("Unknown tool 'ad'. Available: ")
     assert names["menu"] == "Which size?\n\n- Small\n- Large"
     agent = Agent([names["guest_list"]])
     assert [artifact.filename for artifact in agent.run("/guest_list").artifacts] == ["guests.csv"]

@@ -185,7 +185,7 @@ def test_python_provider_tells_errors_as_outcomes():
     provider = PythonToolProvider([add, fail])
     assert outcome(provider, "ad").error == "Tool 'ad' not found. Available tools: ['add', 'fail']"
     assert "'a'" in outcome(provider, "add", a="many").error
-    assert outcome(provider, "fail").error == "tool 'fail' failed: OSError: disk full"
+    assert outcome(provider, "fail").error == "Error executing tool 'fail': OSError: disk full"
 
 
 def test_provided_tool_raises_with_the_outcomes_error():

@@ -1,0 +1,218 @@
+"""What the pages of the seeds say, where Sayso once did something else: their own examples and words."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+from agent import (
+    Agent,
+    AgentConfig,
+    InMemoryCache,
+    Message,
+    PromptBuilder,
+    Role,
+    Tool,
+    ToolCall,
+    ToolExecutionError,
+    ToolMetadata,
+    UsageStats,
+    tool,
+)
+from agent.config import ToolConfig
+from agent.providers.scripted import ScriptedProvider
+
+
+@tool(terminal=True)
+def present_question(question_id: int) -> str:
+    """Present a question."""
+    return f"question {question_id}"
+
+
+def test_sequential_calls_after_a_terminal_tool_do_not_run():
+    """Terminal Actions: the loop exits immediately."""
+    ran: list[str] = []
+
+    @tool
+    def send(to: str) -> str:
+        """Send."""
+        ran.append(to)
+        return "sent"
+
+    calls = [
+        ToolCall("send", {"to": "a"}, "1"),
+        ToolCall("present_question", {"question_id": 7}, "2"),
+        ToolCall("send", {"to": "b"}, "3"),
+    ]
+    agent = Agent([send, present_question], ScriptedProvider([calls]), AgentConfig(parallel_tool_execution=False))
+    result = agent.run("go")
+    assert (ran, result.content, result.stop_reason) == (["a"], "question 7", "terminal")
+    assert result.messages[4].content.startswith("Not run: ")
+
+
+def test_reasoning_history_has_one_string_per_iteration():
+    """Reasoning Visibility: a list, also where the model said nothing beside a call."""
+
+    @tool
+    def look() -> str:
+        """Look."""
+        return "seen"
+
+    class Speaking:
+        def __init__(self) -> None:
+            self.answers = [("Billing, I think. ", "look"), ("", "look"), ("Done.", "")]
+
+        def complete(self, **_: Any) -> tuple[Message, UsageStats]:
+            said, name = self.answers.pop(0)
+            calls = (ToolCall(name, {}, f"c{len(self.answers)}"),) if name else ()
+            return Message(Role.ASSISTANT, said, tool_calls=calls), UsageStats()
+
+    result = Agent([look], Speaking()).run("go")
+    assert (result.reasoning_history, result.iterations) == (["Billing, I think. ", "", ""], 3)
+    assert result.reasoning == "Billing, I think. "
+
+
+def test_a_message_of_a_tool_takes_its_result():
+    """History Management: Message(role=Role.TOOL, ..., tool_result=...), and it survives being stored."""
+    message = Message(role=Role.TOOL, content="3", tool_name="search", tool_result={"hits": 3})
+    assert Message.from_dict(message.to_dict()) == message
+
+
+@pytest.mark.parametrize("value", [("an answer", {"tokens": 3}), (Message(Role.USER, "x"), None), (1, 2, 3)])
+def test_a_cache_keeps_any_tuple(value):
+    """Cache Protocol: `value: Tuple[Any, Any]`."""
+    cache = InMemoryCache()
+    cache.set("key", value)
+    assert cache.get("key") == value
+
+
+def test_a_cache_refuses_what_is_no_tuple():
+    """The error says what to give."""
+    with pytest.raises(TypeError, match="a cache keeps tuples, not 'str': give"):
+        InMemoryCache().set("key", "text")
+
+
+def test_errors_have_the_words_of_the_pages():
+    """Validation Flow, Tool Execution Errors, Execution with a timeout."""
+
+    @tool
+    def divide(a: float, b: float) -> str:
+        """Divide."""
+        if b == 0:
+            raise ValueError("Cannot divide by zero")
+        return str(a / b)
+
+    @tool(metadata=ToolMetadata(timeout=0.01))
+    async def wait() -> str:
+        """Wait."""
+        await asyncio.Event().wait()
+        return ""
+
+    calls = [ToolCall("x", {}, "1"), ToolCall("divide", {"a": 1, "b": 0}, "2"), ToolCall("divide", {"a": 1}, "3")]
+    result = Agent([divide], ScriptedProvider([calls, "done"])).run("go")
+    unknown, failed, missing = (message.content for message in result.messages[2:5])
+    assert "Unknown tool 'x'. Available: ['divide']" in unknown
+    assert failed.startswith("Error executing tool 'divide': ")
+    assert "Issue: Missing required parameter" in missing
+    with pytest.raises(ToolExecutionError, match="'wait' timed out"):
+        wait.execute({})
+
+
+def test_the_prompt_of_tools_in_text_has_the_words_of_the_page():
+    """Schema Usage."""
+    assert "Available tools (JSON schema):" in PromptBuilder().build([present_question])
+
+
+def test_the_warning_of_a_failed_compression_names_the_exception(caplog):
+    """Failure fallback: "a WARNING with the exception type", of the summarizer's own error."""
+
+    class Broken:
+        def complete(self, **_: Any) -> Any:
+            raise ZeroDivisionError("no such model")
+
+    @tool
+    def dump() -> str:
+        """Dump."""
+        return "row " * 100
+
+    config = AgentConfig(
+        tool=ToolConfig(compress_results=True, compress_threshold=10, compress_provider=Broken(), compress_model="m")
+    )
+    with caplog.at_level(logging.WARNING):
+        Agent([dump], ScriptedProvider([ToolCall("dump"), "done"]), config).run("go")
+    assert "ZeroDivisionError" in caplog.text
+
+
+def test_inferred_parameters_have_an_element_type_and_a_description():
+    """Typed Collection Parameters and Schema Inference."""
+
+    @tool
+    def process(tags: list[str], scores: list[int], config: dict[str, str], extra: list[str] | None, n: int) -> str:
+        """Process."""
+        return f"{tags} {scores} {config} {extra} {n}"
+
+    assert [each.element_type for each in process.parameters] == [str, int, str, str, None]
+    assert [each.description for each in process.parameters][::4] == ["Parameter 'tags'", "Parameter 'n'"]
+
+
+def test_a_sync_function_that_claims_to_be_async_leaves_the_event_loop_alone():
+    """001: `ToolMetadata(is_async=True)` is a hint, and a plain function still runs in a thread."""
+
+    def where() -> str:
+        """Tell the thread."""
+        return threading.current_thread().name
+
+    claimed = Tool("where", "Tell the thread.", [], where, metadata=ToolMetadata(is_async=True))
+
+    async def run() -> tuple[str, str]:
+        return threading.current_thread().name, await claimed.aexecute({})
+
+    loop, ran = asyncio.run(run())
+    assert ran != loop
+
+
+def test_a_reason_that_nobody_asked_for_is_removed():
+    """001: a model that learned to send `toolcall_reason` is not refused; a tool's own parameter stays."""
+
+    @tool
+    def add(a: int, b: int) -> str:
+        """Add."""
+        return str(a + b)
+
+    @tool
+    def note(toolcall_reason: str) -> str:
+        """Note."""
+        return toolcall_reason
+
+    foreign = Tool("add", "Add.", add.schema()["parameters"], add.function)
+    for each in (add, foreign):
+        assert each.execute({"a": 2, "b": 3, "toolcall_reason": "to know"}) == "5"
+    assert note.execute({"toolcall_reason": "mine"}) == "mine"
+
+
+def test_tool_is_subscriptable():
+    """004: the signature of the page's ToolSelector, evaluated."""
+
+    def select(messages: Iterable[Message], tools: Iterable[Tool[Any]]) -> Iterable[Tool[Any]]:
+        return tools
+
+    assert Tool[Any].__origin__ is Tool
+    assert list(select([], [present_question])) == [present_question]
+
+
+@pytest.mark.parametrize(("config", "asked"), [(AgentConfig(), ""), (AgentConfig(model="gpt-5-mini"), "gpt-5-mini")])
+def test_a_chosen_model_is_asked_for_although_it_is_the_default(config, asked):
+    """AgentConfig.model: a provider's own default counts only where nobody chose."""
+
+    class Own(ScriptedProvider):
+        default_model = "house-model"
+
+    provider = Own(["done"])
+    Agent([], provider, config).run("go")
+    assert provider.requests[0].model == asked
+    assert config.model == "gpt-5-mini"
