@@ -197,7 +197,7 @@ def test_calls_of_one_answer_come_back_in_their_order_and_apart():
     zero, missing, unknown, fine = registry.execute_tool_calls(calls)
     assert "ZeroDivisionError" in zero.error
     assert "Missing required parameter: 'b'" in missing.error
-    assert "did you mean 'divide'" in unknown.error
+    assert "Did you mean 'divide'" in unknown.error
     assert fine == ToolOutcome(True, "4.5")
 
 
