@@ -5,10 +5,40 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import re
 import stat
 from collections.abc import Iterable
 from pathlib import Path
 from tempfile import NamedTemporaryFile
+
+#: What is mounted where, as Linux tells a process.
+MOUNTS = Path("/proc/self/mountinfo")
+#: File systems that several machines share, by the names that Linux has for them.
+NETWORK_FILE_SYSTEMS = frozenset(
+    [
+        "nfs",
+        "nfs4",
+        "cifs",
+        "smb3",
+        "smbfs",
+        "9p",
+        "afs",
+        "ceph",
+        "glusterfs",
+        "lustre",
+        "beegfs",
+        "gpfs",
+        "gfs2",
+        "ocfs2",
+        "fuse.sshfs",
+        "fuse.glusterfs",
+        "fuse.ceph",
+        "fuse.s3fs",
+        "fuse.gcsfuse",
+        "fuse.rclone",
+        "fuse.juicefs",
+    ]
+)
 
 
 def write_atomically(path: Path, data: bytes) -> None:
@@ -24,6 +54,34 @@ def write_atomically(path: Path, data: bytes) -> None:
             Path(temporary.name).unlink(missing_ok=True)
             raise
     sync_folder(path.parent)
+
+
+class NotLocal(Exception):
+    """Raised for a folder on a network file system, where it must be on a disk of this machine."""
+
+
+def check_local(folder: Path, *, mounts: Path | None = None) -> None:
+    """Refuse a folder, there yet or not, that lies on a network file system. Raises NotLocal.
+
+    SQLite's write-ahead log is shared memory: machines that share the file do not see each other's. Told on Linux only.
+    """
+    kind = _file_system_of(folder.resolve(), mounts or MOUNTS)
+    if kind in NETWORK_FILE_SYSTEMS:
+        raise NotLocal(f"{folder} is on a network file system ({kind!r})")
+
+
+def _file_system_of(folder: Path, mounts: Path) -> str:
+    """The type of the file system that is mounted nearest above a folder, "" where nobody can tell."""
+    try:
+        lines = mounts.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
+    except OSError:
+        return ""
+    kinds = dict[Path, str]()
+    for line in lines:  # of several mounts at one place the last one counts
+        before, _, after = line.partition(" - ")
+        place = re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), before.split()[4])
+        kinds[Path(place)] = after.split()[0]
+    return next((kinds[each] for each in (folder, *folder.parents) if each in kinds), "")
 
 
 def make_private(folder: Path) -> Path:

@@ -17,6 +17,7 @@ from agent.providers import Provider
 from agent.text_files import FOLDER as TEXTS
 from agent.text_files import TextFiles
 from channels.base import Channel
+from channels.disk import NotLocal, check_local
 from channels.feed import RedisFeed
 from channels.media import LocalMediaStore
 from channels.media_room import MediaLimits
@@ -132,6 +133,7 @@ def bootstrap(
     primaries = open_primaries(settings, redis_url, client, patient=patient)
     if not patient:
         _hurry([client, *(primary.client for primary in primaries)])
+    _check_disks(settings, data, is_worker=patient)
     own = next((primary for primary in primaries if primary.name == shard), primaries[0])
     gated = bool(settings.shards)
     prefix, state = settings.key_prefix, settings.state_folder(data)
@@ -257,6 +259,18 @@ def find_public_url(settings: Settings, given: str = "") -> str:
 def _limits(settings: Settings) -> Limits:
     given = settings.limits
     return Limits(given.waiting, given.per_minute, given.in_one_go, given.conversations)
+
+
+def _check_disks(settings: Settings, data: Path, *, is_worker: bool) -> None:
+    """Refuse SQLite files of this machine on a disk that others share. Raises ConfigError."""
+    state = settings.state_folder(data)
+    files = {"the audit ledger": state} if is_worker else {"the spool": state / SPOOL} if settings.spool else {}
+    for name, folder in files.items():
+        try:
+            check_local(folder)
+        except NotLocal as exc:
+            cure = f"give each machine a --data of its own, or mount a local disk at {folder}"
+            raise ConfigError([f"{exc}, and {name} is a SQLite file of one machine: {cure}"]) from exc
 
 
 def _media_limits(settings: Settings) -> MediaLimits:

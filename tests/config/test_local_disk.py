@@ -1,0 +1,53 @@
+"""What must be on a disk of this machine: the audit ledger and the spool are SQLite files with a write-ahead log."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from channels import disk
+from channels.disk import NotLocal, check_local
+from config.bootstrap import bootstrap
+from config.loader import ConfigError, load_settings
+
+#: As Linux writes them: a local root, an NFS share whose name has a space, and a local disk mounted inside of it.
+MOUNTS = """\
+22 1 252:1 / / rw,relatime shared:1 - ext4 /dev/vda1 rw
+90 22 0:50 / {share} rw,relatime shared:40 - nfs4 files:/exports/bots rw,vers=4.2
+91 90 252:2 / {share}/bots rw shared:41 - xfs /dev/vdb1 rw
+"""
+
+
+@pytest.fixture
+def share(tmp_path: Path) -> Path:
+    """A folder that is an NFS share by the machine's table of mounts."""
+    folder = tmp_path / "team share"
+    (tmp_path / "mountinfo").write_text(MOUNTS.format(share=str(folder).replace(" ", "\\040")))
+    return folder
+
+
+def test_a_network_folder_is_told_from_a_local_disk_mounted_in_it(share: Path, tmp_path: Path):
+    """By what is mounted nearest, whether the folder is there yet or not."""
+    mounts = tmp_path / "mountinfo"
+    with pytest.raises(NotLocal, match="'nfs4'"):
+        check_local(share / "data" / "bots", mounts=mounts)
+    for local in (tmp_path, share / "bots" / "shop", Path("/nowhere/yet")):
+        check_local(local, mounts=mounts)
+
+
+def test_where_nobody_can_tell_nothing_is_refused(tmp_path: Path):
+    """Only Linux has such a table."""
+    check_local(tmp_path, mounts=tmp_path / "no-such-table")
+
+
+@pytest.mark.parametrize(("is_worker", "named"), [(True, "the audit ledger"), (False, "the spool")])
+def test_no_process_starts_with_its_sqlite_file_on_a_network_share(
+    share: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_worker: bool, named: str
+):
+    """A worker for the ledger, a web for the spool; the error names the cure."""
+    monkeypatch.setattr(disk, "MOUNTS", tmp_path / "mountinfo")
+    (tmp_path / "shop.yaml").write_text("spool: true\nchannels: {web: {platform: console}}\n")
+    settings = load_settings(tmp_path / "shop.yaml")
+    with pytest.raises(ConfigError, match=f"{named} is a SQLite file of one machine: give each machine a --data"):
+        bootstrap(settings, data=share / "data", redis_url="redis://127.0.0.1:1", patient=is_worker)
