@@ -163,6 +163,7 @@ class Asker:
             answer, usage = await self._with_retries(run, request, on_text)
         except Exception as exc:
             chronicle.note("error", began=began, model=run.model, error=str(exc))
+            self._log_failure(run, exc)
             raise
         usage = self._priced(usage, run.model)
         chronicle.note(
@@ -180,6 +181,14 @@ class Asker:
             await chronicle.tell("usage", usage)
         await self._book(run, usage)
         return answer, usage
+
+    def _log_failure(self, run: Run, error: Exception) -> None:
+        """Log a final failure by its cause, without the vendor's words, which may repeat a person's."""
+        cause = {name: getattr(error, name, None) for name in ("kind", "status", "code")}
+        model = getattr(error, "model", "") or run.model
+        what = {**cause, "model": model, "provider": self.name, "error": type(error).__name__}
+        shown = " ".join(f"{name}={value}" for name, value in what.items() if value)
+        log.error("model.failed run=%s %s", run.chronicle.run_id, shown)
 
     async def _with_retries(self, run: Run, request: ProviderRequest, on_text: OnText | None) -> Completion:
         """A reply that was heard in part is not asked for again: its beginning would be heard twice."""

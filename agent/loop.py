@@ -44,7 +44,7 @@ class Loop:
             return Ending("guardrail", exc.words)
         except ProviderError as exc:
             await run.chronicle.tell("error", exc, {"iteration": run.iterations})
-            return Ending("provider_error", redact(f"Provider error: {exc}"))
+            return Ending("provider_error", redact(f"Provider error: {exc}"), failure=exc.kind)
 
     async def _listen(self, run: Run) -> None:
         """Take the user's words in, as far as the guardrails let them pass."""

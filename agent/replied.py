@@ -12,7 +12,7 @@ def replied(result: AgentResult, words: Texts, *, has_acted: bool) -> str:
     """
     match result.stop_reason:
         case "provider_error":
-            return words.model_lost() if has_acted else words.model_away()
+            return words.model_lost() if has_acted else words.model_failed(result.failure)
         case "answer" if not (result.content.strip() or result.artifacts or result.choices):
             return words.model_lost() if has_acted else words.model_away()
         case "max_iterations":

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from agent.messages import NO_USAGE, Message, Role, ToolCall, UsageStats
+from agent.providers.base import FailureKind
 from agent.swift import swift
 from agent.tools.artifacts import Artifact
 from agent.trace import AgentTrace
@@ -39,6 +40,7 @@ class AgentResult:
     `unclear` are the calls of which nobody knows how they ended: a killed or stopped attempt at this run had begun
     them, or who was asked never answered. `beside` is what terminal tools said in the same answer as a proposal.
     `choices` are the answers that tools put under the reply: those of the call that offered last.
+    `failure` is why there was no answer, where `stop_reason` is "provider_error".
     """
 
     content: str
@@ -57,6 +59,7 @@ class AgentResult:
     beside: tuple[str, ...] = ()
     structured_error: str = ""
     choices: tuple[str, ...] = ()
+    failure: FailureKind = "away"
 
     @property
     def message(self) -> Message:

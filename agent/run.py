@@ -14,6 +14,7 @@ from agent.loop_detection import LoopWatch
 from agent.memories.remembering import Remembering
 from agent.memory import ConversationMemory
 from agent.messages import NO_USAGE, Message, Role, ToolCall, UsageStats
+from agent.providers.base import FailureKind
 from agent.result import AgentResult, StopReason
 from agent.structured import ResponseFormat
 from agent.swift import swift
@@ -73,6 +74,7 @@ class Ending:
     content: str
     parsed: Any = None
     structured_error: str = ""
+    failure: FailureKind = "away"
 
 
 @dataclass(slots=True)
@@ -198,6 +200,7 @@ class Run:
             unclear=tuple(self.unclear),
             beside=tuple(self.closings) if ending.reason == "pending" else (),
             structured_error=ending.structured_error,
+            failure=ending.failure,
             choices=self.choices,
         )
 

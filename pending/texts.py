@@ -158,6 +158,10 @@ class Texts:
         """The model could not be asked. Its own words are for the operator."""
         return self._say("model_away")
 
+    def model_failed(self, kind: str) -> str:
+        """Return why there is no answer: the model is "away", "busy", "refused", "too_long" or "cut_off"."""
+        return self._say(f"model_{kind}")
+
     def model_lost(self) -> str:
         """The model could not be asked any more, once tools had run."""
         return self._say("model_lost")

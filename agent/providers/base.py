@@ -13,7 +13,7 @@ import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass
-from typing import Any, Protocol, cast, runtime_checkable
+from typing import Any, Literal, Protocol, cast, runtime_checkable
 
 from agent.messages import Message, Role, ToolCall, UsageStats
 from agent.providers.answer import usable
@@ -23,12 +23,22 @@ from agent.usage import countable
 from workers.in_time import TimeIsUp, in_time
 from workers.offload import contained, in_thread
 
+#: What a failure means for the person who waits: no answer at all; too many requests at the vendor; the vendor does not
+#: take this request; the conversation is too long for the model; the answer ended too early.
+FailureKind = Literal["away", "busy", "refused", "too_long", "cut_off"]
+
 
 class ProviderError(Exception):
     """Raised when a model could not be asked, or gave no answer in time.
 
     `retry_after` is what the vendor asked us to wait, in seconds; asking again can help unless `retryable` is False.
+    `status`, `code` and `model` are the HTTP status, the vendor's error code and the model's name, if known.
     """
+
+    kind: FailureKind = "away"
+    status: int | None = None
+    code: str = ""
+    model: str = ""
 
     def __init__(self, message: str, *, retry_after: float | None = None, retryable: bool = True) -> None:
         super().__init__(message)
@@ -39,9 +49,13 @@ class ProviderError(Exception):
 class RateLimitedError(ProviderError):
     """Raised when the vendor refuses because it was asked too often (HTTP 429)."""
 
+    kind: FailureKind = "busy"
+
 
 class RequestRefusedError(ProviderError):
     """Raised when the vendor refuses a request for what is in it, such as too many words or a file that is broken."""
+
+    kind: FailureKind = "refused"
 
     def __init__(self, message: str) -> None:
         super().__init__(message, retryable=False)
@@ -200,7 +214,7 @@ async def acall(provider: Provider, request: ProviderRequest) -> Completion:
 
 
 async def astream_call(provider: Provider, request: ProviderRequest, on_text: OnText) -> Completion:
-    """Ask as `acall` does, and let `on_text` hear the text while it comes; `timeout` is for the whole answer.
+    """Ask as `acall` does, and let `on_text` hear the text while it comes; `timeout` limits each silence.
 
     A provider that cannot stream gives its text as one piece. Raises ProviderError, which is not `retryable` once
     something was heard: it cannot be unsaid. What `on_text` raises is raised.
@@ -220,11 +234,10 @@ async def pieces(provider: Provider, request: ProviderRequest) -> AsyncGenerator
         for item in (*([answer.content] if answer.content else ()), *answer.tool_calls, usage):
             yield item
         return
-    seconds = _seconds(provider, request)
-    deadline = None if seconds is None else asyncio.get_running_loop().time() + seconds
+    seconds = None if getattr(provider, "times_silence", False) else _seconds(provider, request)
     try:
         async with _opened(provider, request.as_kwargs()) as stream:
-            while (item := await _next(stream, request, deadline)) is not _END:
+            while (item := await _next(stream, request, seconds)) is not _END:
                 yield _known(item)
     except ProviderError:
         raise
@@ -247,12 +260,12 @@ async def _heard(provider: Provider, request: ProviderRequest, on_text: OnText) 
     return joined(items)
 
 
-async def _next(stream: AsyncIterator[StreamItem], request: ProviderRequest, deadline: float | None) -> Any:
-    """The next piece, _END after the last. Each is waited for by itself: a limit around a `yield` would hit whoever
-    listens.
+async def _next(stream: AsyncIterator[StreamItem], request: ProviderRequest, seconds: float | None) -> Any:
+    """Return the next piece, or _END after the last. Each piece has the whole time limit for itself; a limit around a
+    `yield` would hit the consumer.
     """
     try:
-        async with asyncio.timeout_at(deadline) as limit:
+        async with asyncio.timeout(seconds) as limit:
             return await contained(anext(stream, _END))
     except TimeoutError as exc:
         if not limit.expired():
@@ -314,7 +327,10 @@ async def _threaded(stream: Callable[[], Iterator[StreamItem]]) -> AsyncGenerato
 
 
 def _streams(provider: Provider) -> bool:
-    return hasattr(provider, "astream") or hasattr(provider, "stream")
+    """Return whether to read the answer as a stream. A provider with `acomplete` and only a blocking `stream` is asked
+    through `acomplete`: such a stream may give text alone and lose the tool calls (seed: falls back to `acomplete`).
+    """
+    return hasattr(provider, "astream") or (hasattr(provider, "stream") and not hasattr(provider, "acomplete"))
 
 
 def _seconds(provider: Provider, request: ProviderRequest) -> float | None:

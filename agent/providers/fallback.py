@@ -206,7 +206,8 @@ class _Journey:
             retry_after=min(waits, default=None),
             retryable=any(error.retryable for error in errors),
         )
-        failure.__cause__ = errors[-1]
+        last = failure.__cause__ = errors[-1]
+        failure.kind, failure.status, failure.code, failure.model = last.kind, last.status, last.code, last.model
         return failure
 
     def _leg(self, line: _Line, permit: Permit) -> _Leg:

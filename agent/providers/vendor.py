@@ -34,6 +34,8 @@ class VendorProvider(ABC):
     #: With which word the vendor is named in usage and errors.
     name: str
     supports_response_format = True
+    #: Its streams limit each silence by themselves: they see thinking and half calls, which their reader does not.
+    times_silence = True
 
     #: The dialect of its tools' schemas, the library that speaks to it, and the extra of ours that brings it.
     api_format: ApiFormat

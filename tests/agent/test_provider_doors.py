@@ -127,7 +127,7 @@ def test_no_door_is_no_provider():
 
 @pytest.mark.parametrize("door", ["astream", "stream"])
 def test_a_stream_that_hangs_is_late(door):
-    """However much it said before: the timeout is for the whole answer."""
+    """However much it said before: the timeout limits each silence."""
     release = threading.Event()
 
     class Hanging:
@@ -229,3 +229,17 @@ def test_a_reason_is_one_short_line():
 
     assert reason(Mute()) == "Mute"
     assert len(reason(ValueError("x" * 9999 + "\nmore"))) == len("ValueError: ") + MAX_REASON_CHARS
+
+
+def test_text_only_stream_beside_acomplete_loses_no_tool_call():
+    """Without `astream`, a stream is asked through `acomplete` (seed: falls back to acomplete, then complete)."""
+
+    class TextOnly:
+        def stream(self, **request):
+            yield "thinking"
+
+        async def acomplete(self, **request):
+            return Message(Role.ASSISTANT, "", (ToolCall("stock", {}, "1"),)), UsageStats()
+
+    answer, _ = asyncio.run(astream_call(TextOnly(), REQUEST, print))
+    assert [call.tool_name for call in answer.tool_calls] == ["stock"]

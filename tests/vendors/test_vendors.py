@@ -13,11 +13,14 @@ from typing import Any
 
 import pytest
 
+from agent import Agent, AgentConfig
 from agent.messages import Message, Role
 from agent.providers import AnthropicProvider, GeminiProvider, OllamaProvider, OpenAIProvider, vendor
 from agent.providers.base import ProviderConfigurationError, ProviderError, RateLimitedError
 from agent.providers.clients import Clients
+from agent.replied import replied
 from channels.types import Media
+from pending.texts import catalogue, speak
 from tests.vendors.api import KEY
 from tests.vendors.conftest import MAKERS, ROOT, Server
 from tests.vendors.test_contract import STOCK_SCHEMA, ask, pieces, stock
@@ -205,3 +208,37 @@ def test_a_forked_process_has_clients_of_its_own(monkeypatch: pytest.MonkeyPatch
         return clients.get() is before
 
     assert not asyncio.run(two())
+
+
+@pytest.mark.parametrize(
+    ("name", "step", "kind", "cause"),
+    [
+        ("openai", {"status": 429, "code": "rate_limit_exceeded"}, "busy", "status=429 code=rate_limit_exceeded"),
+        ("anthropic", {"status": 529, "message": "Overloaded"}, "busy", "status=529"),
+        ("gemini", {"status": 503, "message": "overloaded"}, "busy", "status=503"),
+        ("openai", {"status": 400, "code": "content_filter"}, "refused", "status=400 code=content_filter"),
+        ("openai", {"status": 400, "code": "context_length_exceeded"}, "too_long", "code=context_length_exceeded"),
+        ("openai", {"finish": "length"}, "cut_off", "kind=cut_off"),
+        ("openai", {"status": 500}, "away", "status=500"),
+    ],
+)
+def test_a_final_failure_is_logged_with_its_cause_and_people_hear_fitting_words(
+    server: Server, caplog: pytest.LogCaptureFixture, name: str, step: dict[str, Any], kind: str, cause: str
+) -> None:
+    """Operators read status, code and model at error level; never what was asked."""
+    server.script(step)
+    agent = Agent((), provider=MAKERS[name](server.url), config=AgentConfig(max_retries=0))
+    result = agent.run("my private words")
+    lines = [each.getMessage() for each in caplog.records if each.levelname == "ERROR"]
+    assert len(lines) == 1
+    assert all(part in lines[0] for part in ("model.failed", f"kind={kind}", cause, "model="))
+    assert "private" not in lines[0]
+    assert replied(result, speak("en"), has_acted=False) == catalogue("en")[f"model_{kind}"]
+
+
+@pytest.mark.parametrize("name", ["openai", "anthropic", "gemini"])
+def test_a_slow_stream_that_goes_on_is_read_to_its_end(server: Server, name: str) -> None:
+    """The time limit is for each silence, not for the whole answer."""
+    server.script({"text": "one two three four five six seven eight nine ten", "pause": 0.1})
+    heard = pieces(MAKERS[name](server.url), timeout=0.6)
+    assert "".join(each for each in heard if isinstance(each, str)).endswith("ten")

@@ -33,6 +33,8 @@ _SECRETS = re.compile(r"\b(?:sk|pk|rk|gsk|xai)-[\w*.-]{4,}|\bAIza[\w*-]{6,}|\bBe
 _LATER = frozenset({408, 409, 425})
 #: Statuses that are about what was asked, whoever asks it.
 _REFUSALS = frozenset({400, 413, 422})
+#: The status of a request that is too large, and those of a vendor that has too much to do.
+_TOO_LARGE, _BUSY = 413, frozenset({503, 529})
 _SECONDS = re.compile(r"\d{1,9}\.\d{0,9}")
 #: How vendors say that they will not talk about something.
 _FILTERS = ("content_filter", "content_policy_violation", "content management policy")
@@ -57,7 +59,9 @@ def filtered(provider: str) -> ProviderError:
 
 def broken_off(provider: str) -> ProviderError:
     """For a stream without an end."""
-    return ProviderError(f"{provider}: the answer broke off")
+    error = ProviderError(f"{provider}: the answer broke off")
+    error.kind = "cut_off"
+    return error
 
 
 class _Translation:
@@ -65,6 +69,19 @@ class _Translation:
         self._provider, self._secrets = provider, [each for each in secrets if len(each) > 4]
 
     def of(self, exc: Exception) -> ProviderError:
+        """Return the error as ours, with the vendor's status, code and model."""
+        error = self._translated(exc)
+        if isinstance(exc, ModelAPIError):
+            error.model = exc.model_name
+            error.code = self._clean(exc.provider_error_code or exc.provider_error_type or "")
+            error.status = exc.status_code if isinstance(exc, ModelHTTPError) else None
+            if isinstance(exc, ModelContextWindowExceededError) or error.status == _TOO_LARGE:
+                error.kind = "too_long"
+            elif error.status in _BUSY:
+                error.kind = "busy"
+        return error
+
+    def _translated(self, exc: Exception) -> ProviderError:
         match exc:
             case ModelRequestTimeout():
                 return self._error(f"no answer within {exc.timeout:g} seconds", retryable=True)

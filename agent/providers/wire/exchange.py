@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import re
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Mapping, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from pydantic_ai import direct
 from pydantic_ai.messages import (
@@ -22,7 +24,7 @@ from pydantic_ai.output import OutputObjectDefinition
 from pydantic_ai.settings import ModelSettings
 from pydantic_ai.tools import ToolDefinition
 
-from agent.providers.base import Completion, ProviderRequest, RequestRefusedError, StreamItem
+from agent.providers.base import Completion, ProviderError, ProviderRequest, RequestRefusedError, StreamItem
 from agent.providers.clients import released
 from agent.providers.files import Shown
 from agent.providers.wire.errors import broken_off, filtered, translated
@@ -32,6 +34,8 @@ from agent.tools.errors import ToolValidationError
 from agent.tools.vendors import ApiFormat, vendor_schema
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 #: What the name of an answer's schema may not have in it.
 _ODD = re.compile(r"[^A-Za-z0-9_-]")
@@ -60,8 +64,11 @@ class Exchange:
     async def pieces(self) -> AsyncGenerator[StreamItem]:
         """The answer as it comes: its text, then its calls and the usage. Raises ProviderError."""
         with translated(self.provider, self.secrets):
-            async with released(direct.model_request_stream(**self._call())) as stream:
-                async for event in stream:
+            opening = direct.model_request_stream(**self._call(is_stream=True))
+            async with AsyncExitStack() as stack:
+                stream = await self._in_time(stack.enter_async_context(released(opening)))
+                events = aiter(stream)
+                while (event := await self._in_time(anext(events, None))) is not None:
                     if text := _text(event):
                         yield text
                 response = stream.get()
@@ -79,25 +86,37 @@ class Exchange:
             raise filtered(self.provider)
         said = any(isinstance(part, TextPart) and part.content.strip() for part in response.parts)
         if response.finish_reason == "length" and not said and not response.tool_calls:
-            raise RequestRefusedError(
+            error = RequestRefusedError(
                 f"{self.provider}: {self.model.model_name!r} used up max_tokens={self.request.max_tokens} "
                 "before it said anything: raise max_tokens"
             )
+            error.kind = "cut_off"
+            raise error
 
-    def _call(self) -> dict[str, Any]:
+    async def _in_time(self, step: Awaitable[T]) -> T:
+        """Wait for one step of a stream. Raises ProviderError when it is silent for as long as the time limit."""
+        try:
+            async with asyncio.timeout(self.request.timeout) as limit:
+                return await step
+        except TimeoutError as exc:
+            if not limit.expired():
+                raise
+            raise ProviderError(f"{self.provider}: no answer within {self.request.timeout} seconds") from exc
+
+    def _call(self, *, is_stream: bool = False) -> dict[str, Any]:
         return {
             "model": self.model,
             "messages": transcript(self.messages),
-            "model_settings": self._settings(),
+            "model_settings": self._settings(is_stream=is_stream),
             "model_request_parameters": self._parameters(),
         }
 
-    def _settings(self) -> ModelSettings:
-        """`request_timeout` is the library's limit for the whole of an answer, pieces included."""
+    def _settings(self, *, is_stream: bool) -> ModelSettings:
+        """`request_timeout` is the library's limit for a whole answer; a stream has one for each silence instead."""
         settings: dict[str, Any] = {"max_tokens": self.request.max_tokens, **self.settings}
         if _takes_temperature(self.model.profile):
             settings["temperature"] = self.request.temperature
-        if self.request.timeout is not None:
+        if self.request.timeout is not None and not is_stream:
             settings["request_timeout"] = self.request.timeout
         return cast("ModelSettings", settings)
 
