@@ -191,9 +191,9 @@ class ChannelAgent:
         answer = await self._heard_out(case)
         history = memory.to_dict()
         await texts.fold(history["messages"])
-        replies = _in_language(answer.change.replies, case.words)
         if queued.turn.ephemeral:
-            replies = tuple((replace(reply, only_for=queued.turn.user_id), pid) for reply, pid in replies)
+            answer = _only_for(answer, queued.turn.user_id)
+        replies = _in_language(answer.change.replies, case.words)
         return replace(answer.change, replies=replies, history=json.dumps(history))
 
     def is_answer(self, text: str) -> bool:
@@ -340,7 +340,8 @@ class ChannelAgent:
         turn, target = case.turn, case.tapped or case.live
         press = self.store.seal.read(turn.tap.data, turn.scope) if turn.tap else None
         if press is None or target is None or target.pid != press.pending_action_id:
-            return said(case, self._not_for_you(case))
+            answer = said(case, self._not_for_you(case))
+            return _only_for(answer, turn.user_id) if turn.in_group else answer
         if press.choice is not None or target.action.kind == CHOICE_KIND:
             return await self._choose(case, target, press)
         if target.state not in OPEN_STATES:
@@ -550,6 +551,12 @@ def turn_label(turn: Turn) -> str:
 
 def _joined(paragraphs: Iterable[str]) -> str:
     return "\n\n".join(filter(None, paragraphs))
+
+
+def _only_for(answer: Answer, user: str) -> Answer:
+    """Return the answer, which others in the group do not see where the platform can hide it."""
+    replies = tuple((replace(reply, only_for=user), pid) for reply, pid in answer.change.replies)
+    return replace(answer, change=replace(answer.change, replies=replies))
 
 
 def _repeating(answer: Answer, question: StoredAction) -> Answer:

@@ -160,7 +160,7 @@ class SlackChannel:
             if edited or reply.optional:
                 return edited or Receipt("")
         with told():
-            return await self._post(message, to.thread)
+            return await self._post(message, to.thread, reply.only_for)
 
     async def place(self, conversation: Conversation) -> Conversation:
         """Where people write, and edits and files must go: of a person, the direct message with them.
@@ -188,7 +188,11 @@ class SlackChannel:
                     raise
                 return None
 
-    async def _post(self, message: dict[str, Any], thread: str) -> Receipt:
+    async def _post(self, message: dict[str, Any], thread: str, only_for: str = "") -> Receipt:
+        if only_for:
+            place = {"user": only_for, **({"thread_ts": thread} if thread else {})}
+            await self._said("chat.postEphemeral", {**message, **place})
+            return Receipt("")  # it has no id that could be edited
         quiet = {"unfurl_links": False, "unfurl_media": False, **({"thread_ts": thread} if thread else {})}
         return await self._said("chat.postMessage", {**message, **quiet})
 

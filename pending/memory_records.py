@@ -268,6 +268,10 @@ class MemoryRecords:
         live, target = self.look(conversation, user), self._get(tapped)
         return live.to_hash() if live else {}, target.to_hash() if target else {}
 
+    def asked(self, pid: str) -> str:
+        """The user whom an action waits for, "" where nobody knows."""
+        return self._scopes.get(pid, ("", ""))[1]
+
     def commit(self, conversation: str, letter: Deciding, change: Change) -> str:
         """A lane's commit: make the change, or say what is in its way. What is over leaves the scope."""
         user = letter.user

@@ -417,6 +417,11 @@ def stops(turn: Turn) -> bool:
     return turn.decides and turn.tap is None and turn.text.casefold().split(maxsplit=1)[:1] == ["/stop"]
 
 
+def is_quick(turn: Turn) -> bool:
+    """Return whether the turn is a tap or /status, which are counted apart from what people write."""
+    return turn.tap is not None or (turn.decides and turn.text.casefold().split(maxsplit=1)[:1] == ["/status"])
+
+
 def _following(entry: str) -> tuple[int, Turn]:
     seq, _, _, _, turn = entry.split(" ", 4)
     return int(seq), Turn.from_json(turn)

@@ -15,7 +15,18 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from channels.types import Reply, Turn
-from workers.lane import Change, LaneLost, Lease, QueuedTurn, TurnOvertaken, Work, outbox_entry, read_work, stops
+from workers.lane import (
+    Change,
+    LaneLost,
+    Lease,
+    QueuedTurn,
+    TurnOvertaken,
+    Work,
+    is_quick,
+    outbox_entry,
+    read_work,
+    stops,
+)
 from workers.redis import SHARDS, Scripts, WakeUp
 from workers.words import Voice, Words
 
@@ -40,10 +51,11 @@ Stage = Literal["unknown", "waits", "done"]
 class Limits:
     """What is refused at the door.
 
-    `waiting`: turns of one conversation. `per_minute` and `in_one_go`: turns of one person in one conversation, taps
-    and answers to a question excepted. `conversations`: those that may have work at once; one more cannot begin. It is
-    kept shard by shard, so it is met approximately. Taps, stops and answers to a question find 10 more places in a
-    mailbox, and room for a fifth more conversations; half of that room is for telling people that they are refused.
+    `waiting`: turns of one conversation. `per_minute` and `in_one_go`: turns of one person in one conversation, answers
+    to a question and stops excepted; taps on their own buttons and /status are counted by themselves. `conversations`:
+    those that may have work at once; one more cannot begin. It is kept shard by shard, so it is met approximately. Who
+    was asked, and who stops their own turn, finds 10 more places in a mailbox, 2 for each person, and room for a fifth
+    more conversations; half of that room is for telling people that they are refused.
     """
 
     waiting: int = 50
@@ -161,7 +173,7 @@ class RedisMailbox:
             *self._wake_up(conversation),
         )
         accepted = Accepted(outcome, int(seq))
-        if accepted.refused and not waited_seconds:
+        if accepted.refused and not waited_seconds and hears_refusal(turn):
             self.tell(turn, refusal(self._voice(turn), outcome))  # the platform hears it each time
         return accepted
 
@@ -234,6 +246,11 @@ def new_token(worker: str) -> str:
     return mark(worker) + secrets.token_urlsafe(8)
 
 
+def hears_refusal(turn: Turn) -> bool:
+    """Return whether a refused turn is answered with a message. A tap in a group is not: all others would read it."""
+    return not (turn.tap and turn.in_group)
+
+
 def refusal(words: Words, outcome: Outcome) -> Reply:
     """What somebody hears whose turn was refused."""
     match outcome:
@@ -249,7 +266,7 @@ def refusal(words: Words, outcome: Outcome) -> Reply:
 def _flags(turn: Turn) -> str:
     """How the turn is to be taken, in letters; "-" for no matter."""
     stop = stops(turn)
-    letters = {"a": not turn.addressed, "u": turn.tap is not None or stop, "s": stop}
+    letters = {"a": not turn.addressed, "s": stop, "t": turn.tap is not None, "q": is_quick(turn)}
     return "".join(letter for letter, given in letters.items() if given) or "-"
 
 

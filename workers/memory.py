@@ -41,10 +41,11 @@ from workers.lane import (
     Work,
     in_order,
     in_place_of,
+    is_quick,
     outbox_entry,
     stops,
 )
-from workers.mailbox import LEASE_MS, SEEN_MS, Accepted, Limits, Outcome, Stage, refusal, waited_ms
+from workers.mailbox import LEASE_MS, SEEN_MS, Accepted, Limits, Outcome, Stage, hears_refusal, refusal, waited_ms
 from workers.outbox import KEEP_HELD_SECONDS, MAX_WAITING, End, Why
 from workers.words import Voice
 
@@ -65,6 +66,8 @@ MAX_BURST = 10
 BUSY_NOTICE_SECONDS = 60.0
 #: Places beyond a full mailbox, for taps, stops and answers to a question.
 URGENT_PLACES = 10
+#: Of these for one person.
+URGENT_EACH = 2
 #: Conversations in each share that a crowd leaves free, beside a tenth of its limit.
 SPARE = 10
 #: What is due within these seconds has work, or a holder; later ones wait for a platform or a timer.
@@ -88,6 +91,9 @@ class Pendings(Protocol):
 
     def view(self, conversation: str, user: str, tapped: str) -> tuple[dict[str, str], dict[str, str]]:
         """The live action of a scope and the one a button names."""
+
+    def asked(self, pid: str) -> str:
+        """The user whom an action waits for, "" where nobody knows."""
 
     def commit(self, conversation: str, letter: Deciding, change: Change) -> str:
         """Make the change, or say what is in its way."""
@@ -246,6 +252,13 @@ class _Lane:
         alike = takewhile(lambda each: each.turn.scope.id == first.turn.scope.id and not each.tapped, same)
         return tuple((each.seq, each.turn) for each in alike)
 
+    def is_full(self, user: str, cap: int, *, urgent: bool) -> bool:
+        """Whether there is no place for a turn of this user; of the urgent ones each has a few."""
+        if len(self.inbox) < cap:
+            return False
+        own = sum(letter.turn.scope.id == user for letter in list(self.inbox)[cap:])
+        return not urgent or len(self.inbox) >= cap + URGENT_PLACES or own >= URGENT_EACH
+
     def is_too_fast(self, user: str, now: float, limits: Limits) -> bool:
         """Whether a user has used up what may be said in one go, and what has been gained per minute since."""
         gain = 60.0 / limits.per_minute
@@ -334,9 +347,9 @@ class MemoryLanes:
                 return Accepted("duplicate", first)
             if not lane.received and not turn.addressed:
                 return Accepted("ignored", 0)
-            refused = self._refused(lane, turn, now, is_new=is_new, paced=not waited)
+            refused = self._refused(lane, turn, tapped, now, is_new=is_new, paced=not waited)
             if refused:
-                if not waited_seconds:
+                if not waited_seconds and hears_refusal(turn):
                     self.tell(turn, refusal(self._voice(turn), refused))
                 return Accepted(refused, 0)
             self._lanes[name] = lane
@@ -630,15 +643,19 @@ class MemoryLanes:
             lane.due = lane.due if lane.awaited(now) else now
             _say(lane, "", entry)
 
-    def _refused(self, lane: _Lane, turn: Turn, now: float, *, is_new: bool, paced: bool) -> Outcome | None:
+    def _refused(
+        self, lane: _Lane, turn: Turn, tapped: str, now: float, *, is_new: bool, paced: bool
+    ) -> Outcome | None:
         """Why the turn cannot be taken now, None when it can."""
-        urgent = turn.tap is not None or stops(turn) or self._waits_for(turn)
-        places = self._limits.waiting + (URGENT_PLACES if urgent else 0)
-        if len(lane.inbox) >= places or (is_new and not self._has_room()):
+        user, asked = turn.scope.id, self._pendings.asked(tapped)
+        is_own = asked in ("", user)
+        urgent = _may_stop(lane, turn) or (is_own and (bool(asked) or self._waits_for(turn)))
+        if lane.is_full(user, self._limits.waiting, urgent=urgent) or (is_new and not self._has_room()):
             return "full"
-        if not lane.inbox and self._crowded(lane, now, shares=2 if urgent else 0):
+        if not lane.inbox and self._crowded(lane, now, shares=2 if urgent or stops(turn) else 0):
             return "crowded"
-        if paced and not urgent and lane.is_too_fast(turn.scope.id, now, self._limits):
+        counted = f"{user}:quick" if is_quick(turn) and is_own else "" if urgent else user
+        if paced and counted and lane.is_too_fast(counted, now, self._limits):
             return "fast"
         return None
 
@@ -780,6 +797,9 @@ class _NoPendings:
     def view(self, conversation: str, user: str, tapped: str) -> tuple[dict[str, str], dict[str, str]]:
         return {}, {}
 
+    def asked(self, pid: str) -> str:
+        return ""
+
     def commit(self, conversation: str, letter: Deciding, change: Change) -> str:
         if change.move or change.arms:
             raise ValueError("these lanes know no pending actions: give MemoryLanes the store's `records`")
@@ -798,6 +818,12 @@ class _NoPendings:
 
     def bury(self, pid: str, *, shown: bool = False) -> None:
         """Nothing was previewed."""
+
+
+def _may_stop(lane: _Lane, turn: Turn) -> bool:
+    """Whether it stops a turn of its own person's, and is the first that does."""
+    user = turn.scope.id
+    return stops(turn) and user not in lane.stops and any(each.turn.scope.id == user for each in lane.inbox)
 
 
 def _say(lane: _Lane, pid: str, entry: str) -> int:

@@ -26,12 +26,14 @@ _WORDS = ("channel", "text", "blocks", "parse", "link_names", "markdown_text")
 #: What each method takes. Slack overlooks what it does not know; a fake that did would overlook our mistakes.
 _TAKES = {
     "chat.postMessage": (*_WORDS, "thread_ts", "unfurl_links", "unfurl_media"),
+    "chat.postEphemeral": (*_WORDS, "thread_ts", "user"),
     "chat.update": (*_WORDS, "ts"),
     "files.completeUploadExternal": ("files", "channel_id", "thread_ts", "initial_comment"),
 }
 #: The scope that each method needs.
 _NEEDS = {
     "chat.postMessage": "chat:write",
+    "chat.postEphemeral": "chat:write",
     "chat.update": "chat:write",
     "conversations.open": "im:write",
     "files.info": "files:read",
@@ -61,7 +63,7 @@ class FakeSlack:
 
     def sends(self, call: Call) -> bool:
         """Whether this call sends or edits a message. A file is sent by the last of its three calls."""
-        return call.route in ("/api/chat.postMessage", "/api/chat.update", "/api/files.completeUploadExternal")
+        return call.route.removeprefix("/api/") in _TAKES
 
     def answer(self, call: Call) -> Answer:
         """What the Web API would say."""
@@ -82,6 +84,7 @@ class FakeSlack:
             return json_answer({"ok": False, "error": "missing_scope", "needed": needed, "provided": provided})
         steps = {
             "chat.postMessage": self._post,
+            "chat.postEphemeral": self._post_ephemeral,
             "chat.update": self._update,
             "files.getUploadURLExternal": self._offer,
             "files.completeUploadExternal": self._complete,
@@ -175,6 +178,16 @@ class FakeSlack:
             raw=params,
         )
         return json_answer({"ok": True, "channel": params["channel"], "ts": f"{_SECOND}.{number:06d}"})
+
+    def _post_ephemeral(self, params: dict[str, Any]) -> Answer:
+        """What one member of a channel sees."""
+        blocks = params.get("blocks") or []
+        error = _message_error("chat.postEphemeral", params, blocks)
+        if error or not str(params.get("user", "")).startswith("U"):
+            return self.failure(error or "user_not_in_channel")
+        words = {"thread": params.get("thread_ts", ""), "text": _words(params, blocks), "buttons": _buttons(blocks)}
+        number = self._ledger.record("slack", params["channel"], **words, raw=params)
+        return json_answer({"ok": True, "message_ts": f"{_SECOND}.{number:06d}"})
 
     def _update(self, params: dict[str, Any]) -> Answer:
         """Only our own messages, in the channel they were posted in; without `blocks` they would keep theirs."""

@@ -125,15 +125,48 @@ def test_who_is_urgent_in_a_crowd_is_bounded_too(make_rig):
     assert outcomes == ["new"] * 20 + ["crowded"]
 
 
-@pytest.mark.parametrize("urgent", [{"text": "/stop", "user": "ben"}, {"tap": "1x"}, {"text": "yes"}])
-def test_full_mailbox_takes_ten_who_decide_or_stop(make_rig, urgent):
-    """Whoever wants out is heard over what was said before; the eleventh is not."""
+@pytest.mark.parametrize(
+    ("urgent", "taken"), [({"text": "/stop", "user": "ben"}, 1), ({"tap": "1x"}, 2), ({"text": "yes"}, 2)]
+)
+def test_full_mailbox_takes_who_decides_or_stops(make_rig, urgent, taken):
+    """Whoever was asked, or wants out, is heard over what was said before; nobody takes all the places for that."""
     rig = make_rig(limits=Limits(waiting=1))
     held, _ = shown(rig)
     assert rig.accept(turn("a", user="ben")).outcome == "new"
     assert rig.accept(turn("b", user="ben")).outcome == "full"
-    assert [rig.accept(turn(**urgent)).outcome for _ in range(11)] == ["new"] * 10 + ["full"]
-    assert rig.mailbox.renew(held) == (12 if "user" in urgent else 0)
+    assert [rig.accept(turn(**urgent)).outcome for _ in range(4)] == ["new"] * taken + ["full"] * (4 - taken)
+    assert rig.mailbox.renew(held) == (3 if "user" in urgent else 0)
+
+
+def test_member_of_a_group_cannot_lock_out_who_was_asked(make_rig):
+    """Taps on somebody else's buttons and stops of nothing find no urgent place; two of the same group are no more."""
+    rig = make_rig(limits=Limits(waiting=1, in_one_go=3))
+    _, action = shown(rig)
+    button = rig.store.seal.mint(action.pending_action_id, "confirm", turn().scope)
+    crowd = [turn(tap=button, user=user) for user in ("mal", "ned")] + [turn("/stop", user="mal") for _ in range(9)]
+    assert [rig.accept(each).outcome for each in crowd] == ["new", "full", "new"] + ["full"] * 8
+    assert [rig.accept(each).outcome for each in (turn(tap=button), turn("yes"))] == ["new", "new"]
+
+
+def test_taps_and_status_have_a_limit_of_their_own(make_rig):
+    """They use nothing up of what may be written, nor does what is written of them; a foreign tap counts as words."""
+    rig = make_rig(limits=Limits(per_minute=60, in_one_go=3))
+    held, action = shown(rig)
+    rig.mailbox.release(held)
+    button = rig.store.seal.mint(action.pending_action_id, "confirm", turn().scope)
+    assert [rig.accept(turn(tap=button)).outcome for _ in range(4)] == ["new"] * 3 + ["fast"]
+    assert rig.accept(turn("yes")).outcome == "new"
+    mal = [turn("/status", user="mal") for _ in range(4)]
+    assert [rig.accept(each).outcome for each in mal] == ["new"] * 3 + ["fast"]
+    foreign = [turn(tap=button, user="mal") for _ in range(3)]
+    assert [rig.accept(each).outcome for each in (turn("hi", user="mal"), *foreign)] == ["new"] * 3 + ["fast"]
+
+
+def test_refused_tap_in_a_group_is_answered_with_no_message(make_rig):
+    """All others would read it."""
+    rig = make_rig(limits=Limits(waiting=0))
+    rig.accept(replace(turn(tap="1x"), in_group=True))
+    assert rig.mailbox.lease(CHAT.id, "w1") is None
 
 
 def test_refused_one_hears_it_once_however_long_the_platform_is_away(make_rig):

@@ -393,3 +393,36 @@ def test_only_their_person_sees_the_answer_to_an_ephemeral_command(bots: System,
     assert (shown_to, "5000000405" in first["text"]) == ({"receiver_user_id": 5_000_000_405}, True)
     assert "ephemeral_message_parameters" not in second["raw"]
     assert second["text"].startswith("You write anonymously")
+
+
+@pytest.mark.parametrize("platform", ["telegram", "slack"])
+def test_a_strangers_tap_in_a_group_is_seen_by_nobody_else(bots: System, process: Server, platform: str) -> None:
+    """They alone hear that the button is not theirs, and the owner's own tap still works."""
+    invoice, number = {"telegram": ("INV-18", 411), "slack": ("INV-15", 412)}[platform]
+    wants_to_delete(process, invoice)
+    group = {"telegram": str(GROUP - number), "slack": f"C{number:08}"}[platform]
+    owner, stranger = {"telegram": (5_000_000_411, 5_000_000_999), "slack": ("U411", "U999")}[platform]
+    if platform == "telegram":
+        text = signing.telegram_text(411_001, "@acme_bot get rid of it", user=owner, chat=int(group))
+        twice(bots, [telegram(text)])
+    else:
+        mention = f"1795204800.{number:06}"
+        said = signing.slack_text(mention, "<@U0BOT> get rid of it", user=owner, channel=group, kind="app_mention")
+        twice(bots, [slack(said)])
+    until(lambda: len(bots.ledger(group)) == 1)
+    until(bots.is_settled)
+    data = bots.ledger(group)[0]["buttons"][0]["data"]
+    for count, user in ((2, stranger), (3, owner)):
+        if platform == "telegram":
+            tapped = telegram(signing.telegram_tap(411_000 + count, data, user=user, chat=int(group)))
+        else:
+            block = f"thread:{mention}"
+            tapped = slack(signing.slack_tap(f"g.{count}", data, user=user, channel=group, block_id=block))
+        twice(bots, [tapped])
+        until(lambda count=count: len(bots.ledger(group)) == count)
+        until(bots.is_settled)
+    _, told, done = bots.ledger(group)
+    raw = told["raw"]
+    hidden = raw.get("user") or json.loads(raw["ephemeral_message_parameters"])["receiver_user_id"]
+    assert (hidden, "for the person who asked" in told["text"]) == (stranger, True)
+    assert (done["text"].startswith(f"Invoice {invoice} is deleted."), bots.effects("delete", invoice)) == (True, 1)

@@ -24,6 +24,7 @@ local MAX_WAITING = 100        -- replies in a conversation to which others forw
 local SOON = 15000             -- what is due within this has work, or a holder; later ones wait for a platform or a timer
 local BUSY_NOTICE = 60000      -- one whose turns are refused is told so once a minute
 local URGENT_PLACES = 10       -- beyond a full mailbox, for taps, stops and answers to a question
+local URGENT_EACH = 2          -- of these for one person
 local SPARE = 10               -- conversations in each share that a crowd leaves free, beside a tenth of its limit
 local MAX_PROMPTS = 50         -- messages that may show one question: its pieces, copies and repetitions
 local MAX_BURST = 10           -- turns that may be worked on as one
