@@ -47,6 +47,7 @@ def _openapi(source: OpenApiSource, folder: Path) -> OpenApiToolProvider:
         document,
         base_url=source.base_url or "",
         auth=_auth(source.auth),
+        arguments=source.arguments,
         name=source.namespace or "",
         include=source.include,
         exclude=source.exclude,

@@ -481,6 +481,7 @@ class OpenApiSource(SourceSettings):
     openapi: str = Field(min_length=1)
     base_url: OptionalServerUrl = None
     auth: AuthSettings | None = None
+    arguments: dict[str, str | int | float | bool] = {}
 
 
 class ToolboxSource(SourceSettings):

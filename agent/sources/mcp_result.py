@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+import mimetypes
 from collections.abc import Sequence
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
@@ -79,5 +80,7 @@ def _hand_over(block: Any) -> str:
     except (binascii.Error, ValueError):
         return f"nothing: what was called {mime_type} is no base64"
     filename = PurePosixPath(urlsplit(str(holder.uri)).path).name if block.type == "resource" else ""
+    if not PurePosixPath(filename).suffix:  # platforms and tools go by the extension
+        filename = f"{filename or 'file'}{mimetypes.guess_extension(mime_type) or ''}"
     emit_artifact(data=data, mime_type=mime_type, filename=filename)
-    return f"{filename or 'a file'}, {mime_type}, {len(data)} bytes"
+    return f"{filename}, {mime_type}, {len(data)} bytes"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from http import HTTPStatus
 from itertools import islice
 from pathlib import Path
@@ -57,8 +57,9 @@ class OpenApiToolProvider:
     Every request goes to one origin: that of `base_url`, else of the document's first server, which for a document
     from a URL must be the document's own. Private addresses and plain http are for hosts that `base_url` names.
     `include` and `exclude` are patterns over operation names: `operationId`, else method and path, as in
-    `get_pets_id`. `auth` signs every call, and is not sent with the request for the document. `seconds` is the time
-    limit of a call, `max_bytes` the size of an answer.
+    `get_pets_id`. `arguments` are fixed values of parameters, such as an account's id: they are sent with every
+    operation that has a parameter of that name, and no model is shown it. `auth` signs every call, and is not sent with
+    the request for the document. `seconds` is the time limit of a call, `max_bytes` the size of an answer.
 
     GET and HEAD promise to read only (RFC 9110); every other operation counts as destructive.
     """
@@ -72,6 +73,7 @@ class OpenApiToolProvider:
         name: str = "",
         include: Sequence[str] | None = None,
         exclude: Sequence[str] = (),
+        arguments: Mapping[str, Any] | None = None,
         seconds: float = CALL_SECONDS,
         max_bytes: int = MAX_ANSWER_BYTES,
         resolve: Resolve = addresses_of,
@@ -80,6 +82,7 @@ class OpenApiToolProvider:
         self._base_url = base_url
         self._auth = auth
         self._choice = Choice(include, exclude)
+        self._fixed = dict(arguments or {})
         self._seconds = seconds
         self._max_bytes = max_bytes
         self._resolve = resolve
@@ -114,7 +117,7 @@ class OpenApiToolProvider:
         return self._api.operations[tool_name].name if self._api else tool_name
 
     async def _call(self, api: _Api, operation: Operation, parameters: dict[str, Any]) -> ToolOutcome:
-        request = request_for(operation, parameters)
+        request = request_for(operation, {**parameters, **dict(self._fixed_of(operation))})
         request = self._auth.sign(request) if self._auth else request
         try:
             answer = await api.pinned.ask(
@@ -165,7 +168,16 @@ class OpenApiToolProvider:
                 described(operation.description, f"{operation.method.upper()} {operation.path}"),
                 schema,
                 screen_output=True,
-                version=digest([operation.method, operation.path, operation.description, schema, api.pinned.base_url]),
+                version=digest(
+                    [
+                        operation.method,
+                        operation.path,
+                        operation.description,
+                        schema,
+                        api.pinned.base_url,
+                        *self._fixed_of(operation),
+                    ]
+                ),
                 read_only=operation.reads_only,
                 metadata=ToolMetadata(tags=frozenset(tags), source="openapi", source_detail=api.title),
             )
@@ -216,14 +228,33 @@ class OpenApiToolProvider:
             log.warning("openapi.operation_left_out", extra={"source": self.name, "why": why})
         if len(chosen) > MAX_TOOLS:
             log.warning("openapi.too_many_tools", extra={"source": self.name, "taken": MAX_TOOLS})
+        self._check_fixed(chosen)
+        chosen = [_without(each, self._fixed) for each in chosen]
         names = legal_names([each.name for each in chosen])
         info = document.root.get("info")
         title = str(info.get("title", self.name)) if isinstance(info, Mapping) else self.name
         return _Api(title, {names[each.name]: each for each in chosen[:MAX_TOOLS]}, self._pinned(url, self._max_bytes))
 
+    def _fixed_of(self, operation: Operation) -> list[tuple[str, Any]]:
+        """Return the fixed arguments of an operation, in the order of their names."""
+        return sorted((name, value) for name, value in self._fixed.items() if name in operation.places)
+
+    def _check_fixed(self, chosen: Sequence[Operation]) -> None:
+        """Raise SourceError for a fixed argument that no operation takes: a misspelled one would silently be lost."""
+        known = {name for operation in chosen for name in operation.places}
+        if unknown := sorted(self._fixed.keys() - known):
+            raise SourceError(f"{self._source_name}: no operation takes the fixed arguments {unknown!r}: correct them")
+
     def _pinned(self, url: str, max_bytes: int) -> Pinned:
         trusted = bool(self._base_url) and _is_same_origin(url, self._base_url)
         return Pinned(url, trusted, self._seconds, max_bytes, self._resolve)
+
+
+def _without(operation: Operation, fixed: Mapping[str, Any]) -> Operation:
+    """Return the operation with a schema that leaves the fixed arguments out."""
+    shown = {name: each for name, each in operation.schema["properties"].items() if name not in fixed}
+    required = [name for name in operation.schema["required"] if name not in fixed]
+    return replace(operation, schema={**operation.schema, "properties": shown, "required": required})
 
 
 def _read_file(path: Path) -> str:

@@ -14,13 +14,15 @@ from agent.sources.errors import SourceError
 from agent.sources.openapi_schema import Document
 
 #: Bytes of a document.
-MAX_DOCUMENT_BYTES = 10_000_000
+MAX_DOCUMENT_BYTES = 50_000_000
+#: Levels of a YAML document. libyaml's own reader overflows the stack where there are hundreds of thousands.
+MAX_YAML_DEPTH = 500
 
 
 def parse(text: str, where: str) -> Document:
     """The document in a JSON or YAML text. Raises SourceError, which names it by `where`."""
     try:
-        root = json.loads(text) if text.lstrip().startswith("{") else yaml.load(text, _Yaml12)  # noqa: S506  # a SafeLoader
+        root = json.loads(text) if text.lstrip().startswith("{") else _read_yaml(text)
         root = _encodable(root) if "\\u" in text.lower() else root
     except json.JSONDecodeError as exc:
         raise SourceError(f"{where}: not JSON: line {exc.lineno}, column {exc.colno}: {exc.msg}") from exc
@@ -48,22 +50,38 @@ def _encodable(value: Any) -> Any:
     return [_encodable(each) for each in value] if isinstance(value, list) else value
 
 
-class _Yaml12(yaml.SafeLoader):
-    """YAML 1.2, as OpenAPI has it: `no`, `on` and dates are text. Without aliases, which could grow without bounds."""
+def _yaml12(base: Any) -> Any:
+    """Return a safe loader of YAML 1.2, as OpenAPI has it: `no`, `on` and dates are text."""
+    loader = type("Yaml12", (base,), {})
+    loader.yaml_implicit_resolvers = {
+        first: [(tag, pattern) for tag, pattern in rules if tag.rpartition(":")[2] not in ("timestamp", "bool")]
+        for first, rules in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+    loader.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile(r"(?:true|false|True|False)$"), list("tfTF"))
+    return loader
 
-    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-        event: Any = self.peek_event()  # type: ignore[no-untyped-call]  # the stubs leave it out
-        if self.check_event(yaml.events.AliasEvent):
+
+_SLOW = _yaml12(yaml.SafeLoader)
+#: libyaml's, several times faster, where PyYAML was built with it. It refuses an escape that is half a character.
+_FAST = _yaml12(getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+_HALF_A_CHARACTER = re.compile(r"\\[uU](?:0000)?[dD][89a-fA-F]")
+
+
+def _read_yaml(text: str) -> Any:
+    """Return the values of a YAML text without aliases, which could grow without bounds. Raises yaml.YAMLError."""
+    loader = _SLOW if _HALF_A_CHARACTER.search(text) else _FAST
+    depth = 0
+    for event in yaml.parse(text, Loader=loader):
+        if isinstance(event, yaml.events.AliasEvent):
             problem = "an alias: write it out, or give the document as JSON"
             raise yaml.composer.ComposerError(None, None, problem, event.start_mark)
-        return super().compose_node(parent, index)
-
-
-_Yaml12.yaml_implicit_resolvers = {
-    first: [(tag, pattern) for tag, pattern in rules if tag.rpartition(":")[2] not in ("timestamp", "bool")]
-    for first, rules in yaml.SafeLoader.yaml_implicit_resolvers.items()
-}
-_Yaml12.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile(r"(?:true|false|True|False)$"), list("tfTF"))
+        if isinstance(event, yaml.events.CollectionStartEvent):
+            depth += 1
+        elif isinstance(event, yaml.events.CollectionEndEvent):
+            depth -= 1
+        if depth > MAX_YAML_DEPTH:
+            raise RecursionError
+    return yaml.load(text, loader)  # noqa: S506  # a SafeLoader
 
 
 def server_url(document: Document, own_url: str) -> str:

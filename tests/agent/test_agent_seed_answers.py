@@ -248,5 +248,5 @@ def test_reasoning_beside_calls_is_kept():
 
     script = [thinking("First Python.", "Python"), thinking("Now Go.", "Go"), "done"]
     result = Agent([search], ScriptedProvider(script)).run("Route this customer request")
-    assert (result.reasoning, result.reasoning_history) == ("Now Go.", ("First Python.", "Now Go."))
+    assert (result.reasoning, result.reasoning_history) == ("Now Go.", ["First Python.", "Now Go.", ""])
     assert [step.reasoning for step in result.trace.filter(type="tool_selection")] == ["First Python.", "Now Go."]

@@ -210,7 +210,7 @@ def test_files_of_an_answer_reach_the_user_and_not_the_model(tiny: Tiny):
     """The model hears what was handed over."""
     with collect_artifacts() as files:
         outcome = call(tiny(), "picture")
-    assert outcome.result == "Here it is.\n(handed to the user: a file, image/png, 7 bytes)"
+    assert outcome.result == "Here it is.\n(handed to the user: file.png, image/png, 7 bytes)"
     assert [(file.mime_type, file.data) for file in files] == [("image/png", b"\x89PNG...")]
 
 

@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
-from agent.tools import ToolExecutionError, ToolTag, collect_artifacts
+from agent.sources import OpenApiToolProvider
+from agent.sources.errors import SourceError
+from agent.tools import ToolExecutionError, ToolParameterError, ToolTag, collect_artifacts
 from agent.tools.errors import EffectUnknownError
 from tests.agent.sources.pets import call, provider, refusal, tools_of, with_operation
 
@@ -178,3 +180,28 @@ def test_text_is_read_in_its_charset(tmp_path: Path, api, charset: str, data: by
     """One that nobody knows is taken for UTF-8."""
     api.answer("/pets/1", data, Content_Type=f"text/plain; charset={charset}")
     assert call(provider(tmp_path, api), "getPet", id="1") == "café"
+
+
+def test_a_fixed_argument_is_sent_and_never_shown(tmp_path: Path, api):
+    """Such as an account's id: the model is not asked for it and cannot choose another."""
+    pets = provider(tmp_path, api, arguments={"id": "7"})
+    tool = tools_of(pets)["getPet"]
+    assert "id" not in tool.schema()["parameters"]["properties"]
+    call(pets, "getPet")
+    assert api.asked[0][1] == "/pets/7"
+    with pytest.raises(ToolParameterError, match="'id' is not a valid parameter"):
+        call(pets, "getPet", id="8")
+
+
+def test_a_fixed_argument_that_no_operation_takes_is_an_error(tmp_path: Path):
+    """A misspelled one would silently be lost."""
+    with pytest.raises(SourceError, match="no operation takes the fixed arguments \\['idd'\\]"):
+        tools_of(provider(tmp_path, arguments={"idd": "7"}))
+
+
+def test_yaml_that_is_nested_without_end_is_refused(tmp_path: Path):
+    """libyaml would overflow the stack, and the process would be gone."""
+    file = tmp_path / "deep.yaml"
+    file.write_text("- " * 1_000_000 + "x")
+    with pytest.raises(SourceError, match="nested too deeply"):
+        tools_of(OpenApiToolProvider(file, base_url="https://pets.example.com"))
