@@ -52,7 +52,7 @@ def _encodable(value: Any) -> Any:
 
 def _yaml12(base: Any) -> Any:
     """Return a safe loader of YAML 1.2, as OpenAPI has it: `no`, `on` and dates are text."""
-    loader = type("Yaml12", (base,), {})
+    loader: Any = type("Yaml12", (base,), {})
     loader.yaml_implicit_resolvers = {
         first: [(tag, pattern) for tag, pattern in rules if tag.rpartition(":")[2] not in ("timestamp", "bool")]
         for first, rules in yaml.SafeLoader.yaml_implicit_resolvers.items()
@@ -74,7 +74,8 @@ def _read_yaml(text: str) -> Any:
     for event in yaml.parse(text, Loader=loader):
         if isinstance(event, yaml.events.AliasEvent):
             problem = "an alias: write it out, or give the document as JSON"
-            raise yaml.composer.ComposerError(None, None, problem, event.start_mark)
+            mark: Any = event.start_mark
+            raise yaml.composer.ComposerError(None, None, problem, mark)
         if isinstance(event, yaml.events.CollectionStartEvent):
             depth += 1
         elif isinstance(event, yaml.events.CollectionEndEvent):
