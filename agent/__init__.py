@@ -100,6 +100,7 @@ from agent.tools import (
 )
 from agent.trace import AgentTrace, TraceStep
 from agent.usage import AgentUsage
+from pending.context import ToolContext
 
 __all__ = [
     "Agent",
@@ -187,6 +188,7 @@ __all__ = [
     "ToolCall",
     "ToolCallParser",
     "ToolConfig",
+    "ToolContext",
     "ToolError",
     "ToolExecutionError",
     "ToolLoadError",

@@ -65,6 +65,7 @@ class Case:
             parser_version=parser_version,
             language=self.words.language,
             aliases=self.turn.aliases,
+            user_name=self.turn.user_name or "",
         )
 
 

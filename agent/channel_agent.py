@@ -32,6 +32,7 @@ from agent.recollection import recollected, remembered
 from agent.replied import replied
 from agent.result import AgentResult
 from agent.scope import in_scope
+from agent.selectors.roles import role_of
 from agent.threads import note_asked, open_elsewhere
 from agent.tools.artifacts import collect_artifacts
 from agent.tools.offers import collect_choices
@@ -44,7 +45,7 @@ from pending.intent import Words, quotes_another, read_answer, written_before
 from pending.language import choose
 from pending.parser import ConfirmParser
 from pending.plan import Proposal, propose
-from pending.proposals import channel_run
+from pending.proposals import ChannelRun, channel_run
 from pending.records import CHANGED, OPEN_STATES, Claim, Decision, StoredAction
 from pending.seal import ButtonPress, split_button
 from pending.store import BasePendingStore, InMemoryPendingStore, scope_of
@@ -278,7 +279,7 @@ class ChannelAgent:
             return said(case, case.words.anonymous())
         command = self._commands.named(case.turn) if self._commands else ""
         if self._commands and command:
-            run = case.run(self._confirm_ttl, self.parser.version)
+            run = self._channel_run(case)
             return await self._commands.answer(command, case, run)
         live = case.live
         if live is None or not (live.state in _WAITING or live.by == case.turn.event_id):
@@ -415,7 +416,13 @@ class ChannelAgent:
             lease=case.lease,
             seq=case.seq,
         )
-        with collect_artifacts() as artifacts, collect_choices() as choices, in_scope(_memory_scope(case.turn)):
+        run = self._channel_run(case)
+        with (
+            collect_artifacts() as artifacts,
+            collect_choices() as choices,
+            in_scope(_memory_scope(case.turn)),
+            channel_run(run),
+        ):
             outcome = await self.store.settlement.confirm(claim, stored)
         if outcome is None:
             return said(case, case.words.stale())
@@ -426,11 +433,15 @@ class ChannelAgent:
         answer = self._choices.offered(case, answer, choices)
         return await self._closed(case, answer, stored, outcome.record.state, outcome.told)
 
+    def _channel_run(self, case: Case) -> ChannelRun:
+        """Return what tools, roles and proposals of this turn know of who speaks."""
+        return replace(case.run(self._confirm_ttl, self.parser.version), role=role_of(self.agent.selector))
+
     async def _is_hidden(self, case: Case, stored: StoredAction) -> bool:
         """Whether they asked for what they may not use any more: their role may have changed since."""
         if self.agent.selector is None or stored.action.is_expired(case.received_at):
             return False
-        with channel_run(case.run(self._confirm_ttl, self.parser.version)):
+        with channel_run(self._channel_run(case)):
             genuine = stored.is_genuine(self.store.seal, case.turn.scope)
             return genuine and await is_hidden(self.agent.selector, self.agent.tools, stored.action)
 
@@ -469,7 +480,7 @@ class ChannelAgent:
 
     async def _run(self, case: Case, preface: str = "") -> Answer:
         turn, words = case.turn, case.words
-        run = case.run(self._confirm_ttl, self.parser.version)
+        run = self._channel_run(case)
         book = TimerBook(case.turn.scope.id, case.received_at, words.language, case.timers) if case.lease else None
         memory = await recollected(case)
         hear = case.hear if case.hear and may_be_heard(self.agent.config) else None

@@ -14,13 +14,13 @@ from agent.decision import decide
 from agent.providers.wording import tell_result
 from agent.selectors.foresight import foresee
 from agent.selectors.protocol import ToolSelector
-from agent.tools.errors import EffectUnknownError, ToolExecutionError
+from agent.tools.errors import EffectUnknownError, ToolError, ToolExecutionError
 from agent.tools.tool import Tool, serialise
 from pending.action import Executor, PendingAction, canonical_json, compute_args_digest
 from pending.executors import UNDO_PREFIX, EffectFailed
 from pending.plan import PLAN_KIND
 from pending.proposals import ExecutorFactory
-from pending.results import PendingConfirmation
+from pending.results import Ambiguous, NotFound, PendingConfirmation
 from pending.store import BasePendingStore
 from workers.offload import CutOff
 
@@ -93,7 +93,7 @@ def _runs(tool: Tool) -> ExecutorFactory:
 
         async def execute() -> str:
             try:
-                return _told(tool, await tool.ainvoke(action.args))
+                value = await tool.ainvoke(action.args)
             except EffectUnknownError as exc:  # "failed" would say more than anybody knows
                 raise CutOff(str(exc)) from exc
             except ToolExecutionError as exc:
@@ -102,6 +102,11 @@ def _runs(tool: Tool) -> ExecutorFactory:
                 if exc.error is not None:  # its code broke, in a way that it did not say: its author needs to see where
                     raise
                 raise EffectFailed(str(exc)) from exc
+            except ToolError as exc:  # in words that its author meant for the person
+                raise EffectFailed(str(exc)) from exc
+            if isinstance(value, Ambiguous | NotFound):  # nothing was done: there was nothing, or too much, to do it to
+                raise EffectFailed(tell_result(serialise(value)))
+            return _told(tool, value)
 
         return execute
 

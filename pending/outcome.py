@@ -60,13 +60,13 @@ def early(action: PendingAction) -> ConfirmOutcome:
 
 
 def told_of(action: PendingAction, state: EndState, result: str = "") -> str:
-    """What the user hears of an effect that was begun."""
+    """What the user hears of an effect that was begun. `result` is what its tool returned, or said of its failure."""
     words = speak(action.language)
     match state:
         case "done":
             return words.done(action.preview, result)
         case "failed":
-            return words.failed(action.preview)
+            return "\n".join(filter(None, [words.failed(action.preview), result]))
     return words.unknown(action.preview)
 
 

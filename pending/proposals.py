@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping
@@ -11,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from secrets import randbelow
 from typing import Any, TypeVar
 
+from channels.types import Scope
 from pending.action import (
     MAX_PREVIEW_CHARS,
     Executor,
@@ -20,6 +22,7 @@ from pending.action import (
     compute_args_digest,
     exact,
 )
+from pending.context import Confirmation, Person, ToolContext
 from workers.installed import installed
 
 #: Rebuilds what a confirmed action runs, from its record alone; None when it must not run any more.
@@ -27,6 +30,8 @@ ExecutorFactory = Callable[[PendingAction], Executor | None]
 
 F = TypeVar("F", bound=ExecutorFactory)
 
+#: An id that is a phone number, as Twilio and Telegram write it.
+_PHONE = re.compile(r"(?:whatsapp:)?(\+[0-9]{6,15})")
 #: Proposals of one turn that may share a yes: more than a person reads is not consent.
 MAX_STEPS = 10
 
@@ -66,6 +71,11 @@ class ChannelRun:
     parser_version: str
     language: str = ""
     aliases: tuple[str, ...] = ()
+    user_name: str = ""
+    #: Says the role of whoever speaks.
+    role: Callable[[], str] = field(default=lambda: "", repr=False)
+    #: The yes that runs an action now: nothing is proposed meanwhile.
+    confirmed: Confirmation | None = None
     proposals: list[PendingAction] = field(default_factory=list)
     executors: dict[str, Executor] = field(default_factory=dict)
     #: Answers of the model that were worked on, and of each proposal in which it was made and where.
@@ -119,11 +129,47 @@ def channel_run(run: ChannelRun) -> AbstractContextManager[ChannelRun]:
 
 def in_channel_run() -> bool:
     """Whether a proposal made now would reach a user."""
-    return _run.get() is not None
+    run = _run.get()
+    return run is not None and run.confirmed is None
+
+
+def acting(confirmed: Confirmation, scope: Scope, language: str) -> AbstractContextManager[ChannelRun]:
+    """Run an action by this yes: inside, `current_context` and `current_user` name the person who confirmed."""
+    run = _run.get()
+    known = run if run is not None and run.user_id == scope.user_id else None
+    return installed(
+        _run,
+        ChannelRun(
+            user_id=scope.user_id,
+            channel_id=scope.conversation.channel,
+            conversation_id=scope.conversation.address,
+            ttl_seconds=known.ttl_seconds if known else 0.0,
+            parser_version=known.parser_version if known else "",
+            language=language,
+            aliases=known.aliases if known else (),
+            user_name=known.user_name if known else "",
+            role=known.role if known else (lambda: ""),
+            confirmed=confirmed,
+        ),
+    )
+
+
+def current_context() -> ToolContext:
+    """Return who speaks, where, and by whose yes, as a tool is handed it."""
+    run = _run.get()
+    if run is None:
+        return ToolContext()
+    person = Person(run.user_id, run.user_name, run.role(), _phone(run.user_id, *run.aliases))
+    return ToolContext(person, run.channel_id or "", run.conversation_id or "", run.language, run.confirmed)
+
+
+def _phone(*names: str) -> str:
+    """Return the phone number among the ids of a person, "" where the platform gives none."""
+    return next((found[1] for name in names if (found := _PHONE.fullmatch(name))), "")
 
 
 def current_user() -> str | None:
-    """Whose turn is being answered, by the id that their platform gives them; None outside a channel run."""
+    """Return the id that their platform gives to whoever's turn is answered, or whose yes runs an action; else None."""
     run = _run.get()
     return run.user_id if run else None
 
@@ -176,7 +222,7 @@ def stash_pending(
     at once; TypeError when `args` is not exact JSON, ValueError when there is too much to agree to.
     """
     run = _run.get()
-    if run is None:
+    if run is None or run.confirmed is not None:
         return None
     action = PendingAction(
         user_id=run.user_id,

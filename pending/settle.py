@@ -7,13 +7,17 @@ import logging
 import secrets
 import time
 from dataclasses import replace
+from secrets import token_hex
+from time import time as unix_now
 from typing import Any
 
 from channels.types import Reply, Scope, storable
 from pending.action import Executor, PendingAction, State
+from pending.context import Confirmation, with_context
 from pending.executors import EffectFailed, Executors, performing
 from pending.outcome import ConfirmOutcome, EndState, early, ended, expired, state_of_plan, told_of
 from pending.plan import PLAN_KIND, Effect, is_step, is_undo, step_names
+from pending.proposals import acting, current_context
 from pending.records import CHANGED, OPEN_STATES, Claim, Decision, Ending, Records, StoredAction
 from pending.results import ToolResult
 from pending.seal import Seal
@@ -168,7 +172,7 @@ class Settlement:
         self, claim: Claim, action: PendingAction, executor: Executor, attempt: str, seconds: float
     ) -> tuple[EndState, str]:
         try:
-            with performing(action):
+            with performing(action), acting(_confirmation(claim, action), claim.scope, action.language):
                 return "done", _as_text(await perform(executor, seconds, self._tell_late(claim, action, attempt)))
         except asyncio.CancelledError:
             # The lane is lost, or this worker is being stopped. A thread may still be at it: nobody can know yet.
@@ -183,17 +187,23 @@ class Settlement:
         except EffectFailed as exc:
             named = {"kind": action.kind, "pending": action.pending_action_id}
             log.warning("pending.failed", extra={**named, "why": str(exc)})
-            return "failed", ""
+            return "failed", storable(str(exc))
         except Exception:  # an executor is user code: its error is an outcome, its text stays here
-            log.exception("pending.failed", extra={"kind": action.kind, "pending": action.pending_action_id})
-            return "failed", ""
+            reference = token_hex(4)
+            named = {"kind": action.kind, "pending": action.pending_action_id, "reference": reference}
+            log.exception("pending.failed", extra=named)
+            return "failed", speak(action.language).reference(reference)
 
     def _tell_late(self, claim: Claim, action: PendingAction, attempt: str) -> LateOutcome:
         """Records the truth about an effect that nobody waits for any more, should it ever be known."""
 
         async def tell(result: Any, error: BaseException | None) -> None:
             log.warning("pending.late", extra={"kind": action.kind, "pending": action.pending_action_id})
-            await self._record(claim, attempt, "failed" if error else "done", action, "" if error else _as_text(result))
+            if error is None:
+                await self._record(claim, attempt, "done", action, _as_text(result))
+            else:
+                said = storable(str(error)) if isinstance(error, EffectFailed) else ""
+                await self._record(claim, attempt, "failed", action, said)
 
         return tell
 
@@ -204,7 +214,9 @@ class Settlement:
         if state == "done" and claim.lease:
             words = speak(action.language)
             correction = outbox_entry(claim.scope.conversation, Reply(words.correction(action.preview, result)))
-        await reach(self._records.finish, claim, attempt, Ending(state, told, result, correction))
+        await reach(
+            self._records.finish, claim, attempt, Ending(state, told, result if state == "done" else "", correction)
+        )
         effects = (Effect(action, result),) if state == "done" else ()
         return ended(action, state, told, result, effects)
 
@@ -279,7 +291,7 @@ class Settlement:
     async def _interrupted(self, claim: Claim, action: PendingAction) -> ConfirmOutcome:
         """An earlier worker started it and died: ask the world if it can be asked, else say so. Never repeat it."""
         words = speak(action.language)
-        match await self._ask_world(action):
+        match await self._ask_world(claim, action):
             case None:
                 return await self._close(claim, action, "unknown", words.unknown(action.preview))
             case False:
@@ -288,13 +300,15 @@ class Settlement:
                 result = storable(answer) if isinstance(answer, str) else ""
                 return await self._close(claim, action, "done", words.done(action.preview, result))
 
-    async def _ask_world(self, action: PendingAction) -> str | bool | None:
+    async def _ask_world(self, claim: Claim, action: PendingAction) -> str | bool | None:
         reconcile = self._executors.reconciler(action.kind)
         if reconcile is None:
             return None
         try:
-            with performing(action):
-                answer = await perform(lambda: reconcile(action), RECONCILE_TIMEOUT)
+            confirmed = _confirmation(claim, action)
+            with performing(action), acting(confirmed, claim.scope, action.language):
+                given = with_context(reconcile, current_context)
+                answer = await perform(lambda: reconcile(action, **given), RECONCILE_TIMEOUT)
         except Exception:  # user code; when it cannot say, nobody can
             log.exception("pending.not_reconciled", extra={"kind": action.kind, "pending": action.pending_action_id})
             return None
@@ -368,6 +382,10 @@ def _report(plan: PendingAction, steps: list[StoredAction]) -> str:
     states = {"done": "done", "failed": "failed", "unknown": "unknown", "started": "unknown"}
     lines = [(states.get(step.state, "cancelled"), step.action.preview, step.told) for step in steps]
     return speak(plan.language).plan_report(lines)
+
+
+def _confirmation(claim: Claim, action: PendingAction) -> Confirmation:
+    return Confirmation(action.pending_action_id, action.preview, claim.scope.user_id, unix_now())
 
 
 def _as_text(result: Any) -> str:

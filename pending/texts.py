@@ -229,6 +229,10 @@ class Texts:
         """The turn was ended by an error of ours."""
         return self._say("broken")
 
+    def reference(self, reference: str) -> str:
+        """What the log has of an error that stays private."""
+        return self._say("reference", reference=reference)
+
     def channel_gone(self) -> str:
         """The channel was taken out of the configuration."""
         return self._say("channel_gone")
@@ -352,7 +356,9 @@ class Texts:
     def _step(self, state: str, preview: str, told: str) -> str:
         if state == "done":
             return "\n   ".join(self.done(preview, told).splitlines())
-        return self._say(f"report_{state}", preview=brief(_on_one_line(preview)))
+        line, failed = self._say(f"report_{state}", preview=brief(_on_one_line(preview))), self.failed(preview)
+        why = told.removeprefix(failed).strip() if state == "failed" and told.startswith(failed) else ""
+        return "\n   ".join([line, *why.splitlines()])
 
     def _numbered(self, steps: Sequence[str]) -> list[str]:
         return [self._say("step", number=str(number), step=step) for number, step in enumerate(steps, start=1)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import ClassVar
@@ -44,6 +44,33 @@ class RoleBasedSelector:
         """The role of whoever speaks now, in lower case; "" for none. Raises what the function of the role raises."""
         role = self.role if isinstance(self.role, str) else self.role()
         return ((await role if inspect.isawaitable(role) else role) or "").lower()
+
+
+def role_of(selector: object) -> Callable[[], str]:
+    """Return what says the role of whoever speaks, for `ToolContext`: "" where no role is configured.
+
+    A role that has to be waited for is not known here. It looks into selectors that are made of others.
+    """
+    found = next(_roles_in(selector), None)
+
+    def role() -> str:
+        if found is None:
+            return ""
+        said = found.role if isinstance(found.role, str) else found.role()
+        if inspect.iscoroutine(said):
+            said.close()
+        return said.lower() if isinstance(said, str) else ""
+
+    return role
+
+
+def _roles_in(selector: object) -> Iterator[RoleBasedSelector]:
+    if isinstance(selector, RoleBasedSelector):
+        yield selector
+    inside = [getattr(selector, "selector", None), *getattr(selector, "selectors", ())]
+    for each in inside:
+        if each is not None:
+            yield from _roles_in(each)
 
 
 def _by_role(allowed: Mapping[str, Collection[str]]) -> dict[str, tuple[str, ...]]:

@@ -13,6 +13,7 @@ from agent.tools.metadata import ToolMetadata
 from agent.tools.preview import check_preview
 from agent.tools.undo import check_undo
 from pending.action import MAX_TTL_SECONDS
+from pending.context import context_parameters
 
 if TYPE_CHECKING:
     from agent.tools.tool import Tool
@@ -74,7 +75,7 @@ def _check_signature(tool: Tool, names: list[str]) -> None:
     unknown = [name for name in names if name not in signature or name in by_place]
     if unknown and not takes_any:
         raise _undefinable(tool, f"its function takes no {unknown!r} by name", unknown)
-    given = {*names, *tool.injected_kwargs}
+    given = {*names, *tool.injected_kwargs, *context_parameters(tool.function)}
     if is_method(tool.function):
         given.add(next(iter(signature)))
     unfilled = [param.name for param in signature.values() if param.name not in given and _must_be_given(param)]

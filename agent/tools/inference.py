@@ -17,6 +17,7 @@ from agent.tools.choices import is_union
 from agent.tools.errors import ToolValidationError
 from agent.tools.parameter import ToolParameter, default_description
 from agent.tools.parameters import Parameters
+from pending.context import is_context
 
 _VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
@@ -34,7 +35,7 @@ def infer_parameters(
     """
     own = list(_signature(function).items())
     hints = _hints(function)
-    injected = {*injected, *_bound(function)}
+    injected = {*injected, *_bound(function), *(name for name, hint in hints.items() if is_context(hint))}
     visible = {
         name: param
         for name, param in (own[1:] if is_method(function) else own)

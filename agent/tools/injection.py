@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any, NoReturn
 
 from agent.tools.errors import LEAVES, ToolExecutionError
+from pending.context import with_context
+from pending.proposals import current_context
 
-#: Says what to inject now.
-Injector = Callable[[], Mapping[str, Any] | None]
+#: Says what to inject now: a mapping or None, or a context manager or generator of one, closed after the call. It may
+#: have one ToolContext parameter.
+Injector = Callable[..., Any]
 
 
 class Injected(Mapping[str, Any]):
@@ -65,25 +69,48 @@ class Injection:
         return frozenset(self._hidden)
 
     def values(self) -> dict[str, Any]:
-        """What is injected now. Raises ToolExecutionError when the injector fails, or returns something else."""
+        """Return what is injected now, and close it at once. Raises ToolExecutionError like `opened`."""
+        with self.opened() as values:
+            return values
+
+    @contextmanager
+    def opened(self) -> Iterator[dict[str, Any]]:
+        """Yield what is injected now; what the injector opened is closed afterwards.
+
+        An injector returns a mapping or None, or a context manager that yields one; a generator function that yields
+        one is taken for a context manager. One with a ToolContext parameter is told who speaks. Raises
+        ToolExecutionError when it fails, or returns something else.
+        """
         if self._injector is None:
-            return self._fixed
-        try:
-            returned = self._injector()
-            current = {} if returned is None else dict(returned) if isinstance(returned, Mapping) else None
-        except (Exception, *LEAVES) as exc:
-            raise ToolExecutionError(
-                f"the config_injector of {self._tool_name!r} failed: {type(exc).__name__}: {exc}",
-                tool_name=self._tool_name, error=exc,
-            ) from exc  # fmt: skip
-        if current is None or not all(isinstance(name, str) for name in current):
-            if inspect.iscoroutine(returned):
-                returned.close()  # which nobody waits for
-            raise ToolExecutionError(
-                f"the config_injector of {self._tool_name!r} returned a {type(returned).__name__}: "
-                "return a dict of names and values, or None",
-                tool_name=self._tool_name,
-            )
-        self._hidden.update(current)
-        self._asked = True
-        return {**self._fixed, **current}
+            yield self._fixed
+            return
+        with ExitStack() as stack:
+            try:
+                returned = self._injector(**with_context(self._injector, current_context))
+                manager = _manager_of(returned)
+                if manager is not None:
+                    returned = stack.enter_context(manager)
+                current = {} if returned is None else dict(returned) if isinstance(returned, Mapping) else None
+            except (Exception, *LEAVES) as exc:
+                raise ToolExecutionError(
+                    f"the config_injector of {self._tool_name!r} failed: {type(exc).__name__}: {exc}",
+                    tool_name=self._tool_name, error=exc,
+                ) from exc  # fmt: skip
+            if current is None or not all(isinstance(name, str) for name in current):
+                if inspect.iscoroutine(returned):
+                    returned.close()  # which nobody waits for
+                raise ToolExecutionError(
+                    f"the config_injector of {self._tool_name!r} returned a {type(returned).__name__}: "
+                    "return a dict of names and values, or None",
+                    tool_name=self._tool_name,
+                )
+            self._hidden.update(current)
+            self._asked = True
+            yield {**self._fixed, **current}
+
+
+def _manager_of(returned: Any) -> AbstractContextManager[Any] | None:
+    """Return the context manager that an injector returned, or that its generator is; None for anything else."""
+    if inspect.isgenerator(returned):
+        return contextmanager(lambda: returned)()
+    return returned if isinstance(returned, AbstractContextManager) else None

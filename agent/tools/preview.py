@@ -15,6 +15,8 @@ from typing import Any
 from pydantic_core import to_jsonable_python
 
 from agent.tools.errors import ToolValidationError
+from pending.context import with_context
+from pending.proposals import current_context
 from pending.results import ToolResult
 from pending.unseen import readable
 
@@ -101,7 +103,7 @@ def _words(
     if isinstance(preview, str):
         return _LiteralFormatter().vformat(preview, (), args)
     if preview is not None:
-        return preview(**args)
+        return preview(**args, **with_context(preview, current_context))
     said = {name: value for name, value in args.items() if value is not None or name not in optional}
     listed = ", ".join(f"{_listed(name)} = {_listed(value)}" for name, value in said.items())
     return f"{literal(tool_name)}: {listed}" if listed else literal(tool_name)

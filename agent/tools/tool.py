@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import functools
 import inspect
+import sys
 import warnings
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import InitVar, asdict, dataclass, field, replace
 from types import GenericAlias, MethodType
 from typing import Any, ClassVar, Literal, Self
@@ -33,7 +35,9 @@ from agent.tools.typed_arguments import TypedArguments
 from agent.tools.undo import UNDO_SECONDS, Undo, call_undo
 from agent.tools.values import ChunkCallback, awaited, finished, is_async_value, serialise
 from agent.tools.vendors import ApiFormat, vendor_schema
+from pending.context import context_parameters
 from pending.executors import Reconciler
+from pending.proposals import current_context
 from pending.results import ToolResult
 from workers.offload import in_lent_thread, in_thread, run_sync, within
 
@@ -280,8 +284,8 @@ class Tool:
         """Run the tool from sync code and return its own value (seed: Tool). Raises what the tool raises."""
         if self.is_async or self.metadata.timeout is not None:
             return run_sync(self.arun_raw(parameters, chunk_callback))
-        with ArtifactsOfACall():
-            value = self._own_function()(**self._arguments(parameters))
+        with ArtifactsOfACall(), self._injection.opened() as injected:
+            value = self._own_function()(**self._arguments(parameters, injected))
             if type(value) is str:
                 return value
             value = finished(value, chunk_callback)
@@ -299,13 +303,13 @@ class Tool:
 
         Raises ToolParameterError, ToolExecutionError after the tool's own `timeout`, and what the tool raises.
         """
-        kwargs, seconds = self._arguments(parameters, checked), self.metadata.timeout
+        seconds = self.metadata.timeout
         if seconds is None:
-            return await self._value(kwargs, chunk_callback, in_lent_thread)
+            return await self._value(parameters, checked, chunk_callback, in_lent_thread)
         limit = within(seconds)
         try:
             async with limit:
-                return await self._value(kwargs, chunk_callback, in_thread)
+                return await self._value(parameters, checked, chunk_callback, in_thread)
         except TimeoutError as exc:
             if not limit.expired:
                 raise  # the tool's own
@@ -316,17 +320,51 @@ class Tool:
 
     async def _value(
         self,
-        kwargs: Mapping[str, Any],
+        parameters: Mapping[str, Any],
+        checked: Checked | None,
         chunk_callback: ChunkCallback | None,
         thread: Callable[[Callable[[], Any]], Awaitable[Any]],
     ) -> Any:
         function = self._own_function()
+        if self.config_injector is not None:
+            return await self._value_with_injector(function, parameters, chunk_callback, thread)
+        kwargs = self._arguments(parameters, self.injected_kwargs, checked)
         with ArtifactsOfACall():
             if returns_awaitable(function):
                 value = function(**kwargs)
             else:  # also where `is_async` is claimed: a plain function might block the event loop
                 value = await thread(lambda: finished(function(**kwargs), chunk_callback))
             return await awaited(value, chunk_callback) if is_async_value(value) else value
+
+    async def _value_with_injector(
+        self,
+        function: Callable[..., Any],
+        parameters: Mapping[str, Any],
+        chunk_callback: ChunkCallback | None,
+        thread: Callable[[Callable[[], Any]], Awaitable[Any]],
+    ) -> Any:
+        """Ask the injector in the thread that runs the tool, an async tool's in a thread too, and close it after."""
+        left_open, is_async = ExitStack(), returns_awaitable(function)
+
+        def begin() -> Any:
+            with ExitStack() as stack:
+                injected = stack.enter_context(self._injection.opened())
+                kwargs = self._arguments(parameters, injected)
+                value = kwargs if is_async else finished(function(**kwargs), chunk_callback)
+                if is_async or is_async_value(value):
+                    left_open.push(stack.pop_all())
+                return value
+
+        with ArtifactsOfACall():
+            value = await thread(begin)
+            try:
+                if is_async:
+                    value = function(**value)
+                return await awaited(value, chunk_callback) if is_async_value(value) else value
+            finally:
+                if is_async or is_async_value(value):
+                    error = sys.exc_info()
+                    await thread(lambda: left_open.__exit__(*error))
 
     def run(self, parameters: Mapping[str, Any]) -> Any:
         """As `run_raw`, but an error is returned as text, with a DeprecationWarning (seed: Tool)."""
@@ -374,9 +412,8 @@ class Tool:
         """Take back the effect of a run with these arguments, which returned `result`. Raises like `ainvoke`."""
         if self.undo is None:
             raise ToolExecutionError(f"tool {self.name!r} cannot be undone", tool_name=self.name)
-        given = {**self._arguments(params), "result": result}
         try:
-            return serialise(await call_undo(self.undo, given))
+            return serialise(await self._undone(params, result))
         except Exception as exc:
             raise ToolExecutionError(
                 f"undo of {self.name!r} failed: {type(exc).__name__}: {exc}",
@@ -384,6 +421,19 @@ class Tool:
                 error=exc,
                 params=params,
             ) from exc
+
+    async def _undone(self, params: Mapping[str, Any], result: str) -> Any:
+        """Call the undo while what the injector opened is open; an injector is asked in a thread."""
+        if self.undo is None or self.config_injector is None:
+            given = {**self._arguments(params, self.injected_kwargs), "result": result}
+            return await call_undo(self.undo, given)  # type: ignore[arg-type]  # `aundo` has looked
+        opened = self._injection.opened()
+        injected = await in_thread(opened.__enter__)
+        try:
+            return await call_undo(self.undo, {**self._arguments(params, injected), "result": result})
+        finally:
+            error = sys.exc_info()
+            await in_thread(lambda: opened.__exit__(*error))
 
     def propose(self, params: Mapping[str, Any], *, reason: str = "") -> ToolResult:
         """Ask the user of the current channel run for a yes instead of acting; `reason` is why it has to be asked.
@@ -406,6 +456,11 @@ class Tool:
         return TypedArguments(self.name, [each for each in self.parameters if each.name not in hidden])
 
     @functools.cached_property
+    def _context(self) -> tuple[str, ...]:
+        """The function's parameters that are handed the ToolContext."""
+        return context_parameters(self.function)
+
+    @functools.cached_property
     def _injection(self) -> Injection:
         left = [each for each in self.parameters if each.name not in self.injected_kwargs]
         unfillable = [each.name for each in left if self.config_injector and not _is_fillable(each)]
@@ -426,12 +481,15 @@ class Tool:
         is_own = REASON in self._compiled.schema.get("properties", {})
         return params if is_own else without_reason(params, self.parameters)
 
-    def _arguments(self, params: Mapping[str, Any], checked: Checked | None = None) -> dict[str, Any]:
+    def _arguments(
+        self, params: Mapping[str, Any], injected: Mapping[str, Any], checked: Checked | None = None
+    ) -> dict[str, Any]:
         """What the function is called with. What is injected may change the parameters after they were checked."""
         given = self._without_reason(params)
+        context = dict.fromkeys(self._context, current_context()) if self._context else {}
         if self.config_injector is None and not self.injected_kwargs:
-            return self._compiled.read(given) if checked is None else checked.values
-        injected = self._injection.values()
+            values = self._compiled.read(given) if checked is None else checked.values
+            return {**values, **context} if context else values
         if shadowed := [name for name in self._late(injected) if isinstance(given, Mapping) and name in given]:
             raise ToolExecutionError(
                 f"{shadowed!r} of {self.name!r} is injected by now, and the model fills it: inject it always, or never",
@@ -446,7 +504,7 @@ class Tool:
                 "return all of them at each call",
                 tool_name=self.name,
             )
-        return whole
+        return {**whole, **context}
 
     def _late(self, injected: Mapping[str, Any]) -> list[str]:
         """What is injected although models were shown it, and shall not be any more. A JSON Schema stays what it is."""

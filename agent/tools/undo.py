@@ -7,6 +7,8 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from agent.tools.errors import ToolValidationError
+from pending.context import context_parameters, with_context
+from pending.proposals import current_context
 from workers.offload import in_thread
 
 #: Takes any of the tool's arguments by name, and `result`, the text that the tool returned; sync or async.
@@ -20,7 +22,10 @@ def check_undo(tool_name: str, undo: Undo | None, names: Collection[str]) -> Non
     """Refuse an undo that asks for something nobody can give it."""
     if undo is None:
         return
-    unknown = sorted(name for name, param in _parameters(undo).items() if name not in names and _must_be_given(param))
+    known_names = {*names, *context_parameters(undo)}
+    unknown = sorted(
+        name for name, param in _parameters(undo).items() if name not in known_names and _must_be_given(param)
+    )
     if unknown:
         known = sorted({*names, "result"})
         raise ToolValidationError(f"undo of {tool_name!r} needs unknown {unknown!r}; it may take {known!r}")
@@ -30,6 +35,7 @@ async def call_undo(undo: Undo, given: Mapping[str, Any]) -> Any:
     """Call it with as much of what is given as it takes."""
     parameters = _parameters(undo)
     kwargs = {name: value for name, value in given.items() if name in parameters}
+    kwargs |= with_context(undo, current_context)
     if inspect.iscoroutinefunction(undo):
         return await undo(**kwargs)
     result = await in_thread(lambda: undo(**kwargs))

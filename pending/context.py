@@ -1,0 +1,97 @@
+"""ToolContext: who speaks, where, and what they confirmed, as a tool is handed it."""
+
+from __future__ import annotations
+
+import inspect
+import types
+import typing
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Person:
+    """Whoever speaks. `id` is the one that their platform gives them; `phone` is in the form +4915100000042.
+
+    What the platform does not give, and a role that nobody configured, is "".
+    """
+
+    id: str
+    name: str = ""
+    role: str = ""
+    phone: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Confirmation:
+    """The yes that an action runs by: the id of the action, what its question said, whose yes it was, and when it was
+    taken, in Unix seconds.
+    """
+
+    action_id: str
+    preview: str
+    by: str
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class ToolContext:
+    """Who speaks and where. A parameter with this annotation is filled by Sayso, and no model sees it.
+
+    `channel` is the channel's name in the YAML, `conversation` its address there, `language` a BCP 47 tag. Outside a
+    conversation `person` is None and the texts are "". `confirmed` is None unless the call runs by somebody's yes.
+    """
+
+    person: Person | None = None
+    channel: str = ""
+    conversation: str = ""
+    language: str = ""
+    confirmed: Confirmation | None = None
+
+
+def context_parameters(function: Callable[..., Any] | None) -> tuple[str, ...]:
+    """Return the names of a function's parameters that are annotated with ToolContext."""
+    if function is None:
+        return ()
+    try:
+        names = inspect.signature(function).parameters
+        hints = _hints(function)
+    except (ValueError, TypeError):  # some built-ins have no signature
+        return ()
+    return tuple(name for name in names if is_context(hints.get(name)))
+
+
+def is_context(hint: Any) -> bool:
+    """Return whether an annotation is ToolContext, alone or with None."""
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+        return ToolContext in typing.get_args(hint)
+    return hint is ToolContext
+
+
+def with_context(function: Callable[..., Any], context: Callable[[], ToolContext]) -> Mapping[str, ToolContext]:
+    """Return the arguments by which a function gets its context; none where it does not ask for it."""
+    names = context_parameters(function)
+    return dict.fromkeys(names, context()) if names else {}
+
+
+def _hints(function: Callable[..., Any]) -> dict[str, Any]:
+    """Resolve the annotations that may name ToolContext. Others may name what only type checkers can see."""
+    target: Any = inspect.unwrap(function)
+    while hasattr(target, "func"):
+        target = inspect.unwrap(target.func)
+    if not hasattr(target, "__annotations__") or isinstance(target, type):
+        target = getattr(type(target), "__call__", target)  # noqa: B004  # what carries its hints
+    known = {**getattr(target, "__globals__", {})}
+    known.setdefault("ToolContext", ToolContext)
+    found: dict[str, Any] = {}
+    for name, hint in getattr(target, "__annotations__", {}).items():
+        if isinstance(hint, str):
+            if "ToolContext" not in hint:
+                continue
+            try:
+                hint = eval(hint, known)  # noqa: S307, PLW2901  # the author's own annotation, as typing evaluates it
+            except Exception:  # noqa: BLE001, S112  # whatever it is, it is no context
+                continue
+        found[name] = hint
+    return found

@@ -1,0 +1,231 @@
+"""After a yes: the tool knows who confirmed, and what went wrong is a failure that people are told."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import threading
+from contextlib import contextmanager
+from dataclasses import replace
+
+import pytest
+
+from agent import (
+    Agent,
+    AgentConfig,
+    NotFound,
+    RoleBasedSelector,
+    ScriptedProvider,
+    ToolCall,
+    ToolContext,
+    ToolError,
+    tool,
+)
+from agent.channel_agent import ChannelAgent
+from pending.proposals import current_user
+from pending.texts import speak
+from tests.contracts.rigs import MemoryRig, RedisRig, turn, voice
+from tests.workers.fakes import Bot, FakeChannel
+from workers.drain import Drain
+from workers.outbox import Postman
+
+ANA = {"user_name": "Ana", "aliases": ("whatsapp:+4915100000042",)}
+
+
+class ToolBot(Bot):
+    """A whole bot with these tools, whose model makes these calls: a list of names is one answer."""
+
+    def __init__(self, rig, tools, *answers: list[str], role: str = "owner") -> None:
+        self.rig, self.channel = rig, FakeChannel()
+        script = [[ToolCall(name, {}, f"c{name}") for name in names] for names in answers]
+        roles = RoleBasedSelector(role, allowed={role: ["*"]})
+        agent = Agent(tools, ScriptedProvider(script), AgentConfig(max_retries=0), selector=roles)
+        self.agent = ChannelAgent(agent, rig.store, journals=rig.journals)
+        channels = {"chat": self.channel}
+        self.drain = Drain(rig.mailbox, Postman(rig.outbox, channels, speak), channels, {"chat": self.agent}, voice)
+
+    def hear(self, text: str = "", **fields) -> None:
+        """Accept a turn of Ana's, with all that a platform tells of her."""
+        self.rig.accept(replace(turn(text, **fields), **ANA))
+
+
+@pytest.fixture(params=["memory", "redis"])
+def make(request):
+    """Makes a bot on either kind of lanes."""
+    client = request.getfixturevalue("redis_client") if request.param == "redis" else None
+    return lambda *args, **options: ToolBot(RedisRig(client) if client else MemoryRig(), *args, **options)
+
+
+def is_ana(context: ToolContext) -> bool:
+    """Whether all that the channel knows of Ana is there."""
+    person = context.person
+    return (
+        person is not None
+        and (person.id, person.name, person.role, person.phone) == ("ana", "Ana", "owner", "+4915100000042")
+        and (context.channel, context.conversation, context.language) == ("chat", "room", "en")
+    )
+
+
+def seeing(seen: dict):
+    """A destructive tool that notes its context everywhere; no model sees the parameter."""
+
+    def config(context: ToolContext) -> dict:
+        seen["injector"] = context
+        return {}
+
+    def preview(context: ToolContext) -> str:
+        seen["preview"] = context
+        return "Ship it"
+
+    def undo(who: ToolContext) -> str:
+        seen["undo"], seen["undo user"] = who, current_user()
+        return "unshipped"
+
+    @tool(requires_approval=True, preview=preview, undo=undo, undo_seconds=60, config_injector=config)
+    def ship(context: ToolContext) -> str:
+        """Ship the parcel."""
+        seen["tool"], seen["user"] = context, current_user()
+        return "shipped"
+
+    return ship
+
+
+def test_tool_injector_and_undo_know_who_confirmed(make):
+    """The same person everywhere, with channel, conversation, language and role; the model sees no such parameter."""
+    seen: dict = {}
+    ship = seeing(seen)
+    assert ship.schema()["parameters"]["properties"] == {}
+    bot = make([ship], ["ship"])
+    bot.say("ship it")
+    assert is_ana(seen["preview"])
+    assert seen["preview"].confirmed is None
+    assert "shipped" in bot.say("yes")
+    confirmed = seen["tool"].confirmed
+    assert is_ana(seen["tool"])
+    assert is_ana(seen["injector"])
+    assert (confirmed.preview, confirmed.by, confirmed.at > 0, seen["user"]) == ("Ship it", "ana", True, "ana")
+    (button,) = bot.buttons
+    assert bot.say(tap=button.data) == "unshipped"
+    assert is_ana(seen["undo"])
+    assert (seen["undo"].confirmed.by, seen["undo user"]) == ("ana", "ana")
+
+
+def test_worker_that_takes_over_knows_who_confirmed(make):
+    """The yes was claimed by one that was killed."""
+    seen: dict = {}
+    bot = make([seeing(seen)], ["ship"])
+    bot.say("ship it")
+    bot.hear("yes")
+    bot.die_after("claim")
+    assert "shipped" in bot.work()
+    assert is_ana(seen["tool"])
+
+
+@pytest.mark.parametrize(
+    ("outcome", "words"),
+    [
+        (NotFound("parcel", "P1"), "P1"),
+        (ToolError("the parcel has shipped already"), "the parcel has shipped already"),
+    ],
+)
+def test_effect_that_could_not_be_is_a_failure(make, outcome, words):
+    """No Undo, and the plan stops: what was done, what was not and why are told."""
+    ran: list[str] = []
+
+    def step(name: str, value: object):
+        def run() -> object:
+            ran.append(name)
+            if isinstance(value, Exception):
+                raise value
+            return value
+
+        return tool(
+            name=name, description=name, requires_approval=True, preview=name, undo=lambda: "", undo_seconds=60
+        )(run)
+
+    steps = [step("first", "done"), step("second", outcome), step("third", "done")]
+    bot = make(steps, ["second"])
+    bot.say("second")
+    told = bot.say("yes")
+    assert words in told
+    assert told.startswith(speak("en").failed("second").partition("\n")[0])
+    assert not any(button.label == "Undo" for button in bot.channel.sent[-1].reply.buttons)
+    bot = make(steps, ["first", "second", "third"])
+    ran.clear()
+    bot.say("all")
+    report = bot.say("yes")
+    assert ran == ["first", "second"]
+    assert words in report
+    assert [button.label for button in bot.channel.sent[-1].reply.buttons] == ["Undo"], "of the first step"
+
+
+def test_unexpected_error_stays_private_and_the_log_has_its_reference(make, caplog):
+    """The person reads a reference and no word of the exception; the log has both."""
+
+    @tool(requires_approval=True, preview="Ship it")
+    def ship() -> str:
+        """Ship the parcel."""
+        raise KeyError("secret detail")
+
+    bot = make([ship], ["ship"])
+    bot.say("ship it")
+    with caplog.at_level(logging.ERROR):
+        told = bot.say("yes")
+    reference = re.search(r"Reference: ([0-9a-f]{8})", told)[1]
+    assert "secret" not in told
+    (record,) = [each for each in caplog.records if each.message == "pending.failed"]
+    assert (record.reference, record.exc_info is not None) == (reference, True)
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_injector_runs_off_the_event_loop_and_is_closed_after_the_call(is_async):
+    """A context manager is open while the tool runs, and closed when it ends, also by an error."""
+    events: list[object] = []
+
+    @contextmanager
+    def config():
+        events.append(threading.current_thread() is threading.main_thread())
+        try:
+            yield {"connection": "open"}
+        finally:
+            events.append("closed")
+
+    def work(connection: str, *, fails: bool = False) -> str:
+        """Work."""
+        events.append(connection)
+        if fails:
+            raise ToolError("no")
+        return "worked"
+
+    async def awork(connection: str, *, fails: bool = False) -> str:
+        """Work."""
+        return work(connection, fails=fails)
+
+    made = tool(config_injector=config)(awork if is_async else work)
+    made.schema()
+    events.clear()
+    assert asyncio.run(made.ainvoke({})) == "worked"
+    assert events == [False, "open", "closed"]
+    events.clear()
+    with pytest.raises(ToolError, match="no"):
+        asyncio.run(made.ainvoke({"fails": True}))
+    assert events == [False, "open", "closed"]
+
+
+def test_generator_may_inject():
+    """What stands behind its yield runs after the call."""
+    events: list[str] = []
+
+    def config():
+        yield {"connection": "open"}
+        events.append("closed")
+
+    @tool(config_injector=config)
+    def work(connection: str) -> str:
+        """Work."""
+        return connection
+
+    work.schema()
+    events.clear()
+    assert (work.execute({}), events) == ("open", ["closed"])
