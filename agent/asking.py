@@ -90,7 +90,7 @@ class Asker:
         form = run.request.response_format
         return ProviderRequest(
             model=await self._model(run),
-            system_prompt=f"{config.system_prompt}\n\n{run.context}" if run.context else config.system_prompt,
+            system_prompt="\n\n".join(filter(None, [config.prompt, run.context])),
             messages=run.transcript,
             tools=schemas,
             temperature=config.temperature,

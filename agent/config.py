@@ -19,6 +19,8 @@ from agent.providers.base import Provider
 from agent.result_cache import ResultCache
 from agent.sessions import SessionStore
 from agent.usage import AgentUsage
+from pending.context import ToolContext
+from pending.proposals import current_context
 
 #: Asked before a reviewed call runs, with tool name, arguments and reason. Only `True` lets it run.
 ConfirmAction = Callable[[str, dict[str, Any], str], bool | Awaitable[bool]]
@@ -75,11 +77,12 @@ class AgentConfig:
 
     `prices` are for models that no price list has: what a million prompt and completion tokens cost.
     `max_total_tokens` and `max_cost_usd` bound one run, a `budget` a conversation and a day.
+    `system_prompt` may be a function, which is asked for each answer with the ToolContext of whoever speaks.
     """
 
     name: str = "agent"
     model: str = DEFAULT_MODEL
-    system_prompt: str = DEFAULT_SYSTEM_PROMPT
+    system_prompt: str | Callable[[ToolContext], str] = DEFAULT_SYSTEM_PROMPT
     temperature: float = 0.0
     max_tokens: int = 1000
     model_selector: ModelSelector | None = None
@@ -151,6 +154,11 @@ class AgentConfig:
             raise ValueError("session_store and session_id belong together: give both or neither")
         if self.hooks is not None:
             warn_of_hooks(stacklevel=4)
+
+    @property
+    def prompt(self) -> str:
+        """The system prompt for whoever speaks now."""
+        return self.system_prompt if isinstance(self.system_prompt, str) else self.system_prompt(current_context())
 
     @property
     def run_budget(self) -> RunBudget | None:

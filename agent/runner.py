@@ -99,7 +99,7 @@ class Runner:
         request, config = run.request, self._config
         if run.chronicle.is_heard:
             with run.remembering.in_scope():  # observers may ask whose run it is
-                await run.chronicle.tell("run_start", list(request.said), config.system_prompt)
+                await run.chronicle.tell("run_start", list(request.said), config.prompt)
         if self._session is not None and request.memory is None:
             self.memory = await self._session.load(self.memory, run.chronicle)
         run.recall(self.memory if request.memory is None else request.memory)

@@ -229,3 +229,19 @@ def test_generator_may_inject():
     work.schema()
     events.clear()
     assert (work.execute({}), events) == ("open", ["closed"])
+
+
+def test_system_prompt_may_depend_on_who_speaks(make):
+    """A function of it is asked for each answer."""
+    bot = make([], [])
+    seen: list[ToolContext] = []
+
+    def prompt(context: ToolContext) -> str:
+        seen.append(context)
+        return "Be kind."
+
+    agent = Agent([], ScriptedProvider(["Hello."]), AgentConfig(system_prompt=prompt))
+    bot.drain.agents["chat"] = ChannelAgent(agent, bot.rig.store)
+    assert bot.say("hi") == "Hello."
+    assert all(context.person is not None and context.person.name == "Ana" for context in seen)
+    assert agent.provider.requests[0].system_prompt == "Be kind."
