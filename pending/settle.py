@@ -19,7 +19,7 @@ from pending.outcome import ConfirmOutcome, EndState, early, ended, expired, sta
 from pending.plan import PLAN_KIND, Effect, is_step, is_undo, step_names
 from pending.proposals import acting, current_context
 from pending.records import CHANGED, OPEN_STATES, Claim, Decision, Ending, Records, StoredAction
-from pending.results import ToolResult
+from pending.results import Ambiguous, NotFound, ToolResult
 from pending.seal import Seal
 from pending.texts import speak
 from workers.lane import Change, LaneLost, Move, TurnOvertaken, outbox_entry
@@ -173,7 +173,8 @@ class Settlement:
     ) -> tuple[EndState, str]:
         try:
             with performing(action), acting(_confirmation(claim, action), claim.scope, action.language):
-                return "done", _as_text(await perform(executor, seconds, self._tell_late(claim, action, attempt)))
+                value = await perform(executor, seconds, self._tell_late(claim, action, attempt))
+            return ("failed", "") if isinstance(value, Ambiguous | NotFound) else ("done", _as_text(value))
         except asyncio.CancelledError:
             # The lane is lost, or this worker is being stopped. A thread may still be at it: nobody can know yet.
             await asyncio.shield(self._record(claim, attempt, "unknown", action, ""))
@@ -199,7 +200,7 @@ class Settlement:
 
         async def tell(result: Any, error: BaseException | None) -> None:
             log.warning("pending.late", extra={"kind": action.kind, "pending": action.pending_action_id})
-            if error is None:
+            if error is None and not isinstance(result, Ambiguous | NotFound):
                 await self._record(claim, attempt, "done", action, _as_text(result))
             else:
                 said = storable(str(error)) if isinstance(error, EffectFailed) else ""

@@ -21,11 +21,13 @@ from redis import Redis
 
 from config.embedded import EmbeddedRedis
 from tests.flows.system import ENVIRON, Person, SlackPerson, System, TelegramPerson, WhatsAppPerson, until
-from workers.redis import PREFIX, SHARDS
+from workers.redis import SHARDS
 from workers.shards import rendezvous
 
 log = logging.getLogger(__name__)
 
+#: What the keys of the bot of sayso.yaml begin with.
+PREFIX = "sayso:sayso:"
 YAML = """
 public_url: {public_url}
 redis_url: ${{REDIS_URL}}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from dataclasses import replace
 
 import pytest
@@ -79,10 +80,9 @@ def raises():
         (lambda: "apagado", "executed", "done", "apagado", "apagado"),
         (lambda: None, "executed", "done", WORDS.done("Apagar A", ""), ""),
         (lambda: 42, "executed", "done", "42", "42"),
-        (lambda: GONE, "executed", "done", GONE.to_json(), GONE.to_json()),
-        (raises, "failed", "failed", WORDS.failed("Apagar A"), None),
+        (lambda: GONE, "failed", "failed", WORDS.failed("Apagar A"), None),
     ],
-    ids=["words", "nothing", "number", "typed", "error"],
+    ids=["words", "nothing", "number", "typed"],
 )  # fmt: skip
 def test_confirmed_action_tells_its_outcome(door, executor, status, state, told, result):
     """What the tool returned says it best; without a word of its own, ours."""
@@ -93,6 +93,16 @@ def test_confirmed_action_tells_its_outcome(door, executor, status, state, told,
     assert desk.stored.result == (result or "")
     effects = [(effect.action.pending_action_id, effect.result) for effect in outcome.effects]
     assert effects == ([(desk.action.pending_action_id, result)] if status == "executed" else [])
+
+
+@pytest.mark.parametrize("door", ["lane", "store"])
+def test_error_is_a_failure_that_tells_its_reference_only(door):
+    """What broke stays in the log."""
+    desk = Desk(raises)
+    outcome = desk.confirm() if door == "lane" else desk.store.pop_if_confirmed("ana", "sim")
+    failed, _, reference = outcome.told.rpartition("\n")
+    assert (failed, re.fullmatch(r"Referência: [0-9a-f]{8}", reference) is not None) == (WORDS.failed("Apagar A"), True)
+    assert (outcome.status, outcome.effects, desk.stored.told) == ("failed", (), outcome.told)
 
 
 @pytest.mark.parametrize("door", ["lane", "store"])
