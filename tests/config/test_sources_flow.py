@@ -94,7 +94,7 @@ def test_arguments_of_the_model_are_checked_before_the_user_is_asked(opened: Ope
     model = ScriptedProvider([[ToolCall("box-wipe", {"nam": "disk"}, "1")], "Which one?"])
     agent = ChannelAgent(Agent(opened("    confirm: always\n").select(None), model))
     assert agent.ask_channel("ana", "wipe the disk").content == "Which one?"
-    assert "'nam' is not a valid parameter" in model.requests[-1].messages[-1].content
+    assert "'nam' -> Did you mean 'name'?" in model.requests[-1].messages[-1].content
     agent.ask_channel("ana", "yes")
     assert lines(tmp_path) == []
 
