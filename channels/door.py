@@ -13,6 +13,9 @@ from pending.seal import split_button
 
 log = logging.getLogger(__name__)
 
+#: Statuses of a reply that show that its channel works.
+_ARRIVED = ("sent", "delivered", "read")
+
 
 class TooMany(Exception):
     """Raised when a turn was refused: the platform is to send it again."""
@@ -37,14 +40,21 @@ class Door:
             self._note(status)
         for alert in received.alerts:
             log.error("channel.alert", extra={"channel": channel, "reason": alert})
-            self._services.alerts.note(channel, alert)
+            self._services.alerts.note(channel, alert, "arriving" if received.statuses else "hearing")
+        if any(status.status in _ARRIVED for status in received.statuses):
+            self._services.alerts.clear(channel, "arriving")
         for news in filter(_is_an_address, received.addresses):
             log.info("address.news", extra={"conversation": news.conversation.id, "closed": news.closed or "-"})
             self._services.deliveries.close(news.conversation.id, news.closed, late=news.late)
         if received.ignored:
             log.info("hook.ignored", extra={"channel": channel, "reason": received.ignored})
         for turn in filter(_is_storable, received.turns):
+            self._services.alerts.clear(channel, "hearing")
             self._accept(turn)
+
+    def heard(self, channel: str) -> None:
+        """Forget an alert of a channel that its platform was asked, and answered."""
+        self._services.alerts.clear(channel, "hearing")
 
     def _note(self, status: StatusUpdate) -> None:
         """Log what a platform says of a reply, and keep it with the delivery."""

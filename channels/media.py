@@ -150,6 +150,11 @@ class LocalMediaStore:
             signer_kwargs={"clock": self._link_clock},
         )
 
+    def full(self) -> str:
+        """Return why no file may be kept now, "" when one may. Raises OSError."""
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return self._room.full()
+
     def put(self, data: bytes, *, mime_type: str, filename: str = "", owner: str = "") -> Media:
         """Keep the bytes under a name of our own, typed by what they are. Raises TooLarge, NoRoom and OSError."""
         with self.receiving(owner, len(data)) as file:

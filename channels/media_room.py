@@ -59,6 +59,15 @@ class MediaRoom:
             with self._lock:
                 self._in_flight -= size
 
+    def full(self) -> str:
+        """Return why not even a small file may be kept, "" when it may."""
+        with self._lock:
+            try:
+                self._check(0)
+            except NoRoom as exc:
+                return str(exc)
+        return ""
+
     def check_person(self, kept_bytes: int, size: int) -> None:
         """Check that a person who keeps `kept_bytes` may keep `size` more. Raises QuotaExceeded."""
         allowed = self._limits.per_person_bytes

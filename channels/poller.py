@@ -131,6 +131,7 @@ class Poller:
             log.warning("poll.failed", extra={"channel": self._bot.name, "reason": str(exc)})
             return min(MAX_BACKOFF_SECONDS, 2.0 ** min(self._failures - 1, 9))
         self._failures = 0
+        await offload(self._door.heard, self._bot.name)
         return 0.0 if await self._keep(updates) else AGAIN_SECONDS
 
     async def _alert(self, words: str) -> None:

@@ -5,14 +5,16 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from flask import Flask, Response, abort, jsonify, request, send_file
 from redis.exceptions import RedisError
 from werkzeug.exceptions import NotFound
 from werkzeug.http import parse_range_header
 
+from channels import health
 from channels.base import Forbidden
 from channels.console import ConsoleChannel
 from channels.console_pages import console_pages
@@ -24,8 +26,7 @@ from channels.types import Turn
 from config.bootstrap import Services, bootstrap
 from config.loader import ConfigError, default_config, load_settings
 from config.logs import set_up_logs
-from workers.presence import Presence
-from workers.redis import Halted, RedisUnfit
+from workers.redis import RedisUnfit
 from workers.spool_file import SpoolUnusable
 
 log = logging.getLogger(__name__)
@@ -132,35 +133,18 @@ def _is_plain(asked: str, size: int) -> bool:
 
 def _add_health(app: Flask, services: Services) -> None:
     @app.get("/healthz")
-    def healthz() -> Response:
-        return jsonify(status="ok")
+    def healthz() -> tuple[Response, int]:
+        if "full" not in request.args:
+            return jsonify(status="ok"), 200
+        return _told(*health.full(services))
 
     @app.get("/readyz")
     def readyz() -> tuple[Response, int]:
-        try:
-            trouble = _trouble(services)
-            if trouble:
-                return jsonify(status="not ready", redis=trouble, **spooled()), 503
-            prefix = services.settings.key_prefix
-            counts = {primary.name: Presence(primary.client, prefix=prefix).count() for primary in services.primaries}
-        except RedisError as exc:
-            return jsonify(status="not ready", redis=type(exc).__name__, **spooled()), 503
-        ready, shards = all(counts.values()), {"shards": counts} if "" not in counts else {}
-        status, more = "ready" if ready else "not ready", {**shards, **spooled()}
-        return jsonify(status=status, redis="ok", workers=sum(counts.values()), **more), 200 if ready else 503
-
-    def spooled() -> dict[str, int]:
-        return {"spooled": services.spool.count()} if services.spool else {}
+        return _told(*health.readiness(services))
 
 
-def _trouble(services: Services) -> str:
-    """Why a server is halted, "" when none is. Raises redis.RedisError."""
-    for tide in services.tides:
-        try:
-            tide.look()
-        except Halted as exc:
-            return str(exc)
-    return "; ".join(tide.trouble for tide in services.tides if tide.trouble)
+def _told(said: Mapping[str, Any], good: bool) -> tuple[Response, int]:
+    return jsonify(said), 200 if good else 503
 
 
 def _add_console(app: Flask, services: Services) -> None:

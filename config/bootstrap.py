@@ -141,7 +141,7 @@ def bootstrap(
     scripts, pending_scripts = (_scripts(settings, client, primaries, folder) for folder in (LUA, PENDING_LUA))
     clock = SharedClock(client)
     media = LocalMediaStore(
-        data / "media", keys=keys, public_url=public_url, link_clock=clock, limits=_media_limits(settings)
+        data / "media", keys=keys, public_url=public_url, link_clock=clock, limits=media_limits(settings)
     )
     feed = RedisFeed(connect(redis_url, answer_seconds=FEED_SECONDS), prefix)
     notebook = RedisNotebook(client, prefix=prefix)
@@ -273,7 +273,8 @@ def _check_disks(settings: Settings, data: Path, *, is_worker: bool) -> None:
             raise ConfigError([f"{exc}, and {name} is a SQLite file of one machine: {cure}"]) from exc
 
 
-def _media_limits(settings: Settings) -> MediaLimits:
+def media_limits(settings: Settings) -> MediaLimits:
+    """Return how much room files may take."""
     given = settings.media
     return MediaLimits(given.per_person_bytes, given.total_bytes, given.reserve_bytes, given.reserve_percent)
 

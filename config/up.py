@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import signal
@@ -196,13 +197,13 @@ class Up:
     def _await_ready(self) -> None:
         deadline = time.monotonic() + READY_SECONDS
         while not self._stopping.is_set():
-            if _answers(f"{self.local_url}/readyz"):
+            if _is_at_work(self.local_url):
                 return
             dead = [child.name for child in self._children if not child.is_alive()]
             if dead:
                 raise UpError(f"{dead[0]} stopped while starting: what it printed above says why")
             if time.monotonic() > deadline:
-                raise UpError(f"not ready after {READY_SECONDS:g} s: see {self.local_url}/readyz")
+                raise UpError(f"not ready after {READY_SECONDS:g} s: see {self.local_url}/healthz?full")
             self._stopping.wait(0.05)
 
     def _announce(self) -> None:
@@ -214,7 +215,7 @@ class Up:
                 lines.append(f"  {name:<12} asks {channel.platform} for what people write: no address is needed")
             else:
                 lines.append(f"  {name:<12} {self.public_url}/hooks/{name}   ({channel.platform} webhook)")
-        health = f"  {'health':<12} {self.local_url}/readyz"
+        health = f"  {'health':<12} {self.local_url}/healthz?full"
         self.say(
             "\n".join(["Sayso is up.", *lines, health, f"  {'data':<12} {self.data.resolve()}", "Ctrl-C stops it."])
         )
@@ -240,9 +241,20 @@ def python_path(given: str) -> str:
 _DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
-def _answers(url: str) -> bool:
+def _is_at_work(url: str) -> bool:
+    """Return whether the web there takes webhooks and each Redis has workers. Other troubles do not hold up a start."""
+    try:
+        said = json.loads(_read(f"{url}/healthz?full"))
+    except (OSError, ValueError):
+        return False
+    return said.get("redis") == "ok" and all(said.get("shards", {"": said.get("workers", 0)}).values())
+
+
+def _read(url: str) -> bytes:
+    """Return the body of an answer, whatever its status. Raises OSError."""
     try:
         with _DIRECT.open(url, timeout=2) as answer:
-            return bool(answer.status == 200)
-    except (urllib.error.URLError, OSError):
-        return False
+            return bytes(answer.read())
+    except urllib.error.HTTPError as exc:
+        with exc:
+            return exc.read()

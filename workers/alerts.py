@@ -1,4 +1,4 @@
-"""Alerts: what the operator of a channel must hear, kept for a week: the last word of each channel."""
+"""Alerts: what is wrong with a channel, as last said, until the channel works again or for a week."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
 from redis import Redis
 from redis.exceptions import RedisError
@@ -18,6 +18,13 @@ from workers.redis import PREFIX
 KEEP_SECONDS = 7 * 24 * 3600
 #: Characters of one that are kept.
 MAX_CHARS = 500
+#: How long a process that has just cleared an alert does not clear it again, in seconds: every message would.
+CLEAR_SECONDS = 10.0
+
+#: What does not work: asking the platform to send, what the platform reports of replies later, or hearing from it. The
+#: success of one says nothing of the others.
+Kind = Literal["sending", "arriving", "hearing"]
+KINDS: tuple[Kind, ...] = ("sending", "arriving", "hearing")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +39,14 @@ class Alert:
 class Alerts(Protocol):
     """The last alert of each channel."""
 
-    def note(self, channel: str, words: str) -> None:
+    def note(self, channel: str, words: str, kind: Kind = "sending") -> None:
         """Keep it, in place of an earlier one. Failing is no error: whoever notes it has logged it."""
+
+    def is_clearing_due(self, channel: str, kind: Kind) -> bool:
+        """Return whether `clear` would do anything, without asking anybody."""
+
+    def clear(self, channel: str, kind: Kind) -> None:
+        """Forget an alert of this kind, because the channel did just that. Failing is no error."""
 
     def of(self, channels: Iterable[str]) -> list[Alert]:
         """The alerts of these channels, newest first."""
@@ -42,23 +55,43 @@ class Alerts(Protocol):
 class RedisAlerts:
     """Alerts in Redis, by its clock."""
 
-    def __init__(self, client: Redis, *, prefix: str = PREFIX) -> None:
+    def __init__(self, client: Redis, *, prefix: str = PREFIX, steady: Callable[[], float] = time.monotonic) -> None:
         self._client = client
         self._prefix = f"{prefix}alert:"
+        self._steady = steady
+        self._cleared: dict[str, float] = {}
 
-    def note(self, channel: str, words: str) -> None:
+    def note(self, channel: str, words: str, kind: Kind = "sending") -> None:
         """Keep it for KEEP_SECONDS."""
+        self._cleared.pop(self._key(channel, kind), None)
         with contextlib.suppress(RedisError):
             at = int(self._client.time()[0])
             kept = json.dumps({"at": at, "words": words[:MAX_CHARS]})
-            self._client.set(self._prefix + channel, kept, ex=KEEP_SECONDS)
+            self._client.set(self._key(channel, kind), kept, ex=KEEP_SECONDS)
+
+    def is_clearing_due(self, channel: str, kind: Kind) -> bool:
+        """Return whether this process has not cleared it within CLEAR_SECONDS."""
+        return self._steady() - self._cleared.get(self._key(channel, kind), float("-inf")) >= CLEAR_SECONDS
+
+    def clear(self, channel: str, kind: Kind) -> None:
+        """Forget it, if that is due."""
+        if not self.is_clearing_due(channel, kind):
+            return
+        key = self._key(channel, kind)
+        self._cleared[key] = self._steady()
+        with contextlib.suppress(RedisError):
+            self._client.delete(key)
 
     def of(self, channels: Iterable[str]) -> list[Alert]:
         """The alerts of these channels. Raises redis.RedisError."""
-        names = list(channels)
-        kept = self._client.mget([self._prefix + name for name in names]) if names else []
+        names = [name for name in channels for _ in KINDS]
+        keys = [self._key(name, kind) for name, kind in zip(names, KINDS * len(names), strict=False)]
+        kept = self._client.mget(keys) if keys else []
         found = [(name, json.loads(text)) for name, text in zip(names, kept, strict=True) if text]
         return _newest_first(Alert(name, alert["words"], alert["at"]) for name, alert in found)
+
+    def _key(self, channel: str, kind: Kind) -> str:
+        return f"{self._prefix}{channel}:{kind}"
 
 
 class MemoryAlerts:
@@ -66,17 +99,28 @@ class MemoryAlerts:
 
     def __init__(self, *, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
-        self._alerts: dict[str, Alert] = {}
+        self._alerts: dict[tuple[str, Kind], Alert] = {}
 
-    def note(self, channel: str, words: str) -> None:
+    def note(self, channel: str, words: str, kind: Kind = "sending") -> None:
         """Keep it."""
-        self._alerts[channel] = Alert(channel, words[:MAX_CHARS], self._clock())
+        self._alerts[channel, kind] = Alert(channel, words[:MAX_CHARS], self._clock())
 
     def of(self, channels: Iterable[str]) -> list[Alert]:
         """Those of these channels that are not too old."""
-        found = (self._alerts[name] for name in channels if name in self._alerts)
+        names = set(channels)
+        found = (alert for (name, _), alert in self._alerts.items() if name in names)
         return _newest_first(alert for alert in found if self._clock() - alert.at < KEEP_SECONDS)
+
+    def is_clearing_due(self, channel: str, kind: Kind) -> bool:
+        """Return whether there is one."""
+        return (channel, kind) in self._alerts
+
+    def clear(self, channel: str, kind: Kind) -> None:
+        """Forget it."""
+        self._alerts.pop((channel, kind), None)
 
 
 def _newest_first(alerts: Iterable[Alert]) -> list[Alert]:
-    return sorted(alerts, key=lambda alert: -alert.at)
+    """Return the last alert of each channel."""
+    last = {alert.channel: alert for alert in sorted(alerts, key=lambda alert: alert.at)}
+    return sorted(last.values(), key=lambda alert: -alert.at)

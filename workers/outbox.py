@@ -207,6 +207,8 @@ class Postman:
         except SendError as exc:
             return await self._failed(lease, reply, exc)
         self._receipts.note(delivery, receipt.message_id)
+        if self._alerts.is_clearing_due(channel.name, "sending"):
+            await offload(self._alerts.clear, channel.name, "sending")
         log.info("reply.sent", extra={"delivery": delivery.id, "suspect": reply.suspect})
         settle = partial(self._outbox.settle, receipt=receipt.message_id, written_at=receipt.written_at)
         return await reach(settle, lease, reply, gap=pace.chat_gap, let_go=True)

@@ -17,6 +17,7 @@ from rq import Queue
 from rq.exceptions import NoSuchJobError
 from rq.job import Job, JobStatus
 from rq.serializers import JSONSerializer
+from rq.suspension import is_suspended as rq_is_suspended
 from rq.utils import now
 
 #: The RQ queue of wake-ups.
@@ -86,6 +87,11 @@ class SaysoJob(Job):
 
     def send_webhooks(self, *_: Any, **__: Any) -> None:
         """No web hooks, whatever the hash names."""
+
+
+def is_suspended(connection: Redis) -> bool:
+    """Return whether `rq suspend` keeps all workers of this Redis from taking jobs. Raises redis.RedisError."""
+    return bool(rq_is_suspended(connection))
 
 
 class WakeUps:

@@ -60,6 +60,7 @@ CURE = (
     "halted: this Redis has forgotten what it had acknowledged (an old file, a replica that lagged, or it was "
     "emptied): nothing is taken in or sent before you run `sayso redis resume`"
 )
+_APPENDONLY_OFF = "appendonly is off: a restart of this Redis loses waiting messages. Set appendonly yes"
 #: What our scripts' refusals begin with on a server that has forgotten something.
 _HALTED = "HALTED"
 #: What those scripts' refusals begin with on a server that is not halted.
@@ -120,22 +121,43 @@ def hurry(client: Redis, *, answer_seconds: float = HURRY_SECONDS) -> None:
 def check_fit(client: Redis) -> list[str]:
     """Refuse a Redis that evicts keys; return warnings about one that may lose acknowledged writes.
 
-    Raises RedisUnfit. A server that hides its CONFIG is taken at its word, with a warning.
+    Raises RedisUnfit. A server that forbids CONFIG is judged by its INFO.
     """
     try:
         settings = cast("dict[str, str]", client.config_get("maxmemory-policy", "appendonly", "appendfsync"))
+    except ResponseError:
+        return _without_config(client)
+    _check_policy(settings.get("maxmemory-policy", "noeviction"))
+    if settings.get("appendonly") != "yes":
+        return [_APPENDONLY_OFF]
+    if settings.get("appendfsync") != "always":
+        return ["appendfsync is not always: a crash of this Redis may lose about two seconds of accepted messages"]
+    return []
+
+
+def _without_config(client: Redis) -> list[str]:
+    """Judge a server by its INFO where CONFIG is forbidden. Raises RedisUnfit."""
+    try:
+        policy = str(client.info("memory").get("maxmemory_policy", ""))
+        appends = bool(client.info("persistence").get("aof_enabled", 1))
     except RedisError as exc:
-        return [f"cannot read the CONFIG of this Redis ({type(exc).__name__}): make sure it never evicts keys"]
-    policy = settings.get("maxmemory-policy", "noeviction")
+        return [f"cannot read CONFIG or INFO of this Redis ({type(exc).__name__}): make sure it never evicts keys"]
+    _check_policy(policy or "noeviction")
+    if not policy:
+        return ["neither CONFIG nor INFO of this Redis tells its maxmemory-policy: make sure it never evicts keys"]
+    return [] if appends else [_APPENDONLY_OFF]
+
+
+def _check_policy(policy: str) -> None:
     if policy != "noeviction":
         raise RedisUnfit(
             f"maxmemory-policy is {policy!r}: waiting messages and confirmations would vanish. Set it to noeviction"
         )
-    if settings.get("appendonly") != "yes":
-        return ["appendonly is off: a restart of this Redis loses waiting messages. Set appendonly yes"]
-    if settings.get("appendfsync") != "always":
-        return ["appendfsync is not always: a crash of this Redis may lose about two seconds of accepted messages"]
-    return []
+
+
+def check_writable(client: Redis, *, prefix: str = PREFIX) -> None:
+    """Send a write that changes nothing. Raises redis.RedisError: a replica, a full memory or disk, or it is away."""
+    client.set(f"{prefix}writable", "", xx=True)
 
 
 def check_guarded(client: Redis) -> None:

@@ -65,6 +65,10 @@ class Spool:
         """How many turns wait on this machine. Raises SpoolUnusable."""
         return self._file.count()
 
+    def check_room(self) -> None:
+        """Check that another turn would be kept. Raises SpoolUnusable."""
+        self._file.check_room()
+
     def drain(self) -> int:
         """Hand over what waits, as far as the mailbox takes it; unless another process is at it.
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import logging
 import os
+import shutil
 import sqlite3
 import threading
 from collections.abc import Iterator, Sequence
@@ -31,6 +32,8 @@ MAX_TURNS = 20_000
 MAX_TURNS_OF_ONE = 200
 #: Bytes the file may have.
 MAX_BYTES = 64_000_000
+#: Bytes that are free on a disk that is not full: the largest turn with what SQLite writes beside it.
+FREE_BYTES = 1_000_000
 #: Seconds to wait for another process that writes to the same file.
 PATIENCE = 5.0
 
@@ -113,6 +116,15 @@ class SpoolFile:
             self._check_room(db, turn.conversation.id)
             db.execute("INSERT INTO turns (conversation, event, tapped, received_at, turn) VALUES (?, ?, ?, ?, ?)", row)
             Path(self._sign).touch(mode=0o600)
+
+    def check_room(self) -> None:
+        """Check that a turn of some conversation would be kept. Raises SpoolUnusable, SpoolFull."""
+        with self._open() as db:
+            self._check_room(db, "")
+        with _clear(self._path):
+            free = shutil.disk_usage(self._folder).free
+        if free < FREE_BYTES:
+            raise SpoolUnusable(f"{self._path} cannot be used as a spool: its disk has {free} bytes free")
 
     def next(self, after: int, most: int) -> list[Kept]:
         """The next turns in the order they came in. One that cannot be read is put aside. Raises SpoolUnusable."""

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import ssl
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from pathlib import Path
 
 import httpx
 from redis import Redis
-from redis.exceptions import RedisError
+from redis.exceptions import RedisError, ResponseError
 
+from channels.media_room import MediaRoom
 from channels.poller import baton_of
 from config.access import rules_of
-from config.bootstrap import find_public_url, find_redis, open_door, open_primaries, risks_of
+from config.bootstrap import find_public_url, find_redis, media_limits, open_door, open_primaries, risks_of
 from config.loader import ConfigError
 from config.schema import AnyChannel, ConsoleSettings, Settings, TelegramSettings, WhatsAppSettings, polls
 from config.setup.desk import Desk, SetupError, is_local, not_told
@@ -23,7 +25,8 @@ from config.setup.recovery import Found, Recovery
 from config.setup.twilio_list import TwilioList
 from workers.founding import check_alone
 from workers.presence import Presence
-from workers.redis import RedisUnfit, connect
+from workers.queue import is_suspended
+from workers.redis import RedisUnfit, check_writable, connect
 from workers.resume import halt_of
 from workers.shards import Primary
 
@@ -58,6 +61,8 @@ class Doctor:
         yield Finding("config", "ok", f"{len(self._settings.channels)} channels: {', '.join(self._settings.channels)}")
         for finding in self._redis():
             yield finding
+        if self._data.exists():
+            yield _disk(self._settings, self._data)
         async for finding in self._address():
             yield finding
         for name, channel in self._settings.channels.items():
@@ -76,11 +81,19 @@ class Doctor:
             try:
                 yield from self._server(primary)
             except RedisError as exc:
-                says = f"{_place(primary.client)} does not answer ({type(exc).__name__})"
-                yield Finding(_named("redis", primary), "fail", says, "start it, and check REDIS_URL and its password")
+                yield _unreachable(primary, exc)
 
     def _server(self, primary: Primary) -> Iterator[Finding]:
         client, place = primary.client, _place(primary.client)
+        wrong = _wrong_server(client)
+        if wrong:
+            yield Finding(_named("redis", primary), "fail", f"{place} {wrong[0]}", wrong[1])
+            return
+        try:
+            check_writable(client, prefix=self._settings.key_prefix)
+        except ResponseError as exc:
+            says = f"{place} refuses to write: {exc}"
+            yield Finding(_named("redis", primary), "fail", says, "give it memory and disk, or the user its commands")
         try:
             risks = risks_of(client)
             if not primary.name:
@@ -99,6 +112,9 @@ class Doctor:
             yield Finding(_named("halt", primary), "fail", says, "read docs/outages.md, then run `sayso redis resume`")
         yield self._clock(primary)
         yield _workers(primary, self._settings.key_prefix)
+        if is_suspended(client):
+            says = "the queue is suspended: messages are kept, and no worker takes them"
+            yield Finding(_named("queue", primary), "fail", says, "run `rq resume` on this Redis")
 
     def _clock(self, primary: Primary) -> Finding:
         before = self._own()
@@ -215,6 +231,43 @@ def _workers(primary: Primary, prefix: str) -> Finding:
         return Finding(_named("workers", primary), "ok", f"{count} alive")
     cure = f"start one with `sayso worker{f' --shard {primary.name}' if primary.name else ''}`"
     return Finding(_named("workers", primary), "fail", "none is alive: messages are kept, and nobody answers", cure)
+
+
+def _disk(settings: Settings, data: Path) -> Finding:
+    media = data / "media"
+    full = MediaRoom(media if media.exists() else data, media_limits(settings)).full()
+    if full:
+        return Finding("disk", "fail", full, "free some of it, or change `media:` in the configuration")
+    return Finding("disk", "ok", "there is room for files")
+
+
+def _wrong_server(client: Redis) -> tuple[str, str] | None:
+    """Return what a server is instead of a primary, and the cure. Raises redis.RedisError."""
+    try:
+        info = client.info()
+    except ResponseError:  # one that hides its INFO
+        return None
+    if "sentinel" in (info.get("redis_mode"), info.get("server_mode")):  # Valkey has the second
+        return "is a Sentinel, not a Redis", "set REDIS_URL to the primary that it watches, usually on port 6379"
+    if info.get("role") == "slave":
+        primary = f"{info.get('master_host')}:{info.get('master_port')}"
+        return "is a read-only replica", f"set REDIS_URL to its primary, {primary}"
+    return None
+
+
+def _unreachable(primary: Primary, exc: RedisError) -> Finding:
+    check, place = _named("redis", primary), _place(primary.client)
+    failed: BaseException | None = exc
+    while failed and not isinstance(failed, ssl.SSLError):
+        failed = failed.__cause__ or failed.__context__
+    if isinstance(failed, ssl.SSLCertVerificationError):
+        cure = "add ?ssl_ca_certs=FILE with its authority to REDIS_URL, and use the name in its certificate"
+        return Finding(check, "fail", f"{place} has a certificate that fails the check: {failed.verify_message}", cure)
+    if isinstance(failed, ssl.SSLError):
+        says = f"{place} does not speak TLS as REDIS_URL asks for ({failed.reason})"
+        return Finding(check, "fail", says, "use redis:// for a port without TLS, or the port that has it")
+    says = f"{place} does not answer ({type(exc).__name__})"
+    return Finding(check, "fail", says, "start it, and check REDIS_URL and its password")
 
 
 def _missed(name: str, found: Sequence[Found]) -> Finding:

@@ -21,7 +21,7 @@ def spooled(door: str) -> int | None:
 def _readiness(door: str) -> dict[str, Any]:
     connection = http.client.HTTPConnection(door, timeout=5)
     try:
-        connection.request("GET", "/readyz")
+        connection.request("GET", "/healthz?full")
         said = json.loads(connection.getresponse().read())
     except (OSError, ValueError, http.client.HTTPException):
         return {}

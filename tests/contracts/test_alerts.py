@@ -6,7 +6,7 @@ import pytest
 from redis import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from workers.alerts import KEEP_SECONDS, MAX_CHARS, MemoryAlerts, RedisAlerts
+from workers.alerts import CLEAR_SECONDS, KEEP_SECONDS, MAX_CHARS, MemoryAlerts, RedisAlerts
 
 
 @pytest.fixture(params=["memory", "redis"])
@@ -31,11 +31,47 @@ def test_channel_keeps_its_last_alert(alerts):
 def test_alert_is_forgotten_after_a_week(redis_client):
     """Nobody says so any more."""
     RedisAlerts(redis_client).note("team", "token revoked")
-    assert 0 < redis_client.ttl("sayso:alert:team") <= KEEP_SECONDS
+    assert 0 < redis_client.ttl("sayso:alert:team:sending") <= KEEP_SECONDS
     now = [0.0]
     alerts = MemoryAlerts(clock=lambda: now[0])
     alerts.note("team", "token revoked")
     now[0] = KEEP_SECONDS
+    assert alerts.of(["team"]) == []
+
+
+def test_alert_ends_when_the_channel_does_the_same_again(alerts):
+    """The success of something else says nothing."""
+    alerts.note("team", "token revoked", "sending")
+    alerts.clear("team", "hearing")
+    alerts.clear("shop", "sending")
+    assert [alert.words for alert in alerts.of(["team"])] == ["token revoked"]
+    alerts.clear("team", "sending")
+    assert alerts.of(["team"]) == []
+    alerts.note("team", "revoked again", "sending")
+    alerts.clear("team", "sending")
+    assert alerts.of(["team"]) == []
+
+
+def test_newest_alert_of_a_channel_is_told():
+    """Whatever its kind."""
+    now = [0.0]
+    memory = MemoryAlerts(clock=lambda: now[0])
+    memory.note("team", "old", "hearing")
+    now[0] = 1.0
+    memory.note("team", "new", "arriving")
+    assert [alert.words for alert in memory.of(["team"])] == ["new"]
+
+
+def test_message_that_is_sent_asks_redis_seldom(redis_client):
+    """An alert is cleared at once the first time, and again after ten seconds: each reply would ask otherwise."""
+    now = [0.0]
+    alerts, other = RedisAlerts(redis_client, steady=lambda: now[0]), RedisAlerts(redis_client)
+    alerts.clear("team", "sending")
+    other.note("team", "token revoked")
+    alerts.clear("team", "sending")
+    assert (alerts.is_clearing_due("team", "sending"), len(alerts.of(["team"]))) == (False, 1)
+    now[0] = CLEAR_SECONDS
+    alerts.clear("team", "sending")
     assert alerts.of(["team"]) == []
 
 

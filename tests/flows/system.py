@@ -159,7 +159,7 @@ class System:
 
     def _workers_ready(self) -> int:
         try:
-            return int(httpx.get(f"{self.url}/readyz", timeout=5).json().get("workers", 0))
+            return int(httpx.get(f"{self.url}/healthz?full", timeout=5).json().get("workers", 0))
         except httpx.HTTPError:
             return 0
 

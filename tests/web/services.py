@@ -97,7 +97,7 @@ def real_channels(media: Any = None, **secrets: str) -> dict[str, Channel]:
 def browser(channel: Any = None, mailbox: Any = None, **parts: Any) -> FlaskClient:
     """A client of an app with these parts."""
     parts = {
-        "media": None,
+        "media": SimpleNamespace(full=lambda: ""),
         "redis_url": "redis://127.0.0.1:1",
         "public_url": PUBLIC_URL,
         "settings": SimpleNamespace(limits=Limits(), key_prefix=PREFIX),

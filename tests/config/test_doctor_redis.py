@@ -1,0 +1,145 @@
+"""`sayso doctor` at a Redis that is none, or not fit: a replica, a Sentinel, a wrong certificate, a full server."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import ssl
+import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+from redis.exceptions import NoPermissionError
+from rq.suspension import suspend
+
+from config.embedded import EmbeddedRedis, server_binary
+from config.loader import load_settings
+from config.setup.doctor import Doctor
+from tests.config.processes import free_port, until
+from workers.redis import RedisUnfit, check_fit, connect
+
+
+def redis_findings(folder: Path, url: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    """What the doctor says of this Redis."""
+    monkeypatch.setenv("REDIS_URL", url)
+    config = folder / "sayso.yaml"
+    config.write_text("channels: {web: {platform: console}}\n")
+    doctor = Doctor(load_settings(config), folder, web=None)  # type: ignore[arg-type]  # the web is not asked
+    return "\n".join(map(str, doctor._redis()))
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Iterator[EmbeddedRedis]:
+    """A server that a test may break."""
+    server = EmbeddedRedis(tmp_path)
+    server.start()
+    yield server
+    server.stop()
+
+
+def test_replica_is_named_with_its_primary(own: EmbeddedRedis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """It answers everything, and takes nothing."""
+    connect(own.url).replicaof("10.1.2.3", 6379)
+    said = redis_findings(tmp_path, own.url, monkeypatch)
+    assert "is a read-only replica" in said
+    assert "10.1.2.3:6379" in said
+
+
+def test_full_server_and_suspended_queue_are_named(own: EmbeddedRedis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Both answer every question."""
+    client = connect(own.url)
+    suspend(client)
+    assert "rq resume" in redis_findings(tmp_path, own.url, monkeypatch)
+    client.config_set("maxmemory", "1")
+    assert "refuses to write" in redis_findings(tmp_path, own.url, monkeypatch)
+
+
+def test_port_of_a_sentinel_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """A Sentinel speaks the same protocol, and stores nothing."""
+    port = free_port()
+    (tmp_path / "sentinel.conf").write_text(f"port {port}\ndir {tmp_path}\n")
+    process = subprocess.Popen(
+        [server_binary(), str(tmp_path / "sentinel.conf"), "--sentinel"], stdout=subprocess.DEVNULL
+    )
+    try:
+        until(lambda: is_listening(port))
+        said = redis_findings(tmp_path, f"redis://127.0.0.1:{port}", monkeypatch)
+    finally:
+        process.terminate()
+        process.wait()
+    assert "is a Sentinel" in said
+
+
+def is_listening(port: int) -> bool:
+    """Whether somebody takes connections there."""
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+@contextmanager
+def tls_port(folder: Path) -> Iterator[int]:
+    """A port that speaks TLS with a certificate of its own making."""
+    made = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
+    files = ["-keyout", str(folder / "key.pem"), "-out", str(folder / "cert.pem"), "-subj", "/CN=localhost"]
+    subprocess.run([*made, *files], check=True, capture_output=True)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(folder / "cert.pem", folder / "key.pem")
+    listening = socket.create_server(("127.0.0.1", 0))
+
+    def serve() -> None:
+        with suppress(OSError):
+            while True:
+                client, _ = listening.accept()
+                with suppress(OSError), context.wrap_socket(client, server_side=True) as secure:
+                    secure.recv(1)
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    try:
+        yield listening.getsockname()[1]
+    finally:
+        listening.shutdown(socket.SHUT_RDWR)
+        listening.close()
+        thread.join(10)
+
+
+@pytest.mark.skipif(not shutil.which("openssl"), reason="SKIPPED: no openssl to make a certificate with")
+def test_certificate_that_fails_its_check_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Not as a Redis that is away."""
+    with tls_port(tmp_path) as port:
+        said = redis_findings(tmp_path, f"rediss://127.0.0.1:{port}", monkeypatch)
+    assert "certificate that fails the check: self-signed certificate" in said
+
+
+def test_port_without_tls_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """rediss:// at a port that answers in the clear."""
+    with socket.create_server(("127.0.0.1", 0)) as plain:
+
+        def answer() -> None:
+            with suppress(OSError):
+                while True:
+                    client, _ = plain.accept()
+                    client.recv(1)
+                    client.sendall(b"-ERR unknown command\r\n" * 10)
+                    client.close()
+
+        threading.Thread(target=answer, daemon=True).start()
+        said = redis_findings(tmp_path, f"rediss://127.0.0.1:{plain.getsockname()[1]}", monkeypatch)
+        plain.shutdown(socket.SHUT_RDWR)
+    assert "does not speak TLS" in said
+
+
+def test_eviction_is_read_from_info_where_config_is_forbidden(own: EmbeddedRedis):
+    """As at most providers: a policy that evicts is refused there, too."""
+    admin = connect(own.url)
+    admin.execute_command("ACL", "SETUSER", "bot", "on", ">pw", "~*", "&*", "+@all", "-config")
+    client = connect(own.url.replace("unix://", "unix://bot:pw@"))
+    with pytest.raises(NoPermissionError):
+        client.config_get("maxmemory-policy")
+    assert check_fit(client) == []
+    admin.config_set("maxmemory-policy", "allkeys-lru")
+    with pytest.raises(RedisUnfit, match="Set it to noeviction"):
+        check_fit(client)
