@@ -103,7 +103,7 @@ class Shards(System):
     def is_ready(self) -> bool:
         """Whether each primary has a worker."""
         try:
-            return httpx.get(f"{self.url}/readyz", timeout=5).status_code == 200
+            return httpx.get(f"{self.url}/healthz?full", timeout=5).status_code == 200
         except httpx.HTTPError:
             return False
 
