@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import fields, is_dataclass
+from functools import partial
+from time import perf_counter
 from typing import Any
 
 from pydantic import BaseModel
 
+from agent.chronicle import Chronicle
 from agent.config import AgentConfig
 from agent.decision import decide
 from agent.providers.wording import tell_result
+from agent.result import AgentResult
 from agent.selectors.foresight import foresee
 from agent.selectors.protocol import ToolSelector
 from agent.tools.errors import EffectUnknownError, ToolError, ToolExecutionError
@@ -71,14 +76,14 @@ class ToolKinds:
     def _register(self, tool: Tool) -> None:
         """What every tool brings to the store: how it runs, how it is undone, and whom to ask after a crash."""
         executors = self._store.executors
-        executors.register_tool(tool.name, _runs(tool))
+        executors.register_tool(tool.name, _runs(tool, self._config))
         if tool.undo is not None:
             executors.register_undo(tool.name, _undoes(tool), tool.undo_seconds)
         if tool.reconcile is not None:
             executors.register_reconciler(tool.name, tool.reconcile)
 
 
-def _runs(tool: Tool) -> ExecutorFactory:
+def _runs(tool: Tool, config: Callable[[], AgentConfig]) -> ExecutorFactory:
     """The executor factory every tool has: run this tool with the recorded arguments, validated again.
 
     No model reads the result, so a typed one is put into words here. A tool that is not the one whose preview was
@@ -108,9 +113,55 @@ def _runs(tool: Tool) -> ExecutorFactory:
                 raise EffectFailed(tell_result(serialise(value)))
             return _told(tool, value)
 
-        return execute
+        return partial(_observed, tool, action, config(), execute)
 
     return factory
+
+
+async def _observed(
+    tool: Tool, action: PendingAction, config: AgentConfig, execute: Callable[[], Awaitable[str]]
+) -> str:
+    """Run a confirmed call and tell the agent's observers of it, as a run with this one call.
+
+    The call's id is that of the action. Raises what the call raises.
+    """
+    chronicle = Chronicle(
+        config.observers, metadata={"pending_action": action.pending_action_id}, asynchronous=_in_event_loop()
+    )
+    began, call = perf_counter(), (action.pending_action_id, tool.name)
+    await chronicle.tell("run_start", [], "")
+    await chronicle.tell("tool_start", *call, action.args)
+    try:
+        told = await execute()
+    except asyncio.CancelledError:
+        await chronicle.tell("cancelled", 0, "the confirmed call was cut off")
+        raise
+    except Exception as exc:
+        raised = _raised(exc)
+        chronicle.note("tool_execution", began=began, tool_name=tool.name, tool_args=action.args, error=str(raised))
+        await chronicle.tell("tool_error", *call, raised, action.args, (perf_counter() - began) * 1000)
+        await chronicle.tell("run_end", AgentResult("", trace=chronicle.trace, stop_reason="error"))
+        raise
+    chronicle.note("tool_execution", began=began, tool_name=tool.name, tool_args=action.args, tool_result=told)
+    await chronicle.tell("tool_end", *call, told, (perf_counter() - began) * 1000)
+    await chronicle.tell("run_end", AgentResult(told, trace=chronicle.trace, stop_reason="terminal"))
+    return told
+
+
+def _in_event_loop() -> bool:
+    """Return whether an event loop runs here: a store's sync call runs without one."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
+def _raised(error: Exception) -> BaseException:
+    """Return what the tool itself raised."""
+    if isinstance(error, EffectFailed | CutOff) and isinstance(error.__cause__, Exception):
+        error = error.__cause__
+    return error.error if isinstance(error, ToolExecutionError) and error.error else error
 
 
 def _policy_refusal(tool: Tool, action: PendingAction, config: AgentConfig) -> str:

@@ -173,8 +173,12 @@ class Settlement:
     ) -> tuple[EndState, str]:
         try:
             with performing(action), acting(_confirmation(claim, action), claim.scope, action.language):
+                log.info("pending.started", extra={"kind": action.kind, "pending": action.pending_action_id})
                 value = await perform(executor, seconds, self._tell_late(claim, action, attempt))
-            return ("failed", "") if isinstance(value, Ambiguous | NotFound) else ("done", _as_text(value))
+            missed = isinstance(value, Ambiguous | NotFound)
+            named = {"kind": action.kind, "pending": action.pending_action_id}
+            log.info("pending.failed" if missed else "pending.done", extra=named)
+            return ("failed", "") if missed else ("done", _as_text(value))
         except asyncio.CancelledError:
             # The lane is lost, or this worker is being stopped. A thread may still be at it: nobody can know yet.
             await asyncio.shield(self._record(claim, attempt, "unknown", action, ""))

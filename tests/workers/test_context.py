@@ -14,6 +14,7 @@ import pytest
 from agent import (
     Agent,
     AgentConfig,
+    AgentObserver,
     NotFound,
     RoleBasedSelector,
     ScriptedProvider,
@@ -245,3 +246,50 @@ def test_system_prompt_may_depend_on_who_speaks(make):
     assert bot.say("hi") == "Hello."
     assert all(context.person is not None and context.person.name == "Ana" for context in seen)
     assert agent.provider.requests[0].system_prompt == "Be kind."
+
+
+class Notes(AgentObserver):
+    """Notes the events of tools, with their run."""
+
+    def __init__(self) -> None:
+        self.events: list[tuple] = []
+
+    def on_tool_start(self, run_id, call_id, tool_name, tool_args):
+        self.events.append(("start", run_id, tool_name))
+
+    def on_tool_end(self, run_id, call_id, tool_name, result, duration_ms):
+        self.events.append(("end", run_id, result))
+
+    def on_tool_error(self, run_id, call_id, tool_name, error, tool_args, duration_ms):
+        self.events.append(("error", run_id, type(error)))
+
+    def on_run_end(self, run_id, result):
+        self.events.append(("run", run_id, [(step.type, step.tool_name) for step in result.trace.steps]))
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_confirmed_call_reaches_observers_trace_and_log(make, caplog, fails):
+    """Its start and its end or failure, like any other call's."""
+    notes = Notes()
+
+    @tool(requires_approval=True, preview="Ship it")
+    def ship() -> str:
+        """Ship the parcel."""
+        if fails:
+            raise KeyError("no")
+        return "shipped"
+
+    bot = make([ship], ["ship"])
+    bot.agent.agent.config = replace(bot.agent.agent.config, observers=[notes])
+    bot.say("ship it")
+    assert not any(event[0] == "start" for event in notes.events)
+    notes.events.clear()
+    with caplog.at_level(logging.INFO):
+        bot.say("yes")
+    run = notes.events[0][1]
+    ending = ("error", run, KeyError) if fails else ("end", run, "shipped")
+    assert notes.events == [("start", run, "ship"), ending, ("run", run, [("tool_execution", "ship")])]
+    assert [each.message for each in caplog.records if each.message.startswith("pending.")] == [
+        "pending.started",
+        "pending.failed" if fails else "pending.done",
+    ]
