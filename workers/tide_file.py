@@ -44,6 +44,7 @@ class TideFile:
         kept = {name: asdict(marks[name]) for name in list(marks)[-MAX_PLACES:]}
         beside = self._path.with_name(f"{self._path.name}.{os.getpid()}")
         try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
             beside.write_text(json.dumps(kept))
             beside.replace(self._path)
         except OSError as exc:

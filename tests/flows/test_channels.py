@@ -398,7 +398,7 @@ def test_only_their_person_sees_the_answer_to_an_ephemeral_command(bots: System,
 @pytest.mark.parametrize("platform", ["telegram", "slack"])
 def test_a_strangers_tap_in_a_group_is_seen_by_nobody_else(bots: System, process: Server, platform: str) -> None:
     """They alone hear that the button is not theirs, and the owner's own tap still works."""
-    invoice, number = {"telegram": ("INV-18", 411), "slack": ("INV-15", 412)}[platform]
+    invoice, number = {"telegram": ("INV-18", 411), "slack": ("INV-19", 412)}[platform]
     wants_to_delete(process, invoice)
     group = {"telegram": str(GROUP - number), "slack": f"C{number:08}"}[platform]
     owner, stranger = {"telegram": (5_000_000_411, 5_000_000_999), "slack": ("U411", "U999")}[platform]

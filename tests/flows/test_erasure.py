@@ -64,8 +64,7 @@ def test_after_an_erasure_no_byte_of_the_person_is_on_the_disk(system: System) -
     ana.hears()
     ana.say(f"wipe disk {MINE}-2")
     ana.hears()
-    before = {place.split("/")[0] for place in places_of(system, MINE)}
-    assert before >= {"redis", "media", "texts", "bots"}, before
+    until(lambda: {place.split("/")[0] for place in places_of(system, MINE)} >= {"redis", "media", "texts", "bots"})
     done = erase(system, "ops-tg", ana.chat)
     assert (done.returncode, "What remains, and until when" in done.stdout) == (0, True), done.stdout + done.stderr
     until(lambda: not places_of(system, MINE), seconds=10)
