@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
@@ -14,9 +15,10 @@ from agent.budget import book_in
 from agent.cache import Cache, CacheKeyBuilder
 from agent.cache.asking import forgotten, looked_up, stored
 from agent.config import AgentConfig, ModelSelector, model_for
+from agent.context_window import DEFAULT_CONTEXT_TOKENS, fitted, is_small, tokens_in, transcript_tokens
 from agent.messages import Message, ToolCall, UsageStats
 from agent.pricing import cost_usd
-from agent.providers.base import Completion, Provider, ProviderRequest, acall, astream_call
+from agent.providers.base import Completion, Provider, ProviderError, ProviderRequest, acall, astream_call
 from agent.providers.fallback import fallback_listener, name_of
 from agent.retry import Sleep, with_retries
 from agent.run import OnText, Run
@@ -26,6 +28,11 @@ from agent.usage import AgentUsage
 log = logging.getLogger(__name__)
 
 Schema = Mapping[str, Any]
+
+#: How often a transcript that is too long for the model is halved, and asked with again.
+MAX_SHORTENINGS = 6
+#: The share of the context window that is left to a transcript at least, whatever else a request has in it.
+LEAST_SHARE = 0.125
 
 
 class Asker:
@@ -88,16 +95,36 @@ class Asker:
     async def _request(self, run: Run, schemas: Sequence[Schema]) -> ProviderRequest:
         config, native = self._config, getattr(self._provider, "supports_response_format", False)
         form = run.request.response_format
+        model, prompt = await self._model(run), "\n\n".join(filter(None, [config.prompt, run.context]))
         return ProviderRequest(
-            model=await self._model(run),
-            system_prompt="\n\n".join(filter(None, [config.prompt, run.context])),
-            messages=run.transcript,
+            model=model,
+            system_prompt=prompt,
+            messages=self._fitted(run, model, prompt, schemas),
             tools=schemas,
             temperature=config.temperature,
             max_tokens=config.max_tokens,
             timeout=config.request_timeout,
             response_format=schema_from_response_format(form) if form is not None and native else None,
         )
+
+    def _fitted(self, run: Run, model: str, prompt: str, schemas: Sequence[Schema]) -> Sequence[Message]:
+        """Return the transcript as far as the model's context window has room for it."""
+        messages, config = run.transcript, self._config
+        if run.room is not None:
+            return fitted(run.history, [*run.messages, *run.drafts], room=run.room, result_tokens=config.result_tokens)
+        if config.context_tokens is None and is_small(messages):
+            return messages
+        window = config.context_tokens or self._known_window(model) or DEFAULT_CONTEXT_TOKENS
+        beside = config.max_tokens + tokens_in(prompt) + tokens_in(json.dumps(list(schemas), default=str))
+        room = max(window - beside, int(window * LEAST_SHARE))
+        current = [*run.messages, *run.drafts]
+        made = fitted(run.history, current, room=room, result_tokens=config.result_tokens or window // 4)
+        return messages if made == messages else made
+
+    def _known_window(self, model: str) -> int | None:
+        """Return the context window that the provider knows of the model, in tokens; None where it knows none."""
+        known = getattr(self._provider, "context_tokens", None)
+        return known(model) if callable(known) else None
 
     async def _model(self, run: Run) -> str:
         """The model of this step, as its provider is asked for it."""
@@ -160,7 +187,7 @@ class Asker:
         if chronicle.is_heard:
             await chronicle.tell("llm_start", list(request.messages), run.model, request.system_prompt)
         try:
-            answer, usage = await self._with_retries(run, request, on_text)
+            answer, usage = await self._shortened_to_fit(run, request, on_text)
         except Exception as exc:
             chronicle.note("error", began=began, model=run.model, error=str(exc))
             self._log_failure(run, exc)
@@ -189,6 +216,23 @@ class Asker:
         what = {**cause, "model": model, "provider": self.name, "error": type(error).__name__}
         shown = " ".join(f"{name}={value}" for name, value in what.items() if value)
         log.error("model.failed run=%s %s", run.chronicle.run_id, shown)
+
+    async def _shortened_to_fit(self, run: Run, request: ProviderRequest, on_text: OnText | None) -> Completion:
+        """Ask; while the transcript is too long for the model, ask again with half of it. Raises ProviderError."""
+        for _ in range(MAX_SHORTENINGS):
+            try:
+                return await self._with_retries(run, request, on_text)
+            except ProviderError as exc:
+                if exc.kind != "too_long":
+                    raise
+                before = transcript_tokens(request.messages)
+                run.room = before // 2
+                shorter = self._fitted(run, request.model, request.system_prompt, request.tools or ())
+                if transcript_tokens(shorter) > before * 0.9:
+                    raise
+            log.warning("model.context_exceeded run=%s model=%s tokens=%d", run.chronicle.run_id, run.model, before)
+            request = replace(request, messages=shorter)
+        return await self._with_retries(run, request, on_text)
 
     async def _with_retries(self, run: Run, request: ProviderRequest, on_text: OnText | None) -> Completion:
         """A reply that was heard in part is not asked for again: its beginning would be heard twice."""

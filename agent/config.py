@@ -76,6 +76,8 @@ class AgentConfig:
     """The settings of one agent, fixed for its life (seed: AgentConfig Dataclass). Times are in seconds, costs in USD.
 
     `prices` are for models that no price list has: what a million prompt and completion tokens cost.
+    `context_tokens` is what the model can read at once (None: what its vendor says), `result_tokens` what it reads of
+    one tool's result (None: a quarter of that).
     `max_total_tokens` and `max_cost_usd` bound one run, a `budget` a conversation and a day.
     `system_prompt` may be a function, which is asked for each answer with the ToolContext of whoever speaks.
     """
@@ -85,6 +87,8 @@ class AgentConfig:
     system_prompt: str | Callable[[ToolContext], str] = DEFAULT_SYSTEM_PROMPT
     temperature: float = 0.0
     max_tokens: int = 1000
+    context_tokens: int | None = None
+    result_tokens: int | None = None
     model_selector: ModelSelector | None = None
 
     max_iterations: int = 6
@@ -170,7 +174,8 @@ class AgentConfig:
 #: The least that each setting can be.
 _LEAST: Mapping[str, float] = {
     "max_iterations": 1, "max_retries": 0, "max_tokens": 1, "retry_backoff_seconds": 0,
-    "rate_limit_cooldown_seconds": 0, "summarize_max_tokens": 1, "approval_timeout": 0,
+    "rate_limit_cooldown_seconds": 0, "summarize_max_tokens": 1, "approval_timeout": 0, "context_tokens": 1000,
+    "result_tokens": 100,
 }  # fmt: skip
 
 #: Providers for a side task, and the settings that name their models.

@@ -35,10 +35,25 @@ def cost_usd(
     return None if library is None or not model else _listed(library, model, usage, provider)
 
 
+@lru_cache(maxsize=256)
+def context_tokens(model: str, provider: str) -> int | None:
+    """Return how many tokens a model can read at once; None where nobody knows it. Never asks the network."""
+    library = _library()
+    if library is None:
+        return None
+    try:
+        _, found = library.data_snapshot.get_snapshot().find_provider_model(model, None, provider, None)
+    except LookupError:
+        return None
+    window = found.context_window
+    return window if isinstance(window, int) and window > 0 else None
+
+
 @lru_cache(maxsize=1)
 def _library() -> Any:
     try:
         import genai_prices
+        import genai_prices.data_snapshot
     except ImportError:
         return None
     return genai_prices

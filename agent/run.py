@@ -115,6 +115,8 @@ class Run:
     #: The text of the last answer.
     said: str = ""
     model: str = ""
+    #: Tokens that the transcript may take, once the model has refused it as too long; None before.
+    room: int | None = None
     #: What the last answer is cached under.
     cache_key: str = ""
     usage: UsageStats = NO_USAGE

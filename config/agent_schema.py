@@ -100,11 +100,14 @@ class CacheSettings(Section):
 
 
 class ResultSettings(SideSettings):
-    """What becomes of the results of tools: whether long ones are summed up, by which model, and kept."""
+    """What becomes of the results of tools: how many tokens of one are shown, whether long ones are summed up, by which
+    model, and kept.
+    """
 
     compress: bool = False
     threshold: Count = Field(default=2000, ge=1)
     cache: bool = False
+    max_tokens: Count | None = Field(default=None, ge=100)
 
 
 class BudgetSettings(Section):
@@ -205,6 +208,7 @@ class AgentSettings(Section):
     system_prompt: str = "You are a helpful assistant. Use the tools you have, and say what you did."
     temperature: Number = Field(default=0.0, ge=0, le=2)
     max_tokens: Count = Field(default=1000, ge=1)
+    context_tokens: Count | None = Field(default=None, ge=1000)
     max_iterations: Count = Field(default=6, ge=1, le=100)
     max_retries: Count = Field(default=2, ge=0, le=10)
     request_timeout: Number = Field(default=30.0, gt=0, le=600)

@@ -243,6 +243,8 @@ def _basics(agent: AgentSettings, channel: str) -> dict[str, Any]:
         "system_prompt": agent.system_prompt,
         "temperature": agent.temperature,
         "max_tokens": agent.max_tokens,
+        "context_tokens": agent.context_tokens,
+        "result_tokens": agent.results.max_tokens,
         "max_iterations": agent.max_iterations,
         "max_retries": agent.max_retries,
         "request_timeout": agent.request_timeout,

@@ -9,6 +9,7 @@ ProviderError
 from __future__ import annotations
 
 import asyncio
+import re
 import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
@@ -26,6 +27,19 @@ from workers.offload import contained, in_thread
 #: What a failure means for the person who waits: no answer at all; too many requests at the vendor; the vendor does not
 #: take this request; the conversation is too long for the model; the answer ended too early.
 FailureKind = Literal["away", "busy", "refused", "too_long", "cut_off"]
+
+
+#: How vendors and servers say that a request is longer than the model's context window.
+_TOO_LONG = re.compile(
+    r"context.?length|context.?window|maximum context|context size|prompt is too long|input is too long"
+    r"|exceed\w* (?:the )?(?:maximum number of tokens|context limit)|reduce the length of the (?:messages|prompt)",
+    re.IGNORECASE,
+)
+
+
+def says_too_long(words: str) -> bool:
+    """Return whether a vendor's words for an error say that the request is too long for the model."""
+    return _TOO_LONG.search(words) is not None
 
 
 class ProviderError(Exception):
@@ -209,7 +223,7 @@ async def acall(provider: Provider, request: ProviderRequest) -> Completion:
     except ProviderError:
         raise
     except Exception as exc:
-        raise _late(request) if isinstance(exc, TimeIsUp) else ProviderError(reason(exc)) from exc
+        raise _late(request) if isinstance(exc, TimeIsUp) else _foreign(exc) from exc
     return _checked(provider, answer)
 
 
@@ -242,7 +256,7 @@ async def pieces(provider: Provider, request: ProviderRequest) -> AsyncGenerator
     except ProviderError:
         raise
     except Exception as exc:
-        raise ProviderError(reason(exc)) from exc
+        raise _foreign(exc) from exc
 
 
 async def _heard(provider: Provider, request: ProviderRequest, on_text: OnText) -> Completion:
@@ -336,6 +350,14 @@ def _streams(provider: Provider) -> bool:
 def _seconds(provider: Provider, request: ProviderRequest) -> float | None:
     """For how long to wait; for ever where the provider asks others, and sees to it that each keeps the time."""
     return None if getattr(provider, "keeps_time", False) else request.timeout
+
+
+def _foreign(error: Exception) -> ProviderError:
+    """Return an error of somebody else's adapter as ours."""
+    made = ProviderError(reason(error))
+    if says_too_long(str(made)):
+        made.kind, made.retryable = "too_long", False
+    return made
 
 
 def _late(request: ProviderRequest) -> ProviderError:

@@ -91,6 +91,11 @@ class FallbackProvider:
         """Whether all do."""
         return all(getattr(provider, "supports_tools", True) for provider in self.providers)
 
+    def context_tokens(self, model: str = "") -> int | None:
+        """Return the least that a provider's model can read at once; None where nobody knows."""
+        windows = [line.context_tokens(model) for line in self._lines]
+        return min((window for window in windows if window), default=None)
+
     async def acomplete(self, **request: Any) -> Completion:
         """The first answer that can be had. Raises ProviderError with the reason of each provider."""
         asked, journey = ProviderRequest(**request), self._journey()
@@ -157,6 +162,12 @@ class _Line:
         model = None if self.is_first else _default_model(self.provider)
         return replace(request, model=model) if model else request
 
+    def context_tokens(self, model: str) -> int | None:
+        """Return what this vendor's model can read at once, in tokens; None where nobody knows."""
+        known = getattr(self.provider, "context_tokens", None)
+        own = None if self.is_first else _default_model(self.provider)
+        return known(own or model) if callable(known) else None
+
     def signed(self, usage: UsageStats) -> UsageStats:
         """The usage with the name of who answered; one that has no name of its own may say it there itself."""
         if usage.provider and not getattr(self.provider, "name", None):
@@ -206,7 +217,8 @@ class _Journey:
             retry_after=min(waits, default=None),
             retryable=any(error.retryable for error in errors),
         )
-        last = failure.__cause__ = errors[-1]
+        # A shorter transcript helps, whatever is wrong with the others.
+        last = failure.__cause__ = next((each for each in errors if each.kind == "too_long"), errors[-1])
         failure.kind, failure.status, failure.code, failure.model = last.kind, last.status, last.code, last.model
         return failure
 

@@ -48,6 +48,7 @@ class OpenAIProvider(VendorProvider):
     ) -> None:
         self.name = name or ("openai-compatible" if base_url else "openai")
         self._base_url = base_url or OPENAI_URL
+        self.knows_models = self._is_openai
         key = key_of(api_key, "OPENAI_API_KEY", type(self).__name__) if self._is_openai else api_key or NO_KEY
         super().__init__(key, default_model, load_media=load_media, accepts=accepts)
 

@@ -9,6 +9,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
+from agent.pricing import context_tokens
 from agent.providers.base import Completion, ProviderConfigurationError, ProviderRequest, StreamItem
 from agent.providers.clients import Clients
 from agent.providers.files import Files, LoadMedia
@@ -34,6 +35,8 @@ class VendorProvider(ABC):
     #: With which word the vendor is named in usage and errors.
     name: str
     supports_response_format = True
+    #: Whether models have the limits and prices that the vendor publishes under these names.
+    knows_models = True
     #: Its streams limit each silence by themselves: they see thinking and half calls, which their reader does not.
     times_silence = True
 
@@ -90,6 +93,10 @@ class VendorProvider(ABC):
     def accepted(self, model: str) -> Collection[str]:
         """The MIME types that this model is sent as they are."""
         return self._takes(model) if self._accepts is None else self._accepts
+
+    def context_tokens(self, model: str = "") -> int | None:
+        """Return how many tokens a model can read at once; None where nobody knows."""
+        return context_tokens(model or self.default_model, self.name) if self.knows_models else None
 
     @abstractmethod
     def _takes(self, model: str) -> Collection[str]:

@@ -117,6 +117,9 @@ class AnthropicApi:
         counts = {"input_tokens": prompt - cached, "output_tokens": completion}
         return {**counts, "cache_read_input_tokens": cached, "cache_creation_input_tokens": 0}
 
+    def too_long(self, size: int, most: int) -> Refused:
+        return Refused(400, f"prompt is too long: {size} tokens > {most} maximum")
+
     def error(self, refused: Refused) -> dict[str, Any]:
         kind = refused.code or _KINDS.get(refused.status, "api_error")
         return {"type": "error", "error": {"type": kind, "message": refused.message}}

@@ -48,6 +48,9 @@ class Api(Protocol):
     def error(self, refused: Refused) -> dict[str, Any]:
         """The body of an error."""
 
+    def too_long(self, size: int, most: int) -> Refused:
+        """How it refuses a request that is longer than the model's context window."""
+
 
 def need(condition: object, message: str, status: int = 400) -> None:
     """Refuse unless it is so."""

@@ -64,6 +64,10 @@ class GeminiApi:
             "responseId": "r1",
         }
 
+    def too_long(self, size: int, most: int) -> Refused:
+        words = f"The input token count ({size}) exceeds the maximum number of tokens allowed ({most})."
+        return Refused(400, words)
+
     def error(self, refused: Refused) -> dict[str, Any]:
         status = refused.code or _STATUS.get(refused.status, "UNKNOWN")
         return {"error": {"code": refused.status, "message": refused.message, "status": status}}

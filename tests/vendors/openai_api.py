@@ -123,6 +123,13 @@ class OpenAIApi:
             "prompt_tokens_details": details,
         }
 
+    def too_long(self, size: int, most: int) -> Refused:
+        """Local servers say it in the same words and without the code."""
+        words = (
+            f"This model's maximum context length is {most} tokens. However, your messages resulted in {size} tokens."
+        )
+        return Refused(400, words, "context_length_exceeded" if self._key else "")
+
     def error(self, refused: Refused) -> dict[str, Any]:
         kind = "invalid_request_error" if refused.status < 500 else "server_error"
         return {"error": {"message": refused.message, "type": kind, "code": refused.code or None, "param": None}}

@@ -2,7 +2,8 @@
 
 POST /_script takes the next answers, GET /_calls tells what arrived. A step may have a `status` with `message`, `code`
 and `headers`; `raw` in place of the body; `cut` "before" or "mid"; `delay` in seconds; `events`, after which a stream
-ends as if it were whole; otherwise see tests.vendors.api.
+ends as if it were whole; `context`, the characters of a request beyond which it is refused as too long; otherwise
+see tests.vendors.api.
 """
 
 from __future__ import annotations
@@ -70,6 +71,10 @@ class Handler(BaseHTTPRequestHandler):
 
     def _play(self, api: Api, called: Called, step: dict[str, Any]) -> None:
         time.sleep(step.get("delay", 0))
+        if len(json.dumps(called.body)) > step.get("context", sys.maxsize):
+            with lock:
+                steps.appendleft(step)  # for a shorter request
+            raise api.too_long(len(json.dumps(called.body)), step["context"])
         if step.get("cut") == "before":
             self._hang_up()
         elif "status" in step:

@@ -23,7 +23,7 @@ from pydantic_ai.exceptions import (
     UserError,
 )
 
-from agent.providers.base import ProviderError, RateLimitedError, RequestRefusedError
+from agent.providers.base import ProviderError, RateLimitedError, RequestRefusedError, says_too_long
 
 #: Characters of a vendor's own words.
 MAX_REASON_CHARS = 200
@@ -75,7 +75,7 @@ class _Translation:
             error.model = exc.model_name
             error.code = self._clean(exc.provider_error_code or exc.provider_error_type or "")
             error.status = exc.status_code if isinstance(exc, ModelHTTPError) else None
-            if isinstance(exc, ModelContextWindowExceededError) or error.status == _TOO_LARGE:
+            if _is_too_long(exc, error.status):
                 error.kind = "too_long"
             elif error.status in _BUSY:
                 error.kind = "busy"
@@ -168,6 +168,13 @@ def _is_worth_another(exc: ModelAPIError, status: int | None) -> bool:
     if status is not None:
         return status >= 500 or status in _LATER
     return not isinstance(exc, ModelRequestRejectedError | ModelQuotaExceededError)
+
+
+def _is_too_long(exc: ModelAPIError, status: int | None) -> bool:
+    """Return whether the request is longer than the model reads. Servers of one's own say it in words of their own."""
+    if isinstance(exc, ModelContextWindowExceededError) or status == _TOO_LARGE:
+        return True
+    return status in _REFUSALS and says_too_long(_message(exc.body))
 
 
 def _says_filtered(exc: ModelAPIError) -> bool:

@@ -1,0 +1,132 @@
+"""A conversation that grows longer than its model can read goes on, with every provider of a real model."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+
+import pytest
+
+from agent import Agent, AgentConfig, ConversationMemory
+from agent.messages import Message, Role
+from agent.providers import FallbackProvider, OpenAIProvider
+from agent.providers.base import ProviderError, ProviderRequest, acall
+from agent.providers.vendor import VendorProvider
+from agent.tools.decorator import tool
+from tests.vendors.conftest import MAKERS, Server
+from tests.vendors.test_contract import called
+
+ROWS = 40_000
+
+
+@tool(read_only=True)
+def table() -> str:
+    """List every row of the table."""
+    return "\n".join(f"row {number}: {number * 37} EUR" for number in range(ROWS))
+
+
+def long_memory(exchanges: int, chars: int = 2000) -> ConversationMemory:
+    """A conversation of so many exchanges."""
+    memory = ConversationMemory(max_messages=1000)
+    for number in range(exchanges):
+        memory.add(Message(Role.USER, f"question {number} " + "x" * chars))
+        memory.add(Message(Role.ASSISTANT, f"answer {number}"))
+    return memory
+
+
+def sent(server: Server) -> list[str]:
+    """The requests so far, as JSON."""
+    return [json.dumps(body) for body in server.bodies]
+
+
+def test_one_huge_result_and_a_long_history_never_end_a_conversation(
+    server: Server, provider: VendorProvider, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The vendor refuses what is too long; the agent shortens it, asks again, and the next turn works, too."""
+    agent = Agent([table], provider, AgentConfig(model="", max_retries=0), long_memory(10))
+    most = 30_000
+    server.script({"context": most, "calls": [called("table", "c1")]}, {"context": most, "text": "It is long."})
+    with caplog.at_level(logging.WARNING):
+        assert agent.run("Show me the table").content == "It is long."
+    assert "model.context_exceeded" in caplog.text
+    taken = [each for each in sent(server) if len(each) <= most]
+    assert len(taken) == 2
+    assert "row 0: 0 EUR" in taken[1]
+    assert f"row {ROWS - 1}" in taken[1]
+    assert "characters are shown" in taken[1]
+    server.script({"context": most, "text": "You are welcome."})
+    assert agent.run("Thanks").content == "You are welcome."
+
+
+@pytest.mark.parametrize("make", ["openai", "anthropic", "gemini"], indirect=True)
+def test_a_result_over_the_known_context_window_is_cut_before_it_is_sent(
+    server: Server, provider: VendorProvider, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Without a setting and without a refused request: a quarter of the window is for one result."""
+    window = provider.context_tokens() or 0
+    assert window >= 100_000
+
+    @tool(read_only=True)
+    def page() -> str:
+        """Fetch the page."""
+        return "word " * window
+
+    server.script({"calls": [called("page", "c1")]}, {"text": "Read."})
+    assert Agent([page], provider, AgentConfig(model="")).run("Read the page").content == "Read."
+    assert window / 2 < len(sent(server)[1]) < window
+    assert "model.context_exceeded" not in caplog.text
+
+
+def test_old_exchanges_go_before_the_window_is_full(server: Server) -> None:
+    """A configured window holds for models that no list knows; the newest words are always there."""
+    provider = MAKERS["compatible"](server.url)
+    assert provider.context_tokens() is None
+    config = AgentConfig(model="", context_tokens=8000)
+    server.script({"text": "Yes."})
+    assert Agent((), provider, config, long_memory(30)).run("Are you there?").content == "Yes."
+    request = sent(server)[0]
+    assert len(request) < 8000 * 3
+    assert "question 29" in request
+    assert "question 0 " not in request
+    assert "Are you there?" in request
+
+
+def test_one_message_that_is_too_long_alone_is_cut(server: Server) -> None:
+    """Its beginning and its end are read."""
+    server.script({"context": 20_000, "text": "Much."})
+    agent = Agent((), MAKERS["openai"](server.url), AgentConfig(model="", max_retries=0))
+    assert agent.run("First line." + "x" * 100_000 + "last line.").content == "Much."
+    assert "First line." in sent(server)[-1]
+    assert "last line." in sent(server)[-1]
+
+
+def test_a_request_that_cannot_be_shortened_is_refused_once(server: Server) -> None:
+    """The person is told so; nobody asks for ever."""
+    server.script({"context": 10, "text": "never"})
+    result = Agent((), MAKERS["openai"](server.url), AgentConfig(model="", max_retries=0)).run("Hello")
+    assert (result.stop_reason, result.failure) == ("provider_error", "too_long")
+    assert len(server.calls) == 1
+
+
+def test_a_fallback_fits_what_each_of_its_models_can_read(server: Server) -> None:
+    """The smallest window counts; one provider's refusal still shortens when the other is away."""
+    small = MAKERS["anthropic"](server.url)
+    provider = FallbackProvider([MAKERS["gemini"](server.url), small])
+    assert provider.context_tokens() == small.context_tokens()
+    nobody = OpenAIProvider(base_url="http://127.0.0.1:9/v1", default_model="m")
+    agent = Agent((), FallbackProvider([small, nobody]), AgentConfig(model="", max_retries=0), long_memory(20))
+    server.script({"context": 20_000, "text": "Hi"})
+    assert agent.run("Hello").content == "Hi"
+
+
+def test_words_of_an_unknown_adapter_are_understood() -> None:
+    """An adapter of somebody's own raises what its library raises."""
+
+    class Own:
+        async def acomplete(self, **request: object) -> None:
+            raise ValueError("Error code: 400 - maximum context length is 8192 tokens")
+
+    with pytest.raises(ProviderError) as raised:
+        asyncio.run(acall(Own(), ProviderRequest("m", "", ())))  # type: ignore[arg-type]  # it never answers
+    assert (raised.value.kind, raised.value.retryable) == ("too_long", False)
