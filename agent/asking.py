@@ -45,6 +45,9 @@ class Asker:
         self._sleep = sleep
         self.name = name_of(provider)
         self._unnamed = UsageStats(provider=self.name)
+        settings = getattr(provider, "model_settings", None)
+        #: Who answers, for keys of the cache: other settings have other answers.
+        self._cached_as = f"{self.name} {json.dumps(settings, sort_keys=True, default=str)}" if settings else self.name
 
     async def ask(self, run: Run, schemas: Sequence[Schema]) -> Completion:
         """The model's answer to what the run has come to, every call in it with an id of its own, and what it cost,
@@ -156,7 +159,7 @@ class Asker:
             temperature=request.temperature,
             max_tokens=request.max_tokens,
             response_format=None if request.response_format is None else dict(request.response_format),
-            provider=self.name,
+            provider=self._cached_as,
         )
 
     async def _cached(self, run: Run, request: ProviderRequest, cache: Cache) -> Completion:
@@ -211,7 +214,7 @@ class Asker:
 
     def _log_failure(self, run: Run, error: Exception) -> None:
         """Log a final failure by its cause, without the vendor's words, which may repeat a person's."""
-        cause = {name: getattr(error, name, None) for name in ("kind", "status", "code")}
+        cause = {name: getattr(error, name, None) for name in ("kind", "status", "code", "settings")}
         model = getattr(error, "model", "") or run.model
         what = {**cause, "model": model, "provider": self.name, "error": type(error).__name__}
         shown = " ".join(f"{name}={value}" for name, value in what.items() if value)

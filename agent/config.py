@@ -15,7 +15,7 @@ from agent.messages import ToolCall
 from agent.observers.base import AgentObserver
 from agent.observers.hooks import warn_of_hooks
 from agent.policy import ToolPolicy
-from agent.providers.base import Provider
+from agent.providers.base import DEFAULT_TEMPERATURE, Provider
 from agent.result_cache import ResultCache
 from agent.sessions import SessionStore
 from agent.usage import AgentUsage
@@ -76,6 +76,7 @@ class AgentConfig:
     """The settings of one agent, fixed for its life (seed: AgentConfig Dataclass). Times are in seconds, costs in USD.
 
     `prices` are for models that no price list has: what a million prompt and completion tokens cost.
+    A `temperature` of None is not sent at all.
     `context_tokens` is what the model can read at once (None: what its vendor says), `result_tokens` what it reads of
     one tool's result (None: a quarter of that).
     `max_total_tokens` and `max_cost_usd` bound one run, a `budget` a conversation and a day.
@@ -85,7 +86,7 @@ class AgentConfig:
     name: str = "agent"
     model: str = DEFAULT_MODEL
     system_prompt: str | Callable[[ToolContext], str] = DEFAULT_SYSTEM_PROMPT
-    temperature: float = 0.0
+    temperature: float | None = DEFAULT_TEMPERATURE
     max_tokens: int = 1000
     context_tokens: int | None = None
     result_tokens: int | None = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
@@ -48,6 +48,7 @@ class ModelSettings(Section):
     model: VendorModel
     api_key: Secret | None = None
     base_url: OptionalServerUrl = None
+    model_settings: dict[str, Any] = Field(default={}, repr=False)
 
 
 class SideSettings(Section):
@@ -56,11 +57,14 @@ class SideSettings(Section):
     model: VendorModel | None = None
     api_key: Secret | None = None
     base_url: OptionalServerUrl = None
+    model_settings: dict[str, Any] = Field(default={}, repr=False)
 
     @model_validator(mode="after")
     def _belongs_to_a_model(self) -> Self:
-        if self.model is None and (self.api_key or self.base_url):
-            raise ValueError("api_key and base_url are for a model: add model: openai:gpt-5-nano, or leave them out")
+        if self.model is None and (self.api_key or self.base_url or self.model_settings):
+            raise ValueError(
+                "api_key, base_url and model_settings are for a model: add model: openai:gpt-5-nano, or leave them out"
+            )
         return self
 
 
@@ -204,9 +208,10 @@ class AgentSettings(Section):
     model: AnyModel = OFFLINE
     api_key: Secret | None = None
     base_url: OptionalServerUrl = None
+    model_settings: dict[str, Any] = Field(default={}, repr=False)
     fallback: list[ModelSettings] = []
     system_prompt: str = "You are a helpful assistant. Use the tools you have, and say what you did."
-    temperature: Number = Field(default=0.0, ge=0, le=2)
+    temperature: Annotated[Number, Field(ge=0, le=2)] | None = 0.0
     max_tokens: Count = Field(default=1000, ge=1)
     context_tokens: Count | None = Field(default=None, ge=1000)
     max_iterations: Count = Field(default=6, ge=1, le=100)
@@ -233,7 +238,7 @@ class ChannelAgentSettings(SideSettings):
         """The agent's settings on this channel. Another vendor is not sent this one's key."""
         changed: dict[str, object] = {} if self.system_prompt is None else {"system_prompt": self.system_prompt}
         if self.model is not None:
-            changed["model"] = self.model
+            changed["model"], changed["model_settings"] = self.model, self.model_settings
             if self.api_key or self.base_url or vendor_of(self.model) != vendor_of(agent.model):
                 changed |= {"api_key": self.api_key, "base_url": self.base_url}
         return agent.model_copy(update=changed)

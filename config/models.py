@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from typing import Any
 
@@ -31,8 +32,9 @@ _PROVIDERS: dict[str, type[VendorProvider]] = {
     "ollama": OllamaProvider,
 }
 
-#: The way to one model: its vendor, its name, a key and an address, and whether the vendor is to keep what is sent.
-_Way = tuple[str, str, str, str, bool]
+#: The way to one model: its vendor, its name, a key and an address, whether the vendor is to keep what is sent, and its
+#: settings as JSON.
+_Way = tuple[str, str, str, str, bool, str]
 _Given = ModelSettings | SideSettings | AgentSettings
 
 
@@ -100,7 +102,8 @@ class Models:
         reached = self._reached(given, agent)
         key, base_url = reached.api_key, reached.base_url
         secret = key.get_secret_value() if key else self._usual_key(vendor, base_url, at)
-        way = (vendor, model, secret, base_url or "", agent.cache_prompt)
+        settings = json.dumps(given.model_settings, default=str)
+        way = (vendor, model, secret, base_url or "", agent.cache_prompt, settings)
         if way not in self._made:
             self._made[way] = self._provider(way, at)
         return self._made[way]
@@ -125,15 +128,16 @@ class Models:
         return key
 
     def _provider(self, way: _Way, at: Path_) -> VendorProvider:
-        vendor, model, key, base_url, cache_prompt = way
+        vendor, model, key, base_url, cache_prompt, settings = way
         options: dict[str, Any] = {"api_key": key or None, "default_model": model, "load_media": self._load_media}
+        options["model_settings"] = json.loads(settings)
         if base_url:
             options["base_url"] = base_url
         if vendor == "anthropic":
             options["cache_prompt"] = cache_prompt
         try:
             return _PROVIDERS[vendor](**options)
-        except ProviderConfigurationError as exc:
+        except (ProviderConfigurationError, ValueError) as exc:
             raise self._refused(at, str(exc)) from exc
 
     def _refused(self, at: Path_, why: str) -> ConfigError:

@@ -241,7 +241,7 @@ def _basics(agent: AgentSettings, channel: str) -> dict[str, Any]:
         "name": channel,
         "model": name_of(agent.model),
         "system_prompt": agent.system_prompt,
-        "temperature": agent.temperature,
+        **({"temperature": agent.temperature} if "temperature" in agent.model_fields_set else {}),
         "max_tokens": agent.max_tokens,
         "context_tokens": agent.context_tokens,
         "result_tokens": agent.results.max_tokens,

@@ -27,7 +27,7 @@ class CacheKeyBuilder:
         system_prompt: str,
         messages: Sequence[Message],
         tools: Iterable[Tool | Mapping[str, Any]] | None = None,
-        temperature: float = 0.0,
+        temperature: float | None = 0.0,
         max_tokens: int | None = None,
         response_format: ResponseFormat | None = None,
         provider: str = "",
@@ -47,7 +47,7 @@ class CacheKeyBuilder:
             "system_prompt": system_prompt,
             "messages": _numbered(messages),
             "tools": [_in_order(each.schema() if isinstance(each, Tool) else each) for each in tools or ()],
-            "temperature": float(temperature),
+            "temperature": None if temperature is None else float(temperature),
             "max_tokens": max_tokens,
             "response_format": None if schema is None else _in_order(schema),
         }

@@ -38,11 +38,12 @@ class AnthropicProvider(VendorProvider):
         cache_prompt: bool = True,
         load_media: LoadMedia | None = None,
         accepts: Collection[str] | None = None,
+        model_settings: Mapping[str, Any] | None = None,
     ) -> None:
         self._base_url = base_url or ANTHROPIC_URL
         self._cache_prompt = cache_prompt
         key = key_of(api_key, "ANTHROPIC_API_KEY", type(self).__name__)
-        super().__init__(key, default_model, load_media=load_media, accepts=accepts)
+        super().__init__(key, default_model, load_media=load_media, accepts=accepts, model_settings=model_settings)
 
     def _takes(self, model: str) -> Collection[str]:
         return (*IMAGES, "application/pdf")

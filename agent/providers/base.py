@@ -46,13 +46,15 @@ class ProviderError(Exception):
     """Raised when a model could not be asked, or gave no answer in time.
 
     `retry_after` is what the vendor asked us to wait, in seconds; asking again can help unless `retryable` is False.
-    `status`, `code` and `model` are the HTTP status, the vendor's error code and the model's name, if known.
+    `status`, `code` and `model` are the HTTP status, the vendor's error code and the model's name, if known. `settings`
+    names the operator's model settings that were in a request which was refused.
     """
 
     kind: FailureKind = "away"
     status: int | None = None
     code: str = ""
     model: str = ""
+    settings: str = ""
 
     def __init__(self, message: str, *, retry_after: float | None = None, retryable: bool = True) -> None:
         super().__init__(message)
@@ -82,12 +84,23 @@ class ProviderConfigurationError(ProviderError):
         super().__init__(message, retryable=False)
 
 
+class UnchosenTemperature(float):
+    """A temperature that nobody chose. It equals a plain `float`; models that nobody knows are not sent it."""
+
+    __slots__ = ()
+
+
+#: The temperature where nobody chose one (seed: AgentConfig).
+DEFAULT_TEMPERATURE = UnchosenTemperature(0.0)
+
+
 @swift
 @dataclass(frozen=True, slots=True)
 class ProviderRequest:
     """What a provider is called with, as keyword arguments of these names.
 
     `tools` are tool schemas as plain data, None for a provider that has no parameter for them; `timeout` is in seconds.
+    `temperature` is None where none is to be sent.
     `response_format` is a JSON Schema, and is given only to a provider whose `supports_response_format` is true.
     """
 
@@ -95,7 +108,7 @@ class ProviderRequest:
     system_prompt: str
     messages: Sequence[Message]
     tools: Sequence[Mapping[str, Any]] | None = ()
-    temperature: float = 0.0
+    temperature: float | None = DEFAULT_TEMPERATURE
     max_tokens: int = 1000
     timeout: float | None = None
     response_format: Mapping[str, Any] | None = None

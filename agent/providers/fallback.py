@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping
 from contextlib import aclosing
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
@@ -95,6 +95,12 @@ class FallbackProvider:
         """Return the least that a provider's model can read at once; None where nobody knows."""
         windows = [line.context_tokens(model) for line in self._lines]
         return min((window for window in windows if window), default=None)
+
+    @property
+    def model_settings(self) -> list[Mapping[str, Any]] | None:
+        """Those of all, in their order; None where nobody has any."""
+        settings = [getattr(provider, "model_settings", None) or {} for provider in self.providers]
+        return settings if any(settings) else None
 
     async def acomplete(self, **request: Any) -> Completion:
         """The first answer that can be had. Raises ProviderError with the reason of each provider."""
@@ -219,7 +225,8 @@ class _Journey:
         )
         # A shorter transcript helps, whatever is wrong with the others.
         last = failure.__cause__ = next((each for each in errors if each.kind == "too_long"), errors[-1])
-        failure.kind, failure.status, failure.code, failure.model = last.kind, last.status, last.code, last.model
+        for name in ("kind", "status", "code", "model", "settings"):
+            setattr(failure, name, getattr(last, name))
         return failure
 
     def _leg(self, line: _Line, permit: Permit) -> _Leg:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 from agent.providers.clients import http_client
@@ -26,7 +26,7 @@ class GeminiProvider(VendorProvider):
     api_format = "gemini"
     sdk = "google.genai"
     extra = "google"
-    modules = ("pydantic_ai.models.google", "pydantic_ai.providers.google")
+    modules = ("agent.providers.wire.google", "pydantic_ai.providers.google")
     max_file_bytes = max_request_bytes = 14_000_000  # a request has 20 MB, in base64
 
     def __init__(
@@ -37,10 +37,11 @@ class GeminiProvider(VendorProvider):
         *,
         load_media: LoadMedia | None = None,
         accepts: Collection[str] | None = None,
+        model_settings: Mapping[str, Any] | None = None,
     ) -> None:
         self._base_url = base_url or GEMINI_URL
         key = key_of(api_key, "GEMINI_API_KEY", type(self).__name__)
-        super().__init__(key, default_model, load_media=load_media, accepts=accepts)
+        super().__init__(key, default_model, load_media=load_media, accepts=accepts, model_settings=model_settings)
 
     def _takes(self, model: str) -> Collection[str]:
         return (*_IMAGES, *_SOUNDS, *_FILMS, "application/pdf")
@@ -58,7 +59,7 @@ class GeminiProvider(VendorProvider):
         await http.aclose()
 
     def _model(self, client: Any, name: str) -> Model[Any]:
-        from pydantic_ai.models.google import GoogleModel
+        from agent.providers.wire.google import GeminiModel
 
         _, speaker = client
-        return GoogleModel(name, provider=speaker)
+        return GeminiModel(name, provider=speaker)

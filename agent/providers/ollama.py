@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from agent.providers.files import LoadMedia
@@ -25,8 +25,12 @@ class OllamaProvider(OpenAIProvider):
         api_key: str | None = None,
         load_media: LoadMedia | None = None,
         accepts: Collection[str] | None = None,
+        model_settings: Mapping[str, Any] | None = None,
     ) -> None:
-        super().__init__(api_key, default_model, base_url, name="ollama", load_media=load_media, accepts=accepts)
+        super().__init__(
+            api_key, default_model, base_url, name="ollama", load_media=load_media, accepts=accepts,
+            model_settings=model_settings,
+        )  # fmt: skip
 
     def _speaker(self, client: Any) -> Any:
         from pydantic_ai.providers.ollama import OllamaProvider as Ollama

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 from agent.providers.clients import http_client
@@ -45,12 +45,13 @@ class OpenAIProvider(VendorProvider):
         name: str = "",
         load_media: LoadMedia | None = None,
         accepts: Collection[str] | None = None,
+        model_settings: Mapping[str, Any] | None = None,
     ) -> None:
         self.name = name or ("openai-compatible" if base_url else "openai")
         self._base_url = base_url or OPENAI_URL
         self.knows_models = self._is_openai
         key = key_of(api_key, "OPENAI_API_KEY", type(self).__name__) if self._is_openai else api_key or NO_KEY
-        super().__init__(key, default_model, load_media=load_media, accepts=accepts)
+        super().__init__(key, default_model, load_media=load_media, accepts=accepts, model_settings=model_settings)
 
     @property
     def _is_openai(self) -> bool:

@@ -50,6 +50,7 @@ class TextToolProvider:
         self.keeps_time = bool(getattr(provider, "keeps_time", False))
         self.times_silence = bool(getattr(provider, "times_silence", False))
         self.context_tokens = getattr(provider, "context_tokens", None)
+        self.model_settings = getattr(provider, "model_settings", None)
         self._parser = parser or ToolCallParser()
         self._prompt_builder = prompt_builder
         self._no_tools: tuple[()] | None = () if _takes_tools(provider) else None

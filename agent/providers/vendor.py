@@ -13,6 +13,7 @@ from agent.pricing import context_tokens
 from agent.providers.base import Completion, ProviderConfigurationError, ProviderRequest, StreamItem
 from agent.providers.clients import Clients
 from agent.providers.files import Files, LoadMedia
+from agent.providers.model_settings import checked, library_settings
 from agent.tools.vendors import ApiFormat
 from workers.offload import offload
 
@@ -30,6 +31,7 @@ class VendorProvider(ABC):
 
     `load_media` gives the bytes of an inbound file, such as `lambda media: store.read(media.ref)`; without it files are
     only named. `accepts` are the MIME types sent as they are, in place of what the vendor is known to take.
+    `model_settings` are fields of the vendor's request, such as `top_p`, and `extra_headers` and `extra_body`.
     """
 
     #: With which word the vendor is named in usage and errors.
@@ -57,7 +59,10 @@ class VendorProvider(ABC):
         *,
         load_media: LoadMedia | None = None,
         accepts: Collection[str] | None = None,
+        model_settings: Mapping[str, Any] | None = None,
     ) -> None:
+        self.model_settings = checked(model_settings)
+        self._extra = library_settings(self.model_settings, self.api_format)
         _require(self.sdk, self.extra)
         self._api_key = api_key
         self.default_model = default_model
@@ -141,7 +146,9 @@ class VendorProvider(ABC):
             request=request,
             messages=await files.of(request.messages),
             api_format=self.api_format,
-            settings=self._settings(),
+            settings={**self._settings(), **self._extra},
+            given=self.model_settings,
+            is_known=self.context_tokens(name) is not None,
             secrets=(self._api_key,),
             left_out=self._left_out,
         )

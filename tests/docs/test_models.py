@@ -34,7 +34,8 @@ def test_the_providers_of_the_page_can_be_made(tmp_path: Path) -> None:
         "ollama llama3.2",
         "openai-compatible Qwen/Qwen3-8B",
     ]
-    assert run(BLOCKS[1], tmp_path) == ["True"]
+    assert run(BLOCKS[1], tmp_path) == ["{'thinking_budget': 2000, 'top_p': 0.99}"]
+    assert run(BLOCKS[2], tmp_path) == ["True"]
 
 
 def test_the_table_has_the_defaults_of_the_code() -> None:

@@ -35,6 +35,10 @@ class AnthropicApi:
         need(body.get("messages"), "messages: at least one message is required")
         need(body["messages"][0]["role"] == "user", 'messages: first message must use the "user" role')
         need(json.dumps(body).count('"cache_control"') <= 4, "A maximum of 4 blocks with cache_control may be provided")
+        if body.get("thinking", {}).get("type") == "enabled":
+            budget = body["thinking"]["budget_tokens"]
+            need(body["max_tokens"] > budget >= 1024, "`max_tokens` must be greater than `thinking.budget_tokens`")
+            need(body.get("temperature", 1) == 1, "`temperature` may only be set to 1 when thinking is enabled")
         for tool in body.get("tools", []):
             need(tool["input_schema"].get("type") == "object", "tools.0.input_schema.type: Field required")
         waiting: list[str] = []

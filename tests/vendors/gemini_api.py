@@ -10,12 +10,17 @@ from tests.vendors.api import KEY, Called, Refused, event, need, need_bytes, wor
 _STATUS = {400: "INVALID_ARGUMENT", 401: "UNAUTHENTICATED", 403: "PERMISSION_DENIED", 404: "NOT_FOUND"}
 _STATUS |= {429: "RESOURCE_EXHAUSTED", 500: "INTERNAL", 503: "UNAVAILABLE"}
 
+_CONFIG = {"temperature", "topP", "topK", "maxOutputTokens", "stopSequences", "seed", "thinkingConfig"}
+_CONFIG |= {"responseModalities", "responseMimeType", "responseJsonSchema"}
+
 
 class GeminiApi:
     """It has no ids of calls that anybody must keep: names and order count."""
 
     def check(self, called: Called) -> None:
         need(called.headers.get("x-goog-api-key") == KEY, "API key not valid. Please pass a valid API key.")
+        for name in set(called.body.get("generationConfig", {})) - _CONFIG:
+            raise Refused(400, f"Invalid JSON payload received. Unknown name \"{name}\" at 'generation_config'")
         contents = called.body.get("contents")
         need(contents, "contents is not specified")
         waiting: list[str] = []

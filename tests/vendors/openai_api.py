@@ -7,6 +7,8 @@ from typing import Any
 
 from tests.vendors.api import KEY, Called, Refused, arguments, event, need, need_bytes, need_names, words
 
+_TAKEN = {"model", "messages", "tools", "tool_choice", "stream", "stream_options", "max_tokens", "temperature", "top_p"}
+_TAKEN |= {"max_completion_tokens", "reasoning_effort", "response_format", "seed", "stop", "service_tier"}
 _FIELDS = {
     "system": {"role", "content", "name"},
     "developer": {"role", "content", "name"},
@@ -31,6 +33,12 @@ class OpenAIApi:
         need(body.get("messages"), "[] is too short - 'messages'")
         for tool in body.get("tools", []):
             need(tool["function"]["parameters"].get("type") == "object", "schema must be of type object")
+        for name in set(body) - _TAKEN if self._key else ():
+            raise Refused(400, f"Unrecognized request argument supplied: {name}")
+        if "reasoning_effort" in body:
+            need(
+                body["reasoning_effort"] in ("minimal", "low", "medium", "high"), "Unsupported value: reasoning_effort"
+            )
         if body["model"].startswith("gpt-5"):
             need("temperature" not in body, "Unsupported value: 'temperature'")
             need("max_tokens" not in body, "Unsupported parameter: 'max_tokens'")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from traceback import format_exception
 from typing import Any
@@ -41,14 +41,16 @@ _FILTERS = ("content_filter", "content_policy_violation", "content management po
 
 
 @contextmanager
-def translated(provider: str, secrets: Sequence[str]) -> Iterator[None]:
-    """Raises what the vendor's library raises as ProviderError, without these secrets."""
+def translated(provider: str, secrets: Sequence[str], settings: Collection[str] = ()) -> Iterator[None]:
+    """Raises what the vendor's library raises as ProviderError, without these secrets. A refusal names the operator's
+    `settings` that were sent.
+    """
     try:
         yield
     except ProviderError:
         raise
     except Exception as exc:  # noqa: BLE001  # raised again, as ours
-        translation = _Translation(provider, secrets)
+        translation = _Translation(provider, secrets, settings)
         raise translation.of(exc) from translation.cause(exc)
 
 
@@ -65,7 +67,8 @@ def broken_off(provider: str) -> ProviderError:
 
 
 class _Translation:
-    def __init__(self, provider: str, secrets: Sequence[str]) -> None:
+    def __init__(self, provider: str, secrets: Sequence[str], settings: Collection[str]) -> None:
+        self._settings = ", ".join(settings)
         self._provider, self._secrets = provider, [each for each in secrets if len(each) > 4]
 
     def of(self, exc: Exception) -> ProviderError:
@@ -115,7 +118,10 @@ class _Translation:
             return self._error(f"the connection was lost ({_cause(exc)})", retryable=True)
         said = "it failed" if status is None else f"it answered {status}"
         if status in _REFUSALS:
-            return self._refused(f"{said}{reason}")
+            sent = f" (model_settings sent: {self._settings})" if self._settings else ""
+            error = self._refused(f"{said}{reason}{sent}")
+            error.settings = self._settings
+            return error
         return self._error(f"{said}{reason}", retryable=_is_worth_another(exc, status), retry_after=wait)
 
     def _limited(self, exc: ModelAPIError, reason: str, wait: float | None) -> ProviderError:

@@ -24,9 +24,17 @@ from pydantic_ai.output import OutputObjectDefinition
 from pydantic_ai.settings import ModelSettings
 from pydantic_ai.tools import ToolDefinition
 
-from agent.providers.base import Completion, ProviderError, ProviderRequest, RequestRefusedError, StreamItem
+from agent.providers.base import (
+    Completion,
+    ProviderError,
+    ProviderRequest,
+    RequestRefusedError,
+    StreamItem,
+    UnchosenTemperature,
+)
 from agent.providers.clients import released
 from agent.providers.files import Shown
+from agent.providers.model_settings import named
 from agent.providers.wire.errors import broken_off, filtered, translated
 from agent.providers.wire.mapping import calls_of, instructions, message_of, transcript
 from agent.providers.wire.usage import usage_of
@@ -53,17 +61,20 @@ class Exchange:
     settings: Mapping[str, Any]
     secrets: Sequence[str] = field(repr=False)
     left_out: set[str]
+    #: The operator's own settings, and whether the model is one that the vendor's price list has.
+    given: Mapping[str, Any] = field(default_factory=dict)
+    is_known: bool = True
 
     async def completion(self) -> Completion:
         """The whole answer. Raises ProviderError."""
-        with translated(self.provider, self.secrets):
+        with translated(self.provider, self.secrets, named(self.given)):
             response = await direct.model_request(**self._call())
         self._check(response)
         return message_of(response), usage_of(response, self.provider, self.model.model_name)
 
     async def pieces(self) -> AsyncGenerator[StreamItem]:
         """The answer as it comes: its text, then its calls and the usage. Raises ProviderError."""
-        with translated(self.provider, self.secrets):
+        with translated(self.provider, self.secrets, named(self.given)):
             opening = direct.model_request_stream(**self._call(is_stream=True))
             async with AsyncExitStack() as stack:
                 stream = await self._in_time(stack.enter_async_context(released(opening)))
@@ -114,11 +125,21 @@ class Exchange:
     def _settings(self, *, is_stream: bool) -> ModelSettings:
         """`request_timeout` is the library's limit for a whole answer; a stream has one for each silence instead."""
         settings: dict[str, Any] = {"max_tokens": self.request.max_tokens, **self.settings}
-        if _takes_temperature(self.model.profile):
-            settings["temperature"] = self.request.temperature
+        if (temperature := self._temperature()) is not None and _takes_temperature(self.model.profile):
+            settings["temperature"] = temperature
         if self.request.timeout is not None and not is_stream:
             settings["request_timeout"] = self.request.timeout
         return cast("ModelSettings", settings)
+
+    def _temperature(self) -> float | None:
+        """Return the temperature to send. One that nobody chose is not sent to a model that nobody knows, or that is
+        told to think: many of these refuse it.
+        """
+        if "temperature" in self.given:
+            return cast("float | None", self.given["temperature"])
+        chosen = self.request.temperature
+        is_default = isinstance(chosen, UnchosenTemperature)
+        return None if is_default and (not self.is_known or "anthropic_thinking" in self.settings) else chosen
 
     def _parameters(self) -> ModelRequestParameters:
         parameters = ModelRequestParameters(function_tools=self._tools(), instruction_parts=self._instructions())
