@@ -206,6 +206,9 @@ class Asker:
         )
         run.usage += usage
         self.spend(usage)
+        if answer.details is not None and answer.details.finish_reason == "length":
+            self._usage.count_cut_off()
+            log.warning("model.cut_off run=%s model=%s", chronicle.run_id, usage.model or run.model)
         if chronicle.is_heard:
             await chronicle.tell("llm_end", answer.content, usage)
             await chronicle.tell("usage", usage)
@@ -214,10 +217,11 @@ class Asker:
 
     def _log_failure(self, run: Run, error: Exception) -> None:
         """Log a final failure by its cause, without the vendor's words, which may repeat a person's."""
-        cause = {name: getattr(error, name, None) for name in ("kind", "status", "code", "settings")}
-        model = getattr(error, "model", "") or run.model
-        what = {**cause, "model": model, "provider": self.name, "error": type(error).__name__}
-        shown = " ".join(f"{name}={value}" for name, value in what.items() if value)
+        cause = f"model={run.model}"
+        if isinstance(error, ProviderError):
+            error.model = error.model or run.model
+            cause = error.cause
+        shown = f"{cause} provider={self.name} error={type(error).__name__}"
         log.error("model.failed run=%s %s", run.chronicle.run_id, shown)
 
     async def _shortened_to_fit(self, run: Run, request: ProviderRequest, on_text: OnText | None) -> Completion:

@@ -516,7 +516,8 @@ class ChannelAgent:
             asked, arms = self._questions.asked(case, proposal, preface, proposal.prompt_in(content))
             await note_asked(self.store, case.turn, asked[1])
             return Answer(Change(replies=(*_spoken(told), *files, asked), arms=arms), result)
-        answer = Answer(Change(replies=(*_spoken(_joined([preface, told, content])), *files)), result)
+        spoken_text = _spoken(_joined([preface, told, content]), result.failure_cause)
+        answer = Answer(Change(replies=(*spoken_text, *files)), result)
         return self._choices.offered(case, answer, result.choices if result.stop_reason in _ITS_OWN else ())
 
     def _has_acted(self, result: AgentResult) -> bool:
@@ -551,8 +552,8 @@ def _memory_scope(turn: Turn) -> str:
     return f"{turn.conversation.id}:{turn.scope.id}"
 
 
-def _spoken(text: str) -> tuple[tuple[Reply, str], ...]:
-    return ((Reply(text), ""),) if text else ()
+def _spoken(text: str, cause: str = "") -> tuple[tuple[Reply, str], ...]:
+    return ((Reply(text, cause=cause), ""),) if text else ()
 
 
 def turn_label(turn: Turn) -> str:

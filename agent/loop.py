@@ -44,7 +44,8 @@ class Loop:
             return Ending("guardrail", exc.words)
         except ProviderError as exc:
             await run.chronicle.tell("error", exc, {"iteration": run.iterations})
-            return Ending("provider_error", redact(f"Provider error: {exc}"), failure=exc.kind)
+            words, cause = redact(f"Provider error: {exc}"), redact(exc.cause)
+            return Ending("provider_error", words, failure=exc.kind, failure_cause=cause, refusal=exc.refusal)
 
     async def _listen(self, run: Run) -> None:
         """Take the user's words in, as far as the guardrails let them pass."""
@@ -121,7 +122,7 @@ class Loop:
         if pipeline is not None:
             content = await guarded(pipeline, "output", content, run.chronicle)
         if form is None:
-            return Ending("answer", content)
+            return Ending("answer", content, finish_reason=answer.details.finish_reason if answer.details else "")
         attempt = len(run.drafts) // 2 + 1
         try:
             parsed = parse_and_validate(content, form)

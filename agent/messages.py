@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Any, Literal
 
 from agent.swift import swift
 from channels.types import Media
@@ -63,13 +63,26 @@ class KeptText:
         return cls(str(data["ref"]), int(data["chars"]))
 
 
+#: Why a model stopped, in the words of OpenTelemetry's conventions; "" where nobody says.
+FinishReason = Literal["", "stop", "length", "tool_call", "content_filter", "error"]
+
+
+@swift
+@dataclass(frozen=True, slots=True)
+class AnswerDetails:
+    """What a vendor says of an answer besides its text, calls and tokens. `response_id` is the vendor's own."""
+
+    finish_reason: FinishReason = ""
+    response_id: str = ""
+
+
 @swift
 @dataclass(frozen=True, slots=True)
 class Message:
     """One entry of a transcript. A tool's message carries the id and name of the call it answers.
 
     Where `kept` names a text, the content is only its beginning. `tool_result` is what a program wants to keep of a
-    tool's own result (seed: History Management), as JSON; models read `content`.
+    tool's own result (seed: History Management), as JSON; models read `content`. A model's answer has `details`.
     """
 
     role: Role
@@ -80,6 +93,7 @@ class Message:
     media: tuple[Media, ...] = ()
     kept: KeptText | None = None
     tool_result: Any = None
+    details: AnswerDetails | None = field(default=None, compare=False)
 
     def to_dict(self) -> dict[str, Any]:
         """The message as JSON-ready data; empty fields are left out."""

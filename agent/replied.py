@@ -12,7 +12,7 @@ def replied(result: AgentResult, words: Texts, *, has_acted: bool) -> str:
     """
     match result.stop_reason:
         case "provider_error":
-            return words.model_lost() if has_acted else words.model_failed(result.failure)
+            return _failed(result, words, has_acted=has_acted)
         case "answer" if not (result.content.strip() or result.artifacts or result.choices):
             return words.model_lost() if has_acted else words.model_away()
         case "max_iterations":
@@ -25,4 +25,13 @@ def replied(result: AgentResult, words: Texts, *, has_acted: bool) -> str:
             return words.in_circles()
         case "cancelled":
             return words.stopped()
+        case "answer" if result.finish_reason == "length":
+            return f"{result.content}\n\n{words.answer_cut()}"
     return result.content
+
+
+def _failed(result: AgentResult, words: Texts, *, has_acted: bool) -> str:
+    """Return why there is no answer. What a model itself says when it refuses comes first."""
+    if not result.refusal:
+        return words.model_lost(result.failure) if has_acted else words.model_failed(result.failure)
+    return f"{result.refusal}\n\n{words.model_lost(result.failure)}" if has_acted else result.refusal

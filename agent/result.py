@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from agent.messages import NO_USAGE, Message, Role, ToolCall, UsageStats
+from agent.messages import NO_USAGE, FinishReason, Message, Role, ToolCall, UsageStats
 from agent.providers.base import FailureKind
 from agent.swift import swift
 from agent.tools.artifacts import Artifact
@@ -40,7 +40,9 @@ class AgentResult:
     `unclear` are the calls of which nobody knows how they ended: a killed or stopped attempt at this run had begun
     them, or who was asked never answered. `beside` is what terminal tools said in the same answer as a proposal.
     `choices` are the answers that tools put under the reply: those of the call that offered last.
-    `failure` is why there was no answer, where `stop_reason` is "provider_error".
+    `failure` is why there was no answer, where `stop_reason` is "provider_error", `failure_cause` what operators look
+    for then (status, code, model), and `refusal` what a model said itself when it refused. `finish_reason` is why the
+    model ended its answer, as far as its vendor says: an answer that is not complete has "length".
     """
 
     content: str
@@ -60,6 +62,9 @@ class AgentResult:
     structured_error: str = ""
     choices: tuple[str, ...] = ()
     failure: FailureKind = "away"
+    failure_cause: str = ""
+    refusal: str = ""
+    finish_reason: FinishReason = ""
 
     @property
     def message(self) -> Message:

@@ -13,7 +13,7 @@ from agent.journal import UNCLEAR, CallOutcome, Journal, NoJournal
 from agent.loop_detection import LoopWatch
 from agent.memories.remembering import Remembering
 from agent.memory import ConversationMemory
-from agent.messages import NO_USAGE, Message, Role, ToolCall, UsageStats
+from agent.messages import NO_USAGE, FinishReason, Message, Role, ToolCall, UsageStats
 from agent.providers.base import FailureKind
 from agent.result import AgentResult, StopReason
 from agent.structured import ResponseFormat
@@ -75,6 +75,9 @@ class Ending:
     parsed: Any = None
     structured_error: str = ""
     failure: FailureKind = "away"
+    failure_cause: str = ""
+    refusal: str = ""
+    finish_reason: FinishReason = ""
 
 
 @dataclass(slots=True)
@@ -203,6 +206,9 @@ class Run:
             beside=tuple(self.closings) if ending.reason == "pending" else (),
             structured_error=ending.structured_error,
             failure=ending.failure,
+            failure_cause=ending.failure_cause,
+            refusal=ending.refusal,
+            finish_reason=ending.finish_reason,
             choices=self.choices,
         )
 

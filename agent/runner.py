@@ -196,7 +196,9 @@ class Runner:
 
 def _last_words(ending: Ending) -> str:
     """What the transcript has of an ending: a vendor's words for its error are for operators, not to be repeated."""
-    return ending_words("model_away") if ending.reason == "provider_error" else ending.content
+    if ending.reason != "provider_error":
+        return ending.content
+    return ending.refusal or ending_words("model_away")
 
 
 def _holds_back(config: AgentConfig) -> bool:

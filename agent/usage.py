@@ -58,7 +58,7 @@ class AgentUsage:
     def __init__(self, *, most_iterations: int = MOST_ITERATIONS) -> None:
         self._lock = threading.Lock()
         self._prompt = self._completion = self._tokens = self._questions = 0
-        self._cost = 0.0
+        self._cost, self._cut_off = 0.0, 0
         self._iterations: deque[UsageStats] = deque(maxlen=most_iterations)
         self._tools: Counter[str] = Counter()
 
@@ -80,13 +80,23 @@ class AgentUsage:
             known = tool_name in self._tools or len(self._tools) < MOST_TOOLS
             self._tools[tool_name if known else OTHER_TOOLS] += 1
 
+    def count_cut_off(self) -> None:
+        """Count an answer that ended at its length limit."""
+        with self._lock:
+            self._cut_off += 1
+
     def reset(self) -> None:
         """Begin again at nothing."""
         with self._lock:
             self._prompt = self._completion = self._tokens = self._questions = 0
-            self._cost = 0.0
+            self._cost, self._cut_off = 0.0, 0
             self._iterations.clear()
             self._tools.clear()
+
+    @property
+    def cut_off_answers(self) -> int:
+        """Answers that ended at their length limit."""
+        return self._cut_off
 
     @property
     def total_cost_usd(self) -> float:

@@ -178,7 +178,8 @@ class Reply:
 
     `edits` is the platform's id of a message that this one takes the place of. Where that cannot be, it is sent as a
     message of its own; an `optional` one is left out then. `only_for` is the id of the one person in a group who sees
-    it, where the platform can do that.
+    it, where the platform can do that. `cause` says for operators why it is no answer, such as a model's error; no
+    person sees it.
     """
 
     text: str = ""
@@ -189,6 +190,7 @@ class Reply:
     edits: str = ""
     optional: bool = False
     only_for: str = ""
+    cause: str = ""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "text", storable(self.text))

@@ -19,6 +19,8 @@ if TYPE_CHECKING:  # as in config.cli: a command loads only what it needs
 
 #: Characters of a reason and of a reply's words that `list` has room for.
 WIDTH = 60
+#: Characters of them that `show` has room for.
+SHOW_WIDTH = 300
 
 _config = click.option("--config", type=click.Path(path_type=Path), help="The YAML file, for its Redis.")
 _data = click.option(
@@ -73,7 +75,7 @@ def show(delivery: str, config: Path | None, data: Path) -> None:
     if not rows:
         fail(f"nothing is kept of {delivery!r}: it is more than a week or 50 replies ago, or no delivery at all")
     for fate in rows:
-        click.echo(_row(fate))
+        click.echo(_row(fate, SHOW_WIDTH))
     if closed:
         click.echo(f"the address takes nothing until its person writes again: {plain(closed, WIDTH)}")
 
@@ -113,12 +115,12 @@ def _opened(config: Path | None, data: Path) -> Iterator[tuple[Deliveries, Calla
         fail(f"Redis does not answer ({type(exc).__name__}): deliveries are kept there")
 
 
-def _row(fate: Fate) -> str:
+def _row(fate: Fate, width: int = WIDTH) -> str:
     notes: list[Any] = [fate.reason, fate.text and f"“{fate.text}”", fate.asks and "(asked for a yes)"]
     notes.append(fate.doubtful and "(may have arrived)")
     if fate.state == "retried":
         notes.append(f"as #{fate.receipt}")
-    words = "  ".join(plain(note, WIDTH) for note in notes if note)
+    words = "  ".join(plain(note, width) for note in notes if note)
     return f"{_time(fate.at)}  {fate.id:34}  {fate.state:9}  {fate.tries:2} tries  {words}".rstrip()
 
 

@@ -162,9 +162,13 @@ class Texts:
         """Return why there is no answer: the model is "away", "busy", "refused", "too_long" or "cut_off"."""
         return self._say(f"model_{kind}")
 
-    def model_lost(self) -> str:
-        """The model could not be asked any more, once tools had run."""
-        return self._say("model_lost")
+    def model_lost(self, kind: str = "away") -> str:
+        """Return why there is no answer, as `model_failed` does, once tools have run that may have done a part."""
+        return self._say("model_lost" if kind == "away" else f"lost_{kind}")
+
+    def answer_cut(self) -> str:
+        """Return what follows an answer that reached its length limit."""
+        return self._say("answer_cut")
 
     def plan(self, previews: Sequence[str]) -> str:
         """The preview of several steps under one yes."""

@@ -192,6 +192,7 @@ class MemoryFates:
         conversation, number = split_id(fate.id)
         noted = self.noted.setdefault(conversation, OrderedDict())
         if number in noted and not over:
+            noted[number] = replace(noted[number], reason=noted[number].reason or fate.reason)
             return False
         noted[number] = fate
         noted.pop(number - MAX_DELIVERIES, None)
@@ -231,7 +232,7 @@ class MemoryFates:
             other = not same and (known.receipt or known.state == "dead")
             if _RANKS[news.state] <= rank or (other and news.state == "failed"):
                 return known.state
-            news = replace(news, tries=known.tries)
+            news = replace(news, tries=known.tries, reason=news.reason or known.reason)
         self.note(news, over=True)
         if news.state == "failed":
             self.put_aside["failed"].appendleft(news)

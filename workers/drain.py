@@ -514,7 +514,7 @@ def _in_pieces(change: Change, channel: Channel | None) -> Change:
             last = replace(last, collapse=reply.collapse)
         part = pid if pid.startswith(ABOUT) or not pid else f"{PART}{pid}"
         pieces += [
-            (replace(piece, only_for=reply.only_for), name)
+            (replace(piece, only_for=reply.only_for, cause=reply.cause), name)
             for piece, name in [*((first, part) for first in firsts), (last, pid)]
         ]
     return replace(change, replies=tuple(pieces), arms=tuple(_as_shown(change.arms, channel)))

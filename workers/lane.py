@@ -180,6 +180,11 @@ class QueuedReply:
         """Whether another conversation is to say it."""
         return self.text.startswith(FORWARD)
 
+    @property
+    def cause(self) -> str:
+        """Why it is no answer, on one line; "" for one that is."""
+        return " ".join(Reply.from_json(json.loads(self.text)["reply"]).cause.split()) if "cause" in self.text else ""
+
     def delivery(self, lease: Lease) -> Delivery:
         """The reply with its address, as adapters take it."""
         entry = json.loads(self.text)

@@ -489,7 +489,9 @@ class MemoryLanes:
                     self._pendings.bury("" if repeats else asked)
                 else:
                     copy = self._fates.find(delivery_id)
-                    self._fates.end(Fate(delivery_id, "ambiguous" if doubtful else "sent", now, tries, receipt))
+                    self._fates.end(
+                        Fate(delivery_id, "ambiguous" if doubtful else "sent", now, tries, receipt, reply.cause)
+                    )
                     lane.chat = max(now, lane.chat) + gap
                     if pid == asked:
                         _set_notices(lane, *self._pendings.show(pid, lane.received, receipt, written_at))

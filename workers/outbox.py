@@ -119,7 +119,8 @@ class RedisOutbox:
         """Drop the reply from the outbox and note what became of it. Raises LaneLost."""
         outcome, detail = (end, dead) if dead else ("sent", "".join(receipt.split()))
         place = (lease.conversation, lease.epoch, lease.token, reply.number)
-        told = (outcome, detail, round(gap * 1000), "1" if let_go else "0", round(written_at * 1_000_000))
+        when, cause = round(written_at * 1_000_000), "" if dead else reply.cause
+        told = (outcome, detail, round(gap * 1000), "1" if let_go else "0", when, cause)
         answer = self._scripts.run("settle", *place, *told)
         if answer[0] == "lost":
             raise LaneLost(lease.conversation)

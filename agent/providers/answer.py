@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from agent.messages import NOT_JSON, Message, Role, ToolCall
+from agent.messages import NOT_JSON, AnswerDetails, Message, Role, ToolCall
 from agent.tools.typed_arguments import quoted
 
 #: Characters of such arguments that are kept.
@@ -25,12 +25,16 @@ def usable(message: Message) -> Message:
     """
     if not message.tool_calls:
         is_plain = message.role is Role.ASSISTANT and message.tool_calls == () and not message.tool_call_id
-        return message if is_plain else Message(Role.ASSISTANT, message.content)
+        return message if is_plain else Message(Role.ASSISTANT, message.content, details=_details(message))
     if not isinstance(message.tool_calls, Sequence):
         raise TypeError(f"{type(message.tool_calls).__name__!r} for tool calls")
     calls = tuple(map(_usable_call, message.tool_calls))
     is_ours = message.role is Role.ASSISTANT and message.tool_calls == calls and not message.tool_call_id
-    return message if is_ours else Message(Role.ASSISTANT, message.content, calls)
+    return message if is_ours else Message(Role.ASSISTANT, message.content, calls, details=_details(message))
+
+
+def _details(message: Message) -> AnswerDetails | None:
+    return message.details if isinstance(message.details, AnswerDetails) else None
 
 
 def arguments(given: object) -> dict[str, Any]:

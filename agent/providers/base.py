@@ -16,7 +16,7 @@ from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, cast, runtime_checkable
 
-from agent.messages import Message, Role, ToolCall, UsageStats
+from agent.messages import AnswerDetails, Message, Role, ToolCall, UsageStats
 from agent.providers.answer import usable
 from agent.providers.reason import reason
 from agent.swift import swift
@@ -47,7 +47,8 @@ class ProviderError(Exception):
 
     `retry_after` is what the vendor asked us to wait, in seconds; asking again can help unless `retryable` is False.
     `status`, `code` and `model` are the HTTP status, the vendor's error code and the model's name, if known. `settings`
-    names the operator's model settings that were in a request which was refused.
+    names the operator's model settings that were in a request which was refused. `refusal` is what the model itself
+    said when it refused, for the person.
     """
 
     kind: FailureKind = "away"
@@ -55,11 +56,18 @@ class ProviderError(Exception):
     code: str = ""
     model: str = ""
     settings: str = ""
+    refusal: str = ""
 
     def __init__(self, message: str, *, retry_after: float | None = None, retryable: bool = True) -> None:
         super().__init__(message)
         self.retry_after = retry_after
         self.retryable = retryable
+
+    @property
+    def cause(self) -> str:
+        """What operators look for, on one line and without the vendor's words, which may repeat a person's."""
+        told = {name: getattr(self, name) for name in ("kind", "status", "code", "settings", "model")}
+        return " ".join(f"{name}={value}" for name, value in told.items() if value)
 
 
 class RateLimitedError(ProviderError):
@@ -132,8 +140,8 @@ class ProviderRequest:
 
 #: An answer and what it cost.
 Completion = tuple[Message, UsageStats]
-#: What a stream yields: text, whole tool calls and, if the vendor tells, the usage.
-StreamItem = str | ToolCall | UsageStats
+#: What a stream yields: text, whole tool calls and, if the vendor tells, the usage and the details.
+StreamItem = str | ToolCall | UsageStats | AnswerDetails
 
 
 @runtime_checkable
@@ -398,7 +406,7 @@ def _usable(message: Message) -> Message:
 
 
 def _known(item: Any) -> StreamItem:
-    if isinstance(item, str | ToolCall | UsageStats):
+    if isinstance(item, str | ToolCall | UsageStats | AnswerDetails):
         return item
     raise ProviderError(f"a stream gave {type(item).__name__!r}: yield text, ToolCall and UsageStats")
 
@@ -409,4 +417,5 @@ def joined(items: Iterable[StreamItem]) -> Completion:
     text = "".join(part for part in parts if isinstance(part, str))
     calls = tuple(part for part in parts if isinstance(part, ToolCall))
     usage = sum((countable(part) for part in parts if isinstance(part, UsageStats)), UsageStats())
-    return _usable(Message(Role.ASSISTANT, text, calls)), usage
+    details = next((part for part in parts if isinstance(part, AnswerDetails)), None)
+    return _usable(Message(Role.ASSISTANT, text, calls, details=details)), usage

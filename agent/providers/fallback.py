@@ -225,7 +225,7 @@ class _Journey:
         )
         # A shorter transcript helps, whatever is wrong with the others.
         last = failure.__cause__ = next((each for each in errors if each.kind == "too_long"), errors[-1])
-        for name in ("kind", "status", "code", "model", "settings"):
+        for name in ("kind", "status", "code", "model", "settings", "refusal"):
             setattr(failure, name, getattr(last, name))
         return failure
 

@@ -104,3 +104,12 @@ def test_redis_that_is_away_is_said(rig, monkeypatch):
     monkeypatch.setenv("REDIS_URL", f"redis://127.0.0.1:{free_port()}")
     code, words = run("list")
     assert (code, "Redis does not answer" in words, len(words.splitlines())) == (1, True, 1)
+
+
+def test_show_tells_why_a_reply_was_no_answer(rig):
+    """Status, code and model of the vendor's error, whole, beside the reply that was sent."""
+    cause = "kind=busy status=429 code=rate_limit_exceeded model=gpt-5-mini-2026-08-07-preview"
+    held, reply = said(rig, Reply("The language model is too busy.", cause=cause))
+    rig.outbox.settle(held, reply, receipt="m1")
+    code, words = run("show", CHAT.id)
+    assert (code, cause in words) == (0, True)

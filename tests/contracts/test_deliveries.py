@@ -611,3 +611,16 @@ def test_which_reply_asked_is_forgotten_with_its_delivery(redis_client):
     while reply:
         reply = rig.outbox.settle(held, reply, dead="Refused: blocked")
     assert not redis_client.hexists(f"{rig.shard}:lane:{CHAT.id}", "asks:1")
+
+
+@pytest.mark.parametrize("is_reported_first", [False, True])
+def test_why_a_reply_is_no_answer_stays_with_its_delivery(rig, *, is_reported_first):
+    """The cause of a model's failure, whatever the platform reports later, or sooner."""
+    held, reply = said(rig, Reply("The language model is too busy.", cause="kind=busy status=429"))
+    if is_reported_first:
+        rig.deliveries.report(f"{CHAT.id}#1", "m", "delivered")
+    rig.outbox.settle(held, reply, receipt="m")
+    rig.deliveries.report(f"{CHAT.id}#1", "m", "delivered")
+    rig.deliveries.report(f"{CHAT.id}#1", "m", "read")
+    (fate,) = rig.deliveries.fates(CHAT.id)[0]
+    assert (fate.state, fate.reason) == ("read", "kind=busy status=429")

@@ -27,7 +27,7 @@ SAYS_ALONE = (
     "overtaken", "tampered", "stale", "not_yours", "model_away", "busy", "too_fast", "crowded", "too_long", "broken",
     "channel_gone", "interrupted_before", "stopped", "nothing_to_stop", "budget_spent", "refused", "in_circles",
     "model_lost", "too_many_steps", "stranger", "approved", "choose", "help_intro", "needs_yes", "no_tools",
-    "status_idle", "reset_done", "nothing_of_yours",
+    "status_idle", "reset_done", "nothing_of_yours", "answer_cut",
 )  # fmt: skip
 MINUTES = {
     "ar": "5 دقائق", "de": "5 Minuten", "en": "5 minutes", "es": "5 minutos", "fr": "5 minutes", "hi": "5 मिनट",

@@ -80,7 +80,7 @@ class AnthropicApi:
             {"type": "tool_use", "id": call.get("id") or f"toolu_{at}", "name": call["name"], "input": _input(call)}
             for at, call in enumerate(step.get("calls", []))
         ]
-        return {**self._frame(called, step), "content": [*text, *calls], "stop_reason": self._stop(step)}
+        return {**self._frame(called, step), "content": [*text, *calls], **self._ending(step)}
 
     def pieces(self, called: Called, step: dict[str, Any]) -> Iterator[str]:
         start = {**self._frame(called, step), "content": [], "stop_reason": None}
@@ -95,7 +95,7 @@ class AnthropicApi:
             text = arguments(call)
             bits = [text[start : start + 5] for start in range(0, len(text), 5)]
             yield from self._block(number, block, [{"type": "input_json_delta", "partial_json": bit} for bit in bits])
-        delta = {"stop_reason": self._stop(step), "stop_sequence": None}
+        delta = {**self._ending(step), "stop_sequence": None}
         usage = {"output_tokens": self._usage(step)["output_tokens"]}
         yield event({"type": "message_delta", "delta": delta, "usage": usage}, "message_delta")
         yield event({"type": "message_stop"}, "message_stop")
@@ -105,6 +105,12 @@ class AnthropicApi:
         for delta in deltas:
             yield event({"type": "content_block_delta", "index": at, "delta": delta}, "content_block_delta")
         yield event({"type": "content_block_stop", "index": at}, "content_block_stop")
+
+    def _ending(self, step: dict[str, Any]) -> dict[str, Any]:
+        if "refusal" not in step:
+            return {"stop_reason": self._stop(step)}
+        details = {"type": "refusal", "category": None, "explanation": step["refusal"]}
+        return {"stop_reason": "refusal", "stop_details": details}
 
     def _stop(self, step: dict[str, Any]) -> str:
         known = {"length": "max_tokens", "content_filter": "refusal"}

@@ -79,7 +79,8 @@ class OpenAIApi:
         return bool(called.body.get("stream"))
 
     def whole(self, called: Called, step: dict[str, Any]) -> dict[str, Any]:
-        message: dict[str, Any] = {"role": "assistant", "content": step.get("text"), "refusal": None}
+        refusal = step.get("refusal")
+        message: dict[str, Any] = {"role": "assistant", "content": step.get("text"), "refusal": refusal}
         if "calls" in step:
             message["tool_calls"] = [self._call(call) for call in step["calls"]]
         choice = {"index": 0, "message": message, "finish_reason": self._finish(step), "logprobs": None}
@@ -89,6 +90,8 @@ class OpenAIApi:
         frame = self._frame(called, "chat.completion.chunk")
         for word in words(step["text"]) if step.get("text") else ():
             yield event({**frame, "choices": [self._delta({"content": word})]})
+        for word in words(step["refusal"]) if step.get("refusal") else ():
+            yield event({**frame, "choices": [self._delta({"refusal": word})]})
         for at, call in enumerate(step.get("calls", [])):
             for delta in self._call_deltas(0 if step.get("deltas") == "ollama" else at, call, step.get("deltas", "")):
                 yield event({**frame, "choices": [self._delta({"tool_calls": [delta]})]})

@@ -18,6 +18,7 @@ from agent.messages import Message, Role
 from agent.providers import AnthropicProvider, GeminiProvider, OllamaProvider, OpenAIProvider, vendor
 from agent.providers.base import ProviderConfigurationError, ProviderError, RateLimitedError
 from agent.providers.clients import Clients
+from agent.providers.vendor import VendorProvider
 from agent.replied import replied
 from channels.types import Media
 from pending.texts import catalogue, speak
@@ -242,3 +243,33 @@ def test_a_slow_stream_that_goes_on_is_read_to_its_end(server: Server, name: str
     server.script({"text": "one two three four five six seven eight nine ten", "pause": 0.1})
     heard = pieces(MAKERS[name](server.url), timeout=0.6)
     assert "".join(each for each in heard if isinstance(each, str)).endswith("ten")
+
+
+@pytest.mark.parametrize("name", ["openai", "anthropic"])
+@pytest.mark.parametrize("streamed", [False, True])
+def test_the_model_says_itself_why_it_refuses(server: Server, name: str, *, streamed: bool) -> None:
+    """Its own words reach the person and the history; what tools have done is told beside them."""
+    server.script({"refusal": "I cannot help with weapons."})
+    bot = Agent((), provider=MAKERS[name](server.url), config=AgentConfig(model="", max_retries=0))
+    result = bot.run("hello", stream_handler=(lambda _: None) if streamed else None)
+    assert (result.stop_reason, result.failure) == ("provider_error", "refused")
+    assert replied(result, speak("en"), has_acted=False) == "I cannot help with weapons."
+    assert result.messages[-1].content == "I cannot help with weapons."
+    told = replied(result, speak("en"), has_acted=True)
+    assert told == "I cannot help with weapons.\n\n" + catalogue("en")["lost_refused"]
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_an_answer_that_reached_its_length_limit_is_marked_and_counted(
+    server: Server, provider: VendorProvider, caplog: pytest.LogCaptureFixture, *, streamed: bool
+) -> None:
+    """The person knows that it goes on, in their language; operators find it in the log and in the usage."""
+    server.script({"text": "One, two,", "finish": "length"}, {"text": "Done."})
+    bot = Agent((), provider=provider, config=AgentConfig(model=""))
+    cut = bot.run("count", stream_handler=(lambda _: None) if streamed else None)
+    whole = bot.run("again")
+    assert (cut.finish_reason, whole.finish_reason) == ("length", "stop")
+    assert replied(cut, speak("de"), has_acted=False) == "One, two,\n\n" + catalogue("de")["answer_cut"]
+    assert replied(whole, speak("de"), has_acted=False) == "Done."
+    assert bot.usage.cut_off_answers == 1
+    assert caplog.text.count("model.cut_off") == 1

@@ -8,7 +8,7 @@ from agent import GuardrailsPipeline, LengthGuardrail, Message, Role, ToolPolicy
 from agent.providers.base import ProviderError
 from pending import stash_pending
 from pending.texts import speak
-from tests.contracts.rigs import ENGLISH, MemoryRig
+from tests.contracts.rigs import CHAT, ENGLISH, MemoryRig
 from tests.workers.story import Script, Story, call
 
 #: What nobody but the operator is to read.
@@ -52,6 +52,30 @@ def test_model_that_goes_away_once_tools_have_acted_never_means_that_nothing_was
     """The post is out; the person would order it again."""
     story, words = told((call("post", what="b"),), None)
     assert (story.begun["b"], words) == (1, ENGLISH.model_lost())
+
+
+@pytest.mark.parametrize("kind", ["busy", "refused", "too_long", "cut_off"])
+def test_model_that_fails_once_tools_have_acted_is_told_with_its_reason(kind):
+    """Whatever it is, a part may be done; the operator finds the cause at the delivery."""
+
+    class Failing(Script):
+        async def acomplete(self, **request):
+            answer, usage = await super().acomplete(**request)
+            if answer.tool_calls is None:
+                error = ProviderError(VENDORS_WORDS, retryable=False)
+                error.kind, error.status, error.model = kind, 429, "m-1"
+                raise error
+            return answer, usage
+
+    lines = [(call("post", what="b"),), None]
+    story = Story(MemoryRig(), lines)
+    story.model = Failing(lines, story.life)
+    story.hear("go")
+    words = story.work_on()
+    assert words == ENGLISH.model_lost(kind)
+    assert words != ENGLISH.model_lost()
+    (fate,) = story.rig.deliveries.fates(CHAT.id)[0]
+    assert fate.reason == f"kind={kind} status=429 model=m-1"
 
 
 def test_model_that_goes_away_before_anything_was_changed_says_so():

@@ -3,7 +3,7 @@
 local RANK = {dead = 0, sent = 1, ambiguous = 1, delivered = 2, read = 3, failed = 4, retried = 5}
 local said, message, news = ARGV[2], ARGV[3], ARGV[4]
 local known = redis.call('HGET', deliveries, said)
-local state, tries, receipt = string.match(known or '', '^(%S+) %d+ (%d+) (%S+)')
+local state, tries, receipt, cause = string.match(known or '', '^(%S+) %d+ (%d+) (%S+) ?(.*)$')
 local asked = redis.call('HGET', lane, 'asks:' .. said)
 if asked then note_shows(asked, message) end
 if not state then
@@ -17,7 +17,7 @@ else
   if RANK[news] <= rank or (other and news == 'failed') then return state end
   redis.call('HDEL', deliveries, said)
 end
-note(said, news, tries, message, ARGV[5])
+note(said, news, tries, message, ARGV[5] ~= '' and ARGV[5] or cause or '')
 if news == 'failed' then
   put_aside(shard .. ':failed', {
     id = conversation .. '#' .. said, at = now(), tries = tonumber(tries), reason = ARGV[5],

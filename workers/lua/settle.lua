@@ -3,7 +3,8 @@
 -- try may have arrived), 'closed' (so is the address), 'limited' (its channel is silent for those milliseconds), each with
 -- the reason. '1' to let the lane go when nothing is left. A piece of a question, before its last, has a + before the
 -- question's id: it opens no window, and if it never arrives the question ends, for nobody agrees to half of one. One
--- that only repeats a question has a = there. Last: when the platform says it shows the reply, in microseconds.
+-- that only repeats a question has a = there. Then: when the platform says it shows the reply, in microseconds. Last: why
+-- the reply is no answer, '' for one that is.
 if ended(ARGV[2], ARGV[3]) then return {'ok', {'idle'}} end
 if not holds(ARGV[2], ARGV[3]) then return {'lost'} end
 local head = redis.call('LINDEX', outbox, 0)
@@ -21,7 +22,11 @@ if ARGV[5] == 'sent' then
   local copy = string.match(redis.call('HGET', deliveries, said) or '', '^%S+ %d+ %d+ (%S+)')
   local failed = string.match(redis.call('HGET', deliveries, said) or '', '^failed %d+ %d+ (%S+)')
   if failed and ARGV[6] ~= '' and failed ~= ARGV[6] then redis.call('HDEL', deliveries, said) end  -- an earlier copy did
-  local new = note(said, doubtful and 'ambiguous' or 'sent', aside.tries, ARGV[6])
+  local new = note(said, doubtful and 'ambiguous' or 'sent', aside.tries, ARGV[6], ARGV[10])
+  if not new and ARGV[10] ~= '' then  -- the platform was faster: it gave no reason
+    local words = redis.call('HGET', deliveries, said) or ''
+    if string.match(words, '^%S+ %d+ %d+ %S+ $') then redis.call('HSET', deliveries, said, words .. ARGV[10]) end
+  end
   if doubtful and new then put_aside(shard .. ':ambiguous', aside) end
   if ARGV[7] ~= '0' then redis.call('HSET', lane, 'chat', math.max(now(), number('chat')) + ARGV[7]) end
   if asks and mark == '' then

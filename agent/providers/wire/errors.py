@@ -27,6 +27,8 @@ from agent.providers.base import ProviderError, RateLimitedError, RequestRefused
 
 #: Characters of a vendor's own words.
 MAX_REASON_CHARS = 200
+#: Characters of what a model says when it refuses.
+MAX_REFUSAL_CHARS = 2000
 #: What a key looks like, also with its middle starred out, and an address that may have one in it.
 _SECRETS = re.compile(r"\b(?:sk|pk|rk|gsk|xai)-[\w*.-]{4,}|\bAIza[\w*-]{6,}|\bBearer \S+|\bhttps?://\S+")
 #: Statuses below 500 that mean "later", not "never".
@@ -54,9 +56,11 @@ def translated(provider: str, secrets: Sequence[str], settings: Collection[str] 
         raise translation.of(exc) from translation.cause(exc)
 
 
-def filtered(provider: str) -> ProviderError:
-    """For an answer that the vendor kept to itself."""
-    return RequestRefusedError(f"{provider}: its content filter stopped the answer")
+def filtered(provider: str, refusal: str = "") -> ProviderError:
+    """For an answer that the vendor kept to itself, with what the model says instead."""
+    error = RequestRefusedError(f"{provider}: its content filter stopped the answer")
+    error.refusal = refusal.strip()[:MAX_REFUSAL_CHARS]
+    return error
 
 
 def broken_off(provider: str) -> ProviderError:

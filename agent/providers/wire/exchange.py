@@ -36,7 +36,7 @@ from agent.providers.clients import released
 from agent.providers.files import Shown
 from agent.providers.model_settings import named
 from agent.providers.wire.errors import broken_off, filtered, translated
-from agent.providers.wire.mapping import calls_of, instructions, message_of, transcript
+from agent.providers.wire.mapping import calls_of, details_of, instructions, message_of, transcript
 from agent.providers.wire.usage import usage_of
 from agent.tools.errors import ToolValidationError
 from agent.tools.vendors import ApiFormat, vendor_schema
@@ -90,11 +90,12 @@ class Exchange:
         for call in calls_of(response, is_cut=is_cut):
             yield call
         yield usage_of(response, self.provider, self.model.model_name)
+        yield details_of(response)
 
     def _check(self, response: ModelResponse) -> None:
         """An answer without a word, for a reason that its reader must know."""
         if response.finish_reason == "content_filter":
-            raise filtered(self.provider)
+            raise filtered(self.provider, str((response.provider_details or {}).get("refusal") or ""))
         said = any(isinstance(part, TextPart) and part.content.strip() for part in response.parts)
         if response.finish_reason == "length" and not said and not response.tool_calls:
             error = RequestRefusedError(

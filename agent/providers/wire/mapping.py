@@ -20,7 +20,7 @@ from pydantic_ai.messages import (
     UserPromptPart,
 )
 
-from agent.messages import NOT_JSON, Message, Role, ToolCall
+from agent.messages import NOT_JSON, AnswerDetails, Message, Role, ToolCall
 from agent.providers.answer import MAX_NOT_JSON_CHARS
 from agent.providers.files import Shown
 from agent.providers.wire.sound import sound
@@ -64,7 +64,12 @@ def transcript(messages: Iterable[Shown]) -> list[ModelMessage]:
 def message_of(response: ModelResponse) -> Message:
     """The answer: its text, and its calls in their order."""
     text = "".join(part.content for part in response.parts if isinstance(part, TextPart))
-    return Message(Role.ASSISTANT, text, tuple(calls_of(response)))
+    return Message(Role.ASSISTANT, text, tuple(calls_of(response)), details=details_of(response))
+
+
+def details_of(response: ModelResponse) -> AnswerDetails:
+    """Return why the model stopped and the vendor's id of the answer."""
+    return AnswerDetails(response.finish_reason or "", response.provider_response_id or "")
 
 
 def calls_of(response: ModelResponse, *, is_cut: bool = False) -> list[ToolCall]:
