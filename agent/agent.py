@@ -229,9 +229,6 @@ class Agent:
         """`arun`, yielding the text as it comes and, last, the result. Whoever stops listening cancels the run."""
         pieces: asyncio.Queue[StreamChunk | None] = asyncio.Queue()
 
-        async def on_text(text: str) -> None:
-            pieces.put_nowait(StreamChunk(text))
-
         request = RunRequest(
             said_in(messages),
             response_format,
@@ -239,7 +236,7 @@ class Agent:
             memory,
             scope=scope,
             cancellation_token=cancellation_token,
-            on_text=on_text,
+            on_text=_Chunks(pieces),
         )
         run = asyncio.create_task(self._runner.answer(request))
         run.add_done_callback(lambda _: pieces.put_nowait(None))
@@ -296,14 +293,47 @@ class Agent:
     def _heard_by(self, handler: StreamHandler | None) -> OnText | None:
         if handler is None and not self.config.stream:
             return None
-        hear = handler or _printed
+        return _Heard(handler or _printed)
 
-        async def on_text(text: str) -> None:
-            told = hear(text)
-            if inspect.isawaitable(told):
-                await told
 
-        return on_text
+class _Heard:
+    """Hands the text of a reply to a stream handler. One that knows `anew` is told when the text so far is void; any
+    other goes on with a new line.
+    """
+
+    def __init__(self, handler: StreamHandler) -> None:
+        self._handler = handler
+        self._breaks = False
+
+    async def __call__(self, text: str) -> None:
+        told = self._handler(f"\n{text}" if self._breaks else text)
+        self._breaks = False
+        if inspect.isawaitable(told):
+            await told
+
+    def anew(self) -> None:
+        """The answer broke off; another one begins."""
+        anew = getattr(self._handler, "anew", None)
+        if anew is not None:
+            anew()
+        else:
+            self._breaks = True
+
+
+class _Chunks:
+    """Puts the text of a reply into a queue, for `astream`."""
+
+    def __init__(self, pieces: asyncio.Queue[StreamChunk | None]) -> None:
+        self._pieces = pieces
+        self._restarts = False
+
+    async def __call__(self, text: str) -> None:
+        self._pieces.put_nowait(StreamChunk(text, self._restarts))
+        self._restarts = False
+
+    def anew(self) -> None:
+        """The answer broke off; another one begins."""
+        self._restarts = True
 
 
 class _Remembered:

@@ -242,7 +242,7 @@ class Asker:
         return await self._with_retries(run, request, on_text)
 
     async def _with_retries(self, run: Run, request: ProviderRequest, on_text: OnText | None) -> Completion:
-        """A reply that was heard in part is not asked for again: its beginning would be heard twice."""
+        """Ask up to `1 + max_retries` times. What was heard of an answer that broke off is void."""
         attempt = (
             partial(acall, self._provider, request)
             if on_text is None

@@ -70,10 +70,15 @@ FinishReason = Literal["", "stop", "length", "tool_call", "content_filter", "err
 @swift
 @dataclass(frozen=True, slots=True)
 class AnswerDetails:
-    """What a vendor says of an answer besides its text, calls and tokens. `response_id` is the vendor's own."""
+    """What a vendor says of an answer besides its text, calls and tokens. `response_id` is the vendor's own.
+
+    `reasoning` is what the model thought before its calls, as JSON that only its vendor reads: it is sent back while
+    the run lasts.
+    """
 
     finish_reason: FinishReason = ""
     response_id: str = ""
+    reasoning: Mapping[str, Any] | None = None
 
 
 @swift
@@ -113,17 +118,19 @@ class Message:
             data["kept"] = self.kept.to_dict()
         if self.tool_result is not None:
             data["tool_result"] = self.tool_result
+        if self.details is not None and self.details.reasoning:
+            data["reasoning"] = dict(self.details.reasoning)
         return data
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Message:
         """The message that `to_dict` wrote. Raises ValueError or TypeError on anything else."""
-        fields = {
-            **data,
+        fields = {name: value for name, value in data.items() if name != "reasoning"} | {
             "role": Role(data["role"]),
             "tool_calls": tuple(ToolCall.from_dict(call) for call in data.get("tool_calls", ())),
             "media": tuple(Media(**media) for media in data.get("media", ())),
             "kept": KeptText.from_dict(data["kept"]) if "kept" in data else None,
+            "details": AnswerDetails(reasoning=_mapping(data["reasoning"])) if "reasoning" in data else None,
         }
         message = cls(**fields)
         _demand_texts(message.content, message.tool_call_id, message.tool_name)
@@ -171,6 +178,12 @@ class UsageStats:
 
 #: Where nothing was consumed, which most sums begin with.
 NO_USAGE = UsageStats()
+
+
+def _mapping(value: object) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise TypeError(f"a message has {type(value).__name__!r} for its reasoning")
+    return value
 
 
 def _demand_texts(*values: object) -> None:

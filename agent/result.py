@@ -22,9 +22,12 @@ StopReason = Literal[
 
 @dataclass(frozen=True, slots=True)
 class StreamChunk:
-    """A piece of the reply's text, as it comes."""
+    """A piece of the reply's text, as it comes. Where it `restarts`, the answer before it broke off and its pieces are
+    void.
+    """
 
     content: str
+    restarts: bool = False
 
 
 @swift

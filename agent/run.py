@@ -161,6 +161,7 @@ class Run:
             is_held_back = message.role is Role.USER
             self.messages.append(Message(Role.USER, WITHHELD) if is_held_back else message)
         self.messages.append(Message(Role.ASSISTANT, content))
+        self.messages = [each if each.details is None else replace(each, details=None) for each in self.messages]
 
     def close_round(self, outcomes: Sequence[CallOutcome], *, note: str = "") -> None:
         """Take the calls of one answer into the transcript, each with its result; the last one's bears the note."""

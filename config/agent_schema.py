@@ -63,7 +63,8 @@ class SideSettings(Section):
     def _belongs_to_a_model(self) -> Self:
         if self.model is None and (self.api_key or self.base_url or self.model_settings):
             raise ValueError(
-                "api_key, base_url and model_settings are for a model: add model: openai:gpt-5-nano, or leave them out"
+                "api_key and base_url are for a model, as model_settings are: "
+                "add model: openai:gpt-5-nano, or leave them out"
             )
         return self
 

@@ -65,6 +65,7 @@ def _numbered(messages: Sequence[Message]) -> list[dict[str, Any]]:
     numbers: dict[str, int] = {"": 0}
     told = [message.to_dict() for message in messages]
     for each in told:
+        each.pop("reasoning", None)  # its signatures are new each time
         for call in each.get("tool_calls", ()):
             call["id"] = numbers.setdefault(call["id"], len(numbers))
         if "tool_call_id" in each:

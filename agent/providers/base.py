@@ -140,8 +140,15 @@ class ProviderRequest:
 
 #: An answer and what it cost.
 Completion = tuple[Message, UsageStats]
+
+
+@dataclass(frozen=True, slots=True)
+class Restart:
+    """An item of a stream: what came before broke off and is void, and another answer begins."""
+
+
 #: What a stream yields: text, whole tool calls and, if the vendor tells, the usage and the details.
-StreamItem = str | ToolCall | UsageStats | AnswerDetails
+StreamItem = str | ToolCall | UsageStats | AnswerDetails | Restart
 
 
 @runtime_checkable
@@ -251,8 +258,8 @@ async def acall(provider: Provider, request: ProviderRequest) -> Completion:
 async def astream_call(provider: Provider, request: ProviderRequest, on_text: OnText) -> Completion:
     """Ask as `acall` does, and let `on_text` hear the text while it comes; `timeout` limits each silence.
 
-    A provider that cannot stream gives its text as one piece. Raises ProviderError, which is not `retryable` once
-    something was heard: it cannot be unsaid. What `on_text` raises is raised.
+    A provider that cannot stream gives its text as one piece. Where an answer breaks off, what was heard of it is void:
+    `on_text.anew()` says so, if there is such a method. Raises ProviderError. What `on_text` raises is raised.
     """
     if _streams(provider):
         return await _heard(provider, request, on_text)
@@ -281,18 +288,28 @@ async def pieces(provider: Provider, request: ProviderRequest) -> AsyncGenerator
 
 
 async def _heard(provider: Provider, request: ProviderRequest, on_text: OnText) -> Completion:
-    items = []
+    items: list[StreamItem] = []
     stream = pieces(provider, request)
     try:
         async with aclosing(stream):
             async for item in stream:
+                if isinstance(item, Restart):
+                    _begin_anew(on_text, items)
                 items.append(item)
                 if isinstance(item, str) and item:
                     await on_text(item)
-    except ProviderError as exc:
-        exc.retryable = exc.retryable and not any(isinstance(item, str) for item in items)
+    except ProviderError:
+        _begin_anew(on_text, items)
         raise
     return joined(items)
+
+
+def _begin_anew(on_text: OnText, items: list[StreamItem]) -> None:
+    """Tell the listener that the text so far is void, if there was any."""
+    anew = getattr(on_text, "anew", None)
+    if anew is not None and any(isinstance(item, str) and item for item in items):
+        anew()
+    items.clear()
 
 
 async def _next(stream: AsyncIterator[StreamItem], request: ProviderRequest, seconds: float | None) -> Any:
@@ -406,7 +423,7 @@ def _usable(message: Message) -> Message:
 
 
 def _known(item: Any) -> StreamItem:
-    if isinstance(item, str | ToolCall | UsageStats | AnswerDetails):
+    if isinstance(item, str | ToolCall | UsageStats | AnswerDetails | Restart):
         return item
     raise ProviderError(f"a stream gave {type(item).__name__!r}: yield text, ToolCall and UsageStats")
 
@@ -414,6 +431,8 @@ def _known(item: Any) -> StreamItem:
 def joined(items: Iterable[StreamItem]) -> Completion:
     """The pieces of a stream as one answer. Raises ProviderError for a piece that is none."""
     parts = [_known(item) for item in items]
+    restarts = [at for at, part in enumerate(parts) if isinstance(part, Restart)]
+    parts = parts[restarts[-1] + 1 :] if restarts else parts
     text = "".join(part for part in parts if isinstance(part, str))
     calls = tuple(part for part in parts if isinstance(part, ToolCall))
     usage = sum((countable(part) for part in parts if isinstance(part, UsageStats)), UsageStats())

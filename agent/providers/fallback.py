@@ -19,6 +19,7 @@ from agent.providers.base import (
     ProviderRequest,
     RateLimitedError,
     RequestRefusedError,
+    Restart,
     StreamItem,
     acall,
     pieces,
@@ -112,15 +113,16 @@ class FallbackProvider:
         raise journey.error()
 
     async def astream(self, **request: Any) -> AsyncGenerator[StreamItem, None]:
-        """The pieces of the first answer that begins. One that breaks off after that is not begun again elsewhere, as
-        its text would come twice: ProviderError.
-        """
-        asked, journey = ProviderRequest(**request), self._journey()
+        """The pieces of the first whole answer. A Restart follows the pieces of one that broke off."""
+        asked, journey, has_begun = ProviderRequest(**request), self._journey(), False
         for leg in journey:
+            if has_begun:
+                yield Restart()
+                has_begun = False
             with leg:
                 async with aclosing(pieces(leg.line.provider, leg.line.fitted(asked))) as stream:
                     async for item in stream:
-                        leg.has_begun = True
+                        has_begun = True
                         yield leg.line.signed(item) if isinstance(item, UsageStats) else item
                 return
         raise journey.error()
@@ -237,11 +239,10 @@ class _Journey:
 
 
 class _Leg:
-    """One provider's turn: its failure is noted and the next one's turn comes, unless its answer had begun."""
+    """One provider's turn: its failure is noted and the next one's turn comes."""
 
     def __init__(self, journey: _Journey, line: _Line, permit: Permit) -> None:
         self.line = line
-        self.has_begun = False
         self._journey, self._permit = journey, permit
 
     def __enter__(self) -> None:
@@ -261,5 +262,4 @@ class _Leg:
         else:
             self.line.breaker.failed(self._permit)
         self._journey.fail(self.line, error)
-        error.retryable = error.retryable and not self.has_begun
-        return not self.has_begun
+        return True

@@ -14,7 +14,7 @@ from typing import Any
 from agent.messages import Message, Role, ToolCall
 from agent.parser import ToolCallParser
 from agent.prompt import MARKER, PromptBuilder
-from agent.providers.base import Completion, Provider, ProviderRequest, StreamItem, acall, pieces
+from agent.providers.base import Completion, Provider, ProviderRequest, Restart, StreamItem, acall, pieces
 from agent.providers.fallback import name_of
 from agent.tools.fence import fenced
 
@@ -72,6 +72,8 @@ class TextToolProvider:
         text, told = "", 0
         async with aclosing(pieces(self.provider, self._in_text(asked))) as stream:
             async for item in stream:
+                if isinstance(item, Restart):
+                    text, told = "", 0
                 if not isinstance(item, str) or not asked.tools:
                     yield item
                     continue

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from agent import Message, ProviderError, Role, ToolCall, UsageStats
+from agent import Agent, Message, ProviderError, Role, ToolCall, UsageStats
 from agent.providers.base import (
     ProviderConfigurationError,
     ProviderRequest,
@@ -79,18 +79,33 @@ def hear(provider, request=REQUEST):
         return exc, heard
 
 
-def test_a_stream_that_broke_off_is_not_begun_again():
-    """The person would read its text twice; and asking again would do the same."""
-    other = Vendor("b")
-    error, heard = hear(FallbackProvider([Streaming("I ", error=ProviderError("cut")), other]))
-    assert (str(error), error.retryable, heard, other.models) == ("cut", False, ["I "], [])
+@pytest.mark.parametrize("begun", ["I ", ToolCall("pay", {}, "c1")])
+def test_a_stream_that_broke_off_falls_over(begun):
+    """As an answer that is not streamed: only the next provider's words and calls count."""
+    (answer, usage), _ = hear(FallbackProvider([Streaming(begun, error=ProviderError("cut")), Vendor("b")]))
+    assert (answer.content, answer.tool_calls, usage.provider) == ("I am b", (), "b")
 
 
-def test_a_stream_that_broke_off_after_a_tool_call_is_not_begun_again():
-    """The call would come twice."""
-    other, call = Vendor("b"), ToolCall("pay", {}, "c1")
-    error, _ = hear(FallbackProvider([Streaming(call, error=ProviderError("cut")), other]))
-    assert (str(error), other.models) == ("cut", [])
+def test_a_stream_that_broke_off_is_told_to_be_void():
+    """Whoever shows a draft shows the next answer alone; a plain handler gets it on a line of its own."""
+    provider = FallbackProvider([Streaming("I ", error=ProviderError("cut")), Vendor("b")])
+    heard = []
+    assert Agent([], provider).run("hello", stream_handler=heard.append).content == "I am b"
+    assert heard == ["I ", "\nI am b"]
+
+    async def chunks():
+        return [chunk async for chunk in Agent([], provider).astream("hello")]
+
+    first, second, result = asyncio.run(chunks())
+    assert (first.content, first.restarts, second.content, second.restarts) == ("I ", False, "I am b", True)
+    assert result.content == "I am b"
+
+
+def test_all_streams_that_broke_off_are_one_error():
+    """Nothing is left of what was heard; asking again may help."""
+    broken = [Streaming("I ", error=ProviderError("cut")), Streaming("We ", error=ProviderError("gone"))]
+    error, heard = hear(FallbackProvider(broken))
+    assert ("cut" in str(error), "gone" in str(error), error.retryable, heard) == (True, True, True, ["I ", "We "])
 
 
 def test_a_stream_that_never_began_falls_over():

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from tests.vendors.api import KEY, Called, Refused, arguments, event, need, need_bytes, need_names, words
+from tests.vendors.api import KEY, Called, Refused, arguments, event, need, need_bytes, need_names, signature, words
 
 _KINDS = {
     400: "invalid_request_error",
@@ -19,7 +19,7 @@ _KINDS = {
 }
 _BLOCKS = {
     "user": {"text", "image", "document", "tool_result"},
-    "assistant": {"text", "tool_use", "thinking"},
+    "assistant": {"text", "tool_use", "thinking", "redacted_thinking"},
 }
 
 
@@ -41,11 +41,26 @@ class AnthropicApi:
             need(body.get("temperature", 1) == 1, "`temperature` may only be set to 1 when thinking is enabled")
         for tool in body.get("tools", []):
             need(tool["input_schema"].get("type") == "object", "tools.0.input_schema.type: Field required")
+        if body.get("thinking", {}).get("type") == "enabled":
+            self._check_thinking(body["messages"])
         waiting: list[str] = []
         used: set[str] = set()
         for message in body["messages"]:
             waiting = self._check_message(message, waiting, used)
         need(not waiting, f"tool_use ids were found without tool_result blocks: {waiting}")
+
+    def _check_thinking(self, messages: list[dict[str, Any]]) -> None:
+        """Calls of the last turn need the thinking that led to them, signed."""
+        last = max(at for at, each in enumerate(messages) if each["role"] == "user" and not _is_result(each))
+        for message in messages[last:]:
+            blocks = message["content"] if isinstance(message["content"], list) else []
+            if message["role"] == "assistant" and any(block["type"] == "tool_use" for block in blocks):
+                need(
+                    blocks[0]["type"] in ("thinking", "redacted_thinking"), "Expected `thinking`, but found `tool_use`"
+                )
+            for block in blocks:
+                if block["type"] == "thinking":
+                    need(block["signature"] == signature(block["thinking"]), "Invalid `signature` in `thinking` block")
 
     def _check_message(self, message: dict[str, Any], waiting: list[str], used: set[str]) -> list[str]:
         need(message["role"] in _BLOCKS, "messages: Input should be 'user' or 'assistant'")
@@ -74,22 +89,36 @@ class AnthropicApi:
     def streams(self, called: Called) -> bool:
         return bool(called.body.get("stream"))
 
+    def _thinking(self, step: dict[str, Any]) -> list[dict[str, Any]]:
+        thoughts = [
+            {"type": "thinking", "thinking": each, "signature": signature(each)} for each in step.get("thinks", [])
+        ]
+        return [*thoughts, *({"type": "redacted_thinking", "data": each} for each in step.get("redacted", []))]
+
     def whole(self, called: Called, step: dict[str, Any]) -> dict[str, Any]:
         text = [{"type": "text", "text": step["text"]}] if step.get("text") else []
         calls = [
             {"type": "tool_use", "id": call.get("id") or f"toolu_{at}", "name": call["name"], "input": _input(call)}
             for at, call in enumerate(step.get("calls", []))
         ]
-        return {**self._frame(called, step), "content": [*text, *calls], **self._ending(step)}
+        return {**self._frame(called, step), "content": [*self._thinking(step), *text, *calls], **self._ending(step)}
 
     def pieces(self, called: Called, step: dict[str, Any]) -> Iterator[str]:
         start = {**self._frame(called, step), "content": [], "stop_reason": None}
         yield event({"type": "message_start", "message": start}, "message_start")
         at = 0
+        for block in self._thinking(step):
+            if block["type"] == "redacted_thinking":
+                yield from self._block(at, block, [])
+            else:
+                deltas = [{"type": "thinking_delta", "thinking": block["thinking"]}]
+                deltas += [{"type": "signature_delta", "signature": block["signature"]}]
+                yield from self._block(at, {"type": "thinking", "thinking": "", "signature": ""}, deltas)
+            at += 1
         if step.get("text"):
             block = {"type": "text", "text": ""}
             yield from self._block(at, block, [{"type": "text_delta", "text": word} for word in words(step["text"])])
-            at = 1
+            at += 1
         for number, call in enumerate(step.get("calls", []), at):
             block = {"type": "tool_use", "id": call.get("id") or f"toolu_{number}", "name": call["name"], "input": {}}
             text = arguments(call)
@@ -133,6 +162,11 @@ class AnthropicApi:
     def error(self, refused: Refused) -> dict[str, Any]:
         kind = refused.code or _KINDS.get(refused.status, "api_error")
         return {"type": "error", "error": {"type": kind, "message": refused.message}}
+
+
+def _is_result(message: dict[str, Any]) -> bool:
+    content = message["content"]
+    return isinstance(content, list) and any(block["type"] == "tool_result" for block in content)
 
 
 def _input(call: dict[str, Any]) -> Any:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
-from base64 import b64decode
+from base64 import b64decode, b64encode
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -68,6 +69,11 @@ def need_bytes(encoded: str, kind: str) -> None:
     """Refuse an image that is none."""
     starts = {"image/png": b"\x89PNG", "image/jpeg": b"\xff\xd8\xff", "image/gif": b"GIF8", "image/webp": b"RIFF"}
     need(b64decode(encoded).startswith(starts[kind]), "could not process image")
+
+
+def signature(thought: str) -> str:
+    """What proves that a thought is the model's own."""
+    return b64encode(hashlib.sha256(f"signed {thought}".encode()).digest()).decode()
 
 
 def arguments(call: dict[str, Any]) -> str:

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from tests.vendors.api import KEY, Called, Refused, event, need, need_bytes, words
+from tests.vendors.api import KEY, Called, Refused, event, need, need_bytes, signature, words
 
 _STATUS = {400: "INVALID_ARGUMENT", 401: "UNAUTHENTICATED", 403: "PERMISSION_DENIED", 404: "NOT_FOUND"}
 _STATUS |= {429: "RESOURCE_EXHAUSTED", 500: "INTERNAL", 503: "UNAVAILABLE"}
 
 _CONFIG = {"temperature", "topP", "topK", "maxOutputTokens", "stopSequences", "seed", "thinkingConfig"}
+#: Google's libraries spell bytes either way.
+_URL_SAFE = str.maketrans("-_", "+/")
 _CONFIG |= {"responseModalities", "responseMimeType", "responseJsonSchema"}
 
 
@@ -24,6 +26,13 @@ class GeminiApi:
         contents = called.body.get("contents")
         need(contents, "contents is not specified")
         waiting: list[str] = []
+        if "gemini-3" in called.path:
+            last = max(at for at, each in enumerate(contents) if each["role"] == "user" and "text" in each["parts"][0])
+            for content in contents[last:]:
+                first = next((part for part in content["parts"] if "functionCall" in part), None)
+                given = first.get("thoughtSignature", "").translate(_URL_SAFE) if first else ""
+                signed = first is None or given == signature("Look it up.")
+                need(signed, "Function call is missing a thought_signature in functionCall parts")
         for content in contents:
             need(content["role"] in ("user", "model"), "Please use a valid role: user, model.")
             need(content["parts"], "contents.parts must not be empty")
@@ -49,7 +58,10 @@ class GeminiApi:
 
     def _calls(self, step: dict[str, Any]) -> list[dict[str, Any]]:
         calls = step.get("calls", [])
-        return [{"functionCall": {"name": call["name"], "args": call.get("arguments", {})}} for call in calls]
+        parts = [{"functionCall": {"name": call["name"], "args": call.get("arguments", {})}} for call in calls]
+        for thought in step.get("thinks", [])[:1]:  # only the first call of an answer is signed
+            parts[0]["thoughtSignature"] = signature(thought)
+        return parts
 
     def _finish(self, step: dict[str, Any]) -> str:
         known = {"length": "MAX_TOKENS", "content_filter": "SAFETY"}

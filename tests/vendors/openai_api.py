@@ -14,6 +14,7 @@ _FIELDS = {
     "developer": {"role", "content", "name"},
     "user": {"role", "content", "name"},
     "assistant": {"role", "content", "name", "tool_calls", "refusal"},
+    "local assistant": {"role", "content", "name", "tool_calls", "refusal", "reasoning_content"},
     "tool": {"role", "content", "tool_call_id"},
 }
 
@@ -49,7 +50,8 @@ class OpenAIApi:
         for message in messages:
             role = message.get("role")
             need(role in _FIELDS, f"Invalid value: {role!r}. Supported values are: {sorted(_FIELDS)}")
-            need(set(message) <= _FIELDS[role], f"unknown fields {sorted(set(message) - _FIELDS[role])}")
+            known = _FIELDS[role if self._key or role != "assistant" else "local assistant"]
+            need(set(message) <= known, f"unknown fields {sorted(set(message) - known)}")
             if role == "tool":
                 need(message.get("tool_call_id") in waiting, "'tool' must be a response to a preceding 'tool_calls'")
                 waiting.remove(message["tool_call_id"])
@@ -81,6 +83,8 @@ class OpenAIApi:
     def whole(self, called: Called, step: dict[str, Any]) -> dict[str, Any]:
         refusal = step.get("refusal")
         message: dict[str, Any] = {"role": "assistant", "content": step.get("text"), "refusal": refusal}
+        if not self._key and "thinks" in step:
+            message["reasoning_content"] = "".join(step["thinks"])
         if "calls" in step:
             message["tool_calls"] = [self._call(call) for call in step["calls"]]
         choice = {"index": 0, "message": message, "finish_reason": self._finish(step), "logprobs": None}

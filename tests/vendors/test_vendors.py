@@ -15,7 +15,7 @@ import pytest
 
 from agent import Agent, AgentConfig
 from agent.messages import Message, Role
-from agent.providers import AnthropicProvider, GeminiProvider, OllamaProvider, OpenAIProvider, vendor
+from agent.providers import AnthropicProvider, FallbackProvider, GeminiProvider, OllamaProvider, OpenAIProvider, vendor
 from agent.providers.base import ProviderConfigurationError, ProviderError, RateLimitedError
 from agent.providers.clients import Clients
 from agent.providers.vendor import VendorProvider
@@ -235,6 +235,18 @@ def test_a_final_failure_is_logged_with_its_cause_and_people_hear_fitting_words(
     assert all(part in lines[0] for part in ("model.failed", f"kind={kind}", cause, "model="))
     assert "private" not in lines[0]
     assert replied(result, speak("en"), has_acted=False) == catalogue("en")[f"model_{kind}"]
+
+
+@pytest.mark.parametrize(("first", "second"), [("openai", "anthropic"), ("anthropic", "gemini"), ("gemini", "openai")])
+def test_a_stream_that_is_cut_in_the_middle_falls_over(server: Server, first: str, second: str) -> None:
+    """Only the second vendor's answer counts, over real connections."""
+    server.script({"cut": "mid", "text": "one two three four five six"}, {"text": "whole answer"})
+    provider = FallbackProvider([MAKERS[first](server.url), MAKERS[second](server.url)])
+    heard: list[str] = []
+    result = Agent((), provider, AgentConfig(model="", max_retries=0)).run("Hello", stream_handler=heard.append)
+    assert (result.content, result.provider_used) == ("whole answer", second)
+    assert "".join(heard).startswith("one")
+    assert "".join(heard).endswith("\nwhole answer")
 
 
 @pytest.mark.parametrize("name", ["openai", "anthropic", "gemini"])

@@ -70,7 +70,7 @@ class Exchange:
         with translated(self.provider, self.secrets, named(self.given)):
             response = await direct.model_request(**self._call())
         self._check(response)
-        return message_of(response), usage_of(response, self.provider, self.model.model_name)
+        return message_of(response, self._source), usage_of(response, self.provider, self.model.model_name)
 
     async def pieces(self) -> AsyncGenerator[StreamItem]:
         """The answer as it comes: its text, then its calls and the usage. Raises ProviderError."""
@@ -90,7 +90,12 @@ class Exchange:
         for call in calls_of(response, is_cut=is_cut):
             yield call
         yield usage_of(response, self.provider, self.model.model_name)
-        yield details_of(response)
+        yield details_of(response, self._source)
+
+    @property
+    def _source(self) -> str:
+        """Who takes back what this model has thought."""
+        return f"{self.provider}/{self.model.model_name}"
 
     def _check(self, response: ModelResponse) -> None:
         """An answer without a word, for a reason that its reader must know."""
@@ -118,7 +123,7 @@ class Exchange:
     def _call(self, *, is_stream: bool = False) -> dict[str, Any]:
         return {
             "model": self.model,
-            "messages": transcript(self.messages),
+            "messages": transcript(self.messages, self._source),
             "model_settings": self._settings(is_stream=is_stream),
             "model_request_parameters": self._parameters(),
         }

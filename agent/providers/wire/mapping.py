@@ -23,6 +23,7 @@ from pydantic_ai.messages import (
 from agent.messages import NOT_JSON, AnswerDetails, Message, Role, ToolCall
 from agent.providers.answer import MAX_NOT_JSON_CHARS
 from agent.providers.files import Shown
+from agent.providers.wire.reasoning import reasoning_of, with_reasoning
 from agent.providers.wire.sound import sound
 from agent.tools.fence import fenced
 
@@ -50,9 +51,11 @@ def instructions(system_prompt: str, messages: Iterable[Shown]) -> list[str]:
     return [sound(part) for part in (first, *(["\n\n".join(added)] if added else []))]
 
 
-def transcript(messages: Iterable[Shown]) -> list[ModelMessage]:
-    """The messages, each call answered once and by its id, whatever an interrupted run has left."""
-    writer = _Writer()
+def transcript(messages: Iterable[Shown], source: str = "") -> list[ModelMessage]:
+    """The messages, each call answered once and by its id, whatever an interrupted run has left. `source` is the vendor
+    and the model that they are for.
+    """
+    writer = _Writer(source)
     for shown in messages:
         writer.write(shown)
     writer.settle()
@@ -61,15 +64,16 @@ def transcript(messages: Iterable[Shown]) -> list[ModelMessage]:
     return writer.written
 
 
-def message_of(response: ModelResponse) -> Message:
+def message_of(response: ModelResponse, source: str = "") -> Message:
     """The answer: its text, and its calls in their order."""
     text = "".join(part.content for part in response.parts if isinstance(part, TextPart))
-    return Message(Role.ASSISTANT, text, tuple(calls_of(response)), details=details_of(response))
+    return Message(Role.ASSISTANT, text, tuple(calls_of(response)), details=details_of(response, source))
 
 
-def details_of(response: ModelResponse) -> AnswerDetails:
-    """Return why the model stopped and the vendor's id of the answer."""
-    return AnswerDetails(response.finish_reason or "", response.provider_response_id or "")
+def details_of(response: ModelResponse, source: str = "") -> AnswerDetails:
+    """Return why the model stopped, the vendor's id of the answer, and what the model thought before its calls."""
+    reasoning = reasoning_of(response, source)
+    return AnswerDetails(response.finish_reason or "", response.provider_response_id or "", reasoning)
 
 
 def calls_of(response: ModelResponse, *, is_cut: bool = False) -> list[ToolCall]:
@@ -89,8 +93,11 @@ def calls_of(response: ModelResponse, *, is_cut: bool = False) -> list[ToolCall]
 
 @dataclass(slots=True)
 class _Writer:
-    """Writes one transcript. `waiting` are the calls of the last answer, by the ids they are sent with."""
+    """Writes one transcript for a `source`, a vendor and its model. `waiting` are the calls of the last answer, by the
+    ids they are sent with.
+    """
 
+    source: str = ""
     written: list[ModelMessage] = field(default_factory=list)
     waiting: dict[str, ToolCall] = field(default_factory=dict)
     results: dict[str, str] = field(default_factory=dict)
@@ -125,7 +132,8 @@ class _Writer:
         self.waiting = {_unused(call.id, self.ids): call for call in shown.message.tool_calls}
         calls = [ToolCallPart(_legal_name(call), sound(call.parameters), sent) for sent, call in self.waiting.items()]
         if text or calls:
-            self.written.append(ModelResponse([*([TextPart(text)] if text else []), *calls]))
+            plain = [*([TextPart(text)] if text else []), *calls]
+            self.written.append(ModelResponse(with_reasoning(shown.message, self.source, plain)))
 
     def _tool(self, shown: Shown) -> None:
         """A result whose call is not there any more is told as what it is."""

@@ -1,0 +1,130 @@
+"""What a model has thought is sent back with the results of its calls, with each vendor's real library."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+from agent import Agent, AgentConfig
+from agent.journal import Answered, Recalled
+from agent.messages import Message, Role, UsageStats
+from agent.providers import FallbackProvider
+from agent.providers.base import acall
+from agent.providers.vendor import VendorProvider
+from agent.tools.decorator import tool
+from tests.vendors.conftest import MAKERS, Server
+from tests.vendors.test_contract import asked, called
+
+THOUGHT = "Look it up."
+ROUNDS = (
+    {"thinks": [THOUGHT], "text": "One moment.", "calls": [called("lookup", "c1", item="nuts")]},
+    {"thinks": [THOUGHT], "redacted": ["c2VjcmV0"], "calls": [called("lookup", "c1", item="milk")]},
+    {"text": "Both are there."},
+)
+
+
+@tool(read_only=True)
+def lookup(item: str) -> str:
+    """Look an item up."""
+    return f"{item}: 3"
+
+
+def thinking(name: str, server: Server) -> VendorProvider:
+    """A provider whose model thinks before it calls."""
+    if name == "anthropic":
+        return MAKERS[name](server.url, model_settings={"thinking_budget": 1024})
+    return MAKERS[name](server.url, default_model="gemini-3-pro")
+
+
+def signatures(body: dict[str, Any]) -> int:
+    """How many pieces of a request are signed."""
+    told = json.dumps(body)
+    return told.count('"signature": "') + told.count('"thoughtSignature": "')
+
+
+@pytest.mark.parametrize("name", ["anthropic", "gemini"])
+@pytest.mark.parametrize("streamed", [False, True])
+def test_signed_thoughts_go_through_a_loop_of_tools(server: Server, name: str, *, streamed: bool) -> None:
+    """The strict server refuses calls without them; the next turn needs none, and the history has none."""
+    agent = Agent([lookup], thinking(name, server), AgentConfig(model="", max_tokens=4000, max_retries=0))
+    server.script(*ROUNDS)
+    result = agent.run("Are there nuts and milk?", stream_handler=(lambda _: None) if streamed else None)
+    assert result.content == "Both are there."
+    assert [signatures(body) for body in server.bodies] == [0, 1, 2]
+    assert all(message.details is None for message in result.messages)
+    if name == "anthropic":
+        blocks = [block["type"] for block in server.bodies[2]["messages"][3]["content"]]
+        assert blocks == ["thinking", "redacted_thinking", "tool_use"]
+
+
+class Journalled:
+    """A journal as the successor of a dead worker reads it: JSON that an earlier attempt has written."""
+
+    def __init__(self, written: str) -> None:
+        self.written, self._is_read = written, False
+
+    async def recall(self) -> Recalled | None:
+        if self._is_read:
+            return None
+        self._is_read = True
+        return Recalled(Answered(Message.from_dict(json.loads(self.written)), UsageStats()))
+
+    def note(self, answered: Answered) -> bool:
+        return True
+
+    async def save(self, *begun: int) -> None:
+        """Written already."""
+
+    async def keep(self, at: int, outcome: Any) -> Any:
+        return outcome
+
+    def key(self, at: int) -> str:
+        return str(at)
+
+
+@pytest.mark.parametrize("name", ["anthropic", "gemini"])
+def test_signed_thoughts_survive_the_death_of_a_worker(server: Server, name: str) -> None:
+    """They stand in the journal of the turn; whoever goes on sends them back."""
+    server.script(ROUNDS[0], ROUNDS[2])
+    provider = thinking(name, server)
+    tools = [lookup.schema()]
+    answer, _ = asyncio.run(acall(provider, asked(Message(Role.USER, "nuts?"), tools=tools, max_tokens=4000)))
+    journal = Journalled(json.dumps(answer.to_dict()))
+    agent = Agent([lookup], thinking(name, server), AgentConfig(model="", max_tokens=4000, max_retries=0))
+    result = asyncio.run(agent.arun("nuts?", journal=journal))
+    assert result.content == "Both are there."
+    assert signatures(server.bodies[1]) == 1
+
+
+def test_thoughts_of_one_vendor_are_not_sent_to_another(server: Server) -> None:
+    """The next provider reads the calls and their results alone."""
+    first, second = thinking("anthropic", server), MAKERS["openai"](server.url)
+    agent = Agent([lookup], FallbackProvider([first, second]), AgentConfig(model="", max_tokens=4000, max_retries=0))
+    server.script(ROUNDS[0], {"status": 529, "message": "Overloaded"}, {"text": "There are."})
+    assert agent.run("nuts?").content == "There are."
+    assert signatures(server.bodies[2]) == 0
+    assert THOUGHT not in json.dumps(server.bodies[2])
+
+
+def test_reasoning_of_a_local_server_goes_back_in_its_field(server: Server) -> None:
+    """Such as vLLM or DeepSeek: reasoning_content."""
+    server.script({"thinks": [THOUGHT], "calls": [called("lookup", "c1", item="nuts")]}, {"text": "There are."})
+    agent = Agent([lookup], MAKERS["compatible"](server.url), AgentConfig(model="", max_retries=0))
+    assert agent.run("nuts?").content == "There are."
+    assert [message.get("reasoning_content") for message in server.bodies[1]["messages"]][2] == THOUGHT
+
+
+def test_what_is_no_reasoning_of_ours_breaks_nothing(server: Server) -> None:
+    """A damaged journal, or one of a later version: the calls are sent without it."""
+    damaged = {"source": "anthropic/claude-haiku-4-5", "parts": [{"part_kind": "new"}]}
+    data = {
+        "role": "assistant",
+        "tool_calls": [{"tool_name": "lookup", "parameters": {}, "id": "c1"}],
+        "reasoning": damaged,
+    }
+    said = [Message(Role.USER, "nuts?"), Message.from_dict(data), Message(Role.TOOL, "3", tool_call_id="c1")]
+    server.script({"text": "Three."})
+    assert asyncio.run(acall(MAKERS["anthropic"](server.url), asked(*said)))[0].content == "Three."
