@@ -17,6 +17,7 @@ from agent.cache.asking import forgotten, looked_up, stored
 from agent.config import AgentConfig, ModelSelector, model_for
 from agent.context_window import DEFAULT_CONTEXT_TOKENS, fitted, is_small, tokens_in, transcript_tokens
 from agent.messages import Message, ToolCall, UsageStats
+from agent.observers.llm_call import llm_call
 from agent.pricing import cost_usd
 from agent.providers.base import Completion, Provider, ProviderError, ProviderRequest, acall, astream_call
 from agent.providers.fallback import fallback_listener, name_of
@@ -194,8 +195,9 @@ class Asker:
         except Exception as exc:
             chronicle.note("error", began=began, model=run.model, error=str(exc))
             self._log_failure(run, exc)
+            self._tell_call(run, request, began, error=exc, is_streamed=on_text is not None)
             raise
-        usage = self._priced(usage, run.model)
+        usage, details = self._priced(usage, run.model), answer.details
         chronicle.note(
             "llm_call",
             began=began,
@@ -203,10 +205,17 @@ class Asker:
             prompt_tokens=usage.prompt_tokens,
             completion_tokens=usage.completion_tokens,
             cost_usd=usage.cost_usd,
+            provider=usage.provider or None,
+            **(
+                {"finish_reason": details.finish_reason or None, "response_id": details.response_id or None}
+                if details
+                else {}
+            ),
         )
+        self._tell_call(run, request, began, answer=answer, usage=usage, is_streamed=on_text is not None)
         run.usage += usage
         self.spend(usage)
-        if answer.details is not None and answer.details.finish_reason == "length":
+        if details is not None and details.finish_reason == "length":
             self._usage.count_cut_off()
             log.warning("model.cut_off run=%s model=%s", chronicle.run_id, usage.model or run.model)
         if chronicle.is_heard:
@@ -214,6 +223,11 @@ class Asker:
             await chronicle.tell("usage", usage)
         await self._book(run, usage)
         return answer, usage
+
+    def _tell_call(self, run: Run, request: ProviderRequest, began: float, **ended: Any) -> None:
+        if run.chronicle.is_heard:
+            seconds = perf_counter() - began
+            run.chronicle.tell_call(llm_call(self._provider, request, run.model, seconds=seconds, **ended))
 
     def _log_failure(self, run: Run, error: Exception) -> None:
         """Log a final failure by its cause, without the vendor's words, which may repeat a person's."""

@@ -16,6 +16,7 @@ from typing import Any
 from agent.messages import NO_USAGE, UsageStats
 from agent.observers.asynchronous import AsyncAgentObserver
 from agent.observers.base import EVENTS, AgentObserver
+from agent.observers.llm_call import HearsLlmCalls, LlmCall
 from agent.trace import AgentTrace, StepType, TraceStep, new_run_id
 from agent.usage import countable
 from channels.redaction import redact
@@ -102,6 +103,12 @@ class Chronicle:
             for observer, heard in self._listeners:
                 if event in heard.asynchronous:
                     await self._reach(observer, event, args)
+
+    def tell_call(self, call: LlmCall) -> None:
+        """Tell those who want to know it how a question to a model ended. Raises nothing."""
+        for observer, _ in self._listeners:
+            if isinstance(observer, HearsLlmCalls):
+                self._call(observer, "llm_call", (call,))
 
     def _call(self, observer: AgentObserver, event: str, args: tuple[Any, ...]) -> None:
         try:

@@ -15,6 +15,13 @@ INPUT_TOKENS = "gen_ai.usage.input_tokens"
 OUTPUT_TOKENS = "gen_ai.usage.output_tokens"
 CACHE_READ_TOKENS = "gen_ai.usage.cache_read.input_tokens"
 CACHE_WRITE_TOKENS = "gen_ai.usage.cache_creation.input_tokens"
+FINISH_REASONS = "gen_ai.response.finish_reasons"
+RESPONSE_ID = "gen_ai.response.id"
+OUTPUT_TYPE = "gen_ai.output.type"
+REQUEST_STREAM = "gen_ai.request.stream"
+TOKEN_TYPE = "gen_ai.token.type"  # noqa: S105  # the name of an attribute
+SERVER_ADDRESS, SERVER_PORT = "server.address", "server.port"
+HTTP_STATUS = "http.response.status_code"
 TOOL_NAME = "gen_ai.tool.name"
 TOOL_TYPE = "gen_ai.tool.type"
 TOOL_CALL_ID = "gen_ai.tool.call.id"
@@ -27,10 +34,30 @@ SYSTEM_INSTRUCTIONS = "gen_ai.system_instructions"
 TOOL_ARGUMENTS = "gen_ai.tool.call.arguments"
 TOOL_RESULT = "gen_ai.tool.call.result"
 
+#: Settings of a request, by the names of the vendors, as the conventions have them.
+REQUEST_SETTINGS = {
+    "max_tokens": "gen_ai.request.max_tokens", "temperature": "gen_ai.request.temperature",
+    "top_p": "gen_ai.request.top_p", "topP": "gen_ai.request.top_p",
+    "top_k": "gen_ai.request.top_k", "topK": "gen_ai.request.top_k", "seed": "gen_ai.request.seed",
+    "frequency_penalty": "gen_ai.request.frequency_penalty", "frequencyPenalty": "gen_ai.request.frequency_penalty",
+    "presence_penalty": "gen_ai.request.presence_penalty", "presencePenalty": "gen_ai.request.presence_penalty",
+    "stop": "gen_ai.request.stop_sequences", "stop_sequences": "gen_ai.request.stop_sequences",
+    "stopSequences": "gen_ai.request.stop_sequences",
+}  # fmt: skip
+#: What the conventions call a provider that has another name here.
+PROVIDER_NAMES = {"gemini": "gcp.gemini"}
+
+#: Metrics: their names, units and bucket boundaries, as the conventions want them.
+TOKEN_USAGE, OPERATION_DURATION = "gen_ai.client.token.usage", "gen_ai.client.operation.duration"
+TOKEN_BUCKETS = tuple(4**exponent for exponent in range(14))
+SECONDS_BUCKETS = tuple(0.01 * 2**exponent for exponent in range(14))
+
 #: Ours: the conventions have no word for them.
 RUN_ID = "sayso.run_id"
 COST_USD = "sayso.cost_usd"
 STEP = "sayso.step"
+FAILURE = "sayso.failure"
+CUT_OFF = "sayso.answers.cut_off"
 STOP_REASON = "sayso.stop_reason"
 ITERATIONS = "sayso.iterations"
 

@@ -52,6 +52,9 @@ class TraceStep:
     cost_usd: float | None = None
     reasoning: str | None = None
     error: str | None = None
+    provider: str | None = None
+    finish_reason: str | None = None
+    response_id: str | None = None
 
     def __post_init__(self) -> None:
         if not self.summary:  # most are never read: see __getattr__

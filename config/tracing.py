@@ -1,4 +1,4 @@
-"""Tracing: where spans go, as the variables of OpenTelemetry say."""
+"""Tracing: where spans and metrics go, as the variables of OpenTelemetry say."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 #: Exporters are found by these, as the library's own start-up finds them.
-_GROUP = "opentelemetry_traces_exporter"
+_GROUP, _METRICS_GROUP = "opentelemetry_traces_exporter", "opentelemetry_metrics_exporter"
 #: What `otlp` may mean, the one that needs less installed first.
 _OTLP = ("otlp_proto_http", "otlp_proto_grpc")
 
@@ -17,9 +17,10 @@ class TracingError(Exception):
 
 
 def set_up_tracing(environ: Mapping[str, str] | None = None) -> None:
-    """Send this process's spans where OTEL_* says, unless somebody has seen to that. Raises TracingError.
+    """Send this process's spans and metrics where OTEL_* says, unless somebody has seen to that. Raises TracingError.
 
-    By default that is a collector on this machine. Call it in the process that works: its thread survives no fork.
+    By default that is a collector on this machine. Metrics go there too, unless OTEL_METRICS_EXPORTER says otherwise;
+    where spans go elsewhere, there are none. Call it in the process that works: its thread survives no fork.
     """
     environ = os.environ if environ is None else environ
     try:
@@ -31,21 +32,37 @@ def set_up_tracing(environ: Mapping[str, str] | None = None) -> None:
         raise TracingError("OpenTelemetry is missing: pip install 'sayso[otel]'") from exc
     if isinstance(trace.get_tracer_provider(), TracerProvider):
         return
-    exporters = [_exporter(name.strip(), environ) for name in environ.get("OTEL_TRACES_EXPORTER", "otlp").split(",")]
+    traces = environ.get("OTEL_TRACES_EXPORTER", "otlp")
+    exporters = [_exporter(name.strip(), environ) for name in traces.split(",")]
+    readers = _readers(environ.get("OTEL_METRICS_EXPORTER", "otlp" if "otlp" in traces else "none"), environ)
     is_named = "OTEL_SERVICE_NAME" in environ or "service.name" in environ.get("OTEL_RESOURCE_ATTRIBUTES", "")
-    provider = TracerProvider(resource=Resource.create({} if is_named else {SERVICE_NAME: "sayso"}))
+    resource = Resource.create({} if is_named else {SERVICE_NAME: "sayso"})
+    provider = TracerProvider(resource=resource)
     for exporter in filter(None, exporters):
         provider.add_span_processor(BatchSpanProcessor(exporter))
     trace.set_tracer_provider(provider)
+    if readers:
+        from opentelemetry import metrics
+        from opentelemetry.sdk.metrics import MeterProvider
+
+        metrics.set_meter_provider(MeterProvider(readers, resource=resource))
 
 
-def _exporter(name: str, environ: Mapping[str, str]) -> Any:
+def _readers(names: str, environ: Mapping[str, str]) -> list[Any]:
+    """Return what reads the metrics from time to time and exports them."""
+    from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
+
+    made = [_exporter(name.strip(), environ, _METRICS_GROUP) for name in names.split(",")]
+    return [PeriodicExportingMetricReader(exporter) for exporter in made if exporter is not None]
+
+
+def _exporter(name: str, environ: Mapping[str, str], group: str = _GROUP) -> Any:
     """The exporter of that name, made with what else the variables say; None for none."""
     from importlib.metadata import entry_points
 
     if name == "none":
         return None
-    points = {point.name: point for point in entry_points(group=_GROUP)}
+    points = {point.name: point for point in entry_points(group=group)}
     found = [points[each] for each in _meant(name, environ) if each in points]
     if not found:
         cure = "pip install opentelemetry-exporter-otlp-proto-http, or say otherwise in OTEL_TRACES_EXPORTER"

@@ -1,4 +1,4 @@
-"""OpenTelemetryObserver: runs, questions to models and calls of tools as spans of the GenAI conventions."""
+"""OpenTelemetryObserver: runs, questions to models and calls of tools as spans and metrics of the GenAI conventions."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Any
 from agent import gen_ai
 from agent.messages import Message, Role, UsageStats
 from agent.observers.base import AgentObserver
+from agent.observers.llm_call import LlmCall
 from agent.providers.base import ProviderError
 from agent.scope import digest_of, memory_scope
 from channels.redaction import redact
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
+    from opentelemetry.metrics import Meter, MeterProvider
     from opentelemetry.trace import Span, TracerProvider
 
     from agent.result import AgentResult  # which names observers in turn
@@ -32,11 +34,15 @@ class _Run:
     outside: Context
     inside: Context
     chat: Span | None = None
+    #: Whether the span of the question has the answer, and the class of the error that the run ends with.
+    is_told: bool = False
+    failed: str = ""
     tools: dict[str, tuple[Span, Context]] = field(default_factory=dict)
 
 
 class OpenTelemetryObserver(AgentObserver):
-    """Needs the extra `otel`. Spans go to the `tracer_provider`, or to the one that the process has set.
+    """Needs the extra `otel`. Spans go to the `tracer_provider`, metrics to the `meter_provider`; without them, to
+    those that the process has set.
 
     A run in somebody's scope has the scope's digest for its conversation: no phone number goes where spans go.
 
@@ -50,13 +56,15 @@ class OpenTelemetryObserver(AgentObserver):
         *,
         agent_name: str = "agent",
         include_content: bool = False,
+        meter_provider: MeterProvider | None = None,
     ) -> None:
         try:
-            from opentelemetry import context, trace
+            from opentelemetry import context, metrics, trace
         except ImportError as exc:
             raise ImportError("OpenTelemetryObserver needs OpenTelemetry: pip install 'sayso[otel]'") from exc
         self._trace, self._context = trace, context
         self._tracer = trace.get_tracer("sayso", tracer_provider=tracer_provider)
+        self._metrics = _Metrics(metrics.get_meter("sayso", meter_provider=meter_provider))
         self._agent_name = agent_name
         self._content = include_content
         self._runs: dict[str, _Run] = {}
@@ -86,12 +94,15 @@ class OpenTelemetryObserver(AgentObserver):
             run.span.set_attributes(_usage(result.usage))
             run.span.set_attributes({gen_ai.ITERATIONS: result.iterations, gen_ai.STOP_REASON: result.stop_reason})
             self._say(run.span, gen_ai.OUTPUT_MESSAGES, [_spoken(Message(Role.ASSISTANT, result.content))])
-            self._end_run(run_id, "provider_error" if result.stop_reason == "provider_error" else "")
+            failed = run.failed or "provider_error" if result.stop_reason == "provider_error" else ""
+            self._end_run(run_id, failed)
 
     def on_error(self, run_id: str, error: BaseException, context: Mapping[str, Any]) -> None:
         """It ends with an error; one whose model could not be asked has a result, which tells more."""
         if not isinstance(error, ProviderError):
             self._end_run(run_id, _kind(error), error)
+        elif run := self._runs.get(run_id):
+            run.failed = _kind(error)
 
     def on_cancelled(self, run_id: str, iteration: int, reason: str) -> None:
         """It ends, cancelled."""
@@ -110,12 +121,27 @@ class OpenTelemetryObserver(AgentObserver):
             self._say(run.chat, gen_ai.SYSTEM_INSTRUCTIONS, [_text(system_prompt)])
             self._say(run.chat, gen_ai.INPUT_MESSAGES, [_spoken(message) for message in messages])
 
+    def on_llm_call(self, run_id: str, call: LlmCall) -> None:
+        """It has what the vendor said of the answer, and the metrics have it. One that failed ends."""
+        self._metrics.count(call)
+        run = self._runs.get(run_id)
+        if run is None or run.chat is None:
+            return
+        run.chat.set_attributes(_request(call) | _response(call))
+        if call.error is not None:
+            self._end(run.chat, _kind(call.error), call.error)
+            run.chat = None
+        elif call.answer is not None:
+            self._say(run.chat, gen_ai.OUTPUT_MESSAGES, [_answer(call.answer)])
+            run.is_told = True
+
     def on_llm_end(self, run_id: str, response: str, usage: UsageStats | None) -> None:
         """It ends, with what it cost."""
         run = self._runs.get(run_id)
         if run and run.chat:
             run.chat.set_attributes(_usage(usage or UsageStats()))
-            self._say(run.chat, gen_ai.OUTPUT_MESSAGES, [_spoken(Message(Role.ASSISTANT, response))])
+            if not run.is_told:
+                self._say(run.chat, gen_ai.OUTPUT_MESSAGES, [_spoken(Message(Role.ASSISTANT, response))])
             self._end_chat(run)
 
     def on_llm_retry(
@@ -183,7 +209,7 @@ class OpenTelemetryObserver(AgentObserver):
     def _end_chat(self, run: _Run, failed: str = "") -> None:
         if run.chat:
             self._end(run.chat, failed)
-            run.chat = None
+            run.chat, run.is_told = None, False
 
     def _end_tool(self, run: _Run, call_id: str, failed: str = "", error: BaseException | None = None) -> None:
         span, around = run.tools.pop(call_id)
@@ -212,7 +238,7 @@ def _kind(error: BaseException) -> str:
 def _usage(usage: UsageStats) -> dict[str, str | int | float]:
     """What nobody counted is not said to be nothing."""
     told: dict[str, str | int | float] = {
-        gen_ai.PROVIDER: usage.provider,
+        gen_ai.PROVIDER: gen_ai.PROVIDER_NAMES.get(usage.provider, usage.provider),
         gen_ai.RESPONSE_MODEL: usage.model,
         gen_ai.INPUT_TOKENS: usage.prompt_tokens,
         gen_ai.OUTPUT_TOKENS: usage.completion_tokens,
@@ -221,6 +247,73 @@ def _usage(usage: UsageStats) -> dict[str, str | int | float]:
         gen_ai.COST_USD: usage.cost_usd,
     }
     return {name: value for name, value in told.items() if value}
+
+
+def _operation(call: LlmCall) -> dict[str, Any]:
+    """Return what every span and metric of a question says."""
+    told = {
+        gen_ai.OPERATION: gen_ai.CHAT,
+        gen_ai.PROVIDER: gen_ai.PROVIDER_NAMES.get(call.provider, call.provider),
+        gen_ai.REQUEST_MODEL: call.model,
+        gen_ai.RESPONSE_MODEL: call.usage.model if call.usage else "",
+        gen_ai.SERVER_ADDRESS: call.address,
+        gen_ai.SERVER_PORT: call.port if call.address else None,
+    }
+    return {name: value for name, value in told.items() if value}
+
+
+def _request(call: LlmCall) -> dict[str, Any]:
+    known = gen_ai.REQUEST_SETTINGS
+    chosen = {known[name]: value for name, value in call.settings.items() if name in known}
+    told = {name: value if isinstance(value, int | float | str) else list(value) for name, value in chosen.items()}
+    told[gen_ai.OUTPUT_TYPE] = "json" if call.is_json else "text"
+    if call.is_streamed:
+        told[gen_ai.REQUEST_STREAM] = True
+    return _operation(call) | told
+
+
+def _response(call: LlmCall) -> dict[str, Any]:
+    details = call.answer.details if call.answer else None
+    told: dict[str, Any] = {}
+    if details is not None:
+        told = {gen_ai.FINISH_REASONS: [details.finish_reason] if details.finish_reason else None}
+        told[gen_ai.RESPONSE_ID] = details.response_id
+    if isinstance(call.error, ProviderError):
+        told = {gen_ai.HTTP_STATUS: call.error.status, gen_ai.FAILURE: call.error.kind}
+    return {name: value for name, value in told.items() if value}
+
+
+def _answer(message: Message) -> dict[str, Any]:
+    """A model's answer in the shape of the conventions: with its calls, and why it ended."""
+    reason = message.details.finish_reason if message.details else ""
+    return _spoken(message) | {"finish_reason": reason or ("tool_call" if message.tool_calls else "stop")}
+
+
+class _Metrics:
+    """The metrics of questions to models. Lives as long as its observer."""
+
+    def __init__(self, meter: Meter) -> None:
+        self._tokens = meter.create_histogram(
+            gen_ai.TOKEN_USAGE, "{token}", "Tokens of a question and of its answer",
+            explicit_bucket_boundaries_advisory=gen_ai.TOKEN_BUCKETS,
+        )  # fmt: skip
+        self._seconds = meter.create_histogram(
+            gen_ai.OPERATION_DURATION, "s", "How long a question to a model took",
+            explicit_bucket_boundaries_advisory=gen_ai.SECONDS_BUCKETS,
+        )  # fmt: skip
+        self._cut_off = meter.create_counter(gen_ai.CUT_OFF, "{answer}", "Answers that reached their length limit")
+
+    def count(self, call: LlmCall) -> None:
+        """Take a question that has ended."""
+        about = _operation(call)
+        failed = {gen_ai.ERROR_TYPE: _kind(call.error)} if call.error is not None else {}
+        self._seconds.record(call.seconds, about | failed)
+        if call.usage is not None and call.usage.total_tokens:
+            self._tokens.record(call.usage.prompt_tokens, about | {gen_ai.TOKEN_TYPE: "input"})
+            self._tokens.record(call.usage.completion_tokens, about | {gen_ai.TOKEN_TYPE: "output"})
+        details = call.answer.details if call.answer else None
+        if details is not None and details.finish_reason == "length":
+            self._cut_off.add(1, about)
 
 
 def _text(content: str) -> dict[str, Any]:

@@ -42,6 +42,8 @@ class VendorProvider(ABC):
     #: Its streams limit each silence by themselves: they see thinking and half calls, which their reader does not.
     times_silence = True
 
+    _base_url: str
+
     #: The dialect of its tools' schemas, the library that speaks to it, and the extra of ours that brings it.
     api_format: ApiFormat
     sdk: str
@@ -84,6 +86,11 @@ class VendorProvider(ABC):
                 yield piece
         finally:  # also when nobody wants to hear the rest
             await pieces.aclose()
+
+    @property
+    def base_url(self) -> str:
+        """Where its requests go."""
+        return self._base_url
 
     def preload(self) -> None:
         """Import the vendor's library now, which takes a second or two: once in a process that forks its workers."""

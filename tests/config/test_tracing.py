@@ -57,3 +57,15 @@ def test_what_somebody_has_set_up_stays():
     before = "from opentelemetry.sdk.resources import Resource\n"
     before += "trace.set_tracer_provider(TracerProvider(resource=Resource.create({'service.name': 'theirs'})))"
     assert run(before, OTEL_TRACES_EXPORTER="jaeger") == "TracerProvider theirs\n"
+
+
+def test_metrics_go_where_the_environment_says():
+    """With the spans to a collector; to the console or nowhere, where that is said."""
+    count = "from opentelemetry import metrics; print(type(metrics.get_meter_provider()).__name__)"
+    lines = f"from config.tracing import set_up_tracing; set_up_tracing(); {count}"
+    for exporter, kind in (("console", "MeterProvider"), ("none", "_ProxyMeterProvider")):
+        environ = {"OTEL_TRACES_EXPORTER": "none", "OTEL_METRICS_EXPORTER": exporter}
+        ran = subprocess.run(
+            [sys.executable, "-c", lines], env=environ, cwd=ROOT, check=True, capture_output=True, text=True
+        )
+        assert ran.stdout.splitlines()[0] == kind

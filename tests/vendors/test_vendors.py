@@ -12,9 +12,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from agent import Agent, AgentConfig
 from agent.messages import Message, Role
+from agent.observers import OpenTelemetryObserver
 from agent.providers import AnthropicProvider, FallbackProvider, GeminiProvider, OllamaProvider, OpenAIProvider, vendor
 from agent.providers.base import ProviderConfigurationError, ProviderError, RateLimitedError
 from agent.providers.clients import Clients
@@ -285,3 +291,58 @@ def test_an_answer_that_reached_its_length_limit_is_marked_and_counted(
     assert replied(whole, speak("de"), has_acted=False) == "Done."
     assert bot.usage.cut_off_answers == 1
     assert caplog.text.count("model.cut_off") == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "named"), [("openai", "openai"), ("anthropic", "anthropic"), ("gemini", "gcp.gemini")]
+)
+def test_spans_and_metrics_of_a_question_follow_the_conventions(server: Server, name: str, named: str) -> None:
+    """With what the vendor said of its answer, where it was asked and with what settings; calls are parts of it."""
+    exporter, reader = InMemorySpanExporter(), InMemoryMetricReader()
+    tracing = TracerProvider()
+    tracing.add_span_processor(SimpleSpanProcessor(exporter))
+    watch = OpenTelemetryObserver(tracing, include_content=True, meter_provider=MeterProvider([reader]))
+    provider = MAKERS[name](server.url, model_settings={"top_p": 0.5})
+    calls = [{"name": "stock", "id": "c1", "arguments": {"item": "nuts"}}]
+    server.script(
+        {"text": "Well.", "calls": calls}, {"text": "Four", "finish": "length"}, {"status": 429, "message": "slow"}
+    )
+    config = AgentConfig(model="", max_tokens=50, max_retries=0, observers=[watch])
+    bot = Agent([stock], FallbackProvider([provider]), config)
+    bot.run("How many?")
+    bot.run("And now?")
+    questions = [span for span in exporter.get_finished_spans() if span.name.startswith("chat")]
+    first, second, failed = (dict(span.attributes or {}) for span in questions)
+    port = int(server.url.rpartition(":")[2])
+    for told in (first, second):
+        assert (told["gen_ai.provider.name"], told["server.address"], told["server.port"]) == (named, "127.0.0.1", port)
+        assert (told["gen_ai.request.max_tokens"], told["gen_ai.request.top_p"]) == (50, 0.5)
+        assert told["gen_ai.response.id"]
+        assert told["gen_ai.output.type"] == "text"
+    assert second["gen_ai.response.finish_reasons"] == ("length",)
+    (answer,) = json.loads(str(first["gen_ai.output.messages"]))
+    assert [part["type"] for part in answer["parts"]] == ["text", "tool_call"]
+    assert (answer["parts"][1]["name"], answer["parts"][1]["arguments"]) == ("stock", {"item": "nuts"})
+    assert (answer["role"], bool(answer["finish_reason"])) == ("assistant", True)
+    assert failed["error.type"] == "agent.providers.base.RateLimitedError"
+    assert (failed["http.response.status_code"], failed["server.port"]) == (429, port)
+    run = [span for span in exporter.get_finished_spans() if span.name.startswith("invoke_agent")][-1]
+    assert dict(run.attributes or {})["error.type"] == "agent.providers.base.RateLimitedError"
+    points = metric_points(reader)
+    assert {point.attributes["gen_ai.token.type"] for point in points["gen_ai.client.token.usage"]} == {
+        "input",
+        "output",
+    }
+    durations = points["gen_ai.client.operation.duration"]
+    assert sum(point.count for point in durations) == 3
+    assert [point.attributes["error.type"] for point in durations if "error.type" in point.attributes] == [
+        "agent.providers.base.RateLimitedError"
+    ]
+    assert points["sayso.answers.cut_off"][0].value == 1
+
+
+def metric_points(reader: InMemoryMetricReader) -> dict[str, Any]:
+    """The data points by the names of the metrics."""
+    data: Any = reader.get_metrics_data()
+    metrics = [metric for each in data.resource_metrics for scope in each.scope_metrics for metric in scope.metrics]
+    return {metric.name: list(metric.data.data_points) for metric in metrics}

@@ -132,7 +132,7 @@ class _Writer:
         self.waiting = {_unused(call.id, self.ids): call for call in shown.message.tool_calls}
         calls = [ToolCallPart(_legal_name(call), sound(call.parameters), sent) for sent, call in self.waiting.items()]
         if text or calls:
-            plain = [*([TextPart(text)] if text else []), *calls]
+            plain: list[TextPart | ToolCallPart] = [*([TextPart(text)] if text else []), *calls]
             self.written.append(ModelResponse(with_reasoning(shown.message, self.source, plain)))
 
     def _tool(self, shown: Shown) -> None:
