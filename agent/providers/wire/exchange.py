@@ -89,8 +89,8 @@ class Exchange:
         self._check(response)
         for call in calls_of(response, is_cut=is_cut):
             yield call
-        yield usage_of(response, self.provider, self.model.model_name)
         yield details_of(response, self._source)
+        yield usage_of(response, self.provider, self.model.model_name)
 
     @property
     def _source(self) -> str:
