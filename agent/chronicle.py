@@ -16,7 +16,7 @@ from typing import Any
 from agent.messages import NO_USAGE, UsageStats
 from agent.observers.asynchronous import AsyncAgentObserver
 from agent.observers.base import EVENTS, AgentObserver
-from agent.observers.llm_call import HearsLlmCalls, LlmCall
+from agent.observers.llm_call import LlmCall
 from agent.trace import AgentTrace, StepType, TraceStep, new_run_id
 from agent.usage import countable
 from channels.redaction import redact
@@ -107,7 +107,7 @@ class Chronicle:
     def tell_call(self, call: LlmCall) -> None:
         """Tell those who want to know it how a question to a model ended. Raises nothing."""
         for observer, _ in self._listeners:
-            if isinstance(observer, HearsLlmCalls):
+            if hasattr(type(observer), "on_llm_call"):  # its class is asked: an instance may answer with an error
                 self._call(observer, "llm_call", (call,))
 
     def _call(self, observer: AgentObserver, event: str, args: tuple[Any, ...]) -> None:

@@ -1,10 +1,10 @@
-"""LlmCall: one question to a model and how it ended, for observers that want more than `on_llm_end` tells."""
+"""LlmCall: one question to a model and how it ended, for observers with a method `on_llm_call(run_id, call)`."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 from urllib.parse import urlsplit
 
 from agent.messages import Message, UsageStats
@@ -31,15 +31,6 @@ class LlmCall:
     settings: Mapping[str, Any] = field(default_factory=dict)
     address: str = ""
     port: int | None = None
-
-
-@runtime_checkable
-class HearsLlmCalls(Protocol):
-    """An observer with this method besides those of AgentObserver."""
-
-    def on_llm_call(self, run_id: str, call: LlmCall) -> None:
-        """Hear of a question that has ended, before `on_llm_end`."""
-        ...
 
 
 def llm_call(provider: Provider, request: ProviderRequest, model: str, *, seconds: float, **ended: Any) -> LlmCall:
