@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-import re
-import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from fnmatch import fnmatchcase
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
+from agent.argument_forms import FORMS, Form, matches_form, matches_text, problem_of
 from agent.swift import swift
-from pending.unseen import UNSEEN
 
 Decision = Literal["allow", "review", "deny"]
 #: The lists of a policy, in the order in which they are read.
@@ -23,8 +21,8 @@ DecidedBy = Literal["rule", "unknown", "requires_approval", "destructive", "no_p
 
 #: What a boolean may be called, so that a pattern finds it however a model, Python or JSON wrote it.
 _WORDS = {True: ("true", "yes", "on", "y", "t", "1"), False: ("false", "no", "off", "n", "f", "0")}
-#: What nobody sees, and ends of lines: they would keep a pattern from matching what is seen.
-_UNSEEN = re.compile(f"[{UNSEEN}\t\n\r\x0b\x0c\x85\u2028\u2029]")
+#: The keys that each `deny_when` rule has.
+_RULE_KEYS = {"tool", "arg", "pattern"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,13 +50,15 @@ class ToolPolicy:
     """Rules over tool names (shell patterns), read in the order deny, deny_when, review, allow (seed: Tool Policy).
 
     A `deny_when` rule is `{"tool": pattern, "arg": name, "pattern": pattern}`: it denies when the argument, or
-    anything inside it, matches. What no rule names is reviewed: a tool added later never runs unseen.
+    anything inside it, matches. What no rule names is reviewed: a tool added later never runs unseen. With
+    `"matches": "email"` (or "domain", "path", "number") the rule also looks for what the argument holds in this form,
+    however it is written; a pattern with an @ is looked for as an address in any case.
 
     What is in doubt goes to the stricter rule: `allow` takes a name exactly as it is written, the others whatever its
     case. The arguments are those that will run, validated and as JSON. Of each value, and of each key and value inside
-    it, `deny_when` sees every spelling: as it is, and with case, width, unseen marks and the space around it made
-    equal; a number by its value, in text too, so that "5" finds 5.0; a boolean as true, yes, on, ...; an empty list as
-    `[]`. None counts as not given.
+    it, `deny_when` sees every spelling: as it is, and with case, compatibility forms, invisible characters and white
+    space made equal; a number by its value, in text too, so that "5" finds 5.0; a boolean as true, yes, on, ...; an
+    empty list as `[]`. None counts as not given.
     """
 
     allow: Sequence[str] = ()
@@ -72,10 +72,7 @@ class ToolPolicy:
             if isinstance(patterns, str) or not all(isinstance(pattern, str) for pattern in patterns):
                 raise ValueError(f"{kind}={patterns!r} must be a list of patterns, such as ['delete_*']")
         for rule in self.deny_when:
-            if set(rule) != {"tool", "arg", "pattern"} or not all(isinstance(part, str) for part in rule.values()):
-                raise ValueError(
-                    f"deny_when rule {dict(rule)!r} needs exactly the keys 'tool', 'arg' and 'pattern', each with text"
-                )
+            _check_rule(rule)
 
     def evaluate(self, tool_name: str, args: Mapping[str, Any]) -> PolicyDecision:
         """The decision for one call with its arguments, validated and as JSON values."""
@@ -89,7 +86,8 @@ class ToolPolicy:
 
     def _by_argument(self, tool_name: str, args: Mapping[str, Any]) -> PolicyDecision | None:
         for index, rule in enumerate(self.deny_when):
-            if _named(tool_name, rule["tool"]) and _matches(args.get(rule["arg"]), rule["pattern"]):
+            value, pattern = args.get(rule["arg"]), rule["pattern"]
+            if _named(tool_name, rule["tool"]) and _matches(value, pattern, _form_of(rule)):
                 said = f"{rule['arg']!r} matches {rule['pattern']!r}"
                 return PolicyDecision("deny", said, Rule("deny_when", index, rule["pattern"]))
         return None
@@ -111,10 +109,29 @@ def _named(name: str, pattern: str) -> bool:
     return fnmatchcase(name, pattern) or fnmatchcase(name.casefold(), pattern.casefold())
 
 
-def _matches(value: Any, pattern: str) -> bool:
-    folded = _folded(pattern)
+def _check_rule(rule: Mapping[str, str]) -> None:
+    """Raise ValueError for a rule that could match nothing."""
+    if set(rule) - {"matches"} != _RULE_KEYS or not all(isinstance(part, str) for part in rule.values()):
+        raise ValueError(
+            f"deny_when rule {dict(rule)!r} needs the keys 'tool', 'arg' and 'pattern', each with text, "
+            "and may have 'matches'"
+        )
+    if rule.get("matches", "text") not in FORMS:
+        raise ValueError(f"deny_when rule {dict(rule)!r}: matches {rule['matches']!r} is none of {', '.join(FORMS)}")
+    problem = problem_of(_form_of(rule), rule["pattern"])
+    if problem:
+        raise ValueError(f"deny_when rule {dict(rule)!r}: {problem}")
+
+
+def _form_of(rule: Mapping[str, str]) -> Form:
+    """Return the form that a rule looks for; a pattern with an @ means an address where the rule does not say."""
+    form = cast("Form", rule.get("matches", "text"))
+    return "email" if form == "text" and "@" in rule["pattern"] else form
+
+
+def _matches(value: Any, pattern: str, form: Form) -> bool:
     return any(
-        fnmatchcase(said, pattern) or fnmatchcase(_folded(said), folded) or _equal(leaf, pattern)
+        matches_text(said, pattern) or matches_form(form, said, pattern) or _equal(leaf, pattern)
         for leaf in _leaves(value)
         for said in _spellings(leaf)
     )
@@ -144,11 +161,6 @@ def _spellings(leaf: Any) -> tuple[str, ...]:
         whole = (str(int(leaf)),) if leaf.is_integer() else ()
         return (str(leaf), json.dumps(leaf), format(Decimal(str(leaf)), "f"), *whole)
     return (str(leaf),)
-
-
-def _folded(text: str) -> str:
-    """The text as it looks: width, case and what cannot be seen make no difference."""
-    return unicodedata.normalize("NFKC", _UNSEEN.sub("", unicodedata.normalize("NFKC", text)).casefold()).strip()
 
 
 def _equal(leaf: Any, pattern: str) -> bool:

@@ -214,7 +214,8 @@ class _Judged:
         policy = self.case.settings_of.policy
         if policy is not None and kind == "deny_when":
             rule = policy.deny_when[index]
-            return f"deny_when: {{tool: {rule.tool}, arg: {rule.arg}, pattern: {rule.pattern}}}"
+            form = "" if rule.matches == "text" else f", matches: {rule.matches}"
+            return f"deny_when: {{tool: {rule.tool}, arg: {rule.arg}, pattern: {rule.pattern}{form}}}"
         return f"{kind}: {getattr(policy, kind)[index]}"
 
     def _open_rules(self) -> tuple[Reason, ...]:

@@ -25,6 +25,7 @@ from pydantic import (
 )
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
+from agent.argument_forms import Form, problem_of
 from channels.media_room import MediaLimits
 from config.agent_schema import AgentSettings, ChannelAgentSettings, ModelSettings
 from config.section import (
@@ -117,11 +118,18 @@ class MediaSettings(Section):
 
 
 class DenyWhenSettings(Section):
-    """A rule over one argument of the tools that its pattern names."""
+    """A rule over one argument of the tools that its pattern names; `matches` says what the argument holds."""
 
     tool: str
     arg: str
     pattern: str
+    matches: Form = "text"
+
+    @model_validator(mode="after")
+    def _can_match(self) -> Self:
+        if problem := problem_of(self.matches, self.pattern):
+            raise ValueError(problem)
+        return self
 
 
 class PolicySettings(Section):

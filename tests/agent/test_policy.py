@@ -25,6 +25,7 @@ POLICY = ToolPolicy(
 )
 #: An address in letters of double width.
 WIDE = "".join(chr(ord(letter) + 0xFEE0) for letter in "a@external.com")
+WIDE_NUMBER = "".join(chr(ord(digit) + 0xFEE0) for digit in "1200") + " EUR"
 #: The policy of the seed, word for word.
 SEED = ToolPolicy(
     allow=["search_*", "read_*", "get_*"],
@@ -34,9 +35,10 @@ SEED = ToolPolicy(
 )
 
 
-def denies(pattern: str, value: Any) -> bool:
+def denies(pattern: str, value: Any, matches: str = "text") -> bool:
     """Whether a rule with this pattern denies a call whose only argument is the value."""
-    policy = ToolPolicy(allow=["*"], deny_when=[{"tool": "act", "arg": "what", "pattern": pattern}])
+    rule = {"tool": "act", "arg": "what", "pattern": pattern, "matches": matches}
+    policy = ToolPolicy(allow=["*"], deny_when=[rule])
     return policy.evaluate("act", {"what": value}).decision == "deny"
 
 
@@ -141,6 +143,81 @@ def test_nesting_deeper_than_python_recurses_is_read():
     for _ in range(100_000):
         value = [value]
     assert denies("*@external.com", value)
+
+
+@pytest.mark.parametrize(
+    "gap", ["\t", "\n", "\r\n", "  ", "\u00a0", "\u1680", "\u2003", "\u2028", "\u2800", "\u3000", "\x1f", " \u200b "]
+)
+def test_white_space_of_any_kind_is_one_space(gap):
+    """A tab instead of a space got around a rule over a command."""
+    assert denies("rm *", f"rm{gap}-rf /")
+    assert denies("rm * /", f" {gap}RM{gap}-rf{gap}/{gap}")
+    assert not denies("rm *", f"form{gap}7")
+
+
+@pytest.mark.parametrize(
+    ("matches", "pattern", "value"),
+    [
+        ("text", "*@external.com", "<eve@external.com>"),
+        ("text", "*@external.com", '"Eve, E." <eve@external.com>, bob@home.org'),
+        ("text", "eve@external.com", "mailto:EVE%40external.com?subject=hi"),
+        ("email", "*@external.com", "eve @ (a comment)external.com."),
+        ("email", "eve@external.com", "eve+tag@external.com"),
+        ("email", "*@*.external.com", ["x", {"cc": "e@mail.external\u3002com"}]),
+        ("email", "*@bücher.example", "eve@xn--bcher-kva.example"),
+        ("email", "*@xn--bcher-kva.example", "eve@BÜCHER.example"),
+        ("domain", "external.com", "https://home.org@external.com/x"),
+        ("domain", "external.com", "https://external.com\\@home.org/x"),
+        ("domain", "external.com", "see HTTP://Mail.External.COM:8443, or call"),
+        ("domain", "external.com", "eve@external.com"),
+        ("domain", "external.com", "external.com./path"),
+        ("domain", "external.com", "//external.com:80"),
+        ("domain", "127.0.0.1", "http://2130706433/admin"),
+        ("domain", "127.0.0.1", "http://0x7f.1/"),
+        ("domain", "127.0.0.1", "http://[::ffff:127.0.0.1]/"),
+        ("path", "/etc/*", "/srv/../etc//./passwd"),
+        ("path", "/etc/*", "file:///etc/passwd"),
+        ("path", "/etc/*", "/%65tc/passwd"),
+        ("path", "/etc/*", "/etc"),
+        ("path", "/etc/", "/etc/x/.."),
+        ("path", "c:/windows/*", "C:\\Windows\\System32"),
+        ("number", "500", "$ 500.00"),
+        ("number", ">500", "1,200"),
+        ("number", ">500", "€ 1.200"),
+        ("number", ">500", WIDE_NUMBER),
+        ("number", ">=500", 500),
+        ("number", "<0", "-€5"),
+        ("number", ">500", {"amount": [501.5]}),
+    ],
+)
+def test_argument_whose_form_is_known_is_found_however_it_is_written(matches, pattern, value):
+    """Addresses, hosts, paths and numbers have many spellings and one meaning."""
+    assert denies(pattern, value, matches)
+
+
+@pytest.mark.parametrize(
+    ("matches", "pattern", "value"),
+    [
+        ("email", "*@external.com", "eve@external.com.de"),
+        ("email", "*@external.com", "external.com"),
+        ("domain", "external.com", "https://notexternal.com/?to=home.org"),
+        ("domain", "external.com", "external.com.de"),
+        ("path", "/etc/*", "/etcetera/x"),
+        ("number", ">500", "500"),
+        ("number", ">500", "INV-900"),
+        ("number", "500", "five hundred"),
+    ],
+)
+def test_argument_of_a_known_form_that_is_another_one_passes(matches, pattern, value):
+    """A rule over a form forbids what it names and nothing else."""
+    assert not denies(pattern, value, matches)
+
+
+@pytest.mark.parametrize(("matches", "pattern"), [("mail", "x"), ("number", "many"), ("email", "eve")])
+def test_rule_whose_form_can_match_nothing_fails_at_boot(matches, pattern):
+    """It would silently deny nothing."""
+    with pytest.raises(ValueError, match=f"deny_when.*{matches}|deny_when.*{pattern}"):
+        denies(pattern, "x", matches)
 
 
 TEXTS = st.text(max_size=20).filter(lambda text: not set(text) & set("*?["))
