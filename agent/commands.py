@@ -74,7 +74,7 @@ class Commands:
         for tool in self._agent.tools:
             decision = decide(tool, {}, self._agent.config).decision
             if decision != "deny" and await foresee(self._agent.selector, tool) != "hidden":
-                found.append(Usable(tool, decision == "review"))
+                found.append(Usable(tool, decision == "review" or bool(tool.proposes)))
         return found
 
     def _help(self, case: Case, usable: list[Usable]) -> str:

@@ -6,8 +6,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from agent.config import AgentConfig
 from agent.decision import decide
 from agent.policy import Decision
+from agent.tools.tool import Tool
 from config.access import welcome
 from config.agents import load_tools_of, tool_policy
 from config.outfit import lone_outfit, own_tools
@@ -38,11 +40,19 @@ def describe(settings: Settings, *, seconds: float = OPEN_SECONDS) -> str:
         outfit.provider_of(name)
         config = replace(outfit.config_of(name), tool_policy=tool_policy(channel.policy))
         tools = [*opened.select(channel.tools).all(), *own_tools(settings)]
-        lines += [f"  {tool.name}: {_WORDS[decide(tool, {}, config).decision]}" for tool in tools]
+        lines += [f"  {tool.name}: {_what_becomes_of(tool, config)}" for tool in tools]
         if channel.selector:
             lines.append("  (of these its selector shows some)")
         elif channel.access and channel.access.roles:
             lines.append("  (of these each role may use some)")
-    if any(line.endswith("runs at once") for line in lines):
-        lines.append("(a tool may also ask by itself)")
     return "\n".join([*lines, *opened.problems, *stray_patterns(settings, opened), *unknown_prices(settings)])
+
+
+def _what_becomes_of(tool: Tool, config: AgentConfig) -> str:
+    """Return what becomes of a call of this tool, before its arguments are known."""
+    decision = decide(tool, {}, config).decision
+    if tool.proposes and decision == "allow":
+        return "asks by itself"
+    if tool.proposes and decision == "review":
+        return "asks by itself, and should be under allow: after a yes to the call it would only ask again"
+    return _WORDS[decision]

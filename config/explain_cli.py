@@ -139,10 +139,13 @@ def _parts(answer: Explanation, who: str) -> Iterator[str]:
         yield f"arguments: {answer.problem}"
         return
     yield "arguments: none given; decided by its name alone" if answer.arguments is None else "arguments: valid"
-    yield f"decision: {_DECISIONS[answer.decision.decision]}: {_cited(answer.decided_by)}"
+    decision = "asks by itself" if answer.asks_by_itself else _DECISIONS[answer.decision.decision]
+    yield f"decision: {decision}: {_cited(answer.decided_by)}"
     yield from (f"decision: may be denied by what it is called with: {_cited(rule)}" for rule in answer.open_rules)
     if answer.problem:
         yield f"question: {answer.problem}"
+    if answer.asks_by_itself:
+        yield "question: the tool's own: its words are known when it runs"
     if answer.question:
         yield from _asked(answer.question, who)
     if answer.undo_seconds and answer.verdict == "asks":
@@ -150,7 +153,7 @@ def _parts(answer: Explanation, who: str) -> Iterator[str]:
 
 
 _VERDICTS: Mapping[str, str] = {
-    "runs": "It runs at once{}; a tool may also ask by itself.",
+    "runs": "It runs at once{}.",
     "asks": "It asks first{}.",
     "never": "It never runs.",
 }

@@ -70,6 +70,8 @@ class Explanation:
     decided_by: Reason | None = None
     question: Question | None = None
     undo_seconds: float = 0.0
+    #: Whether the tool's own code asks, in words that are known when it runs.
+    asks_by_itself: bool = False
     #: Rules over arguments that may yet deny it, where no arguments were given.
     open_rules: tuple[Reason, ...] = field(default=())
 
@@ -177,12 +179,13 @@ class _Judged:
             decided_by=self._decided_by(decision),
             open_rules=self._open_rules() if args is None and decision.decision != "deny" else (),
             undo_seconds=self.case.tool.undo_seconds if self.case.tool.undo else 0.0,
+            asks_by_itself=bool(self.case.tool.proposes) and decision.decision == "allow",
         )
         if explained.shown == "hidden" or decision.decision == "deny":
             return explained
         if decision.decision == "review" and args is not None:
             return self._asked(explained, given or {})
-        return replace(explained, verdict=_VERDICTS[decision.decision])
+        return replace(explained, verdict="asks" if explained.asks_by_itself else _VERDICTS[decision.decision])
 
     @property
     def _config(self) -> AgentConfig:

@@ -152,7 +152,8 @@ def delete_invoice(invoice_id: str) -> str:
 
 @tool(
     description="Refund a paid invoice, in part or in full",
-    read_only=True,  # it proposes; what refunds is the executor
+    proposes=True,  # it asks by itself; what refunds is the executor
+    idempotent=True,
     param_metadata={
         "invoice_id": {"description": "The invoice number, such as INV-42"},
         "amount": {"description": "How much to pay back, in EUR, such as 20.50"},

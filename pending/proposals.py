@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import threading
 from bisect import bisect_right
@@ -27,6 +28,8 @@ from workers.installed import installed
 
 #: Rebuilds what a confirmed action runs, from its record alone; None when it must not run any more.
 ExecutorFactory = Callable[[PendingAction], Executor | None]
+
+log = logging.getLogger(__name__)
 
 F = TypeVar("F", bound=ExecutorFactory)
 
@@ -120,6 +123,8 @@ place: ContextVar[int] = ContextVar("sayso_place", default=0)
 
 _run: ContextVar[ChannelRun | None] = ContextVar("sayso_channel_run", default=None)
 _made: ContextVar[list[Proposed] | None] = ContextVar("sayso_proposals_made", default=None)
+#: Name of the tool that runs, and whether it is read-only; None for one that declares its proposals, and for none.
+_undeclared: ContextVar[tuple[str, bool] | None] = ContextVar("sayso_undeclared", default=None)
 
 
 def channel_run(run: ChannelRun) -> AbstractContextManager[ChannelRun]:
@@ -187,6 +192,24 @@ def begin_round() -> None:
         run.rounds += 1
 
 
+def running_tool(name: str, *, read_only: bool, proposes: bool) -> AbstractContextManager[Any]:
+    """Tell `stash_pending` which tool runs inside, and whether its author declared that it asks."""
+    return installed(_undeclared, None if proposes else (name, read_only))
+
+
+def _check_declared() -> None:
+    """Refuse a proposal of a tool that is marked read-only; log that of one which did not say that it asks."""
+    undeclared = _undeclared.get()
+    if undeclared is None:
+        return
+    name, read_only = undeclared
+    if read_only:
+        raise RuntimeError(
+            f"tool {name!r} is marked read_only and asks for a yes: declare it with proposes=True instead"
+        )
+    log.warning("proposal.undeclared", extra={"tool": name, "cure": "declare it with proposes=True"})
+
+
 def collect_proposals() -> AbstractContextManager[list[Proposed]]:
     """Collect what is proposed in this context, in the tasks and in the threads started from it."""
     return installed(_made, [])
@@ -219,11 +242,13 @@ def stash_pending(
     of the tool was shown. Outside a channel run this is a no-op that returns None.
 
     Raises PendingActionExistsError when this turn has proposed the same already, MAX_STEPS others, or all that is read
-    at once; TypeError when `args` is not exact JSON, ValueError when there is too much to agree to.
+    at once; RuntimeError in a tool that is marked read-only; TypeError when `args` is not exact JSON, ValueError when
+    there is too much to agree to.
     """
     run = _run.get()
     if run is None or run.confirmed is not None:
         return None
+    _check_declared()
     action = PendingAction(
         user_id=run.user_id,
         kind=kind,

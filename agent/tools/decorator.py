@@ -42,6 +42,7 @@ def tool(
     namespace: str | None = None,
     method_name: str | None = None,
     metadata: ToolMetadata | None = None,
+    proposes: bool | None = None,
 ) -> Callable[[Callable[..., Any]], Tool]: ...
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import CodeType
 from typing import TYPE_CHECKING, Any
 
 from agent.tools.errors import ToolValidationError
@@ -14,6 +16,7 @@ from agent.tools.preview import check_preview
 from agent.tools.undo import check_undo
 from pending.action import MAX_TTL_SECONDS
 from pending.context import context_parameters
+from pending.proposals import stash_pending
 
 if TYPE_CHECKING:
     from agent.tools.tool import Tool
@@ -52,6 +55,11 @@ def check_definition(tool: Tool) -> None:
         (
             not 0 < tool.undo_seconds <= MAX_TTL_SECONDS,
             f"undo_seconds is {tool.undo_seconds!r}: at most {MAX_TTL_SECONDS:g}",
+        ),
+        (
+            tool.read_only and bool(tool.proposes),
+            "it asks for a yes (stash_pending), and what it asks for changes something: leave read_only out, and say "
+            "idempotent=True where a second run does no harm",
         ),
         (not tool.cache_ttl > 0, f"cache_ttl is {tool.cache_ttl!r}: give seconds above 0"),
     ):
@@ -94,6 +102,31 @@ def _is_generator(function: Callable[..., Any] | None) -> bool:
         return False
     kinds = (inspect.isgeneratorfunction, inspect.isasyncgenfunction)
     return any(kind(each) for kind in kinds for each in (inspect.unwrap(function), _call_of(function)))
+
+
+def names_stash_pending(function: Callable[..., Any] | None) -> bool:
+    """Return whether the code of a function names `stash_pending`, under whatever name it was imported.
+
+    What it does through another function is not seen: its author declares that with `proposes=True`.
+    """
+    plain = inspect.unwrap(function) if function is not None else None
+    while isinstance(plain, functools.partial):
+        plain = inspect.unwrap(plain.func)
+    plain = getattr(plain, "__func__", plain)
+    if not inspect.isfunction(plain):
+        plain = getattr(_call_of(plain), "__func__", _call_of(plain))
+    if not inspect.isfunction(plain):
+        return False
+    names = set(_names(plain.__code__))
+    return "stash_pending" in names or any(plain.__globals__.get(name) is stash_pending for name in names)
+
+
+def _names(code: CodeType) -> Iterator[str]:
+    """Yield the global, attribute and closure names that code uses, that of functions inside it included."""
+    yield from (*code.co_names, *code.co_freevars)
+    for inner in code.co_consts:
+        if isinstance(inner, CodeType):
+            yield from _names(inner)
 
 
 def _is_uncallable(function: Any) -> bool:

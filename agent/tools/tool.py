@@ -7,7 +7,7 @@ import inspect
 import sys
 import warnings
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import InitVar, asdict, dataclass, field, replace
 from types import GenericAlias, MethodType
 from typing import Any, ClassVar, Literal, Self
@@ -17,7 +17,7 @@ from pydantic_core import CoreSchema, SchemaSerializer, core_schema
 
 from agent.tools.artifacts import ArtifactsOfACall
 from agent.tools.checked import Checked
-from agent.tools.definition import check_definition, check_kinds
+from agent.tools.definition import check_definition, check_kinds, names_stash_pending
 from agent.tools.docstring import describe
 from agent.tools.draft import AlreadyPending, Draft
 from agent.tools.errors import LEAVES, ToolError, ToolExecutionError, ToolNotFoundError, ToolValidationError
@@ -37,7 +37,7 @@ from agent.tools.values import ChunkCallback, awaited, finished, is_async_value,
 from agent.tools.vendors import ApiFormat, vendor_schema
 from pending.context import context_parameters
 from pending.executors import Reconciler
-from pending.proposals import current_context
+from pending.proposals import current_context, running_tool
 from pending.results import ToolResult
 from workers.offload import in_lent_thread, in_thread, run_sync, within
 
@@ -67,6 +67,8 @@ class Tool:
     `requires_approval` tools are proposed to the user in the words of `preview` and run after the yes;
     `idempotent` promises that running twice with the same arguments does no harm; `pending.idempotency_key()` names the
     effect, the same at each repetition. `read_only` promises that it changes nothing: interrupted, it is run again.
+    `proposes` declares that its code may ask for a yes with `stash_pending`: `sayso check` says so. Left out, it is
+    whether the function itself names `stash_pending`.
     `typed_code` asks for a code to be typed with the yes. `reconcile(record)` is asked how a run ended that was
     interrupted: True or words for the user when it took effect, False when it certainly did not, None when nobody can
     tell. `undo` takes the effect back, for `undo_seconds` after the reply; it is called with the tool's arguments, and
@@ -100,6 +102,7 @@ class Tool:
     is_async: bool | None = None
     callable: Callable[..., Any] | None = field(default=None, repr=False)
     input_schema: Mapping[str, Any] | None = field(default=None, repr=False)
+    proposes: bool | None = None
 
     _copied: InitVar[Tool | None] = None
 
@@ -114,6 +117,7 @@ class Tool:
         tags = self.metadata.tags | ({ToolTag.READ_ONLY} if self.read_only else frozenset())
         self._set(metadata=replace(self.metadata, is_async=bool(self.is_async), tags=tags))
         self._set(read_only=ToolTag.READ_ONLY in tags)
+        self._set(proposes=names_stash_pending(function) if self.proposes is None else self.proposes)
         if is_json_schema(self.parameters):
             self._set(input_schema=_kept(self.name, self.parameters), parameters=())
         self._set(parameters=with_own_defaults(as_parameters(self.name, self.parameters), function))
@@ -284,7 +288,7 @@ class Tool:
         """Run the tool from sync code and return its own value (seed: Tool). Raises what the tool raises."""
         if self.is_async or self.metadata.timeout is not None:
             return run_sync(self.arun_raw(parameters, chunk_callback))
-        with ArtifactsOfACall(), self._injection.opened() as injected:
+        with ArtifactsOfACall(), self._declared(), self._injection.opened() as injected:
             value = self._own_function()(**self._arguments(parameters, injected))
             if type(value) is str:
                 return value
@@ -305,11 +309,13 @@ class Tool:
         """
         seconds = self.metadata.timeout
         if seconds is None:
-            return await self._value(parameters, checked, chunk_callback, in_lent_thread)
+            with self._declared():
+                return await self._value(parameters, checked, chunk_callback, in_lent_thread)
         limit = within(seconds)
         try:
             async with limit:
-                return await self._value(parameters, checked, chunk_callback, in_thread)
+                with self._declared():
+                    return await self._value(parameters, checked, chunk_callback, in_thread)
         except TimeoutError as exc:
             if not limit.expired:
                 raise  # the tool's own
@@ -365,6 +371,10 @@ class Tool:
                 if is_async or is_async_value(value):
                     error = sys.exc_info()
                     await thread(lambda: left_open.__exit__(*error))
+
+    def _declared(self) -> AbstractContextManager[Any]:
+        """What `stash_pending` must know of the tool that calls it."""
+        return running_tool(self.name, read_only=self.read_only, proposes=bool(self.proposes))
 
     def run(self, parameters: Mapping[str, Any]) -> Any:
         """As `run_raw`, but an error is returned as text, with a DeprecationWarning (seed: Tool)."""

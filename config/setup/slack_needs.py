@@ -8,6 +8,7 @@ from typing import Literal
 METHODS: dict[str, tuple[str, ...]] = {
     "assistant.threads.setStatus": ("assistant:write",),
     "auth.test": (),
+    "chat.postEphemeral": ("chat:write",),
     # The second where the chat is a person: Slack opens the direct message first.
     "chat.postMessage": ("chat:write", "im:write"),
     "chat.update": ("chat:write",),

@@ -183,14 +183,14 @@ def test_check_says_what_each_channel_may_do():
     assert "find_invoice: runs at once" in output
 
 
-def test_check_does_not_promise_that_a_tool_never_asks(tmp_path: Path):
-    """A tool the policy lets run may propose an action by itself; the list says so, where it says `runs at once`."""
+def test_check_says_which_tool_asks_by_itself(tmp_path: Path):
+    """A tool that the policy lets run may propose by itself: its line says so, and says where review is of no use."""
+    assert "refund_invoice: asks by itself\n" in sayso("check", "config/demo.yaml")[1]
     file = tmp_path / "sayso.yaml"
-    note = "\n(a tool may also ask by itself)\n"
-    file.write_text("tools: [examples.invoices]\nchannels:\n  a: {platform: console, tools: [find_*]}\n")
-    assert note in sayso("check", file)[1]
-    file.write_text("tools: [examples.invoices]\nchannels:\n  a: {platform: console, tools: [delete_*]}\n")
-    assert note not in sayso("check", file)[1]
+    file.write_text(
+        "tools: [examples.invoices]\nchannels:\n  a: {platform: console, tools: [refund_*], policy: {review: ['*']}}\n"
+    )
+    assert "refund_invoice: asks by itself, and should be under allow" in sayso("check", file)[1]
 
 
 @pytest.mark.parametrize("module", ["channels.web", "config.cli", "workers.worker"])

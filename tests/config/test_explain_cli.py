@@ -10,6 +10,7 @@ from click.testing import CliRunner, Result
 
 from config.cli import main
 
+ROOT = Path(__file__).parents[2]
 TOOLS = '''
 from pathlib import Path
 from typing import Annotated, Any
@@ -143,6 +144,17 @@ def test_question_is_told_as_its_user_would_read_it(ask, folder):
         "It asks first.",
     ]
     assert result.exit_code == 0
+
+
+def test_tool_that_asks_by_itself_is_said_to_ask():
+    """The policy lets it run, and its own code asks: the answer is not that it runs at once."""
+    asked = ["explain", "--config", str(ROOT / "config" / "demo.yaml"), "refund_invoice"]
+    result = CliRunner().invoke(main, [*asked, "invoice_id=INV-42", "amount=2"])
+    *_, question, verdict = result.output.splitlines()
+    assert (result.exit_code, verdict) == (0, "It asks first.")
+    assert question == "  question: the tool's own: its words are known when it runs"
+    told = json.loads(CliRunner().invoke(main, [*asked, "--json"]).output)
+    assert (told["verdict"], told["asks_by_itself"]) == ("asks", True)
 
 
 @pytest.mark.parametrize(

@@ -163,6 +163,13 @@ def test_tools_lists_what_this_person_may_use():
     assert "find" in Room(policy=ToolPolicy(review=["find"], deny=["delete"])).say("/help")
 
 
+def test_a_tool_that_asks_by_itself_is_listed_as_one_that_asks():
+    """In /tools and in /help, although the policy lets it run."""
+    room = Room(find, *(each for each in load_tools("examples.invoices").tools if each.name == "refund_invoice"))
+    assert "- `refund_invoice` (only after your yes): Refund" in room.say("/tools")
+    assert room.say("/help").endswith("Only after your yes: `refund_invoice`")
+
+
 def test_status_tells_what_waits_and_what_will_be_said():
     """With the seconds left, of this person alone."""
     room = Room(*load_tools("examples.reminders").tools, delete)
