@@ -6,7 +6,7 @@ SOURCES := agent channels config examples pending workers tests benchmarks
 .PHONY: demo test check format bench model duel faults fuzz e2e kills failures mutants pictures screenshot clean
 
 demo: .venv/ready  ## the bot in your browser, with nothing else installed
-	$(BIN)/sayso up --config config/demo.yaml
+	$(BIN)/sayso demo
 
 # Tests that start whole systems or commands mostly wait, and so do those of the agent's sources: they run beside all
 # others, and are printed after them.

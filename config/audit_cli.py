@@ -131,7 +131,7 @@ def _path(data: Path, config: Path | None) -> Path:
         fail(f"no ledger in {data}: a worker writes it; name its folder with --data")
     if len(found) == 1 and config is None:
         return found[0]
-    path = load(config, without_secrets=True).state_folder(data) / FILE
+    path = load(config, data, without_secrets=True).state_folder(data) / FILE
     return path if path in found else fail(f"no ledger at {path}; in {data} there are: {', '.join(map(str, found))}")
 
 
@@ -159,10 +159,11 @@ def _tail(config: Path | None, data: Path) -> tuple[Tail | Tails | None, list[st
     from redis.exceptions import RedisError
 
     from config.bootstrap import find_redis
-    from config.loader import ConfigError
+    from config.loader import ConfigError, load_settings
+    from config.running import find_config
 
     try:
-        settings = load(config)
+        settings = load_settings(find_config(config, data))
         return _tail_of(settings, find_redis(settings, data)), []
     except (ConfigError, RedisError, ValueError, KeyError):
         return None, ["Redis cannot be reached: entries missing at the end of the log would not be noticed"]

@@ -1,5 +1,5 @@
-"""The `sayso` command: up, web, worker, poll, chat, check, doctor, webhook, slack, explain, audit, deliveries, people,
-redis, shards, simulate.
+"""The `sayso` command: demo, up, web, worker, poll, chat, check, doctor, webhook, slack, explain, audit, deliveries,
+people, redis, shards, simulate.
 """
 
 from __future__ import annotations
@@ -30,7 +30,10 @@ from config.slack_cli import slack
 from config.webhook_cli import webhook
 
 _config = click.option(
-    "--config", "config", type=click.Path(path_type=Path), help="The YAML file.  [default: SAYSO_CONFIG, or the demo]"
+    "--config",
+    "config",
+    type=click.Path(path_type=Path),
+    help="The YAML file.  [default: SAYSO_CONFIG, or ./sayso.yaml]",
 )
 _data = click.option(
     "--data", type=click.Path(path_type=Path), envvar="SAYSO_DATA", default=Path(".sayso"), show_default=True,
@@ -74,16 +77,35 @@ main.add_command(webhook)
 def up(config: Path | None, data: Path, host: str, port: int, workers: int, *, reload: bool) -> None:
     """Run everything on this machine: Redis if none is given, web and workers."""
     _leave_on_signals()
+    from config.loader import default_config
+
+    with clear_errors():
+        file = config or default_config()
+    _up(file, data, host, port, workers, reload=reload)
+
+
+@main.command()
+@_data
+@_host
+@_port
+@click.option("--workers", default=2, show_default=True, type=click.IntRange(1, 64), help="Worker processes.")
+def demo(data: Path, host: str, port: int, workers: int) -> None:
+    """Run the demo, a bot for invoices in your browser. It needs no account and no key."""
+    _leave_on_signals()
+    from config.loader import DEMO
+
+    _up(DEMO, data, host, port, workers)
+
+
+def _up(config: Path, data: Path, host: str, port: int, workers: int, *, reload: bool = False) -> None:
     from config.address import AddressUnusable
     from config.embedded import EmbeddedRedisError
-    from config.loader import default_config
     from config.logs import set_up_logs
     from config.up import Up, UpError
 
     set_up_logs()
     if reload:
         os.environ["SAYSO_RELOAD"] = "true"
-    config = config or default_config()
     settings = load(config)
     try:
         Up(settings, config, data, host, port, workers, say=click.echo).run()
@@ -184,10 +206,12 @@ def chat(config: Path | None, data: Path, channel: str | None) -> None:
     from channels.media import MemoryMediaStore
     from channels.terminal import Terminal, TerminalChannel, new_secret
     from config.agents import terminal_agent
+    from config.loader import default_config, load_for_terminal
     from config.logs import set_up_logs
 
     set_up_logs(logging.WARNING)  # between the lines of the conversation only what is wrong
-    settings = load(config)
+    with clear_errors():
+        settings = load_for_terminal(config or default_config(), channel)
     files, secret = MemoryMediaStore(), new_secret()
     bot = terminal_agent(
         settings, data=data, channel=channel, media=files, tell=lambda problem: click.echo(problem, err=True)
@@ -205,11 +229,14 @@ def chat(config: Path | None, data: Path, channel: str | None) -> None:
 
 
 @main.command()
-@click.argument("file", type=click.Path(path_type=Path))
-def check(file: Path) -> None:
-    """Check a configuration FILE and say what each channel may do."""
+@click.argument("file", type=click.Path(path_type=Path), required=False)
+def check(file: Path | None) -> None:
+    """Check a configuration FILE and say what each channel may do.  [default: SAYSO_CONFIG, or ./sayso.yaml]"""
     from config.description import describe
+    from config.loader import default_config
 
+    with clear_errors():
+        file = file or default_config()
     settings = load(file)
     with clear_errors():
         click.echo(describe(settings))

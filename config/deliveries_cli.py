@@ -104,7 +104,7 @@ def _opened(config: Path | None, data: Path) -> Iterator[tuple[Deliveries, Calla
     from config.bootstrap import open_alerts, open_deliveries
     from workers.redis import Halted
 
-    settings = load(config)
+    settings = load(config, data)
     with clear_errors():
         kept, alerts = open_deliveries(settings, data), open_alerts(settings, data)
     try:

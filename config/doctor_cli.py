@@ -17,7 +17,9 @@ if TYPE_CHECKING:  # as in config.cli: a command loads only what it needs
 
 
 @click.command()
-@click.option("--config", type=click.Path(path_type=Path), help="The YAML file.  [default: SAYSO_CONFIG, or the demo]")
+@click.option(
+    "--config", type=click.Path(path_type=Path), help="The YAML file.  [default: SAYSO_CONFIG, or ./sayso.yaml]"
+)
 @click.option(
     "--data", type=click.Path(path_type=Path), envvar="SAYSO_DATA", default=Path(".sayso"), show_default=True,
     help="The folder of a running `sayso up`.",
@@ -25,7 +27,8 @@ if TYPE_CHECKING:  # as in config.cli: a command loads only what it needs
 @click.option("--model", is_flag=True, help="Ask each model for one word, too. It costs what that costs.")
 @click.option("--json", "as_json", is_flag=True, help="The findings as JSON.")
 def doctor(config: Path | None, data: Path, *, model: bool, as_json: bool) -> None:
-    """Check a running bot: Redis, workers, its public address, each platform's token, webhook and signature.
+    """Check the bot that runs on a data folder, or that of a file: Redis, workers, its public address, each platform's
+    token, webhook and signature.
 
     Nothing is changed. Exit status: 1 when anything fails, 0 when all is fine or there are mere warnings, 2 for a wrong
     option. Each finding that is not ok names its cure.
@@ -51,18 +54,20 @@ async def _findings(config: Path | None, data: Path, *, model: bool, aloud: bool
 async def _checks(config: Path | None, data: Path, *, model: bool) -> AsyncIterator[Finding]:
     import httpx
 
-    from config.loader import ConfigError, default_config, load_settings
+    from config.loader import ConfigError, load_settings
+    from config.running import find_config, url_of
     from config.setup.doctor import WEB_SECONDS, Doctor, model_findings
     from config.setup.finding import Finding
 
     try:
-        settings = load_settings(config or default_config())
+        file = find_config(config, data)
+        settings = load_settings(file)
     except ConfigError as exc:
         for problem in exc.problems:
             yield Finding("config", "fail", problem, "mend that line; `sayso check FILE` reads it again")
         return
     async with httpx.AsyncClient(timeout=WEB_SECONDS) as web:
-        async for finding in Doctor(settings, data, web=web).findings():
+        async for finding in Doctor(settings, data, web=web, url=url_of(file, data)).findings():
             yield finding
     if model:
         async for finding in model_findings(settings):

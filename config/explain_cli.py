@@ -21,7 +21,9 @@ BAD_USAGE = 2
 
 
 @click.command()
-@click.option("--config", type=click.Path(path_type=Path), help="The YAML file.  [default: SAYSO_CONFIG, or the demo]")
+@click.option(
+    "--config", type=click.Path(path_type=Path), help="The YAML file.  [default: SAYSO_CONFIG, or ./sayso.yaml]"
+)
 @click.option(
     "--data", type=click.Path(path_type=Path), envvar="SAYSO_DATA", default=Path(".sayso"), show_default=True,
     help="The folder for what the tools' previews look up.",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
 from collections.abc import Iterator, Mapping
@@ -13,62 +12,12 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
+from agent.tools.nearest import did_you_mean, nearest
 from channels.redaction import remember, secrets_of
-from config.agent_schema import (
-    AgentSettings,
-    BudgetSettings,
-    CacheSettings,
-    CoherenceSettings,
-    GuardrailSettings,
-    GuardSettings,
-    LengthSettings,
-    MemorySettings,
-    ModelSettings,
-    ObserveSettings,
-    ResultSettings,
-)
-from config.schema import (
-    AddressSettings,
-    AuthSettings,
-    BasicSettings,
-    ConsoleSettings,
-    DenyWhenSettings,
-    EmbeddingSettings,
-    EscalateSettings,
-    McpSettings,
-    McpSource,
-    ModuleSource,
-    OpenApiSource,
-    Origin,
-    Path_,
-    PolicySettings,
-    RolesSettings,
-    SelectorSettings,
-    Settings,
-    SlackSettings,
-    TelegramSettings,
-    ToolboxSource,
-    WhatsAppSettings,
-    is_secret_place,
-    secret_fields,
-)
+from config.schema import Origin, Path_, Settings, is_secret_place, keys_beside, secret_fields
 
 #: ${NAME}, ${NAME:-default} and ${file:path}; relative paths start beside the YAML file.
 _REFERENCE = re.compile(r"\$\{(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?P<default>:-[^}]*)?\}|\$\{file:(?P<file>[^}]+)\}")
-_KNOWN_KEYS = sorted(
-    {
-        info.alias or name
-        for model in (
-            Settings, AgentSettings, PolicySettings, WhatsAppSettings, TelegramSettings, SlackSettings, ConsoleSettings,
-            EscalateSettings, AddressSettings, DenyWhenSettings, SelectorSettings, RolesSettings, EmbeddingSettings,
-            McpSource, McpSettings, OpenApiSource, AuthSettings, BasicSettings, ToolboxSource, ModuleSource,
-            ModelSettings, MemorySettings, CacheSettings, ResultSettings, BudgetSettings, GuardSettings,
-            GuardrailSettings, LengthSettings, CoherenceSettings, ObserveSettings,
-        )
-        for name, info in model.model_fields.items()
-    }
-)  # fmt: skip
-
 #: What pydantic's kinds of error mean to somebody who writes YAML.
 _WORDS = {
     "dict_type": "must be a section: indented `key: value` lines",
@@ -94,7 +43,9 @@ _WORDS = {
 #: Stands in place of a secret that was not looked up.
 UNREAD = "unread"
 _GIVE_ONE = "give a YAML file with --config or SAYSO_CONFIG"
-#: What `sayso` runs when no configuration is given: it needs no account.
+#: The configuration in the current folder that is used when none is given.
+DEFAULT = Path("sayso.yaml")
+#: What `sayso demo` runs: it needs no account.
 DEMO = Path(__file__).parent / "demo.yaml"
 #: A reference, and what may stand before it in unquoted text between { } or [ ].
 _REFERENCE_AHEAD = re.compile(rf"[^,?\[\]{{}}]*(?P<reference>{_REFERENCE.pattern})")
@@ -118,28 +69,59 @@ class ConfigError(Exception):
         self.problems = problems
 
 
+def given_config(environ: Mapping[str, str] | None = None) -> Path | None:
+    """Return the file that SAYSO_CONFIG names, if it names one."""
+    named = (os.environ if environ is None else environ).get("SAYSO_CONFIG")
+    return Path(named) if named else None
+
+
 def default_config(environ: Mapping[str, str] | None = None) -> Path:
-    """The file to use when none is given: SAYSO_CONFIG, else the demo."""
-    return Path((os.environ if environ is None else environ).get("SAYSO_CONFIG") or DEMO)
+    """Return the file to use when none is given: SAYSO_CONFIG, else ./sayso.yaml. Raises ConfigError without either."""
+    file = given_config(environ) or DEFAULT
+    if file is DEFAULT and not file.exists():
+        cure = "run this where sayso.yaml is, or give one with --config or SAYSO_CONFIG; `sayso demo` runs the demo"
+        raise ConfigError([f"no configuration: there is no sayso.yaml in {Path.cwd()}: {cure}"])
+    return file
 
 
 def load_settings(file: Path, environ: Mapping[str, str] | None = None, *, without_secrets: bool = False) -> Settings:
-    """Read, substitute and check a configuration file. Raises ConfigError.
+    """Read, substitute and check a configuration file. Raises ConfigError with all that is wrong with it.
 
     `without_secrets` is for who needs none: they are not looked up, and may not be there yet.
     """
-    environ = os.environ if environ is None else environ
-    remember(secrets_of(environ))
-    reader = _Reader(file, environ, without_secrets)
-    data = reader.read(_compose(file))
+    return _checked(_Reader(file, os.environ if environ is None else environ, without_secrets), _compose(file))
+
+
+def load_for_terminal(file: Path, channel: str | None, environ: Mapping[str, str] | None = None) -> Settings:
+    """Read a configuration for a conversation in the terminal, with the tools and policy of one channel, by default the
+    first. Other channels are left out, and secrets of a platform may be missing. Raises ConfigError.
+    """
+    root = _compose(file)
+    reader = _Reader(file, os.environ if environ is None else environ, channel_secrets_may_miss=True)
+    for key, node in root.value if isinstance(root, yaml.MappingNode) else ():
+        if key.value == "channels" and isinstance(node, yaml.MappingNode):
+            names = [name.value for name, _ in node.value]
+            if channel is not None and channel not in names:
+                hint = did_you_mean(channel, names, "{} ")
+                raise ConfigError([f"no channel {channel!r} in {file}; {hint}known: {', '.join(map(str, names))}"])
+            node.value = [pair for pair in node.value if pair[0].value == (channel or names[0])]
+            for _, kept in node.value:  # whoever it would escalate to is not here
+                kept.value = [pair for pair in kept.value if getattr(pair[0], "value", "") != "escalate"]
+    return _checked(reader, root)
+
+
+def _checked(reader: _Reader, root: yaml.Node) -> Settings:
+    remember(secrets_of(reader.environ))
+    data = reader.read(root)
     if isinstance(data, dict) and data.get("name") is None:
-        data["name"] = deployment_name(file)
-    if reader.problems:
-        raise ConfigError(reader.problems)
+        data["name"] = deployment_name(reader.file)
     try:
-        return Settings.model_validate(data, context=reader.origin())
+        settings = Settings.model_validate(data, context=reader.origin())
     except ValidationError as exc:
-        raise ConfigError([reader.explain(dict(error)) for error in exc.errors()]) from None
+        raise ConfigError(reader.told(exc)) from None
+    if reader.problems:
+        raise ConfigError(reader.told())
+    return settings
 
 
 def deployment_name(file: Path) -> str:
@@ -228,7 +210,8 @@ class _Reader:
     file: Path
     environ: Mapping[str, str]
     without_secrets: bool = False
-    problems: list[str] = field(default_factory=list)
+    channel_secrets_may_miss: bool = False
+    problems: list[tuple[Path_, str]] = field(default_factory=list)
     marks: dict[Path_, yaml.Mark] = field(default_factory=dict)
     references: dict[Path_, str] = field(default_factory=dict)
     secrets: set[str] = field(default_factory=secret_fields)
@@ -246,9 +229,18 @@ class _Reader:
         """The places of all values read, for errors that are found later."""
         return Origin(self.file.resolve().parent, {path: self._place(mark) for path, mark in self.marks.items()})
 
-    def explain(self, error: dict[str, Any]) -> str:
-        """A pydantic error as file:line: key: what is wrong and what to do."""
-        path = self._known(error["loc"])
+    def told(self, refused: ValidationError | None = None) -> list[str]:
+        """Return all problems, in the order of the file. Of a value that could not be read nothing more is said."""
+        unread = {path for path, _ in self.problems}
+        found = [(self._known(error["loc"]), dict(error)) for error in refused.errors()] if refused else []
+        later = [(path, self._explained(error, path)) for path, error in found if path not in unread]
+        return [words for _, words in sorted([*self.problems, *later], key=lambda problem: self._line(problem[0]))]
+
+    def _line(self, path: Path_) -> int:
+        return self.marks[path].line if path in self.marks else 0
+
+    def _explained(self, error: dict[str, Any], path: Path_) -> str:
+        """Return a pydantic error as file:line: key: what is wrong and what to do."""
         missing = error["loc"][-1:] if error["type"] == "missing" else ()
         name = ".".join(str(part) for part in (*path, *missing))
         message = self._message(error, path)
@@ -258,11 +250,13 @@ class _Reader:
         seen: set[str] = set()
         for key_node, value_node in node.value:
             if not isinstance(key_node, yaml.ScalarNode):
-                self.problems.append(f"{self._place(key_node.start_mark)}: a key must be a plain word")
+                words = f"{self._place(key_node.start_mark)}: a key must be a plain word"
+                self.problems.append((path, words))
                 continue
             key = str(key_node.value)
             if key in seen:
-                self.problems.append(f"{self._place(key_node.start_mark)}: {key}: written twice: keep one of them")
+                words = f"{self._place(key_node.start_mark)}: {key}: written twice: keep one of them"
+                self.problems.append(((*path, key), words))
             seen.add(key)
             self.marks[*path, key] = key_node.start_mark
             yield key, self.read(value_node, (*path, key))
@@ -272,12 +266,10 @@ class _Reader:
         if self._in_clear(path, text):
             variable = re.sub(r"[^A-Z0-9_]", "_", str(path[-1]).upper())
             cure = f"a secret in clear: put it in the environment and write ${{{variable}}}"
-            self.problems.append(self._at(path, f"{path[-1]}: {cure}"))
-            return ""
+            self._refuse(path, f"{path[-1]}: {cure}")
+            return UNREAD
         if "${" in _REFERENCE.sub("", text):
-            self.problems.append(
-                self._at(path, f"{_last(path)}: malformed ${{...}}: write ${{NAME}} or ${{file:path}}")
-            )
+            self._refuse(path, f"{_last(path)}: malformed ${{...}}: write ${{NAME}} or ${{file:path}}")
             return ""
         if _REFERENCE.search(text):
             self.references[path] = text
@@ -309,8 +301,7 @@ class _Reader:
         if match["default"] is not None:
             return match["default"].removeprefix(":-")
         cure = f"export {name}=..." + ("" if self._is_secret(path) else f", or write ${{{name}:-default}}")
-        self.problems.append(self._at(path, f"{_last(path)}: {name} is not set: {cure}"))
-        return ""
+        return self._missing(path, f"{_last(path)}: {name} is not set: {cure}")
 
     def _from_file(self, name: str, path: Path_) -> str:
         try:
@@ -319,8 +310,13 @@ class _Reader:
             return text
         except (OSError, ValueError) as exc:
             reason = exc.strerror if isinstance(exc, OSError) else "it is not text in UTF-8"
-            self.problems.append(self._at(path, f"{_last(path)}: cannot read {name!r} ({reason}): check the path"))
-            return ""
+            return self._missing(path, f"{_last(path)}: cannot read {name!r} ({reason}): check the path")
+
+    def _missing(self, path: Path_, message: str) -> str:
+        is_secret = self._is_secret(path)
+        if not (is_secret and self.channel_secrets_may_miss and path[:1] == ("channels",)):
+            self._refuse(path, message)
+        return UNREAD if is_secret else ""
 
     def _known(self, loc: Path_) -> Path_:
         """The part of pydantic's path that stands in the file: it also names the union's branch and missing keys."""
@@ -333,8 +329,8 @@ class _Reader:
     def _message(self, error: dict[str, Any], path: Path_) -> str:
         kind, key = error["type"], _last(path)
         if kind == "extra_forbidden":
-            close = difflib.get_close_matches(key, _KNOWN_KEYS, 1)
-            return f"unknown key{f': did you mean {close[0]!r}?' if close else ': remove it'}"
+            close = nearest(key, keys_beside(error["loc"]))
+            return f"unknown key{f': did you mean {close!r}?' if close else ': remove it'}"
         words = _WORDS.get(kind) or _in_our_words(str(error["msg"]))
         if kind in ("missing", "union_tag_not_found", "too_short"):
             return words
@@ -351,6 +347,9 @@ class _Reader:
         if isinstance(value, list | dict):
             return f" (it is a {'list' if isinstance(value, list) else 'section'})"
         return " (it is empty)" if value is None else f" (it is {value!r})"
+
+    def _refuse(self, path: Path_, message: str) -> None:
+        self.problems.append((path, self._at(path, message)))
 
     def _at(self, path: Path_, message: str) -> str:
         return f"{self._place(self.marks[path]) if path in self.marks else self.file}: {message}"

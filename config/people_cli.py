@@ -105,7 +105,7 @@ def erase(channel: str, user: str, config: Path | None, data: Path) -> None:
     from config.erasing import REMAINS, erase_person
     from workers.erasure import ErasureBusy
 
-    settings = load(config)
+    settings = load(config, data)
     if channel not in settings.channels:
         fail(f"no channel {channel!r}; known: {', '.join(settings.channels)}")
     with clear_errors():
@@ -170,7 +170,7 @@ def _opened(channel: str, config: Path | None, data: Path) -> Iterator[_Desk]:
     from workers.people import Register, TooManyPeople, UnknownPerson
     from workers.redis import Halted
 
-    settings = load(config)
+    settings = load(config, data)
     _check(settings, channel)
     with clear_errors():
         book, outbox = open_people(settings, data)

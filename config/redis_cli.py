@@ -19,7 +19,10 @@ if TYPE_CHECKING:  # as in config.cli: a command loads only what it needs
     from workers.shards import Primary
 
 _config = click.option(
-    "--config", "config", type=click.Path(path_type=Path), help="The YAML file.  [default: SAYSO_CONFIG, or the demo]"
+    "--config",
+    "config",
+    type=click.Path(path_type=Path),
+    help="The YAML file.  [default: SAYSO_CONFIG, or ./sayso.yaml]",
 )
 _data = click.option(
     "--data", type=click.Path(path_type=Path), envvar="SAYSO_DATA", default=Path(".sayso"), show_default=True,
@@ -41,7 +44,7 @@ def status(config: Path | None, data: Path) -> None:
 
     halted = 0
     with clear_errors():
-        settings = load(config)
+        settings = load(config, data)
         for primary in _opened(settings, data)[1]:
             halt = halt_of(primary.client, prefix=settings.key_prefix)
             click.echo(f"{_name(primary)}: {f'halted: {halt}' if halt else 'whole'}")
@@ -59,7 +62,7 @@ def resume(config: Path | None, data: Path) -> None:
     from workers.resume import resume as go_on
     from workers.resume import tide_of
 
-    settings = load(config)
+    settings = load(config, data)
     with clear_errors():
         shared, primaries = _opened(settings, data)
         if settings.shards:

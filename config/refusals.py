@@ -14,12 +14,16 @@ if TYPE_CHECKING:  # commands load only what they need
     from config.schema import Settings
 
 
-def load(config: Path | None, *, without_secrets: bool = False) -> Settings:
-    """The settings of a file, or of the default one. Ends the program when they cannot be used."""
+def load(config: Path | None, data: Path | None = None, *, without_secrets: bool = False) -> Settings:
+    """The settings of a file, of the bot that runs on a data folder, or of the default file. Ends the program when they
+    cannot be used.
+    """
     from config.loader import ConfigError, default_config, load_settings
+    from config.running import find_config
 
     try:
-        return load_settings(config or default_config(), without_secrets=without_secrets)
+        file = find_config(config, data) if data else config or default_config()
+        return load_settings(file, without_secrets=without_secrets)
     except ConfigError as exc:
         fail(str(exc))
 

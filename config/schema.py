@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, get_args
+from types import UnionType
+from typing import Annotated, Any, Literal, Self, Union, get_args, get_origin
 
 from pydantic import (
     AfterValidator,
@@ -679,6 +680,42 @@ def secret_fields() -> set[str]:
 def is_secret_place(path: Path_) -> bool:
     """Whether a value is a secret by where it stands, under a key of its author's choice."""
     return path[:1] == ("tools",) and len(path) > 4 and path[2:4] in (("mcp", "env"), ("mcp", "headers"))
+
+
+def keys_beside(loc: Path_) -> list[str]:
+    """Return the keys of the section in which pydantic found an unknown one. `loc` is the error's: it ends with the
+    unknown key, and names the branch of each union that it went through.
+    """
+    sections = dict.fromkeys(_sections(Settings, loc[:-1]))
+    return [info.alias or name for section in sections for name, info in section.model_fields.items()]
+
+
+def _sections(hint: Any, loc: Path_) -> Iterator[type[BaseModel]]:
+    """Yield the sections that values of a type may be, at a place inside them."""
+    if isinstance(hint, type) and issubclass(hint, BaseModel):
+        if not loc:
+            yield hint
+        for name, info in hint.model_fields.items():
+            if loc[:1] == (info.alias or name,):
+                yield from _sections(info.annotation, loc[1:])
+        return
+    origin, parts = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        yield from _sections(parts[0], loc)
+    elif origin in (Union, UnionType):
+        branches = [part for part in parts if loc and _is_branch(part, loc[0])]
+        for part in branches or parts:
+            yield from _sections(part, loc[1:] if branches else loc)
+    elif loc and parts:
+        yield from _sections(parts[-1], loc[1:])  # an item of a list, a value of a mapping
+
+
+def _is_branch(hint: Any, name: str | int) -> bool:
+    """Whether pydantic calls a type of a union by this name: by its tag, or by the literal that tells it apart."""
+    if get_origin(hint) is Annotated:
+        return any(isinstance(part, Tag) and part.tag == name for part in get_args(hint))
+    fields = hint.model_fields.values() if isinstance(hint, type) and issubclass(hint, BaseModel) else ()
+    return any(get_origin(info.annotation) is Literal and name in get_args(info.annotation) for info in fields)
 
 
 def _is_secret(annotation: Any) -> bool:

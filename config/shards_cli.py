@@ -18,7 +18,10 @@ if TYPE_CHECKING:  # as in config.cli: a command loads only what it needs
     from workers.shards import Primary
 
 _config = click.option(
-    "--config", "config", type=click.Path(path_type=Path), help="The YAML file.  [default: SAYSO_CONFIG, or the demo]"
+    "--config",
+    "config",
+    type=click.Path(path_type=Path),
+    help="The YAML file.  [default: SAYSO_CONFIG, or ./sayso.yaml]",
 )
 _data = click.option(
     "--data", type=click.Path(path_type=Path), envvar="SAYSO_DATA", default=Path(".sayso"), show_default=True,
@@ -36,7 +39,7 @@ def shards() -> None:
 @_data
 def status(config: Path | None, data: Path) -> None:
     """Say how many of the 64 shards each primary holds, and which moves were interrupted."""
-    settings = _settings(config)
+    settings = _settings(config, data)
     with clear_errors():
         survey = _mover(settings, data).survey()
     _tell(settings, survey)
@@ -54,7 +57,7 @@ def rebalance(config: Path | None, data: Path, without: tuple[str, ...], rest: f
     """Move shards, under traffic, until each is where it belongs. May be killed and run again."""
     from workers.move import Moved, MoveError
 
-    settings = _settings(config)
+    settings = _settings(config, data)
     names = _remaining(settings, without)
     stayed = 0
     with clear_errors():
@@ -69,8 +72,8 @@ def rebalance(config: Path | None, data: Path, without: tuple[str, ...], rest: f
     sys.exit(1 if stayed else 0)
 
 
-def _settings(config: Path | None) -> Settings:
-    settings = load(config)
+def _settings(config: Path | None, data: Path) -> Settings:
+    settings = load(config, data)
     return settings if settings.shards else fail("the configuration names no `shards`: there is one Redis")
 
 

@@ -203,6 +203,11 @@ def _run(plan: Plan, data: Path | None) -> Report:
 
 def _folder(data: Path | None) -> Path:
     """A new folder, or below the named one, so that rows of a matrix do not meet."""
-    if data is not None:
-        data.mkdir(parents=True, exist_ok=True)
-    return Path(tempfile.mkdtemp(prefix="sayso-simulation-", dir=data))
+    try:
+        if data is not None:
+            data.mkdir(parents=True, exist_ok=True)
+        return Path(tempfile.mkdtemp(prefix="sayso-simulation-", dir=data))
+    except OSError as exc:
+        fail(
+            f"data folder {str(data or tempfile.gettempdir())!r}: {exc.strerror}: give one you may write to with --data"
+        )

@@ -6,6 +6,8 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+from agent.extras import install_command
+
 #: Exporters are found by these, as the library's own start-up finds them.
 _GROUP, _METRICS_GROUP = "opentelemetry_traces_exporter", "opentelemetry_metrics_exporter"
 #: What `otlp` may mean, the one that needs less installed first.
@@ -29,7 +31,7 @@ def set_up_tracing(environ: Mapping[str, str] | None = None) -> None:
         from opentelemetry.sdk.trace import TracerProvider
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
     except ImportError as exc:
-        raise TracingError("OpenTelemetry is missing: pip install 'sayso[otel]'") from exc
+        raise TracingError(f"OpenTelemetry is missing: {install_command('otel')}") from exc
     if isinstance(trace.get_tracer_provider(), TracerProvider):
         return
     traces = environ.get("OTEL_TRACES_EXPORTER", "otlp")

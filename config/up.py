@@ -21,6 +21,7 @@ from typing import IO
 
 from config.address import check_free, local_url
 from config.embedded import EmbeddedRedis, EmbeddedRedisError, die_with_parent
+from config.running import Running, leave_note, take_note_back
 from config.schema import ConsoleSettings, Settings, polls
 
 log = logging.getLogger(__name__)
@@ -146,12 +147,18 @@ class Up:
             self._start_children(redis_url)
             self._await_ready()
             if not self._stopping.is_set():
+                leave_note(self._folder, Running(self.config.resolve(), self.local_url, os.getpid()))
                 self._announce()
             while not self._stopping.wait(WATCH_SECONDS):
                 for part in self._kept:
                     part.tend(time.monotonic())
         finally:
+            take_note_back(self._folder)
             self._stop()
+
+    @property
+    def _folder(self) -> Path:
+        return self.settings.state_folder(self.data)
 
     def _on_signal(self, _: int, __: FrameType | None) -> None:
         self._stopping.set()

@@ -189,7 +189,7 @@ def _opened(
     from config.setup.desk import SetupError
     from config.setup.desks import list_of
 
-    settings = load(config)
+    settings = load(config, data)
     try:
         listed = list_of(settings, channel)
         with clear_errors():

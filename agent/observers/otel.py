@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from agent import gen_ai
+from agent.extras import install_command
 from agent.messages import Message, Role, UsageStats
 from agent.observers.base import AgentObserver
 from agent.observers.llm_call import LlmCall
@@ -61,7 +62,7 @@ class OpenTelemetryObserver(AgentObserver):
         try:
             from opentelemetry import context, metrics, trace
         except ImportError as exc:
-            raise ImportError("OpenTelemetryObserver needs OpenTelemetry: pip install 'sayso[otel]'") from exc
+            raise ImportError(f"OpenTelemetryObserver needs OpenTelemetry: {install_command('otel')}") from exc
         self._trace, self._context = trace, context
         self._tracer = trace.get_tracer("sayso", tracer_provider=tracer_provider)
         self._metrics = _Metrics(metrics.get_meter("sayso", meter_provider=meter_provider))

@@ -9,6 +9,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
+from agent.extras import install_command
 from agent.pricing import context_tokens
 from agent.providers.base import Completion, ProviderConfigurationError, ProviderRequest, StreamItem
 from agent.providers.clients import Clients
@@ -184,4 +185,4 @@ def _is_there(name: str) -> bool:
 
 
 def _missing(library: str, extra: str) -> ProviderConfigurationError:
-    return ProviderConfigurationError(f"the library {library!r} is missing: pip install 'sayso[{extra}]'")
+    return ProviderConfigurationError(f"the library {library!r} is missing: {install_command(extra)}")

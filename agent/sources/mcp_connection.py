@@ -8,6 +8,7 @@ from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from agent.extras import install_command
 from agent.sources.errors import AnswerLost, CallRefused, SourceError, SourceUnreachable, scrub
 from agent.sources.mcp_errors import broke_off, is_forgotten, is_unclear, told, words
 from agent.sources.mcp_server import HttpAnswer, McpServer, Noticed, http_answer
@@ -144,7 +145,7 @@ class McpConnection:
         try:
             from mcp import Client
         except ImportError as exc:
-            raise SourceError("the SDK is not installed: pip install 'sayso[mcp]'") from exc
+            raise SourceError(f"the SDK is not installed: {install_command('mcp')}") from exc
         transport = self._server.transport(self._noticed)
         client = await stack.enter_async_context(Client(transport, message_handler=self._heard, cache=None))
         # The SDK's own check is by the server's patterns and references, which can keep a process busy for ever.

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import importlib.util
 
+from agent.extras import install_command
 from agent.tools.errors import ToolLoadError
-
-#: What installs all of them.
-CURE = 'pip install "sayso[toolbox]"'
 
 
 def need(family: str, *modules: str) -> None:
     """Raise ToolLoadError, with the cure, when a library is missing. Imports nothing."""
     missing = [name for name in modules if not _is_installed(name)]
     if missing:
-        raise ToolLoadError(f"toolbox {family!r} needs {', '.join(missing)}: {CURE}")
+        raise ToolLoadError(f"toolbox {family!r} needs {', '.join(missing)}: {install_command('toolbox')}")
 
 
 def _is_installed(module: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import ssl
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
@@ -44,15 +45,22 @@ MISSED_MOST = 500
 class Doctor:
     """Looks at one configuration as it runs. It changes nothing.
 
-    `web` is how our own web is asked; `own` is this machine's clock, in Unix seconds.
+    `web` is how our own web is asked; `own` is this machine's clock, in Unix seconds; `url` is where the web of a
+    running `sayso up` answers on this machine, "" where none is known.
     """
 
     def __init__(
-        self, settings: Settings, data: Path, *, web: httpx.AsyncClient, own: Callable[[], float] = time.time
+        self,
+        settings: Settings,
+        data: Path,
+        *,
+        web: httpx.AsyncClient,
+        own: Callable[[], float] = time.time,
+        url: str = "",
     ) -> None:
         self._settings, self._data = settings, data
         self._web, self._own = web, own
-        self._url = find_public_url(settings)
+        self._url = find_public_url(settings, os.environ.get("SAYSO_PUBLIC_URL", "") or url)
         #: Held until the loop ends, which closes their connections.
         self._desks: list[Desk | TwilioList] = []
 

@@ -16,6 +16,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
+from config.loader import DEMO
+
 #: Seconds to wait for something that should happen soon. A deadline for what hangs, not a measure of speed: a machine
 #: that runs other tests beside this one takes its time.
 PATIENCE = 60.0
@@ -50,12 +52,12 @@ def free_port() -> int:
 
 
 def sayso(*args: str | Path, stdin: str = "", cwd: Path | None = None, **environ: str) -> tuple[int, str, str]:
-    """Run a command to its end: exit code, output, errors."""
+    """Run a command to its end, on the demo where nothing else is said: exit code, output, errors."""
     clean = {name: value for name, value in os.environ.items() if name not in ("REDIS_URL", "SAYSO_CONFIG")}
     done = subprocess.run(
         [sys.executable, "-m", "config.cli", *map(str, args)],
         check=False, input=stdin, text=True, capture_output=True, timeout=PATIENCE, cwd=cwd,
-        env={**clean, "PYTHONPATH": str(Path.cwd()), **environ},
+        env={**clean, "PYTHONPATH": str(Path.cwd()), "SAYSO_CONFIG": str(DEMO), **environ},
     )  # fmt: skip
     return done.returncode, done.stdout, done.stderr
 
@@ -86,18 +88,22 @@ def command_of(pid: int) -> str:
 
 
 class Up:
-    """One `sayso up` on a folder. Use as a context manager: it never outlives the test."""
+    """One `sayso up` on a folder, of the demo where nothing else is said. Its `with` block ends it."""
 
-    def __init__(self, data: Path, *args: str, port: int = 0, cwd: Path | None = None, **environ: str) -> None:
+    def __init__(
+        self, data: Path, *args: str, command: str = "up", port: int = 0, cwd: Path | None = None, **environ: str
+    ) -> None:
         self.port = port or free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         python = [sys.executable, "-P", "-m", "config.cli"]  # like the installed command: its folder is not the user's
-        command = [*python, "up", "--data", str(data), "--port", str(self.port), *args]
+        whole = [*python, command, "--data", str(data), "--port", str(self.port), *args]
         clean = {name: value for name, value in os.environ.items() if name not in ("REDIS_URL", "SAYSO_CONFIG")}
         self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115  # closed on exit
         self.process = subprocess.Popen(
-            command, stdout=self._log, stderr=self._log, cwd=cwd,
-            env={**clean, "PYTHONPATH": str(Path.cwd()), "PYTHONUNBUFFERED": "1", **environ},
+            whole, stdout=self._log, stderr=self._log, cwd=cwd,
+            env={
+                **clean, "PYTHONPATH": str(Path.cwd()), "PYTHONUNBUFFERED": "1", "SAYSO_CONFIG": str(DEMO), **environ,
+            },
         )  # fmt: skip
 
     def __enter__(self) -> Up:

@@ -14,6 +14,7 @@ import pytest
 from redis import Redis
 
 from config.embedded import EmbeddedRedis
+from config.loader import DEMO
 from tests.config.processes import PATIENCE, free_port, sayso, short_folder
 
 
@@ -65,8 +66,10 @@ def test_other_entry_points_read_the_file_of_the_environment(tmp_path: Path, ent
 
 
 @pytest.mark.parametrize("entry", ENTRIES)
-def test_other_entry_points_run_the_demo_by_default(tmp_path: Path, entry: str):
-    """Without SAYSO_CONFIG they run what `sayso` runs: the demo, which only lacks a Redis here."""
+def test_other_entry_points_read_the_file_of_their_folder(tmp_path: Path, entry: str):
+    """Without SAYSO_CONFIG they read ./sayso.yaml, which only lacks a Redis here, and say so where there is none."""
+    assert f"no configuration: there is no sayso.yaml in {tmp_path}: run this where" in start(entry, tmp_path)
+    (tmp_path / "sayso.yaml").write_text("channels: {web: {platform: console}}")
     assert "no Redis: set REDIS_URL" in start(entry, tmp_path)
 
 
@@ -170,7 +173,7 @@ def test_terminal_chat_deletes_after_a_yes_and_saves_charts(tmp_path: Path):
 
 def test_terminal_chat_survives_bytes_that_are_no_text(tmp_path: Path):
     """A pipe may hold anything."""
-    command = [sys.executable, "-m", "config.cli", "chat", "--data", str(tmp_path)]
+    command = [sys.executable, "-m", "config.cli", "chat", "--config", str(DEMO), "--data", str(tmp_path)]
     done = subprocess.run(command, check=False, input=b"\xff\xfe\0hi\n", capture_output=True, timeout=PATIENCE)
     assert (done.returncode, done.stderr) == (0, b"")
 
@@ -200,3 +203,9 @@ def test_start_does_not_pay_for_vendors_libraries(module: str):
     code = f"import sys, {module}; print([name for name in {heavy} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True, timeout=PATIENCE)
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("folder", ["pyproject.toml/below", "/proc/nowhere"])
+def test_simulation_that_may_not_write_says_so(folder: str):
+    """A file in the way, or no permission: one line, before anything starts."""
+    assert f"data folder '{folder}': " in refusal("simulate", "--data", folder)

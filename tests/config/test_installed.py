@@ -8,8 +8,10 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import tarfile
 import urllib.request
 import venv
+import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -49,7 +51,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     source, made = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("dist")
     for package in PACKAGES:
         shutil.copytree(ROOT / package, source / package, ignore=shutil.ignore_patterns("__pycache__"))
-    for file in ("pyproject.toml", "README.md"):
+    for file in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / file, source)
     done = subprocess.run(
         [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(made), str(source)],
@@ -172,3 +174,15 @@ def test_lines_of_the_procfile_answer_a_message(installed: Installed):
             write_to(f"http://127.0.0.1:{port}", "count the apples")
             until(lambda: "There are 3 apples." in json.dumps(platforms.sent))
         redis.stop()
+
+
+def test_what_is_built_says_what_it_is(built: Mapping[str, Path]):
+    """License, addresses and classifiers are in the wheel's metadata, and the license itself in both packages."""
+    wheel = zipfile.ZipFile(built["wheel"])
+    (metadata,) = [name for name in wheel.namelist() if name.endswith(".dist-info/METADATA")]
+    told = wheel.read(metadata).decode()
+    for line in ("License-Expression: MIT", "Project-URL: Source, ", "Classifier: Framework :: Flask"):
+        assert f"\n{line}" in told
+    assert any(name.endswith("licenses/LICENSE") for name in wheel.namelist())
+    with tarfile.open(built["sdist"]) as sdist:
+        assert any(name.endswith("/LICENSE") for name in sdist.getnames())

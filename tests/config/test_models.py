@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from agent import AnthropicProvider, FallbackProvider, OllamaProvider, OpenAIProvider
+from agent.extras import install_command
 from agent.providers import TextToolProvider
 from agent.providers.openai import OPENAI_URL
 from agent.providers.vendor import VendorProvider
@@ -86,7 +87,7 @@ def test_a_missing_library_is_told_with_its_cure(tmp_path: Path, monkeypatch: py
     """Before the first question."""
     monkeypatch.setattr("agent.providers.vendor._is_there", lambda name: name != "anthropic")
     said = refusal(tmp_path, "{model: anthropic:m, api_key: '${KEY}'}")
-    assert said.endswith("agent.model: the library 'anthropic' is missing: pip install 'sayso[anthropic]'")
+    assert said.endswith(f"agent.model: the library 'anthropic' is missing: {install_command('anthropic')}")
 
 
 @pytest.mark.parametrize(

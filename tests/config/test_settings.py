@@ -12,7 +12,7 @@ from channels.types import Conversation
 from config.agents import load_tools_of
 from config.bootstrap import bootstrap
 from config.description import describe
-from config.loader import DEMO, ConfigError, default_config, load_settings
+from config.loader import DEMO, ConfigError, default_config, load_for_terminal, load_settings
 from config.schema import CONSOLE_PATHS
 
 SECRET = "s3cr3t-value"
@@ -256,11 +256,84 @@ def test_empty_address_is_as_good_as_none(file: Path, empty: str):
     assert settings.channels["a"].model_dump()["api_url"] is None
 
 
-def test_configuration_is_the_one_of_the_environment_or_the_demo():
-    """One answer for all entry points; an empty variable is as good as none."""
+def test_configuration_is_the_one_of_the_environment_or_of_this_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """One answer for all entry points; an empty variable is as good as none, and nothing else is run instead."""
+    monkeypatch.chdir(tmp_path)
     assert default_config({"SAYSO_CONFIG": "my.yaml"}) == Path("my.yaml")
-    assert default_config({"SAYSO_CONFIG": ""}) == default_config({}) == DEMO
+    with pytest.raises(ConfigError, match=r"there is no sayso\.yaml in .*: .* `sayso demo` runs the demo"):
+        default_config({"SAYSO_CONFIG": ""})
+    Path("sayso.yaml").touch()
+    assert default_config({}) == Path("sayso.yaml")
     assert DEMO.is_file()
+
+
+@pytest.mark.parametrize(
+    ("yaml", "words"),
+    [
+        ("memery: {}", "memery: unknown key: remove it"),  # `memory` is a key of another section
+        ("agent: {memery: 1}", "agent.memery: unknown key: did you mean 'memory'?"),
+        ("limit: {}", "limit: unknown key: did you mean 'limits'?"),
+        ("limits: {wating: 1}", "limits.wating: unknown key: did you mean 'waiting'?"),
+        ("tools: [{openapi: a.json, inclde: [b]}]", "tools.0.inclde: unknown key: did you mean 'include'?"),
+        ("tools: [{mcp: {comand: b}}]", "tools.0.mcp.comand: unknown key: did you mean 'command'?"),
+        ("agent: {fallback: [{modell: 'openai:x'}]}", "agent.fallback.0.modell: unknown key: did you mean 'model'?"),
+    ],
+)
+def test_a_wrong_key_is_compared_with_those_of_its_own_section(file: Path, yaml: str, words: str):
+    """A key that exists elsewhere is no cure here."""
+    file.write_text(f"{yaml}\nchannels: {{a: {{platform: console}}}}\n")
+    with pytest.raises(ConfigError) as refused:
+        load_settings(file, {})
+    assert [problem.partition(": ")[2] for problem in refused.value.problems if "unknown key" in problem] == [words]
+
+
+def test_a_wrong_key_of_a_channel_is_compared_with_those_of_its_platform(file: Path):
+    """What another platform has is no cure either."""
+    file.write_text("channels: {a: {platform: console, bot_tokn: x, pasword: y, polices: {}}}\n")
+    with pytest.raises(ConfigError) as refused:
+        load_settings(file, {})
+    said = [problem.rpartition(": ")[2] for problem in refused.value.problems]
+    assert said == ["remove it", "did you mean 'password'?", "did you mean 'policy'?"]
+
+
+def test_all_mistakes_are_told_at_once(file: Path):
+    """Beside a secret in clear, a variable that is not set and a key that is written twice, in the file's order."""
+    file.write_text(
+        "agent: {model: ${MODEL}}\n"
+        "limits: {waiting: many}\n"
+        "channels:\n"
+        "  a: {platform: telegram, token: 123:secret, secret_token: ${TOKEN}, confirm_ttl: soon, nope: 1}\n"
+        "  b: {platform: console, platform: console, rooms: 2}\n"
+    )
+    with pytest.raises(ConfigError) as refused:
+        load_settings(file, {})
+    problems = [problem.removeprefix(f"{file}:") for problem in refused.value.problems]
+    assert [problem.split(":")[0] for problem in problems] == ["1", "2", "4", "4", "4", "4", "5", "5"]
+    told = "\n".join(problems)
+    for words in (
+        "MODEL is not set", "limits.waiting: must be a whole number", "token: a secret in clear", "TOKEN is not set",
+        "confirm_ttl: must be a number", "nope: unknown key", "platform: written twice", "rooms: unknown key",
+    ):  # fmt: skip
+        assert words in told
+    assert "secret" not in told.replace("a secret in clear", "").replace("secret_token", "")
+
+
+def test_the_terminal_asks_only_for_what_its_channel_needs(file: Path):
+    """Other channels may be without their secrets, and wrong; its own platform's secrets are of no use there."""
+    file.write_text(
+        "agent: {model: ${MODEL:-offline}}\n"
+        "channels:\n"
+        "  wa: {platform: whatsapp, account_sid: ${SID}, auth_token: ${AUTH}, from: ${FROM}}\n"
+        "  tg: {platform: telegram, token: ${TOKEN}, secret_token: ${SECRET}, confirm_ttl: 7,\n"
+        "       escalate: {after: [yes], to: {channel: wa, chat: c}}}\n"
+    )
+    assert list(load_for_terminal(file, "tg", {}).channels) == ["tg"]
+    assert load_for_terminal(file, "tg", {}).channels["tg"].confirm_ttl == 7
+    with pytest.raises(ConfigError, match=r"no channel 'tgx' in .*; did you mean 'tg'\? known: wa, tg"):
+        load_for_terminal(file, "tgx", {})
+    with pytest.raises(ConfigError, match="SID is not set") as refused:
+        load_for_terminal(file, None, {})
+    assert not re.search("TOKEN|AUTH", str(refused.value))
 
 
 def test_files_of_tools_are_found_beside_the_configuration(file: Path, monkeypatch: pytest.MonkeyPatch):

@@ -150,6 +150,18 @@ def test_users_files_are_not_taken_for_ours(data: Path):
         assert "this is not Sayso" not in up.output()
 
 
+def test_commands_find_the_bot_that_runs_on_a_data_folder(data: Path):
+    """The demo, on a port of its own: nobody says which file. A dead one is not found."""
+    with Up(data, "--workers", "1", command="demo", SAYSO_CONFIG="nothing.yaml") as up:
+        up.ready()
+        code, told, errors = sayso("doctor", "--data", data, SAYSO_CONFIG="", cwd=data)
+        assert (code, errors) == (0, ""), told
+        assert f"http://127.0.0.1:{up.port}" in told
+        assert sayso("deliveries", "list", "--data", data, SAYSO_CONFIG="", cwd=data)[0] == 0
+    told = sayso("doctor", "--data", data, SAYSO_CONFIG="", cwd=data)[1]
+    assert "no configuration: there is no sayso.yaml" in told
+
+
 def test_all_addresses_announce_one_that_can_be_opened(data: Path):
     """0.0.0.0 is no place to go to: the URL printed is."""
     with Up(data, "--host", "0.0.0.0", "--workers", "1") as up:

@@ -292,7 +292,7 @@ def test_missing_sdk_is_told_with_the_cure(monkeypatch: pytest.MonkeyPatch):
     """It is an extra."""
     monkeypatch.setitem(sys.modules, "mcp", None)
     provider = McpToolProvider(sys.executable, name="any")
-    assert "the SDK is not installed: pip install 'sayso[mcp]'" in call(provider, "echo").error
+    assert "the SDK is not installed: pip install 'mcp>=" in call(provider, "echo").error
     provider.close()
 
 
