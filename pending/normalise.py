@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from functools import lru_cache
+from typing import Literal
 
 _SPACES = r" \t\r\n\u00a0\u202f"
 _PUNCTUATION = r".,!\u2026"
@@ -12,6 +13,7 @@ _PUNCTUATION = r".,!\u2026"
 #: letter: invisible and direction marks, digits, quotes, question marks of any script and look-alikes are in none.
 _ALPHABETS = (
     r"A-Za-z\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u00ff\u0152\u0153\u0300-\u0303\u0308\u0327'\u2019\u00a1-",
+    r"\u0410-\u044f\u0401\u0451\u0308\u0306",
     r"\u0621-\u063a\u0640-\u0655\u0670\u060c",
     r"\u0901-\u0939\u093c\u093e-\u094d\u0958-\u095f\u0964",
     r"\u3041-\u3096\u30a1-\u30fa\u30fc\u3005\u3099\u309a\u4e00-\u9fff\u3001\u3002",
@@ -20,10 +22,16 @@ _READABLE = re.compile("|".join(f"[{_SPACES}{_PUNCTUATION}{letters}]+" for lette
 _WIDE = re.compile(r"[\uff01-\uff9f\u3000]")
 #: One apostrophe; and Arabic as it is typed in a hurry: no vowel marks, no stretching, no hamza on an alef.
 _TYPED = str.maketrans("\u2019أإآ", "'" + "\u0627" * 3, "\u0640\u0670" + "".join(map(chr, range(0x064B, 0x0653))))
-_TRAILING_OFF = re.compile(r"[.,\u3001\u3002\u060c](?:\s*[.,\u3001\u3002\u060c])+|\u2026+")
+#: Dots or commas in a row, or a comma at the end: there is more to come.
+_TRAILING_OFF = re.compile(r"[.,\u3001\u3002\u060c](?:\s*[.,\u3001\u3002\u060c])+|\u2026+|[,\u3001\u060c](?=[\s!]*$)")
 _STOPS = re.compile(r"[.,!\u00a1\u060c\u0964\u3001\u3002]")
 #: A "please" or "thanks" behind an answer: one, whatever its skin. No decision is in it.
 _MANNERS = re.compile(r"\s*(?:🙏[\U0001f3fb-\U0001f3ff]?|😊)\ufe0f?\s*$")
+#: Other emoji that go with a yes, and with a no: one, behind words that are an answer already.
+_WITH_YES = re.compile(r"\s*(?:[👍👌🤝🙌👏][\U0001f3fb-\U0001f3ff]?|[✅✔☑💯🙂😀😃😄😁☺🤗❤])\ufe0f?\s*$")
+_WITH_NO = re.compile(r"\s*(?:[👎✋][\U0001f3fb-\U0001f3ff]?|[❌✖🚫🙂😀😃😄😁☺🤗])\ufe0f?\s*$")
+#: A letter three times or more, or twice at the end of a word: of alphabets in which people stretch words so.
+_STRETCHED = re.compile(r"([a-z\u00df-\u00ff\u0153\u0430-\u044f\u0451\u0621-\u064a])(?:\1{2,}|\1+(?= |$))")
 _EMOJI = re.compile(r"\s*(?:(?P<thumb>[👍👎])[\U0001f3fb-\U0001f3ff]?|(?P<mark>[✅❌]))\ufe0f?\s*")
 
 
@@ -40,6 +48,18 @@ def words_of(text: str) -> str:
     text = unicodedata.normalize("NFC", text).casefold().translate(_TYPED)
     text = _TRAILING_OFF.sub(" … ", text)
     return " ".join(_STOPS.sub(" ", text).split())
+
+
+def without_emoji(text: str, answer: Literal["yes", "no"]) -> str:
+    """Return the text without the one emoji at its end that goes with such an answer."""
+    found = (_WITH_YES if answer == "yes" else _WITH_NO).search(text)
+    return text[: found.start()] if found else text
+
+
+def unstretched(words: str) -> str:
+    """Return the words with "yesss" and "siii" as "yes" and "si". A single letter in a row is no word: "ss" stays."""
+    short = _STRETCHED.sub(r"\1", words)
+    return short if all(len(word) > 1 for word in short.split()) else words
 
 
 def emoji_of(text: str) -> str:

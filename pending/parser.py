@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
-from functools import cache
-from typing import Protocol
+from functools import cache, cached_property
+from typing import Literal, Protocol
 
-from pending.normalise import emoji_of, words_of
+from pending.normalise import emoji_of, unstretched, without_emoji, words_of
 from pending.phrasebook import phrasebook
 
 #: Longer messages are never a decision; the cap also bounds the work on hostile input.
 MAX_DECISION_CHARS = 60
+#: Longer messages, in characters and in words, are never an unclear answer.
+MAX_UNCLEAR_CHARS = 30
+MAX_UNCLEAR_WORDS = 3
 _EMOJI_YES = frozenset("👍✅")
 _EMOJI_NO = frozenset("👎❌")
+_NO_LETTERS = re.compile(r"[^\w\s']|_")
 
 
 class ConfirmParser(Protocol):
@@ -39,7 +44,7 @@ class RegexConfirmParser:
         self.languages = tuple(languages)
         self._book = phrasebook(languages)
         self._emoji = emoji
-        self.version = f"regex-v3:{'-'.join(languages)}{'+emoji' if emoji else ''}"
+        self.version = f"regex-v4:{'-'.join(languages)}{'+emoji' if emoji else ''}"
 
     def only(self, language: str) -> RegexConfirmParser:
         """A parser of one language, for an answer to a question in it: no other language's false friends there."""
@@ -47,21 +52,60 @@ class RegexConfirmParser:
 
     def is_confirm(self, msg: str) -> bool:
         """Whether the whole message, give or take politeness and punctuation, is a yes."""
-        words = self._read(msg)
-        if words in self._book.confirm or words in _EMOJI_YES:
-            return True
-        return not self._book.confirm.isdisjoint(self._without_thanks(words))
+        words = self._read(msg, "yes")
+        return words in _EMOJI_YES or self._is_in(self._book.confirm, words)
 
     def is_cancel(self, msg: str) -> bool:
         """Whether the whole message is a no. Unlike a yes, it may trail off or begin with a "please"."""
-        words = self._read(msg).removesuffix(" …")
-        forms = {words, *self._without_thanks(words), *self._without_please(words)}
-        return words in _EMOJI_NO or not self._book.cancel.isdisjoint(forms)
+        words = self._read(msg, "no").removesuffix(" …")
+        if words in _EMOJI_NO or self._is_in(self._book.cancel, words):
+            return True
+        return not self._book.cancel.isdisjoint(self._without_please(words))
 
-    def _read(self, msg: str) -> str:
+    def is_ok(self, msg: str) -> bool:
+        """Return whether the whole message is a plain "ok", which is a yes only where a channel says so."""
+        return self._is_in(self._book.ok, self._read(msg, "yes"))
+
+    def is_unclear(self, msg: str) -> bool:
+        """Return whether a message may be meant as an answer, although it decides nothing: short, and no new request.
+
+        It is an emoji or a number alone, an acknowledgement, a decision that is questioned or unfinished, a misspelt
+        one, or a few words with one of these among them.
+        """
+        if not msg.strip() or len(msg) > MAX_UNCLEAR_CHARS:
+            return False
+        if not any(char.isalpha() for char in msg):
+            return True
+        words = unstretched(words_of(_NO_LETTERS.sub(" ", msg)))
+        parts = words.split()
+        return 0 < len(parts) <= MAX_UNCLEAR_WORDS and (
+            self._is_in(self._answers, words)
+            or any(part in self._answers for part in parts)
+            or (len(parts) == 1 and self._is_misspelt(words))
+        )
+
+    @cached_property
+    def _answers(self) -> frozenset[str]:
+        return self._book.confirm | self._book.cancel | self._book.ok | self._book.unclear
+
+    def _is_misspelt(self, word: str) -> bool:
+        """Return whether one letter of the word is wrong, missing or too many to be a decision."""
+        if not 3 <= len(word) <= 10:
+            return False
+        decisions = self._book.confirm | self._book.cancel
+        return any(
+            abs(len(word) - len(each)) <= 1 and _one_letter_off(word, each) for each in decisions if len(each) > 2
+        )
+
+    def _is_in(self, phrases: frozenset[str], words: str) -> bool:
+        """Return whether the words are one of the phrases, with a polite ending or stretched letters or without."""
+        forms = {words, unstretched(words)}
+        return not phrases.isdisjoint(forms.union(*map(self._without_thanks, forms)))
+
+    def _read(self, msg: str, answer: Literal["yes", "no"]) -> str:
         if len(msg) > MAX_DECISION_CHARS:
             return ""
-        return (self._emoji and emoji_of(msg)) or words_of(msg)
+        return (self._emoji and emoji_of(msg)) or words_of(_one_emoji_less(msg, answer))
 
     def _without_thanks(self, words: str) -> set[str]:
         """The words less any one polite ending."""
@@ -70,6 +114,19 @@ class RegexConfirmParser:
     def _without_please(self, words: str) -> set[str]:
         """The words less any one polite beginning."""
         return {words.removeprefix(f"{polite} ") for polite in self._book.polite}
+
+
+def _one_emoji_less(msg: str, answer: Literal["yes", "no"]) -> str:
+    """Return the message less the one emoji at its end that goes with the answer; "" where more stand there."""
+    shorter = without_emoji(msg, answer)
+    return shorter if shorter.isascii() or shorter == msg or words_of(shorter + "🙏") else ""
+
+
+def _one_letter_off(one: str, other: str) -> bool:
+    """Return whether one letter more, less or other, or two that changed places, make one word of the other."""
+    start = next((at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
+    one, other = one[start:], other[start:]
+    return one[1:] in (other, other[1:]) or one == other[1:] or one[:2] + one[2:] == other[1::-1] + other[2:]
 
 
 @cache

@@ -26,6 +26,10 @@ class PhraseBook:
     cancel: frozenset[str]
     polite: frozenset[str]
     false_friends: frozenset[str]
+    #: A plain "ok": it decides only where the channel says so.
+    ok: frozenset[str]
+    #: What may be meant as an answer and decides nothing: whoever says it is asked again.
+    unclear: frozenset[str]
 
 
 def phrasebook(languages: Sequence[str]) -> PhraseBook:
@@ -52,6 +56,8 @@ def _joined(books: Sequence[PhraseBook]) -> PhraseBook:
         frozenset().union(*(book.cancel for book in books)) - false_friends,
         frozenset().union(*(book.polite for book in books)) - false_friends,
         false_friends,
+        frozenset().union(*(book.ok for book in books)),
+        frozenset().union(*(book.unclear for book in books)),
     )
 
 
@@ -59,7 +65,16 @@ def _joined(books: Sequence[PhraseBook]) -> PhraseBook:
 def _load(language: str) -> PhraseBook:
     table = tomllib.loads((_FOLDER / f"{language}.toml").read_text(encoding="utf-8"))
     keep = frozenset(words_of(word) for word in table.get("keep_accents", ()))
-    return PhraseBook(*(_phrases(table, part, keep) for part in ("confirm", "cancel", "polite", "false_friends")))
+    parts = {part: _phrases(table, part, keep) for part in PhraseBook.__slots__}
+    dismissive = frozenset(words_of(word) for word in table.get("not_doubled", ()))
+    for part in ("confirm", "cancel"):
+        parts[part] |= _doubled(parts[part] - dismissive)
+    return PhraseBook(**parts)
+
+
+def _doubled(phrases: frozenset[str]) -> frozenset[str]:
+    """Return "si si" for "si": each phrase of one word, said twice."""
+    return frozenset(f"{word} {word}" for word in phrases if len(word) > 1 and " " not in word)
 
 
 def _phrases(table: dict[str, Any], part: str, keep: frozenset[str]) -> frozenset[str]:

@@ -40,9 +40,9 @@ def test_language_without_a_table_is_refused(tmp_path: Path, line: str, said: st
 @pytest.mark.parametrize(
     ("line", "version"),
     [
-        ("title: Sayso", f"regex-v3:{'-'.join(SHIPPED_LANGUAGES)}"),
-        ("languages: [de, en]", "regex-v3:de-en"),
-        ("languages: [ja]\n    confirm_emoji: true", "regex-v3:ja+emoji"),
+        ("title: Sayso", f"regex-v4:{'-'.join(SHIPPED_LANGUAGES)}"),
+        ("languages: [de, en]", "regex-v4:de-en"),
+        ("languages: [ja]\n    confirm_emoji: true", "regex-v4:ja+emoji"),
     ],
 )
 def test_channel_reads_its_own_languages(tmp_path: Path, line: str, version: str):

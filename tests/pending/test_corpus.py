@@ -37,9 +37,9 @@ def test_nothing_else_is_taken_for_a_no(name, languages):
 
 @pytest.mark.parametrize(("name", "languages"), READINGS)
 def test_most_decisions_are_heard(name, languages):
-    """The table knows at least 85 of 100 yeses and 90 of 100 noes of each language."""
+    """At least 90 of 100 yeses and noes of each language, and 85 yeses where all others are read beside it."""
     found = tally(RegexConfirmParser(languages), read_corpus(name))
-    assert found.confirm_miss <= 0.15, found.missed_confirms
+    assert found.confirm_miss <= (0.10 if len(languages) == 1 else 0.15), found.missed_confirms
     assert found.cancel_miss <= 0.10, found.missed_cancels
 
 
@@ -64,3 +64,28 @@ def test_corpus_holds_each_line_once_and_says_where_it_comes_from(name):
     texts = [line.text for line in read_corpus(name)]
     assert sorted(texts) == sorted(set(texts))
     assert (CORPUS / f"{name}.tsv").read_text(encoding="utf-8").startswith("# ")
+
+
+def held_out(language: str, label: str) -> list[str]:
+    """The everyday messages of a language that no phrase was written for."""
+    rows = (CORPUS / "held_out.tsv").read_text(encoding="utf-8").splitlines()
+    return [row.split("\t")[2] for row in rows if row.startswith(f"{language}\t{label}\t")]
+
+
+def test_nine_of_ten_everyday_yeses_are_heard():
+    """Short forms, stretched and doubled words, an emoji behind: of lines that no phrase was written for."""
+    missed, total = {}, 0
+    for language in SHIPPED_LANGUAGES:
+        said = held_out(language, "confirm")
+        missed[language] = [text for text in said if not RegexConfirmParser([language]).is_confirm(text)]
+        total += len(said)
+    assert min(len(held_out(language, "confirm")) for language in SHIPPED_LANGUAGES) >= 12
+    assert sum(map(len, missed.values())) <= 0.1 * total, missed
+
+
+def test_no_everyday_half_yes_confirms():
+    """Conditions, questions, acknowledgements, irony and contradictions, in each language alone and in all at once."""
+    parsers = [RegexConfirmParser(SHIPPED_LANGUAGES), *(RegexConfirmParser([each]) for each in SHIPPED_LANGUAGES)]
+    said = held_out("all", "neither")
+    assert len(said) >= 35
+    assert [text for text in said if any(parser.is_confirm(text) for parser in parsers)] == []

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import pending
 from pending import RegexConfirmParser
-from pending.normalise import words_of
+from pending.normalise import unstretched, words_of
 from pending.parser import MAX_DECISION_CHARS
 from pending.phrasebook import SHIPPED_LANGUAGES, expand, phrasebook
 
@@ -27,6 +27,7 @@ NOTHING = [
     "quando pode apagar?", "yes?", "sim?", "¿sí?", "no?", "cancel?", "yes, cancel", "no, yes", "sim não",
     "yes delete the other one instead", "yes but not the last one", "yes if it is free", "confirm tomorrow",
     "say yes", "the answer is no", "não sei", "yes yes yes maybe", "y/n", "yes\nno", "please", "thanks",
+    "yes,", "Yes ,", "sim, ", "yes, 👍", "yy", "ja ja", "はい はい",
     "ye\u017f", "s\u0131m", "y\u200bes", "yes\u200b", "\u202eyes", "\u0443es", "y\u0435s", "yes\x00",
     "y'es", "si'm", "'yes'", "ß", "si puedes borrar", "não cancela", "no canceles", "don't cancel",
     "yes " * 10_000, "y" * 40_000, "yes" + " " * 40_000 + "no",
@@ -37,12 +38,12 @@ ACKNOWLEDGEMENTS = [
     "ok", "okay", "sure", "fine", "right", "go", "claro", "pode", "isso", "beleza", "certo", "vale", "dale", "bueno",
     "de acuerdo", "klar", "gut", "gerne", "genau", "doch", "jaja", "d'accord", "bien sûr", "ça marche", "vas-y",
     "va bene", "d'accordo", "esatto", "ठीक है", "अच्छा", "जी", "theek hai", "accha", "oke", "baik", "siap", "boleh",
-    "setuju", "حسنا", "تمام", "موافق", "ماشي", "خلاص", "了解", "了解です", "わかりました", "承知しました", "うん",
+    "حسنا", "تمام", "ماشي", "خلاص", "了解", "了解です", "わかりました", "承知しました",
     "はいはい", "結構です", "大丈夫です",
 ]  # fmt: skip
 
 #: Everyday words that are a yes elsewhere, or would be one if it were spelt in Latin letters.
-FALSE_FRIENDS = ["y", "ya", "ja", "já", "hai", "ha", "han", "haa", "na", "naam", "la", "fallo", "sip", "on", "sur", "e"]
+FALSE_FRIENDS = ["y", "ya", "ja", "já", "hai", "ha", "haa", "na", "naam", "la", "fallo", "sip", "on", "sur", "e"]
 
 #: Letters that look like others, hide, or turn the direction.
 TRICKS = (
@@ -113,7 +114,8 @@ def test_phrase_with_a_character_more_is_in_the_table_or_confirms_nothing(phrase
     """A letter, digit, mark, sign or control character anywhere makes it another message."""
     place = data.draw(st.integers(0, len(phrase)))
     changed = phrase[:place] + extra + phrase[place:]
-    assert words_of(changed) in CONFIRMS or not WITH_EMOJI.is_confirm(changed)
+    forms = {words_of(changed), unstretched(words_of(changed)), words_of(changed.removesuffix(extra))}
+    assert forms & set(CONFIRMS) or not WITH_EMOJI.is_confirm(changed)
 
 
 @given(st.sampled_from(CONFIRMS), st.sampled_from(TRICKS), st.data())
@@ -200,7 +202,25 @@ def test_emoji_cancels_only_where_turned_on(emoji):
 
 @pytest.mark.parametrize(
     "emoji",
-    ["👍👎", "👍 👍", "👍?", "yes 👍", "👍 please", "✅🏽", "🆗", "👌", "👍\u200d👎", "\ufe0f", "👍\ufe0f\ufe0f"],
+    [
+        "👍👎",
+        "👍 👍",
+        "👍?",
+        "yes 👎",
+        "yes 👍👍",
+        "yes 🙏 👍",
+        "yes? 👍",
+        "yes, 👍",
+        "no 👍",
+        "ok 👍",
+        "👍 please",
+        "✅🏽",
+        "🆗",
+        "👌",
+        "👍\u200d👎",
+        "\ufe0f",
+        "👍\ufe0f\ufe0f",
+    ],
 )
 def test_other_emoji_decide_nothing(emoji):
     """One of the four, and nothing else."""
@@ -237,6 +257,119 @@ def test_plain_no_cancels(words):
     assert EVERYTHING.is_cancel(words)
 
 
+@pytest.mark.parametrize("emoji", ["👍", "👍🏽", " 👌", " ✅", "✔\ufe0f", " 🙂", "! 😀", " ❤\ufe0f", " 💯"])
+def test_emoji_of_assent_behind_a_yes_changes_nothing(emoji):
+    """One, behind a word that is a yes already; alone, behind an "ok" or beside a second one it decides nothing."""
+    assert EVERYTHING.is_confirm(f"yes{emoji}")
+    assert EVERYTHING.is_confirm(f"sim, pode apagar{emoji}")
+    for other in (
+        emoji.strip(" !"),
+        f"ok{emoji}",
+        f"yes{emoji}{emoji}",
+        f"yes?{emoji}",
+        f"yes,{emoji}",
+        f"yes but{emoji}",
+    ):
+        assert not EVERYTHING.is_confirm(other), other
+
+
+@pytest.mark.parametrize("emoji", [" 👎", "❌", " 🚫", " 🙂"])
+def test_emoji_of_refusal_behind_a_no_changes_nothing(emoji):
+    """And makes no yes of anything."""
+    assert EVERYTHING.is_cancel(f"no{emoji}")
+    assert not decides(EVERYTHING, f"ok{emoji}")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "yess",
+        "yesss!",
+        "YEEES",
+        "siii",
+        "sííí",
+        "simmm",
+        "ouiii",
+        "jaaa, bitte",
+        "yes yes",
+        "si si",
+        "oui oui",
+        "はーい",
+        "نعمممم",
+    ],
+)
+def test_stretched_and_doubled_yes_confirms(words):
+    """People stretch a word or say it twice, and mean it."""
+    assert any(RegexConfirmParser([language]).is_confirm(words) for language in SHIPPED_LANGUAGES)
+
+
+@pytest.mark.parametrize("words", ["nooo", "NOOO!", "nãooo", "nein nein", "neeein", "non non", "noooo, please"])
+def test_stretched_and_doubled_no_cancels(words):
+    """The same for a no."""
+    assert any(RegexConfirmParser([language]).is_cancel(words) for language in SHIPPED_LANGUAGES)
+
+
+@pytest.mark.parametrize("words", ["ok", "OK!", "okay", "ok 👍", "okk"])
+def test_plain_ok_is_told_apart(words):
+    """It is no yes by itself; a channel may take it for one."""
+    assert EVERYTHING.is_ok(words)
+    assert not decides(EVERYTHING, words)
+
+
+@pytest.mark.parametrize("words", ["ok?", "ok, but", "ok...", "ok,", "ok ok ok", "ok cancel", "ok then", "okra"])
+def test_other_ok_is_none(words):
+    """A question, a hesitation, a second thought."""
+    assert not EVERYTHING.is_ok(words)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "ok",
+        "sure",
+        "maybe",
+        "yes?",
+        "yes,",
+        "yes...",
+        "yes no",
+        "👍",
+        "🤔",
+        "?",
+        "yrs",
+        "yse",
+        "ok then",
+        "hmm",
+        "1",
+        "I guess so",
+        "yes but",
+    ],
+)
+def test_short_reply_that_may_be_an_answer_is_unclear(words):
+    """Its person is asked again rather than dropped."""
+    assert EVERYTHING.only("en").is_unclear(words)
+    assert not decides(EVERYTHING, words)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "",
+        " ",
+        "what is on invoice 7",
+        "show me the invoice",
+        "hello",
+        "menu",
+        "delete invoice 8 instead",
+        "yes delete the other one instead",
+        "help",
+        "weather in Rome",
+    ],
+)
+def test_new_request_is_not_unclear(words):
+    """It is another subject: what waited is let go."""
+    assert not EVERYTHING.only("en").is_unclear(words)
+
+
 @pytest.mark.parametrize(
     ("language", "yes", "no"),
     [
@@ -255,8 +388,8 @@ def test_each_language_decides_alone(language, yes, no):
 
 def test_version_says_what_was_read():
     """It is kept in every record."""
-    assert PARSER.version == "regex-v3:pt-en-es"
-    assert RegexConfirmParser(["de"], emoji=True).version == "regex-v3:de+emoji"
+    assert PARSER.version == "regex-v4:pt-en-es"
+    assert RegexConfirmParser(["de"], emoji=True).version == "regex-v4:de+emoji"
 
 
 @pytest.mark.parametrize("languages", [["xx"], ["en", "../en"], "en", []])
