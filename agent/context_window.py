@@ -31,7 +31,7 @@ def tokens_in(text: str) -> int:
 def message_tokens(message: Message) -> int:
     """Return about how many tokens a message takes, with its calls and files."""
     calls = sum(tokens_in(call.tool_name + json.dumps(call.parameters, default=str)) for call in message.tool_calls)
-    return tokens_in(message.content) + calls + FILE_TOKENS * len(message.media)
+    return tokens_in(message.content) + calls + FILE_TOKENS * (len(message.media) + len(message.pictures))
 
 
 def transcript_tokens(messages: Sequence[Message]) -> int:

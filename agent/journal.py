@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
-from agent.messages import NO_USAGE, Message, Role, ToolCall, UsageStats
+from agent.messages import NO_USAGE, Message, Picture, Role, ToolCall, UsageStats
 from agent.swift import swift
 from agent.tools.artifacts import Artifact
 from agent.tools.timers import TimerChange
@@ -53,7 +53,9 @@ class CallOutcome:
     @property
     def message(self) -> Message:
         """The outcome as the model sees it."""
-        return Message(Role.TOOL, self.content, tool_call_id=self.call.id, tool_name=self.call.tool_name)
+        pictures = tuple(Picture(each.mime_type, each.data or b"", each.kept) for each in self.artifacts if each.shown)
+        name = self.call.tool_name
+        return Message(Role.TOOL, self.content, tool_call_id=self.call.id, tool_name=name, pictures=pictures)
 
 
 def digest(text: str) -> str:

@@ -81,6 +81,15 @@ class AnswerDetails:
     reasoning: Mapping[str, Any] | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """An image that a tool made, for a model to look at: its bytes, or where the media store has them."""
+
+    mime_type: str
+    data: bytes = field(default=b"", repr=False)
+    media: Media | None = None
+
+
 @swift
 @dataclass(frozen=True, slots=True)
 class Message:
@@ -88,6 +97,7 @@ class Message:
 
     Where `kept` names a text, the content is only its beginning. `tool_result` is what a program wants to keep of a
     tool's own result (seed: History Management), as JSON; models read `content`. A model's answer has `details`.
+    `pictures` of a result are seen while the run lasts; they are kept with no transcript.
     """
 
     role: Role
@@ -99,6 +109,7 @@ class Message:
     kept: KeptText | None = None
     tool_result: Any = None
     details: AnswerDetails | None = field(default=None, compare=False)
+    pictures: tuple[Picture, ...] = field(default=(), compare=False)
 
     def to_dict(self) -> dict[str, Any]:
         """The message as JSON-ready data; empty fields are left out."""

@@ -161,7 +161,10 @@ class Run:
             is_held_back = message.role is Role.USER
             self.messages.append(Message(Role.USER, WITHHELD) if is_held_back else message)
         self.messages.append(Message(Role.ASSISTANT, content))
-        self.messages = [each if each.details is None else replace(each, details=None) for each in self.messages]
+        self.messages = [
+            replace(each, details=None, pictures=()) if each.details or each.pictures else each
+            for each in self.messages
+        ]
 
     def close_round(self, outcomes: Sequence[CallOutcome], *, note: str = "") -> None:
         """Take the calls of one answer into the transcript, each with its result; the last one's bears the note."""

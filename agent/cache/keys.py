@@ -63,7 +63,7 @@ def _in_order(schema: Mapping[str, Any]) -> str:
 def _numbered(messages: Sequence[Message]) -> list[dict[str, Any]]:
     """The messages with the ids of calls in the order in which they are met, instead of as they are spelled."""
     numbers: dict[str, int] = {"": 0}
-    told = [message.to_dict() for message in messages]
+    told = [{**message.to_dict(), **_pictured(message)} for message in messages]
     for each in told:
         each.pop("reasoning", None)  # its signatures are new each time
         for call in each.get("tool_calls", ()):
@@ -71,3 +71,9 @@ def _numbered(messages: Sequence[Message]) -> list[dict[str, Any]]:
         if "tool_call_id" in each:
             each["tool_call_id"] = numbers.setdefault(each["tool_call_id"], len(numbers))
     return told
+
+
+def _pictured(message: Message) -> dict[str, Any]:
+    """The images that a model sees beside a message, by their bytes or references."""
+    seen = [each.media.ref if each.media else hashlib.sha256(each.data).hexdigest() for each in message.pictures]
+    return {"pictures": seen} if seen else {}

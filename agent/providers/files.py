@@ -9,7 +9,7 @@ import subprocess
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
-from agent.messages import Message, Role
+from agent.messages import Message, Picture, Role
 from agent.tools.fence import fenced, inert
 from channels.media import settle_type
 from channels.types import Media
@@ -80,8 +80,20 @@ class Files:
                     file = _words(media, "there is no room for it beside newer files")
                 room -= len(file.data) if isinstance(file, Binary) else 0
                 files.append(file)
+            for picture in message.pictures:
+                image = await self._picture(picture, room)
+                room -= len(image.data) if isinstance(image, Binary) else 0
+                files.append(image)
             shown.append(Shown(message, tuple(files)))
         return shown[::-1]
+
+    async def _picture(self, picture: Picture, room: int) -> str | Binary:
+        """Return an image of a tool as it is, or why the model cannot see it."""
+        data = picture.data or (await self._bytes(picture.media) if picture.media else None)
+        kind = _proven(data) if data else ""
+        if not data or kind not in self.accepts or len(data) > min(self.max_bytes, room):
+            return "[you cannot see the image]"
+        return Binary(data, kind)
 
     async def _file(self, message: Message, media: Media) -> str | Binary:
         if message.role is not Role.USER:  # it was made here, and its reader has it

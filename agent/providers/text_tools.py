@@ -142,7 +142,10 @@ def _written(messages: Sequence[Message], parser: ToolCallParser) -> list[Messag
             text = replace(text, content=parser.quoted(text.content))
         if is_result and after_result:
             text = replace(
-                text, content=f"{written[-1].content}\n\n{text.content}", media=written[-1].media + text.media
+                text,
+                content=f"{written[-1].content}\n\n{text.content}",
+                media=written[-1].media + text.media,
+                pictures=written[-1].pictures + text.pictures,
             )
             written.pop()
         written.append(text)
@@ -153,7 +156,7 @@ def _written(messages: Sequence[Message], parser: ToolCallParser) -> list[Messag
 def _as_text(message: Message) -> Message:
     if message.role is Role.TOOL:
         content = f"The result of the tool {message.tool_name!r}:\n{fenced(message.content)}"
-        return Message(Role.USER, content, media=message.media)
+        return Message(Role.USER, content, media=message.media, pictures=message.pictures)
     if not message.tool_calls:
         return message
     said = [message.content] if message.content else []

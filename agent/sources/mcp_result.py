@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from agent.sources.errors import scrub, scrub_value
-from agent.tools.artifacts import emit_artifact
+from agent.sources.mcp_binaries import Binaries
 
 if TYPE_CHECKING:
     from mcp.types import CallToolResult
@@ -24,12 +24,16 @@ MAX_ERROR_CHARS = 1000
 
 
 def value_of(result: CallToolResult) -> Any:
-    """The answer's structured content, else its text; images, sounds and other files become artifacts.
+    """The answer's structured content, else its text; images, sounds and other files become artifacts, and the model
+    sees the images.
 
-    A server gives structured content as text too, for those who read nothing else: the text is not repeated.
+    A server gives structured content as text too, for those who read nothing else: the text is not repeated. Base64 in
+    either is no text: a file in it is handed over once, and a note takes its place.
     """
-    files = [_hand_over(block) for block in result.content if _is_file(block)][:MAX_FILES]
-    value = _unwrapped(result.structured_content, _text(result))
+    binaries = Binaries()
+    blocks = [block for block in result.content if _is_file(block)][:MAX_FILES]
+    files = [_hand_over(block, binaries) for block in blocks]
+    value = binaries.removed(_unwrapped(result.structured_content, _text(result)))
     notes = "\n".join(f"(handed to the user: {file})" for file in files)
     if not notes:
         return value
@@ -71,7 +75,7 @@ def _is_file(block: Any) -> bool:
     return block.type in ("image", "audio") or (block.type == "resource" and hasattr(block.resource, "blob"))
 
 
-def _hand_over(block: Any) -> str:
+def _hand_over(block: Any, binaries: Binaries) -> str:
     """Give one file to the user; what it is, for the model."""
     holder = block.resource if block.type == "resource" else block
     mime_type = holder.mime_type or "application/octet-stream"
@@ -82,5 +86,5 @@ def _hand_over(block: Any) -> str:
     filename = PurePosixPath(urlsplit(str(holder.uri)).path).name if block.type == "resource" else ""
     if not PurePosixPath(filename).suffix:  # platforms and tools go by the extension
         filename = f"{filename or 'file'}{mimetypes.guess_extension(mime_type) or ''}"
-    emit_artifact(data=data, mime_type=mime_type, filename=filename)
+    binaries.hand_over(data, mime_type, filename)
     return f"{filename}, {mime_type}, {len(data)} bytes"

@@ -225,19 +225,32 @@ class OpenApiToolProvider:
         fills = self._auth.fills if self._auth else lambda *_: False
         chosen = list(islice(operations(document, refused, self._choice.takes, fills), MAX_TOOLS + 1))
         for why in refused[:MAX_TOLD]:
-            log.warning("openapi.operation_left_out", extra={"source": self.name, "why": why})
+            log.error("openapi.operation_left_out", extra={"source": self.name, "why": why})
+        if len(refused) > MAX_TOLD:
+            log.error("openapi.operations_left_out", extra={"source": self.name, "more": len(refused) - MAX_TOLD})
         if len(chosen) > MAX_TOOLS:
-            log.warning("openapi.too_many_tools", extra={"source": self.name, "taken": MAX_TOOLS})
+            raise SourceError(
+                f"{self._source_name} has more than {MAX_TOOLS} operations that are taken, so some would be left out: "
+                "choose those you need with include and exclude, as in include: [get*, createOrder]"
+            )
+        self._check_included(chosen, refused)
         self._check_fixed(chosen)
         chosen = [_without(each, self._fixed) for each in chosen]
         names = legal_names([each.name for each in chosen])
         info = document.root.get("info")
         title = str(info.get("title", self.name)) if isinstance(info, Mapping) else self.name
-        return _Api(title, {names[each.name]: each for each in chosen[:MAX_TOOLS]}, self._pinned(url, self._max_bytes))
+        return _Api(title, {names[each.name]: each for each in chosen}, self._pinned(url, self._max_bytes))
 
     def _fixed_of(self, operation: Operation) -> list[tuple[str, Any]]:
         """Return the fixed arguments of an operation, in the order of their names."""
         return sorted((name, value) for name, value in self._fixed.items() if name in operation.places)
+
+    def _check_included(self, chosen: Sequence[Operation], refused: Sequence[str]) -> None:
+        """Raise SourceError for an operation that `include` names by its name and that cannot be taken."""
+        plain = [name for name in self._choice.include or () if not set(name) & set("*?[")]
+        if missing := sorted(set(plain) - {operation.name for operation in chosen}):
+            reasons = f"; left out: {'; '.join(refused[:MAX_TOLD])}" if refused else ""
+            raise SourceError(f"{self._source_name}: include names operations that there are not: {missing!r}{reasons}")
 
     def _check_fixed(self, chosen: Sequence[Operation]) -> None:
         """Raise SourceError for a fixed argument that no operation takes: a misspelled one would silently be lost."""

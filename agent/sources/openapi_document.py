@@ -15,7 +15,7 @@ from agent.sources.openapi_schema import Document
 
 #: Bytes of a document.
 MAX_DOCUMENT_BYTES = 50_000_000
-#: Levels of a YAML document. libyaml's own reader overflows the stack where there are hundreds of thousands.
+#: Levels of a YAML document.
 MAX_YAML_DEPTH = 500
 
 
@@ -50,39 +50,104 @@ def _encodable(value: Any) -> Any:
     return [_encodable(each) for each in value] if isinstance(value, list) else value
 
 
-def _yaml12(base: Any) -> Any:
-    """Return a safe loader of YAML 1.2, as OpenAPI has it: `no`, `on` and dates are text."""
-    loader: Any = type("Yaml12", (base,), {})
-    loader.yaml_implicit_resolvers = {
-        first: [(tag, pattern) for tag, pattern in rules if tag.rpartition(":")[2] not in ("timestamp", "bool")]
-        for first, rules in yaml.SafeLoader.yaml_implicit_resolvers.items()
-    }
-    loader.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile(r"(?:true|false|True|False)$"), list("tfTF"))
-    return loader
-
-
-_SLOW = _yaml12(yaml.SafeLoader)
-#: libyaml's, several times faster, where PyYAML was built with it. It refuses an escape that is half a character.
-_FAST = _yaml12(getattr(yaml, "CSafeLoader", yaml.SafeLoader))
 _HALF_A_CHARACTER = re.compile(r"\\[uU](?:0000)?[dD][89a-fA-F]")
+#: First characters of plain scalars that may be something else than text.
+_MAY_BE_NO_TEXT = frozenset("-+.0123456789~nNtTfF<")
+#: Scalars whose value is remembered while one document is read: schemas repeat their numbers.
+_MAX_REMEMBERED = 10_000
+#: Stands for a plain `<<`, which merges a mapping into the one that it is in.
+_MERGE: Any = object()
+
+
+class _Scalars(yaml.SafeLoader):
+    """What a plain scalar means in YAML 1.2, which OpenAPI has: `no`, `on` and dates are text. Reads one document."""
+
+    def __init__(self) -> None:
+        super().__init__("")
+        self._known: dict[str, Any] = {}
+
+    def value(self, event: Any) -> Any:
+        """Return the scalar's value. Raises yaml.YAMLError and ValueError."""
+        text = event.value
+        if event.tag is None or event.tag == "!":
+            if not event.implicit[0] or text[:1] not in _MAY_BE_NO_TEXT:
+                return text if event.implicit[1] or text else None
+            if text in self._known:
+                return self._known[text]
+        reader: Any = self
+        tag = event.tag if event.tag not in (None, "!") else reader.resolve(yaml.ScalarNode, text, (True, False))
+        if tag == "tag:yaml.org,2002:merge":
+            return _MERGE
+        made = reader.construct_object(yaml.ScalarNode(tag, text, event.start_mark, event.end_mark))
+        if event.tag is None and len(self._known) < _MAX_REMEMBERED:
+            self._known[text] = made
+        return made
+
+
+_Scalars.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in rules if tag.rpartition(":")[2] not in ("timestamp", "bool")]
+    for first, rules in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+_Scalars.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile(r"(?:true|false|True|False)$"), list("tfTF"))
 
 
 def _read_yaml(text: str) -> Any:
-    """Return the values of a YAML text without aliases, which could grow without bounds. Raises yaml.YAMLError."""
-    loader = _SLOW if _HALF_A_CHARACTER.search(text) else _FAST
-    depth = 0
-    for event in yaml.parse(text, Loader=loader):
-        if isinstance(event, yaml.events.AliasEvent):
-            problem = "an alias: write it out, or give the document as JSON"
-            mark: Any = event.start_mark
-            raise yaml.composer.ComposerError(None, None, problem, mark)
-        if isinstance(event, yaml.events.CollectionStartEvent):
-            depth += 1
-        elif isinstance(event, yaml.events.CollectionEndEvent):
-            depth -= 1
-        if depth > MAX_YAML_DEPTH:
-            raise RecursionError
-    return yaml.load(text, loader)  # noqa: S506  # a SafeLoader
+    """Return the values of a YAML text without aliases, which could grow without bounds. Raises yaml.YAMLError.
+
+    The values are made of libyaml's events in one pass: its nodes cost ten times as much. libyaml refuses an escape
+    that is half a character, so a text with one is parsed by PyYAML itself.
+    """
+    fast = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    events = yaml.parse(text, Loader=yaml.SafeLoader if _HALF_A_CHARACTER.search(text) else fast)
+    scalars, documents, open_parts = _Scalars(), 0, list[list[Any]]([[]])
+    for event in events:
+        kind = type(event)
+        if kind is yaml.ScalarEvent:
+            open_parts[-1].append(scalars.value(event))
+        elif kind is yaml.MappingStartEvent or kind is yaml.SequenceStartEvent:
+            _check_tag(event)
+            open_parts.append([])
+            if len(open_parts) > MAX_YAML_DEPTH:
+                raise RecursionError
+        elif kind is yaml.MappingEndEvent:
+            parts = open_parts.pop()
+            open_parts[-1].append(_mapping(parts, event))
+        elif kind is yaml.SequenceEndEvent:
+            parts = open_parts.pop()
+            open_parts[-1].append(parts)
+        else:
+            documents += _is_document(event)
+            if documents > 1:
+                raise _unreadable("several documents: keep one", event)
+    return open_parts[0][0] if open_parts[0] else None
+
+
+def _is_document(event: Any) -> bool:
+    if isinstance(event, yaml.AliasEvent):
+        raise _unreadable("an alias: write it out, or give the document as JSON", event)
+    return isinstance(event, yaml.DocumentStartEvent)
+
+
+def _mapping(parts: list[Any], event: Any) -> dict[Any, Any]:
+    """Return keys and values that follow each other as a mapping, with what a `<<` merges below its own."""
+    keys, values = parts[::2], parts[1::2]
+    try:
+        made = dict(zip(keys, values, strict=True))
+    except TypeError:
+        raise _unreadable("a key that is no scalar", event) from None
+    if _MERGE not in made:
+        return made
+    merged = made.pop(_MERGE)
+    return {**merged, **made} if isinstance(merged, dict) else made
+
+
+def _check_tag(event: Any) -> None:
+    if event.tag not in (None, "!", "tag:yaml.org,2002:map", "tag:yaml.org,2002:seq"):
+        raise _unreadable(f"the tag {event.tag!r}, which no document of OpenAPI has", event)
+
+
+def _unreadable(problem: str, event: Any) -> yaml.YAMLError:
+    return yaml.composer.ComposerError(None, None, problem, event.start_mark)
 
 
 def server_url(document: Document, own_url: str) -> str:

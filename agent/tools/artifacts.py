@@ -28,7 +28,7 @@ class Artifact:
     """A file made by a tool: at a URL, or as the bytes in `data`, which the run's caller puts in the media store.
 
     `sha256` and `size` tell which file it was after the URL is gone. `data` stays out of repr and `to_dict`; so does
-    `kept`, the file in the media store once it is there.
+    `kept`, the file in the media store once it is there. One that is `shown` is an image that the model looks at, too.
     """
 
     url: str = ""
@@ -38,6 +38,7 @@ class Artifact:
     size: int = 0
     role: str = "primary"
     retention: str = ""
+    shown: bool = False
     data: bytes | None = field(default=None, repr=False, compare=False)
     kept: Media | None = field(default=None, repr=False, compare=False)
 
@@ -95,6 +96,7 @@ def emit_artifact(
     size: int = 0,
     role: str = "primary",
     retention: str = "",
+    shown: bool = False,
 ) -> Artifact:
     """Hand a file to the user from inside a tool: exactly one of its URL, its path or its bytes.
 
@@ -102,7 +104,7 @@ def emit_artifact(
     media store; their `sha256` and `size` (bytes) are computed, and for a URL they are taken as given. A call that
     fails delivers none. Outside a run nothing collects it; the Artifact comes back all the same (seed: Artifacts).
     Raises ValueError for anything but one source, for a URL that no platform can fetch, and for a file that is not
-    there or has more than MAX_ARTIFACT_BYTES.
+    there or has more than MAX_ARTIFACT_BYTES. An image that is `shown` is seen by the model in this run, if it can see.
     """
     if sum(each is not None for each in (source, url, path, data)) != 1:
         raise ValueError("emit_artifact needs exactly one of url, path= or data=")
@@ -121,7 +123,7 @@ def emit_artifact(
     if data is not None:  # what we can count ourselves we do not take on trust
         sha256, size = hashlib.sha256(data).hexdigest(), len(data)
     mime_type = mime_type or mimetypes.guess_type(filename or place)[0] or UNKNOWN_MIME_TYPE
-    artifact = Artifact(url or "", mime_type, filename, sha256, size, role, retention, data)
+    artifact = Artifact(url or "", mime_type, filename, sha256, size, role, retention, shown, data)
     collected = _collector.get()
     if collected is not None:
         collected.append(artifact)

@@ -15,6 +15,7 @@ from pydantic_ai.messages import (
     ModelResponse,
     TextPart,
     ToolCallPart,
+    ToolReturnContent,
     ToolReturnPart,
     UserContent,
     UserPromptPart,
@@ -22,7 +23,7 @@ from pydantic_ai.messages import (
 
 from agent.messages import NOT_JSON, AnswerDetails, Message, Role, ToolCall
 from agent.providers.answer import MAX_NOT_JSON_CHARS
-from agent.providers.files import Shown
+from agent.providers.files import Binary, Shown
 from agent.providers.wire.reasoning import reasoning_of, with_reasoning
 from agent.providers.wire.sound import sound
 from agent.tools.fence import fenced
@@ -100,7 +101,7 @@ class _Writer:
     source: str = ""
     written: list[ModelMessage] = field(default_factory=list)
     waiting: dict[str, ToolCall] = field(default_factory=dict)
-    results: dict[str, str] = field(default_factory=dict)
+    results: dict[str, ToolReturnContent] = field(default_factory=dict)
     ids: set[str] = field(default_factory=set)
 
     def write(self, shown: Shown) -> None:
@@ -138,12 +139,15 @@ class _Writer:
     def _tool(self, shown: Shown) -> None:
         """A result whose call is not there any more is told as what it is."""
         message, body = shown.message, fenced(_joined(shown))
+        images = [
+            BinaryContent(each.data, media_type=each.mime_type) for each in shown.files if isinstance(each, Binary)
+        ]
         sent = self._call_of(message)
         if sent is None:
             self.settle()
-            self._user([f"[the tool {message.tool_name!r} had given, to a call that is not kept]\n{body}"])
+            self._user([f"[the tool {message.tool_name!r} had given, to a call that is not kept]\n{body}", *images])
         else:
-            self.results[sent] = body
+            self.results[sent] = [body, *images] if images else body
 
     def _call_of(self, result: Message) -> str | None:
         left = {sent: call for sent, call in self.waiting.items() if sent not in self.results}
@@ -159,8 +163,9 @@ def _content(shown: Shown) -> list[UserContent]:
 
 
 def _joined(shown: Shown) -> str:
-    """Text and the names of files; these messages have no others."""
-    return sound("\n".join(part for part in (shown.message.content, *map(str, shown.files)) if part.strip()))
+    """Text and the names of files, without those that are sent as they are."""
+    names = (each for each in shown.files if isinstance(each, str))
+    return sound("\n".join(part for part in (shown.message.content, *names) if part.strip()))
 
 
 def _legal_name(call: ToolCall) -> str:

@@ -13,7 +13,9 @@ from agent.sources import OpenApiToolProvider
 from agent.sources.errors import SourceError
 from agent.tools import ToolExecutionError, ToolParameterError, ToolTag, collect_artifacts
 from agent.tools.errors import EffectUnknownError
-from tests.agent.sources.pets import call, provider, refusal, tools_of, with_operation
+from config.loader import load_settings
+from config.sources import open_tools
+from tests.agent.sources.pets import PETS, call, provider, refusal, tools_of, with_operation
 
 
 def test_errors_of_the_api_are_readable(tmp_path: Path, api):
@@ -191,6 +193,25 @@ def test_a_fixed_argument_is_sent_and_never_shown(tmp_path: Path, api):
     assert api.asked[0][1] == "/pets/7"
     with pytest.raises(ToolParameterError, match="'id' is not a valid parameter"):
         call(pets, "getPet", id="8")
+
+
+def test_a_fixed_argument_stands_in_the_yaml(tmp_path: Path, api):
+    """A text such as an account's id stays one, also where it looks like a number."""
+    document = {**PETS, "servers": [{"url": api.url}]}
+    (tmp_path / "pets.json").write_text(json.dumps(document))
+    file = tmp_path / "bot.yaml"
+    file.write_text(
+        f"tools:\n  - openapi: ./pets.json\n    base_url: {api.url}\n    include: [getPet, deletePet]\n"
+        "    arguments: {id: '007'}\nchannels: {web: {platform: console}}\n"
+    )
+    opened = open_tools(load_settings(file, {}))
+    try:
+        tool = next(tool for tool in opened.tools if tool.name == "getPet")
+        assert "id" not in tool.schema()["parameters"]["properties"]
+        asyncio.run(tool.ainvoke({}))
+    finally:
+        opened.close()
+    assert api.asked[0][1] == "/pets/007"
 
 
 def test_a_fixed_argument_that_no_operation_takes_is_an_error(tmp_path: Path):

@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from agent.sources import OpenApiToolProvider, ToolProviderProtocol
 from agent.sources.errors import SourceError
+from agent.sources.openapi_document import parse
 from agent.tools import Tool, ToolParameterError
 from tests.agent.sources.pets import PETS, provider, tools_of, with_operation
 
@@ -202,12 +204,56 @@ def test_number_of_thousands_of_digits_is_one_error(tmp_path: Path):
             asyncio.run(OpenApiToolProvider(tmp_path / "big").list_tools())
 
 
-def test_no_more_operations_are_built_than_are_taken(tmp_path: Path, caplog):
-    """Each of a hundred thousand might be of any size."""
+def test_more_operations_than_are_taken_are_an_error_until_some_are_chosen(tmp_path: Path):
+    """Nobody would miss those that were silently left out; what is included is found behind any number of others."""
     paths = {f"/p{number}": {"get": {"operationId": f"op{number}"}} for number in range(2_000)}
     document = {**PETS, "paths": paths}
-    assert len(tools_of(provider(tmp_path, document=document))) == 256
+    with pytest.raises(SourceError, match=r"more than 256 operations .* choose those you need with include"):
+        tools_of(provider(tmp_path, document=document))
     assert list(tools_of(provider(tmp_path, document=document, include=["op1999"]))) == ["op1999"]
+    assert len(tools_of(provider(tmp_path, document=document, include=["op19*"]))) == 111
+
+
+def test_an_operation_that_is_included_by_name_and_cannot_be_called_is_an_error(tmp_path: Path):
+    """With the reason, or because there is none of that name."""
+    document = json.loads(json.dumps(PETS))
+    document["paths"]["/x/{y}"] = {"get": {"operationId": "broken"}}
+    with pytest.raises(SourceError, match=r"\['broken'\]; left out: GET /x/\{y\}: nothing fills \['y'\] in its path"):
+        tools_of(provider(tmp_path, document=document, include=["getPet", "broken"]))
+    with pytest.raises(SourceError, match=r"operations that there are not: \['getPets'\]$"):
+        tools_of(provider(tmp_path, include=["getPets"]))
+
+
+@pytest.mark.parametrize(
+    ("written", "value"),
+    [
+        ("no", "no"), ("on", "on"), ("true", True), ("2020-01-01", "2020-01-01"), ("1", 1), ("'1'", "1"), ("1.5", 1.5),
+        ("~", None), ("", None), ("''", ""), ("!!str 5", "5"), ("!!int '7'", 7), ("[a, {b: 1}]", ["a", {"b": 1}]),
+        ("{<<: {b: 1, c: 2}, c: 3}", {"b": 1, "c": 3}), ("|-\n  x\n  y", "x\ny"), ("-5", -5), ("null", None),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("half", ["", '\nhalf: "\\ud800"'])
+def test_values_of_yaml_are_those_of_version_1_2(written: str, value: Any, half: str):
+    """With libyaml, and with PyYAML where libyaml cannot read an escape."""
+    assert parse(f"openapi: 3.1.0\nx: {written}{half}", "x").root["x"] == value
+
+
+def test_a_large_document_is_the_same_in_yaml_as_in_json(tmp_path: Path):
+    """Thousands of values, in one pass."""
+    paths = {f"/p{number}/{{id}}": PETS["paths"]["/pets/{id}"] for number in range(300)}
+    document = json.loads(json.dumps({**PETS, "paths": paths}))
+    assert parse(yaml.safe_dump(document, sort_keys=False, default_flow_style=None), "x").root == document
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [("a: &x 1\nb: *x", "an alias"), ("a: !!python/name:os x", "python/name"), ("a: 1\n---\nb: 2", "several documents"),
+     ("a: !!set {b}", "the tag"), ("? [a]\n: 1", "a key that is no scalar")],
+)  # fmt: skip
+def test_yaml_that_no_document_has_is_refused(text: str, why: str):
+    """Named by its line."""
+    with pytest.raises(SourceError, match=rf"x: not YAML: line \d+: .*{why}"):
+        parse(text, "x")
 
 
 @pytest.mark.parametrize("form", ["json", "yaml"])

@@ -85,6 +85,19 @@ def picture() -> list[TextContent | ImageContent]:
     return [TextContent(type="text", text="Here it is."), ImageContent(type="image", data=data, mime_type="image/png")]
 
 
+#: A red pixel.
+PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8DwHwAFBQIAX8jx0gAAAABJRU5ErkJggg=="
+
+
+@app.tool(annotations=LOOK)
+def chart() -> CallToolResult:
+    """Answer an image, and repeat it in what is structured."""
+    image = base64.b64encode(base64.b64decode(PIXEL) + bytes(300)).decode()
+    content = [TextContent(type="text", text=image), ImageContent(type="image", data=image, mime_type="image/png")]
+    structured = {"title": "Sales", "chart": {"png": f"data:image/png;base64,{image}"}, "raw": image, "id": "aB3" * 30}
+    return CallToolResult(content=content, structured_content=structured)
+
+
 class Bomb(BaseModel):
     """A text with a pattern that backtracks for ever on it."""
 
