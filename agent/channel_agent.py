@@ -41,7 +41,7 @@ from agent.tools.timers import TimerBook, timer_book
 from agent.turn_journal import TurnJournal, unclear_calls
 from channels.types import Reply, Scope, Turn
 from pending.action import PendingAction, State
-from pending.intent import Words, quotes_another, read_answer, written_before
+from pending.intent import Words, is_ok, is_unclear, quotes_another, read_answer, written_before
 from pending.language import choose
 from pending.parser import ConfirmParser
 from pending.plan import Proposal, propose
@@ -74,7 +74,7 @@ class ChannelAgent:
     cut. People are answered in the language they write, if it is one of `languages` (none: any that has a catalogue),
     else in `language`. With `expiry_notice` a worker tells them when a question of theirs ends unanswered; with
     `escalation` it tells the operators of one that nobody answers. With `commands` it answers /help and the like by
-    itself; without, the model is asked.
+    itself; without, the model is asked. With `confirm_ok` a plain "ok" is a yes right behind the question.
     """
 
     def __init__(
@@ -92,6 +92,7 @@ class ChannelAgent:
         expiry_notice: bool = False,
         escalation: Escalation | None = None,
         commands: bool = True,
+        confirm_ok: bool = False,
     ) -> None:
         self.agent = agent
         self.store = store or InMemoryPendingStore()
@@ -107,6 +108,7 @@ class ChannelAgent:
         self._prompts = Prompts(self.store)
         self._choices = Choices(self.store)
         self._questions = Questions(self.store, escalation, expiry_notice=expiry_notice)
+        self._confirm_ok = confirm_ok
         self._commands = Commands(agent, self._prompts) if commands else None
         ToolKinds(lambda: agent.tools, self.store, lambda: agent.config)
 
@@ -208,7 +210,7 @@ class ChannelAgent:
         live = StoredAction.from_hash(queued.live)
         if live is None or live.state not in _WAITING or not queued.turn.decides:
             return live is not None and live.by == queued.turn.event_id
-        return read_answer(self.parser, queued.turn.text, live.action.language).says != ""
+        return self._read_answer(queued.turn, live, queued.seq).says != ""
 
     def words(self, turn: Turn) -> Texts:
         """How to speak to whoever wrote this: as it is written, else as their app is set, else as the channel does."""
@@ -289,8 +291,16 @@ class ChannelAgent:
             return await self._unasked(case)
         if not case.turn.decides:  # a caption, a transcript or an edit is no yes
             return await self._move_on(case, live)
-        words = read_answer(self.parser, case.turn.text, live.action.language)
-        return await self._decide(case, live, words)
+        return await self._decide(case, live, self._read_answer(case.turn, live, case.seq))
+
+    def _read_answer(self, turn: Turn, live: StoredAction, seq: int) -> Words:
+        """Return what the turn says about the open question. A plain "ok" counts only right behind it."""
+        words = read_answer(self.parser, turn.text, live.action.language)
+        if words.says or not self._confirm_ok or live.action.code:
+            return words
+        is_next = live.state == "shown" and live.newest and not live.told and seq == live.seen + 1
+        says_ok = (is_next or live.by == turn.event_id) and is_ok(self.parser, turn.text, live.action.language)
+        return Words("confirm") if says_ok else words
 
     async def _unasked(self, case: Case) -> Answer:
         """Answer a turn while nothing waits for its person here. A yes may be meant for another thread of the chat."""
@@ -334,7 +344,26 @@ class ChannelAgent:
         if words.says == "confirm" and live.action.code and not live.action.is_expired(case.received_at):
             told = speak(live.action.language).code_needed(live.action.preview, live.action.code)
             return _repeating(said(case, told), live)
+        if self._is_unclear(case, live, words):
+            return self._ask_again(case, live)
         return await self._move_on(case, live)
+
+    def _is_unclear(self, case: Case, live: StoredAction, words: Words) -> bool:
+        """Return whether this may be an answer that nobody can read, to a question that was not yet asked again."""
+        is_open = live.state == "shown" and not live.told and not live.action.is_expired(case.received_at)
+        if words.says or not is_open or quotes_another(case.turn, live):
+            return False
+        return is_unclear(self.parser, case.turn.text, live.action.language)
+
+    def _ask_again(self, case: Case, live: StoredAction) -> Answer:
+        """Ask once more, within the same window. The record keeps that it was, with what its end will be told as."""
+        action = live.action
+        words = speak(action.language)
+        answer = said(case, words.unclear(action.preview, action.code))
+        ((reply, _),) = answer.change.replies
+        asked = replace(reply, buttons=self._questions.buttons(action, case))
+        move = Move(live.pid, ("shown",), "shown", words.expired(action.preview), case.turn.event_id)
+        return _repeating(replace(answer, change=Change(replies=((asked, ""),), move=move)), live)
 
     async def _tap(self, case: Case) -> Answer:
         """A button decides only what it was minted for, and only for its own person."""

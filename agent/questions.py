@@ -12,7 +12,7 @@ from channels.types import Button, Reply
 from pending.action import PendingAction
 from pending.plan import Effect, Proposal, undo_of
 from pending.store import BasePendingStore
-from pending.texts import Texts, brief, speak
+from pending.texts import brief, speak
 from workers.lane import Arm, outbox_entry
 
 
@@ -34,7 +34,7 @@ class Questions:
         head = proposal.head
         words = speak(head.language)
         question = words.question("\n\n".join(filter(None, [head.preview, prompt])), head.ttl_seconds, head.code)
-        asked = Reply("\n\n".join(filter(None, [above, question])), self._buttons(head, case, words))
+        asked = Reply("\n\n".join(filter(None, [above, question])), self.buttons(head, case))
         *steps, arm = proposal.arms(self._store.seal, case.turn.scope.id)
         return (asked, head.pending_action_id), (*steps, self._with_notices(case, arm, head))
 
@@ -71,8 +71,9 @@ class Questions:
         told = words.expired_unanswered(preview)
         return replace(arm, notice=outbox_entry(here, Reply(told, language=head.language)))
 
-    def _buttons(self, head: PendingAction, case: Case, words: Texts) -> tuple[Button, ...]:
-        """What is asked for with a code has no button that confirms: the code must be typed."""
+    def buttons(self, head: PendingAction, case: Case) -> tuple[Button, ...]:
+        """Return the buttons that answer a question. One with a code has none that confirms: the code must be typed."""
+        words = speak(head.language)
         seal, scope, pid = self._store.seal, case.turn.scope, head.pending_action_id
         confirm = Button(words.confirm_label, seal.mint(pid, "confirm", scope), "primary")
         cancel = Button(words.cancel_label, seal.mint(pid, "cancel", scope), "danger")

@@ -161,6 +161,7 @@ def _agent(
         expiry_notice=channel.expiry_notice,
         escalation=_escalation(settings, channel),
         commands=channel.commands,
+        confirm_ok=channel.confirm_ok,
     )
 
 

@@ -288,6 +288,7 @@ class ChannelSettings(Section):
     languages: list[Language] = Field(default=list(SHIPPED_LANGUAGES), min_length=1)
     language: Annotated[Language | None, BeforeValidator(nothing_if_empty)] = None
     confirm_emoji: bool = False
+    confirm_ok: bool = False
     messages_per_second: Annotated[float | None, NotBoolean] = Field(default=None, ge=0, le=10_000)
     expiry_notice: bool = False
     commands: bool = True

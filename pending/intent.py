@@ -57,6 +57,16 @@ def read_answer(parser: ConfirmParser, message: str, language: str) -> Words:
     return read_words(parser.only(language), message)
 
 
+def is_ok(parser: ConfirmParser, message: str, language: str) -> bool:
+    """Return whether the message is a plain "ok" to a question in this language."""
+    return isinstance(parser, RegexConfirmParser) and (parser.is_ok(message) or parser.only(language).is_ok(message))
+
+
+def is_unclear(parser: ConfirmParser, message: str, language: str) -> bool:
+    """Return whether the message may be meant as an answer to a question in this language, and decides nothing."""
+    return isinstance(parser, RegexConfirmParser) and parser.only(language).is_unclear(message)
+
+
 def read_words(parser: ConfirmParser, message: str) -> Words:
     """What the message says: a yes, a yes with a code of four digits, a no, or something else."""
     if parser.is_confirm(message):

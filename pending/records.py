@@ -46,7 +46,9 @@ class StoredAction:
     `pid` is the name it was found under, `seen` the number of the last turn that came in before it was shown, `prompt`
     the platform's id of the message that shows it ("" where it gave none), `prompts` the ids of all messages that show
     it or repeat it, `written_at` when the platform says it was shown (0.0 where it did not say), `begun_at` when it was
-    claimed or started, `looked_at` the store's own time when it was looked up.
+    claimed or started, `looked_at` the store's own time when it was looked up. `newest`: nothing was said since the
+    question, as far as a lane knows. `told` of one that is still open is what its end will be told as: its person was
+    asked again.
     """
 
     pid: str
@@ -63,6 +65,7 @@ class StoredAction:
     prompt: str = ""
     prompts: tuple[str, ...] = ()
     written_at: float = 0.0
+    newest: bool = field(default=False, compare=False)
     looked_at: float = field(default=0.0, compare=False)
 
     @property
@@ -95,6 +98,7 @@ class StoredAction:
             prompt=given.get("prompt", ""),
             prompts=tuple(given.get("prompts", "").split()),
             written_at=_seconds(given.get("written")) / 1000,
+            newest="newest" in given,
         )
 
     @classmethod
@@ -107,7 +111,7 @@ class StoredAction:
         return cls(
             pid, record, mac or "", state, _seconds(expires), by or "", attempt or "", told or "", result or "",
             round(_seconds(seen) * 1000), _seconds(begun), prompt or "", tuple((prompts or "").split()),
-            _seconds(written) / 1000, _seconds(looked),
+            _seconds(written) / 1000, looked_at=_seconds(looked),
         )  # fmt: skip
 
     def to_hash(self) -> dict[str, str]:

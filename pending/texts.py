@@ -90,6 +90,10 @@ class Texts:
         yes = f"{self.yes} {code}" if code else self.yes
         return self._say("another_quoted", preview=brief(preview), yes=yes)
 
+    def unclear(self, preview: str, code: str = "") -> str:
+        """The reply may be an answer, and is neither yes nor no: the question is asked once more."""
+        return self._say("unclear", preview=brief(preview), yes=f"{self.yes} {code}" if code else self.yes)
+
     def asked_elsewhere(self, preview: str) -> str:
         """The yes was said in another thread than the open question."""
         return self._say("asked_elsewhere", preview=brief(preview))

@@ -164,6 +164,8 @@ class _Lane:
     closed: tuple[int, str] = (-1, "")
     heard: float = 0.0
     hold: _Hold | None = None
+    #: The question that was said last, "" after anything else.
+    newest: str = ""
     told_full: float = 0.0
     #: By user, the number of the last turn that said stop.
     stops: dict[str, int] = field(default_factory=dict)
@@ -493,6 +495,7 @@ class MemoryLanes:
                         Fate(delivery_id, "ambiguous" if doubtful else "sent", now, tries, receipt, reply.cause)
                     )
                     lane.chat = max(now, lane.chat) + gap
+                    lane.newest = pid if pid == asked else ""
                     if pid == asked:
                         _set_notices(lane, *self._pendings.show(pid, lane.received, receipt, written_at))
                     if pid and not repeats:
@@ -760,6 +763,7 @@ class MemoryLanes:
         letter = lane.inbox[0]
         user = letter.turn.scope.id
         live, tapped = self._pendings.view(conversation, user, letter.tapped)
+        live = {**live, "newest": "1"} if lane.newest and live.get("pid") == lane.newest else live
         history = lane.histories.get(user, "")
         timers = in_order(bell.timer for bell in lane.bells.values())
         return QueuedTurn(

@@ -19,7 +19,7 @@ HOSTILE = "Delete {preview} {yes} {nope} 100% %s **A** \\1 \\g<0> `x` \u202e"
 #: What only one language needs, or needs in another number.
 OWN = {"marks", "sure", "endings", "letters", "foreign", "duration"}
 SAYS_PREVIEW = (
-    "failed", "unknown", "not_done", "cancelled", "expired", "dropped", "early", "ignored", "unsafe", "undo",
+    "failed", "unknown", "not_done", "cancelled", "expired", "dropped", "early", "ignored", "unclear", "unsafe", "undo",
     "maybe_missing", "not_delivered", "reminder", "expired_unanswered", "already_chosen", "asks_first",
     "status_running",
 )  # fmt: skip

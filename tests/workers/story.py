@@ -171,7 +171,7 @@ class Story:
         self.life.at(f"after {name} {what}")
         return f"{name} {what} ok"
 
-    def hear(self, text: str = "go", **fields: Any) -> None:
+    def hear(self, text: str = "go on with the list", **fields: Any) -> None:
         """Somebody writes."""
         self.rig.accept(turn(text, **fields))
 
@@ -208,7 +208,7 @@ class Story:
         raise AssertionError("no worker lived")
 
     def killed_at(self, *names: str) -> str:
-        """`go` is said and the worker killed at each of these steps. The last words that arrived."""
+        """Words are said and the worker killed at each of these steps. The last words that arrived."""
         self.hear()
         for name in names:
             self.life.names = {name}

@@ -295,6 +295,10 @@ local function pending(pid)
   if #fields == 0 then return {} end
   table.insert(fields, 'pid')
   table.insert(fields, pid)
+  if redis.call('HGET', lane, 'newest') == pid then  -- nothing was said since
+    table.insert(fields, 'newest')
+    table.insert(fields, '1')
+  end
   return fields
 end
 

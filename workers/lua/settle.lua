@@ -34,6 +34,7 @@ if ARGV[5] == 'sent' then
     note_prompt(asked, ARGV[6])
   end
   if asks then note_asking(said, asked) end
+  redis.call('HSET', lane, 'newest', asks and mark == '' and asked or '')
   if pid ~= '-' then
     note_shows(asked, copy or '')  -- of one that was sent twice, the platform has told of the first
     note_shows(asked, ARGV[6])

@@ -1,0 +1,153 @@
+"""Unclear: a short reply that may be an answer asks once more; a plain "ok" counts only where a channel says so."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from channels.types import Delivery, Reply
+from tests.contracts.rigs import CHAT, turn
+
+
+@pytest.mark.parametrize("words", ["ok", "maybe", "yes?", "yes,", "👍", "yrs"])
+def test_unclear_reply_asks_again_and_the_window_stays(make_bot, words):
+    """It neither confirms nor drops: the question comes again with its buttons, and the next yes runs it."""
+    bot = make_bot("A")
+    bot.say("delete A")
+    before = bot.rig.store.records.look(CHAT.id, bot.scope)
+    assert bot.say(words).startswith("I did not understand whether you mean yes or no: Delete A")
+    assert [button.label for button in bot.channel.sent[-1].reply.buttons] == ["Confirm", "Cancel"]
+    after = bot.rig.store.records.look(CHAT.id, bot.scope)
+    assert (after.state, after.expires_at) == ("shown", before.expires_at)
+    assert bot.deleted == []
+    assert bot.say("yes").startswith("deleted A")
+
+
+def test_button_of_the_question_that_was_asked_again_decides(make_bot):
+    """Its buttons are those of the question."""
+    bot = make_bot("A")
+    bot.say("delete A")
+    bot.say("hmm")
+    confirm, _ = bot.buttons
+    assert bot.say(tap=confirm.data).startswith("deleted A")
+
+
+def test_second_unclear_reply_drops_the_proposal(make_bot):
+    """Nobody is asked for ever."""
+    bot = make_bot("A", lines=["I see."])
+    bot.say("delete A")
+    bot.say("maybe")
+    assert "dropped this: Delete A" in bot.say("maybe")
+    bot.say("yes")
+    assert bot.deleted == []
+
+
+def test_webhook_that_comes_twice_asks_again_once(make_bot):
+    """The second copy of an unclear reply is no second unclear reply."""
+    bot = make_bot("A")
+    bot.say("delete A")
+    unclear = turn("ok")
+    bot.rig.accept(unclear)
+    bot.work()
+    bot.rig.accept(unclear)
+    bot.work()
+    assert bot.rig.store.records.look(CHAT.id, bot.scope).state == "shown"
+    assert [text.startswith("I did not understand") for text in bot.channel.texts].count(True) == 1
+    assert bot.say("yes").startswith("deleted A")
+
+
+def test_unrelated_request_still_drops_the_proposal(make_bot):
+    """And says so."""
+    bot = make_bot("A", lines=["Sunny."])
+    bot.say("delete A")
+    assert "dropped this: Delete A" in bot.say("what is the weather in Rome?")
+
+
+def test_end_of_the_window_is_told_as_ever(make_bot):
+    """Having been asked again changes nothing of what a late yes hears."""
+    bot = make_bot("A")
+    bot.say("delete A")
+    bot.say("hmm")
+    bot.rig.pass_time(61)
+    assert "expired: Delete A" in bot.say("yes")
+    assert bot.deleted == []
+
+
+def test_unclear_reply_is_answered_in_the_language_of_the_question(make_bot):
+    """Also where it is an "ok", which every language has."""
+    bot = make_bot("A")
+    bot.say("apaga a fatura de ontem, por favor, já foi paga")
+    assert bot.say("ok").startswith("Não entendi se é sim ou não: Delete A")
+
+
+def test_ok_is_a_yes_only_where_the_channel_says_so(make_bot):
+    """By default it asks again."""
+    bot = make_bot("A")
+    bot.agent._confirm_ok = True
+    bot.say("delete A")
+    assert bot.say("Ok!").startswith("deleted A")
+
+
+@pytest.mark.parametrize("words", ["ok?", "ok,", "ok then", "ok...", "sure"])
+def test_other_acknowledgement_is_no_ok(make_bot, words):
+    """Only the plain word counts."""
+    bot = make_bot("A")
+    bot.agent._confirm_ok = True
+    bot.say("delete A")
+    bot.say(words)
+    assert bot.deleted == []
+
+
+def test_ok_after_another_message_of_the_bot_confirms_nothing(make_bot):
+    """A reminder may have come in between: the "ok" may be meant for that."""
+    bot = make_bot("A")
+    bot.agent._confirm_ok = True
+    bot.say("delete A")
+    bot.rig.outbox.forward(Delivery("other#1", CHAT, Reply("Reminder: call Ana")))
+    bot.work()
+    assert bot.say("ok").startswith("I did not understand")
+    assert bot.deleted == []
+
+
+def test_ok_after_another_message_of_anybody_confirms_nothing(make_bot):
+    """In a group somebody else may have asked something."""
+    bot = make_bot("A", lines=["Hello Bob."])
+    bot.agent._confirm_ok = True
+    bot.say("delete A")
+    bot.rig.accept(turn("hello", user="bob"))
+    bot.work()
+    bot.say("ok")
+    assert bot.deleted == []
+
+
+def test_ok_after_it_was_asked_again_confirms_nothing(make_bot):
+    """The last word of the bot was no plain question any more."""
+    bot = make_bot("A", lines=["I see."])
+    bot.agent._confirm_ok = True
+    bot.say("delete A")
+    bot.say("hmm")
+    bot.say("ok")
+    assert bot.deleted == []
+
+
+def test_ok_that_was_written_before_the_question_confirms_nothing(make_bot):
+    """It came in before the question was shown."""
+    bot = make_bot("A", lines=["I see."])
+    bot.agent._confirm_ok = True
+    bot.hear("delete A")
+    bot.hear("ok")
+    bot.work()
+    assert bot.deleted == []
+
+
+def test_ok_whose_worker_died_runs_once(make_bot):
+    """The next worker goes on with what the "ok" confirmed."""
+    bot = make_bot("A")
+    bot.agent._confirm_ok = True
+    bot.say("delete A")
+    bot.hear("ok")
+    bot.die_after("claim")
+    assert bot.work().startswith("deleted A")
+    assert bot.deleted == ["A"]
+    asyncio.run(bot.drain.run(CHAT.id))
