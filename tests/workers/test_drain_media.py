@@ -214,10 +214,14 @@ def test_no_more_files_at_a_time_than_memory_allows(tmp_path: Path):
 
     class Counting(FakeChannel):
         now = most = 0
+        full = asyncio.Event()
 
         async def fetch(self, media: Media, file: BinaryIO) -> None:
             self.now += 1
             self.most = max(self.most, self.now)
+            if self.now == drain.MAX_FETCHES:
+                self.full.set()
+            await self.full.wait()  # files are opened in threads, so they come one after the other
             for _ in range(5):
                 await asyncio.sleep(0)
             self.now -= 1
