@@ -14,10 +14,11 @@ from dataclasses import asdict, replace
 from typing import Any, BinaryIO
 from urllib.parse import urlsplit
 
-from itsdangerous import BadData, URLSafeSerializer
+from itsdangerous import BadData, URLSafeSerializer, URLSafeTimedSerializer
 
 from channels.base import BadHook, Forbidden, MediaStore, Pace, Unreachable
 from channels.console_files import ConsoleFiles
+from channels.console_logins import SESSION_SECONDS, Logins, MemoryLogins
 from channels.feed import MESSAGE_ID, Entry, Feed, FeedError
 from channels.markup import page_html, split
 from channels.types import (
@@ -50,6 +51,8 @@ PAGE_HEADER = "x-sayso-console"
 #: Channel names that are paths of the pages already.
 RESERVED_NAMES = frozenset({"events", "poll", "static"})
 
+#: What browsers let only this very host set, over https (RFC 6265bis, 4.1.3.2).
+_HOST = "__Host-"
 _CLIENT_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 _log = logging.getLogger(__name__)
@@ -68,6 +71,7 @@ class ConsoleChannel:
         password: str = "",
         title: str = "Sayso",
         suggestions: Sequence[str] = (),
+        logins: Logins | None = None,
     ) -> None:
         if not keys:
             raise ValueError("keys is empty: give at least one secret to sign console sessions with")
@@ -80,6 +84,8 @@ class ConsoleChannel:
         # The password is in the salt: changing it ends every session.
         salt = f"sayso.console.{name}.{hashlib.sha256(password.encode()).hexdigest()}"
         self._sessions = URLSafeSerializer(list(reversed(keys)), salt=salt)  # itsdangerous signs with the last
+        self._tickets = URLSafeTimedSerializer(list(reversed(keys)), salt=f"{salt}.login")
+        self.logins = logins or MemoryLogins()
         self.files = ConsoleFiles(name, media, keys, salt)
 
     def receive(self, hook: Hook) -> Received:
@@ -91,12 +97,41 @@ class ConsoleChannel:
         """The id of the user whose page posted it, whatever its body holds. Raises Forbidden."""
         if not hook.header(PAGE_HEADER):
             raise Forbidden(f"header {PAGE_HEADER!r} is missing: only the console page may post here")
-        if not _same_origin(hook):
+        if not is_same_origin(hook):
             raise Forbidden(f"origin {hook.header('origin')!r} is not this server: open the console page itself")
-        user_id = self.user_of(_cookie(hook, self.cookie))
+        user_id = self.visitor(hook)
         if not user_id:
             raise Forbidden("no valid console session: reload the page")
         return user_id
+
+    def known(self, hook: Hook) -> str:
+        """Return the user id of a browser that has been here before, logged in or not; "" for another."""
+        return self.user_of(_cookie(hook, self.cookie_for(hook)))
+
+    def visitor(self, hook: Hook) -> str:
+        """Return the user id of a browser that may read and act: where there is a password, one that is logged in. ""
+        for any other. Raises LoginsDown.
+        """
+        user_id = self.known(hook)
+        return user_id if user_id and (self.is_open or self._session(hook)[1:] == [user_id]) else ""
+
+    def log_in(self, user_id: str) -> str:
+        """Return the cookie of a new session of this user."""
+        return str(self._tickets.dumps([secrets.token_urlsafe(16), user_id]))
+
+    def log_out(self, hook: Hook) -> None:
+        """End the session of a browser, wherever its cookie may be. Raises LoginsDown."""
+        session = self._session(hook)
+        if session:
+            self.logins.end(session[0])
+
+    def _session(self, hook: Hook) -> list[str]:
+        """Return id and user of the session that a browser is logged in with, nothing where there is none."""
+        try:
+            session, user_id = self._tickets.loads(_cookie(hook, self.login_cookie_for(hook)), max_age=SESSION_SECONDS)
+        except (BadData, ValueError, TypeError):
+            return []
+        return [] if self.logins.is_ended(session) else [session, user_id]
 
     def pace(self, conversation: Conversation) -> Pace:
         """As fast as it goes: the feed is ours. Drafts come four times a second: nobody reads faster."""
@@ -162,8 +197,16 @@ class ConsoleChannel:
 
     @property
     def cookie(self) -> str:
-        """The name of the session cookie."""
+        """The name of the cookie that says who somebody is, over plain http."""
         return f"sayso_console_{self.name}"
+
+    def cookie_for(self, hook: Hook) -> str:
+        """Return the name of the cookie that says who somebody is. Over https no other host can set it."""
+        return f"{_HOST if is_encrypted(hook) else ''}{self.cookie}"
+
+    def login_cookie_for(self, hook: Hook) -> str:
+        """Return the name of the cookie of a log-in."""
+        return f"{_HOST if is_encrypted(hook) else ''}sayso_login_{self.name}"
 
     def new_session(self) -> str:
         """A signed cookie for somebody we have not seen before."""
@@ -237,7 +280,15 @@ def _cookie(hook: Hook, name: str) -> str:
         return ""
 
 
-def _same_origin(hook: Hook) -> bool:
+def is_encrypted(hook: Hook) -> bool:
+    """Return whether the browser came over https, to us or to the proxy before us."""
+    address = urlsplit(hook.url)
+    if hook.header("x-forwarded-proto").rpartition(",")[2].strip() == "https":
+        return True
+    return address.scheme == "https" and hook.header("host") == address.netloc
+
+
+def is_same_origin(hook: Hook) -> bool:
     """Whether the page that posts is ours. Browsers send Origin with every POST; other clients may not."""
     origin = hook.header("origin")
     site = origin.partition("://")[2]  # "" for an origin of "null"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import json
 import logging
+import math
 import re
 import threading
 import time
@@ -18,8 +19,9 @@ from werkzeug.exceptions import RequestEntityTooLarge
 from werkzeug.http import parse_date
 
 from channels.base import Forbidden
-from channels.console import MAX_TEXT_CHARS, RESERVED_NAMES, ConsoleChannel
+from channels.console import MAX_TEXT_CHARS, RESERVED_NAMES, ConsoleChannel, is_encrypted, is_same_origin
 from channels.console_files import MAX_FILES, NotTaken, spelled
+from channels.console_logins import MAX_FAILURES, SESSION_SECONDS, LoginsDown
 from channels.feed import FeedError
 from channels.media import MAX_BYTES, TooLarge
 from channels.media_room import NoRoom, QuotaExceeded
@@ -79,28 +81,31 @@ def console_pages(
     @pages.get("/console", defaults={"name": ""})
     @pages.get("/console/<name>")
     def page(name: str) -> flask.Response:
-        return _page(_admitting(by_name, name))
+        return _page(_admitting(by_name, name), _hook(public_url))
+
+    _add_log_in(pages, by_name, public_url)
 
     @pages.get("/console/poll", defaults={"name": ""})
     @pages.get("/console/<name>/poll")
     def poll(name: str) -> flask.Response:
         channel = _admitting(by_name, name)
-        entries = channel.entries(_known_user(channel), flask.request.args.get("after", ""))
+        entries = channel.entries(_visitor(channel, _hook(public_url)), flask.request.args.get("after", ""))
         return flask.jsonify(entries=[{"at": entry_id, **entry} for entry_id, entry in entries])
 
     @pages.get("/console/events", defaults={"name": ""})
     @pages.get("/console/<name>/events")
     def events(name: str) -> flask.Response:
         channel = _admitting(by_name, name)
-        user_id = _known_user(channel)
+        user_id = _visitor(channel, _hook(public_url))
         if not slots.acquire(blocking=False):
             return _plain(503, "Too many open pages on this server process: poll instead.\n")
         return _event_stream(_lines(channel, user_id, _resume_point(), clock), on_close=slots.release)
 
     @pages.post("/console/<name>/files")
     def files(name: str) -> flask.Response:
-        channel = _admitting(by_name, name)
-        user_id = channel.sender(_hook(public_url))
+        channel, hook = _admitting(by_name, name), _hook(public_url)
+        _visitor(channel, hook)
+        user_id = channel.sender(hook)
         admit(Turn("", channel.conversation(user_id), user_id))
         if not uploads.acquire(blocking=False):
             return _plain(503, "Too many files are being sent at once: try again shortly.\n")
@@ -112,9 +117,30 @@ def console_pages(
     for error, status in ((Forbidden, 403), (NotTaken, 415), (TooLarge, 413)):
         pages.register_error_handler(error, partial(_refused, status))
     pages.register_error_handler(FeedError, _feed_down)
+    pages.register_error_handler(LoginsDown, _feed_down)
     pages.before_request(_drop_odd_dates)
     pages.after_request(_harden)
     return pages
+
+
+def _add_log_in(pages: flask.Blueprint, by_name: dict[str, ConsoleChannel], public_url: str) -> None:
+    @pages.post("/console/<name>/login")
+    def login(name: str) -> flask.Response:
+        return _log_in(_admitting(by_name, name), _hook(public_url))
+
+    @pages.post("/console/<name>/logout")
+    def logout(name: str) -> flask.Response:
+        channel, hook = _admitting(by_name, name), _hook(public_url)
+        if not is_same_origin(hook):
+            return _plain(403, "Log out on the console's own page.\n")
+        channel.log_out(hook)
+        response = _to_page(channel)
+        response.delete_cookie(channel.login_cookie_for(hook), secure=is_encrypted(hook), httponly=True)
+        return response
+
+
+def _to_page(channel: ConsoleChannel) -> flask.Response:
+    return flask.make_response(flask.redirect(flask.url_for("console.page", name=channel.name), 303))
 
 
 def _by_name(channels: Sequence[ConsoleChannel]) -> dict[str, ConsoleChannel]:
@@ -133,31 +159,77 @@ def _admitting(by_name: dict[str, ConsoleChannel], name: str) -> ConsoleChannel:
     channel = by_name.get(name)
     if channel is None:
         flask.abort(_plain(404, "There is no console of this name.\n"))
-    refusal = _refusal(channel, flask.request)
-    if refusal is not None:
-        flask.abort(refusal)
+    if channel.is_open and not _is_local(flask.request):
+        flask.abort(_plain(403, _LOCAL_ONLY.format(name=channel.name)))
     return channel
 
 
-def _known_user(channel: ConsoleChannel) -> str:
-    user_id = channel.user_of(flask.request.cookies.get(channel.cookie, ""))
+def _visitor(channel: ConsoleChannel, hook: Hook) -> str:
+    user_id = channel.visitor(hook)
     if not user_id:
-        flask.abort(_plain(403, "Your session has ended: reload the page.\n"))
+        flask.abort(_plain(403 if channel.is_open else 401, "Your session has ended: reload the page.\n"))
     return user_id
 
 
-def _page(channel: ConsoleChannel) -> flask.Response:
+def _log_in(channel: ConsoleChannel, hook: Hook) -> flask.Response:
+    """Answer somebody's password. An address that sends wrong ones waits longer each time, then for a quarter of an
+    hour: meanwhile its passwords are not looked at.
+    """
+    if channel.is_open or not is_same_origin(hook):
+        return _plain(403, "Log in on the console's own page.\n")
+    address, given = _address(flask.request), flask.request.form.get("password", "")
+    wait = channel.logins.failures(channel.name, address).wait(time.time())
+    if wait:
+        return _login_page(channel, 429, f"Too many wrong passwords. Try again in {_spoken(wait)}.", wait)
+    if not channel.knows(given):
+        failures = channel.logins.fail(channel.name, address)
+        level = logging.ERROR if failures.count >= MAX_FAILURES else logging.WARNING
+        extra = {"channel": channel.name, "address": address, "failures": failures.count}
+        _log.log(level, "console.login_failed", extra=extra)
+        return _login_page(channel, 401, "That is not the password.", failures.wait(time.time()))
+    channel.logins.succeed(channel.name, address)
+    response, identity = _to_page(channel), _identity(channel, hook)
+    session = channel.log_in(channel.user_of(identity))
+    _set_cookie(response, hook, channel.cookie_for(hook), identity, COOKIE_SECONDS)
+    _set_cookie(response, hook, channel.login_cookie_for(hook), session, SESSION_SECONDS)
+    return response
+
+
+def _identity(channel: ConsoleChannel, hook: Hook) -> str:
+    """Return the cookie that says who a browser is: the one that it has, or a new one."""
+    cookie = flask.request.cookies.get(channel.cookie_for(hook), "")
+    return cookie if channel.user_of(cookie) else channel.new_session()
+
+
+def _login_page(channel: ConsoleChannel, status: int, problem: str = "", wait: float = 0.0) -> flask.Response:
+    response = flask.make_response(flask.render_template("login.html", channel=channel, problem=problem), status)
+    if wait:
+        response.headers["Retry-After"] = str(math.ceil(wait))
+    return response
+
+
+def _spoken(seconds: float) -> str:
+    return f"{math.ceil(seconds)} seconds" if seconds < 60 else f"{math.ceil(seconds / 60)} minutes"
+
+
+def _address(request: flask.Request) -> str:
+    """Return whose log-in it is: behind a proxy of ours, the address that the proxy saw."""
+    peer, told = request.remote_addr or "", request.headers.get("X-Forwarded-For", "").rpartition(",")[2].strip()
+    return told[:60] if told and _is_loopback(peer) else peer
+
+
+def _set_cookie(response: flask.Response, hook: Hook, name: str, value: str, seconds: int) -> None:
+    response.set_cookie(
+        name, value, max_age=seconds, path="/", secure=is_encrypted(hook), httponly=True, samesite="Strict"
+    )
+
+
+def _page(channel: ConsoleChannel, hook: Hook) -> flask.Response:
+    if not channel.is_open and not channel.visitor(hook):
+        return _login_page(channel, 401)
     limits = {"max_chars": MAX_TEXT_CHARS, "max_files": MAX_FILES, "max_bytes": MAX_BYTES}
     response = flask.make_response(flask.render_template("console.html", channel=channel, **limits))
-    cookie = flask.request.cookies.get(channel.cookie, "")
-    response.set_cookie(
-        channel.cookie,
-        cookie if channel.user_of(cookie) else channel.new_session(),
-        max_age=COOKIE_SECONDS,
-        secure="https" in (flask.request.scheme, flask.request.headers.get("X-Forwarded-Proto")),
-        httponly=True,
-        samesite="Strict",
-    )
+    _set_cookie(response, hook, channel.cookie_for(hook), _identity(channel, hook), COOKIE_SECONDS)
     return response
 
 
@@ -192,7 +264,7 @@ def _lines(channel: ConsoleChannel, user_id: str, after: str, clock: Callable[[]
 def _hook(public_url: str) -> Hook:
     """The request without its body, which is not read before its sender is known."""
     headers = {name.lower(): value for name, value in flask.request.headers.items()}
-    return Hook(public_url + flask.request.path, headers, b"")
+    return Hook((public_url or flask.request.host_url.rstrip("/")) + flask.request.path, headers, b"")
 
 
 def _kept(channel: ConsoleChannel, user_id: str) -> flask.Response:
@@ -224,7 +296,7 @@ def _refused(status: int, error: Exception) -> flask.Response:
     return _plain(status, f"{error}\n")
 
 
-def _feed_down(error: FeedError) -> flask.Response:
+def _feed_down(error: Exception) -> flask.Response:
     _log.warning("console_feed_down", exc_info=error)
     return _plain(503, "The console cannot reach its store: try again shortly.\n")
 
@@ -241,7 +313,7 @@ def _drop_odd_dates() -> None:
 def _harden(response: flask.Response) -> flask.Response:
     response.headers["Content-Security-Policy"] = _CSP
     response.headers["X-Content-Type-Options"] = "nosniff"
-    response.headers["Referrer-Policy"] = "no-referrer"
+    response.headers["Referrer-Policy"] = "same-origin"  # with none, browsers hide the origin of our own forms, too
     if flask.request.endpoint != "console.static":
         response.headers["Cache-Control"] = "no-store"
     return response
@@ -249,21 +321,6 @@ def _harden(response: flask.Response) -> flask.Response:
 
 def _plain(status: int, text: str) -> flask.Response:
     return flask.Response(text, status=status, mimetype="text/plain")
-
-
-def _refusal(channel: ConsoleChannel, request: flask.Request) -> flask.Response | None:
-    """Why this browser may not see the console, or None when it may."""
-    if channel.is_open:
-        return None if _is_local(request) else _plain(403, _LOCAL_ONLY.format(name=channel.name))
-    given = (request.authorization and request.authorization.password) or ""
-    return None if channel.knows(given) else _ask_password(channel.title)
-
-
-def _ask_password(title: str) -> flask.Response:
-    response = _plain(401, "This console needs its password; any user name will do.\n")
-    realm = re.sub(r"[^A-Za-z0-9 ._-]", "", title)
-    response.headers["WWW-Authenticate"] = f'Basic realm="{realm}", charset="UTF-8"'
-    return response
 
 
 def _is_local(request: flask.Request) -> bool:

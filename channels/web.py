@@ -17,6 +17,7 @@ from werkzeug.http import parse_range_header
 from channels import health
 from channels.base import Forbidden
 from channels.console import ConsoleChannel
+from channels.console_logins import LoginsDown
 from channels.console_pages import console_pages
 from channels.door import Door, TooMany, check_redis_if_there
 from channels.hooks import ERROR as HOOK_ERROR
@@ -45,6 +46,7 @@ def create_app(services: Services) -> Flask:
     app.url_map.merge_slashes = False
     app.register_error_handler(TooMany, _too_many)
     app.register_error_handler(RedisError, _redis_away)
+    app.register_error_handler(LoginsDown, _redis_away)
     app.register_error_handler(SpoolUnusable, _spool_unusable)
     _add_hooks(app, services)
     _add_media(app, services)
@@ -81,7 +83,7 @@ def _too_many(error: TooMany) -> Response:
     return _try_later(str(error))
 
 
-def _redis_away(error: RedisError) -> Response:
+def _redis_away(error: Exception) -> Response:
     log.error("redis.away", extra={"reason": type(error).__name__})
     return _try_later("storage is away")
 

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from config.section import NotBoolean, OptionalRedisUrl, OptionalServerUrl, Secret, Section
+from config.section import NotBoolean, OptionalRedisUrl, OptionalSecret, OptionalServerUrl, Section
 
 #: Who answers without an account: a matcher, no language model.
 OFFLINE = "offline"
@@ -46,7 +46,7 @@ class ModelSettings(Section):
     """
 
     model: VendorModel
-    api_key: Secret | None = None
+    api_key: OptionalSecret = None
     base_url: OptionalServerUrl = None
     model_settings: dict[str, Any] = Field(default={}, repr=False)
 
@@ -55,7 +55,7 @@ class SideSettings(Section):
     """The model for a task beside the conversation; without one, the conversation's own."""
 
     model: VendorModel | None = None
-    api_key: Secret | None = None
+    api_key: OptionalSecret = None
     base_url: OptionalServerUrl = None
     model_settings: dict[str, Any] = Field(default={}, repr=False)
 
@@ -207,7 +207,7 @@ class AgentSettings(Section):
     """The model behind all channels, and everything around it."""
 
     model: AnyModel = OFFLINE
-    api_key: Secret | None = None
+    api_key: OptionalSecret = None
     base_url: OptionalServerUrl = None
     model_settings: dict[str, Any] = Field(default={}, repr=False)
     fallback: list[ModelSettings] = []

@@ -17,6 +17,7 @@ from agent.providers import Provider
 from agent.text_files import FOLDER as TEXTS
 from agent.text_files import TextFiles
 from channels.base import Channel
+from channels.console_logins import RedisLogins
 from channels.disk import NotLocal, check_local
 from channels.feed import RedisFeed
 from channels.media import LocalMediaStore
@@ -27,7 +28,7 @@ from config.access import guard_of
 from config.agents import agents_of, follow, load_tools_of, parser_of
 from config.data_folder import open_data
 from config.embedded import running_url
-from config.loader import ConfigError
+from config.loader import ConfigError, check_consoles
 from config.outfit import Outfit, idle_outfit, preload_models, worker_outfit
 from config.platforms import Shelf, open_channel, paces_of, relayed
 from config.schema import AnyChannel, Settings, TelegramSettings, WhatsAppSettings
@@ -129,6 +130,7 @@ def bootstrap(
     os.environ.setdefault("SAYSO_DATA", str(data))
     redis_url = redis_url or find_redis(settings, data)
     public_url = find_public_url(settings, public_url)
+    check_consoles(settings, public_url)
     client = _open_redis(redis_url, patient=patient)
     primaries = open_primaries(settings, redis_url, client, patient=patient)
     if not patient:
@@ -145,7 +147,7 @@ def bootstrap(
     )
     feed = RedisFeed(connect(redis_url, answer_seconds=FEED_SECONDS), prefix)
     notebook = RedisNotebook(client, prefix=prefix)
-    shelf = Shelf(notebook, feed, media, keys, public_url)
+    shelf = Shelf(notebook, feed, RedisLogins(client, prefix), media, keys, public_url)
     channels = {name: open_channel(name, settings, shelf) for name in settings.channels}
     texts = TextFiles(data / TEXTS)
     opened = _open_tools(settings, patient=patient)

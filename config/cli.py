@@ -100,6 +100,7 @@ def demo(data: Path, host: str, port: int, workers: int) -> None:
 def _up(config: Path, data: Path, host: str, port: int, workers: int, *, reload: bool = False) -> None:
     from config.address import AddressUnusable
     from config.embedded import EmbeddedRedisError
+    from config.loader import ConfigError
     from config.logs import set_up_logs
     from config.up import Up, UpError
 
@@ -109,7 +110,7 @@ def _up(config: Path, data: Path, host: str, port: int, workers: int, *, reload:
     settings = load(config)
     try:
         Up(settings, config, data, host, port, workers, say=click.echo).run()
-    except (UpError, AddressUnusable, EmbeddedRedisError) as exc:
+    except (ConfigError, UpError, AddressUnusable, EmbeddedRedisError) as exc:
         fail(str(exc))
 
 

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from agent.tools.nearest import did_you_mean, nearest
 from channels.redaction import remember, secrets_of
-from config.schema import Origin, Path_, Settings, is_secret_place, keys_beside, secret_fields
+from config.schema import Origin, Path_, Settings, is_secret_place, keys_beside, no_password, secret_fields
 
 #: ${NAME}, ${NAME:-default} and ${file:path}; relative paths start beside the YAML file.
 _REFERENCE = re.compile(r"\$\{(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?P<default>:-[^}]*)?\}|\$\{file:(?P<file>[^}]+)\}")
@@ -122,6 +122,14 @@ def _checked(reader: _Reader, root: yaml.Node) -> Settings:
     if reader.problems:
         raise ConfigError(reader.told())
     return settings
+
+
+def check_consoles(settings: Settings, public_url: str) -> None:
+    """Refuse a console without a password on a bot that is reached from elsewhere. Raises ConfigError."""
+    open_ones = settings.open_consoles(public_url)
+    if open_ones:
+        where = settings.origin.at("channels", open_ones[0])
+        raise ConfigError([f"{where}channels.{open_ones[0]}: {no_password(public_url)}"])
 
 
 def deployment_name(file: Path) -> str:
@@ -332,7 +340,7 @@ class _Reader:
             close = nearest(key, keys_beside(error["loc"]))
             return f"unknown key{f': did you mean {close!r}?' if close else ': remove it'}"
         words = _WORDS.get(kind) or _in_our_words(str(error["msg"]))
-        if kind in ("missing", "union_tag_not_found", "too_short"):
+        if kind in ("missing", "union_tag_not_found", "too_short", "console_open"):
             return words
         if kind == "union_tag_invalid":
             return words + self._shown((*path, "platform"), error["input"].get("platform"))

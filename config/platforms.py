@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from channels.base import Channel, MediaStore, Notebook, Pace
 from channels.console import ConsoleChannel
+from channels.console_logins import Logins
 from channels.feed import Feed
 from channels.types import Conversation
 from config.loader import ConfigError
@@ -28,6 +29,7 @@ class Shelf:
 
     notebook: Notebook
     feed: Feed
+    logins: Logins
     media: MediaStore
     keys: list[str]
     public_url: str
@@ -104,9 +106,10 @@ def _console(name: str, settings: ConsoleSettings, shelf: Shelf) -> ConsoleChann
         feed=shelf.feed,
         media=shelf.media,
         keys=shelf.keys,
-        password=settings.password.get_secret_value(),
+        password=settings.password.get_secret_value() if settings.password else "",
         title=settings.title,
         suggestions=settings.suggestions,
+        logins=shelf.logins,
     )
 
 

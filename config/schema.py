@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
@@ -9,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, Literal, Self, Union, get_args, get_origin
+from urllib.parse import urlsplit
 
 from pydantic import (
     AfterValidator,
@@ -31,6 +33,7 @@ from channels.media_room import MediaLimits
 from config.agent_schema import AgentSettings, ChannelAgentSettings, ModelSettings
 from config.section import (
     NotBoolean,
+    OptionalSecret,
     OptionalServerUrl,
     OptionalUrl,
     RedisUrl,
@@ -213,7 +216,7 @@ class EmbeddingSettings(Section):
     top_k: Annotated[int, NotBoolean] = Field(default=5, ge=1, le=1000)
     model: str = Field(default="text-embedding-3-small", min_length=1)
     base_url: OptionalUrl = None
-    api_key: SecretStr = SecretStr("")
+    api_key: OptionalSecret = None
 
     @model_validator(mode="after")
     def _has_a_server(self) -> Self:
@@ -321,7 +324,7 @@ class WhatsAppSettings(ChannelSettings):
     auth_token: Secret
     from_: Annotated[str | None, BeforeValidator(nothing_if_empty)] = Field(default=None, alias="from")
     messaging_service_sid: Annotated[str | None, BeforeValidator(nothing_if_empty)] = None
-    shared_key: Secret | None = None
+    shared_key: OptionalSecret = None
     template: Annotated[str | None, BeforeValidator(nothing_if_empty)] = None
     confirm_template: Annotated[str | None, BeforeValidator(nothing_if_empty)] = None
     api_url: OptionalUrl = None
@@ -356,7 +359,7 @@ class TelegramSettings(ChannelSettings):
 
     platform: Literal["telegram"]
     token: Secret
-    secret_token: Secret | None = None
+    secret_token: OptionalSecret = None
     polling: bool = False
     username: Annotated[str, Field(pattern=r"^(@?[A-Za-z0-9_]{4,32})?$")] = ""
     api_url: OptionalUrl = None
@@ -398,7 +401,7 @@ class ConsoleSettings(ChannelSettings):
     """The chat page in the browser. Without a password it serves this machine only."""
 
     platform: Literal["console"]
-    password: SecretStr = SecretStr("")
+    password: OptionalSecret = None
     title: str = "Sayso"
     suggestions: list[str] = []
 
@@ -406,6 +409,14 @@ class ConsoleSettings(ChannelSettings):
 AnyChannel = Annotated[
     WhatsAppSettings | TelegramSettings | SlackSettings | ConsoleSettings, Field(discriminator="platform")
 ]
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether a host is this machine, whatever a name server says."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost" or host.endswith(".localhost")
 
 
 def polls(channel: AnyChannel) -> bool:
@@ -468,12 +479,12 @@ class BasicSettings(Section):
 class AuthSettings(Section):
     """How calls are signed in: with one of bearer, header, query, cookie or basic."""
 
-    bearer: Secret | None = None
+    bearer: OptionalSecret = None
     header: str | None = None
     query: str | None = None
     cookie: str | None = None
     basic: BasicSettings | None = None
-    value: Secret | None = None
+    value: OptionalSecret = None
 
     @model_validator(mode="after")
     def _one_way(self) -> Self:
@@ -573,6 +584,10 @@ class Settings(Section):
         """The RQ queue of this deployment."""
         return f"sayso-{self.name}" if self.name else "sayso"
 
+    def open_consoles(self, address: str) -> list[str]:
+        """Return the consoles that lack a password where platforms and people reach the bot at this address."""
+        return _open_consoles(self.channels, address)
+
     def state_folder(self, data: Path) -> Path:
         """The part of a data folder that belongs to this deployment alone. The rest may be shared."""
         return data / "bots" / self.name if self.name else data
@@ -623,6 +638,16 @@ class Settings(Section):
 
     @field_validator("channels")
     @classmethod
+    def _consoles_are_locked(cls, channels: dict[str, AnyChannel], info: ValidationInfo) -> dict[str, AnyChannel]:
+        address = info.data.get("public_url", "")
+        if address:
+            wrong = [_unlocked(name, address) for name in _open_consoles(channels, address)]
+            if wrong:
+                raise ValidationError.from_exception_data(cls.__name__, wrong)
+        return channels
+
+    @field_validator("channels")
+    @classmethod
     def _bot_that_polls_has_one_channel(cls, channels: dict[str, AnyChannel]) -> dict[str, AnyChannel]:
         """Telegram tells an update once: a second channel of the bot would wait for ever."""
         bots: defaultdict[tuple[str | None, str], list[str]] = defaultdict(list)
@@ -649,6 +674,24 @@ def _taken(name: str) -> InitErrorDetails:
     """The error of one console's name. It carries the path, so that the channel's own line is told."""
     words = "this name is a page of the console's own: choose another, such as web"
     return InitErrorDetails(type=PydanticCustomError("console_name", words), loc=(name,), input=name)
+
+
+def _unlocked(name: str, address: str) -> InitErrorDetails:
+    """The error of a console that a proxy would open to everybody. It carries the path, so that its line is told."""
+    return InitErrorDetails(type=PydanticCustomError("console_open", no_password(address)), loc=(name,), input=name)
+
+
+def no_password(address: str) -> str:
+    """Return why a console without a password may not be behind an address, and the cure."""
+    cure = "write `password: ${CONSOLE_PASSWORD}` there"
+    return f"this console has no password, and the bot's address {address} is not this machine: {cure}"
+
+
+def _open_consoles(channels: Mapping[str, AnyChannel], address: str) -> list[str]:
+    """Return the consoles without a password that may not be behind this address: all of them, unless it is local."""
+    if is_loopback(urlsplit(address).hostname or ""):
+        return []
+    return [name for name, each in channels.items() if isinstance(each, ConsoleSettings) and not each.password]
 
 
 def _twin(name: str, first: str) -> InitErrorDetails:

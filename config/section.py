@@ -14,6 +14,12 @@ def _not_blank(secret: SecretStr) -> SecretStr:
     return secret
 
 
+def _not_nothing(secret: object) -> object:
+    if secret is None:
+        raise ValueError("is empty: give it a value, or leave the key out")
+    return secret
+
+
 def _no_boolean(value: object) -> object:
     """To Python, and so to pydantic, true is the number 1."""
     if isinstance(value, bool):
@@ -47,6 +53,8 @@ def _without_user(url: str) -> str:
 
 
 Secret = Annotated[SecretStr, AfterValidator(_not_blank)]
+#: A secret that may be left out, but not left empty: a variable that is not filled would turn a lock into an open door.
+OptionalSecret = Annotated[Secret | None, BeforeValidator(_not_nothing)]
 Url = Annotated[str, AfterValidator(web_address)]
 #: The URL of a server whose secrets, if any, stand beside it.
 ServerUrl = Annotated[Url, AfterValidator(_without_user)]

@@ -85,7 +85,9 @@ def _roles(given: RolesSettings) -> RoleBasedSelector:
 def _embedding(given: EmbeddingSettings) -> EmbeddingSelector:
     embedder: Embedder | None = None
     if given.base_url:
-        embedder = HttpEmbedder(given.model, base_url=given.base_url, api_key=given.api_key.get_secret_value())
+        embedder = HttpEmbedder(
+            given.model, base_url=given.base_url, api_key=given.api_key.get_secret_value() if given.api_key else ""
+        )
     return EmbeddingSelector(given.model, given.top_k, embedder)
 
 

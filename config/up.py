@@ -21,6 +21,7 @@ from typing import IO
 
 from config.address import check_free, local_url
 from config.embedded import EmbeddedRedis, EmbeddedRedisError, die_with_parent
+from config.loader import check_consoles
 from config.running import Running, leave_note, take_note_back
 from config.schema import ConsoleSettings, Settings, polls
 
@@ -137,10 +138,11 @@ class Up:
     def run(self) -> None:
         """Start everything, print the URLs, watch until SIGTERM or Ctrl-C, stop everything.
 
-        Raises UpError, AddressUnusable and EmbeddedRedisError.
+        Raises ConfigError, UpError, AddressUnusable and EmbeddedRedisError.
         """
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._on_signal)
+        check_consoles(self.settings, self.public_url)
         check_free(self.host, self.port)
         try:
             redis_url = self._start_redis()

@@ -216,7 +216,7 @@ async function post(body, attempt = 0) {
     });
     if (answer.ok) return "";
     if (answer.status === 503) return BUSY;
-    return answer.status === 403 ? ENDED : UNSENT;
+    return [401, 403].includes(answer.status) ? ENDED : UNSENT;
   } catch {
     if (attempt >= RETRY_MS.length) return UNSENT;
     await pause(RETRY_MS[attempt]);
@@ -277,7 +277,7 @@ function upload(file, progressed) {
 
 function uploaded({ status, responseText }) {
   if (status === 201) return { name: JSON.parse(responseText).file };
-  if ([403, 413, 415].includes(status)) return { refused: responseText.trim() };
+  if ([401, 403, 413, 415].includes(status)) return { refused: responseText.trim() };
   return { failure: status === 503 ? BUSY : UNSENT };
 }
 
@@ -382,7 +382,7 @@ async function poll(left) {
   if (!left) return listen();
   const signal = AbortSignal.timeout(15_000);
   const answer = await fetch(`${page.poll}?after=${encodeURIComponent(lastId)}`, { signal }).catch(() => null);
-  if (answer?.status === 403) return setState("offline", "session ended, reload");
+  if ([401, 403].includes(answer?.status)) return setState("offline", "session ended, reload");
   const news = answer?.ok ? await answer.json().catch(() => null) : null;
   setState(news ? "polling" : "offline");
   for (const { at, ...entry } of news?.entries ?? []) show(at, entry);

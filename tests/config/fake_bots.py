@@ -12,6 +12,7 @@ PUBLIC_URL = "https://bots.example.com"
 ENVIRON = {
     "TWILIO_AUTH_TOKEN": fakes.TWILIO_AUTH_TOKEN,
     "TELEGRAM_TOKEN": fakes.TELEGRAM_TOKEN,
+    "CONSOLE_PASSWORD": "open sesame",
     "TELEGRAM_SECRET": fakes.TELEGRAM_SECRET,
     "SLACK_BOT_TOKEN": fakes.SLACK_BOT_TOKEN,
     "SLACK_SIGNING_SECRET": fakes.SLACK_SIGNING_SECRET,
@@ -23,7 +24,7 @@ channels:
   wa: {{platform: whatsapp, account_sid: {sid}, auth_token: "${{TWILIO_AUTH_TOKEN}}", from: "{sender}"{wa}}}
   tg: {{platform: telegram, token: "${{TELEGRAM_TOKEN}}", secret_token: "${{TELEGRAM_SECRET}}"{tg}}}
   sl: {{platform: slack, bot_token: "${{SLACK_BOT_TOKEN}}", signing_secret: "${{SLACK_SIGNING_SECRET}}"{sl}}}
-  web: {{platform: console}}
+  web: {{platform: console, password: "${{CONSOLE_PASSWORD}}"}}
 """
 
 

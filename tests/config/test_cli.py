@@ -84,6 +84,13 @@ def test_web_and_worker_need_a_redis(tmp_path: Path, command: str):
     assert "no Redis: set REDIS_URL, or run `sayso up`" in refusal(command, "--data", tmp_path)
 
 
+@pytest.mark.parametrize("command", ["up", "web", "worker"])
+def test_no_process_starts_with_an_open_console_behind_an_address_of_the_environment(tmp_path: Path, command: str):
+    """The file alone is fine: it is SAYSO_PUBLIC_URL that a proxy answers at."""
+    places = {"REDIS_URL": "redis://127.0.0.1:1", "SAYSO_PUBLIC_URL": "https://bots.example.com"}
+    assert "channels.web: this console has no password" in refusal(command, "--data", tmp_path, **places)
+
+
 @pytest.mark.parametrize("url", ["foo://s3cr3t", "redis://:s3cr3t@host:port/x"])
 def test_malformed_redis_url_is_refused_without_repeating_it(tmp_path: Path, url: str):
     """The URL may hold a password."""

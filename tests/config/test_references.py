@@ -16,6 +16,7 @@ SECRETS = {
     "TELEGRAM_SECRET": "s",
     "SLACK_BOT_TOKEN": "xoxb-1",
     "SLACK_SIGNING_SECRET": "s",
+    "CONSOLE_PASSWORD": "p",
 }
 CONTRACT = Path(__file__).parent / "contract.yaml"
 #: The first letters that the loader would hide references with.

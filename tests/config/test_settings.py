@@ -219,9 +219,9 @@ def test_references_are_read_from_environment_default_and_file(file: Path):
     (file.parent / "title").write_text("from file\n")
     file.write_text(
         "public_url: ${URL}\nagent: {system_prompt: '${NOPE:-a default}'}\n"
-        "channels:\n  a: {platform: console, title: '${file:title}'}\n"
+        "channels:\n  a: {platform: console, password: '${WORD}', title: '${file:title}'}\n"
     )
-    settings = load_settings(file, {"URL": "https://bots.example.com/"})
+    settings = load_settings(file, {"URL": "https://bots.example.com/", "WORD": "p"})
     assert settings.public_url == "https://bots.example.com"
     assert settings.agent.system_prompt == "a default"
     assert settings.channels["a"].model_dump()["title"] == "from file"
@@ -279,6 +279,44 @@ def test_configuration_is_the_one_of_the_environment_or_of_this_folder(tmp_path:
         ("agent: {fallback: [{modell: 'openai:x'}]}", "agent.fallback.0.modell: unknown key: did you mean 'model'?"),
     ],
 )
+def test_empty_secret_is_refused_wherever_it_stands(file: Path):
+    """A variable that is there and empty would turn a lock into an open door; a key without a value would, too."""
+    file.write_text(
+        "agent: {api_key: ${WORD}}\n"
+        "channels:\n"
+        "  a: {platform: console, password: ${WORD}}\n"
+        "  b: {platform: console, password: ${WORD:-}}\n"
+        "  c: {platform: console, password: }\n"
+        "  d: {platform: console, password: '${file:word}',\n"
+        "      selector: {embedding: {base_url: 'http://x', api_key: ${WORD}}}}\n"
+    )
+    (file.parent / "word").write_text(" \n")
+    with pytest.raises(ConfigError) as refused:
+        load_settings(file, {"WORD": ""})
+    told = [problem.removeprefix(f"{file}:") for problem in refused.value.problems]
+    assert [problem.split(":")[0] for problem in told] == ["1", "3", "4", "5", "6", "7"]
+    assert all("is empty: give it a value" in problem for problem in told)
+
+
+@pytest.mark.parametrize(
+    "address", ["https://bots.example.com", "http://192.168.1.4:8000", "https://localhost.evil.example"]
+)
+def test_a_console_without_a_password_is_refused_beside_an_address_of_others(file: Path, address: str):
+    """A proxy that adds no header of its own makes everybody look like this machine."""
+    file.write_text(f"public_url: {address}\nchannels:\n  a: {{platform: console}}\n")
+    with pytest.raises(ConfigError, match=r":3:3: channels.a: this console has no password, .* write `password: \$"):
+        load_settings(file, {})
+
+
+@pytest.mark.parametrize(
+    "address", ["http://localhost:9", "http://127.0.0.1:9", "http://[::1]:9", "http://bot.localhost"]
+)
+def test_a_console_without_a_password_may_be_on_this_machine(file: Path, address: str):
+    """Nobody else reaches it there."""
+    file.write_text(f"public_url: {address}\nchannels:\n  a: {{platform: console}}\n")
+    assert load_settings(file, {}).public_url == address
+
+
 def test_a_wrong_key_is_compared_with_those_of_its_own_section(file: Path, yaml: str, words: str):
     """A key that exists elsewhere is no cure here."""
     file.write_text(f"{yaml}\nchannels: {{a: {{platform: console}}}}\n")

@@ -119,9 +119,10 @@ def test_an_upload_needs_the_password(feed: MemoryFeed, media: LocalMediaStore):
     """On a console that has one."""
     channel = ConsoleChannel("web", feed=feed, media=media, keys=KEYS, password="sesame")
     client = EchoApp(channel, media=media).app.test_client()
-    client.get("/console", auth=("x", "sesame"))
+    client.get("/console")
     assert upload(client).status_code == 401
-    assert client.post("/console/web/files", data=PNG, headers=PAGE, auth=("x", "sesame")).status_code == 201
+    client.post("/console/web/login", data={"password": "sesame"})
+    assert upload(client).status_code == 201
 
 
 def test_a_picture_is_a_turn_and_stays_in_the_conversation(browser, echo: EchoApp, channel: ConsoleChannel):

@@ -20,6 +20,7 @@ SECRETS = {
     "TELEGRAM_SECRET": "s",
     "SLACK_BOT_TOKEN": "xoxb-1",
     "SLACK_SIGNING_SECRET": "s",
+    "CONSOLE_PASSWORD": "p",
 }
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from flask.testing import FlaskClient
 
 from channels.base import Channel
+from channels.console_logins import MemoryLogins
 from channels.fakes import platforms as fakes
 from channels.feed import MemoryFeed
 from channels.types import Conversation, Hook, Received, Turn
@@ -90,7 +91,7 @@ def real_channels(media: Any = None, **secrets: str) -> dict[str, Channel]:
         "web": {"platform": "console"},
     }
     settings = Settings.model_validate({"channels": given})
-    shelf = Shelf(nothing, MemoryFeed(), media, ["key"], PUBLIC_URL)
+    shelf = Shelf(nothing, MemoryFeed(), MemoryLogins(), media, ["key"], PUBLIC_URL)
     return {name: open_channel(name, settings, shelf) for name in given}
 
 

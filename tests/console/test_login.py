@@ -1,0 +1,241 @@
+"""The console's log-in: nothing without it, wrong passwords cost time, and a session ends for good."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+import redis
+
+from channels.console import ConsoleChannel
+from channels.console_logins import (
+    FREE_FAILURES,
+    LOCKOUT_SECONDS,
+    MAX_FAILURES,
+    SESSION_SECONDS,
+    Failures,
+    Logins,
+    LoginsDown,
+    MemoryLogins,
+    RedisLogins,
+    network,
+)
+from channels.feed import MemoryFeed
+from channels.media import LocalMediaStore
+
+from .echo import KEYS, EchoApp
+
+POST = {"X-Sayso-Console": "1"}
+HELLO = {"id": "e1", "text": "delete everything"}
+
+
+class Clock:
+    """A clock that is set by hand."""
+
+    def __init__(self) -> None:
+        self.now = 1_000_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """What the pages, the log-ins and the signer of sessions take for now."""
+    clock = Clock()
+    monkeypatch.setattr("channels.console_pages.time.time", clock)
+    return clock
+
+
+@pytest.fixture
+def locked(feed: MemoryFeed, media: LocalMediaStore, clock: Clock) -> ConsoleChannel:
+    """A console with a password."""
+    return ConsoleChannel("web", feed=feed, media=media, keys=KEYS, password="sesame ü", logins=MemoryLogins(clock))
+
+
+@pytest.fixture
+def app(locked: ConsoleChannel, media: LocalMediaStore) -> EchoApp:
+    """Its pages."""
+    return EchoApp(locked, media=media)
+
+
+def log_in(client: Any, password: str = "sesame ü", **kwargs: Any) -> Any:
+    """Send the form of the page."""
+    return client.post("/console/web/login", data={"password": password}, **kwargs)
+
+
+def test_without_a_log_in_nothing_is_shown_and_nothing_done(app: EchoApp):
+    """The page is a form for the password, whatever else is asked for is refused, and no turn is made."""
+    client = app.app.test_client()
+    page = client.get("/console", headers={"Host": "bot.example"})
+    assert (page.status_code, 'type="password"' in page.text, 'id="composer"' in page.text) == (401, True, False)
+    assert "Set-Cookie" not in page.headers
+    client.set_cookie("sayso_console_web", ConsoleChannel.new_session(next(iter(_channels(app)))))
+    for path in ("/console/events", "/console/poll", "/console/web/poll"):
+        assert client.get(path).status_code == 401
+    assert client.post("/hooks/web", json=HELLO, headers=POST).status_code == 403
+    assert app.turns == []
+
+
+def _channels(app: EchoApp) -> list[ConsoleChannel]:
+    cells = [cell.cell_contents for cell in app.app.view_functions["hook"].__closure__ or ()]
+    return [each for cell in cells if isinstance(cell, dict) for each in cell.values()]
+
+
+def test_the_password_opens_and_the_browser_is_known(app: EchoApp, locked: ConsoleChannel):
+    """From any address; the turn is this browser's, and after another log-in it is still the same person."""
+    client = app.app.test_client()
+    answer = log_in(client, headers={"Host": "bot.example"})
+    assert (answer.status_code, answer.headers["Location"]) == (303, "/console/web")
+    client = app.app.test_client()
+    log_in(client)
+    assert 'id="composer"' in client.get("/console").text
+    assert client.post("/hooks/web", json=HELLO, headers=POST).status_code == 200
+    log_in(client)
+    client.post("/hooks/web", json={**HELLO, "id": "e2"}, headers=POST)
+    first, second = app.turns
+    assert first.user_id == second.user_id == locked.user_of(client.get_cookie(locked.cookie).value)
+
+
+def test_a_session_of_another_browser_opens_nothing(app: EchoApp):
+    """A log-in belongs to the person who logged in: its cookie beside another identity is worth nothing."""
+    mine, other = app.app.test_client(), app.app.test_client()
+    log_in(mine)
+    log_in(other)
+    mine.set_cookie("sayso_console_web", other.get_cookie("sayso_console_web").value)
+    assert mine.get("/console/poll").status_code == 401
+
+
+def test_logging_out_ends_the_session_wherever_its_cookie_is(app: EchoApp):
+    """A copy of the cookie is dead, too; another session of the same bot lives on."""
+    client, elsewhere, other = (app.app.test_client() for _ in range(3))
+    log_in(client)
+    log_in(other)
+    for name in ("sayso_console_web", "sayso_login_web"):
+        elsewhere.set_cookie(name, client.get_cookie(name).value)
+    assert elsewhere.get("/console/poll").status_code == 200
+    assert client.post("/console/web/logout", headers={"Origin": "https://evil.example"}).status_code == 403
+    assert client.post("/console/web/logout").status_code == 303
+    assert [each.get("/console/poll").status_code for each in (client, elsewhere, other)] == [401, 401, 200]
+    assert elsewhere.post("/hooks/web", json=HELLO, headers=POST).status_code == 403
+
+
+def test_a_session_ends_by_itself(app: EchoApp, clock: Clock, monkeypatch: pytest.MonkeyPatch):
+    """After twelve hours; who it was is still known after the next log-in."""
+    monkeypatch.setattr("itsdangerous.timed.time.time", clock)
+    client = app.app.test_client()
+    log_in(client)
+    clock.now += SESSION_SECONDS - 1
+    assert client.get("/console/poll").status_code == 200
+    clock.now += 2
+    assert client.get("/console/poll").status_code == 401
+    assert client.post("/hooks/web", json=HELLO, headers=POST).status_code == 403
+
+
+def test_wrong_passwords_cost_time_and_then_the_right_one_is_not_looked_at(
+    app: EchoApp, clock: Clock, caplog: pytest.LogCaptureFixture
+):
+    """Three are free, each further one doubles the wait, ten lock the address out for a quarter of an hour."""
+    client = app.app.test_client()
+    waits = []
+    for _ in range(MAX_FAILURES):
+        answer = log_in(client, "wrong")
+        assert answer.status_code == 401
+        waits.append(int(answer.headers.get("Retry-After", "0")))
+        assert log_in(client, "sesame ü", headers={"X-Forwarded-For": "203.0.113.1"}).status_code == 303
+        clock.now += waits[-1] - 0.5
+        if waits[-1]:
+            assert log_in(client).status_code == 429
+        clock.now += 0.5
+    assert waits == [0, 0, *(2**n for n in range(MAX_FAILURES - FREE_FAILURES)), LOCKOUT_SECONDS]
+    failed = [record for record in caplog.records if record.message == "console.login_failed"]
+    assert [record.failures for record in failed] == list(range(1, MAX_FAILURES + 1))
+    assert [record.levelno for record in failed][-2:] == [logging.WARNING, logging.ERROR]
+    assert "wrong" not in caplog.text
+    assert log_in(client).status_code == 303
+
+
+def test_another_site_logs_nobody_in(app: EchoApp):
+    """Nor out: its forms have another origin."""
+    client = app.app.test_client()
+    for origin in ("https://evil.example", "null"):
+        assert log_in(client, headers={"Origin": origin}).status_code == 403
+
+
+@pytest.mark.parametrize("over", [{"headers": {"X-Forwarded-Proto": "https"}}, {"base_url": "https://localhost"}])
+def test_over_https_cookies_are_this_hosts_alone(app: EchoApp, over: dict[str, Any]):
+    """Their names begin with __Host-, and those of plain http count for nothing there."""
+    client = app.app.test_client()
+    cookies = log_in(client, **over).headers.getlist("Set-Cookie")
+    assert len(cookies) == 2
+    for cookie in cookies:
+        assert cookie.startswith("__Host-sayso_")
+        for part in ("Secure", "HttpOnly", "Path=/", "SameSite=Strict"):
+            assert part in cookie
+        assert "Domain" not in cookie
+    plain = app.app.test_client()
+    log_in(plain)
+    assert plain.get("/console/poll", **over).status_code == 401
+
+
+def test_a_console_without_a_password_has_no_log_in(feed: MemoryFeed, media: LocalMediaStore):
+    """There is nothing to guess."""
+    channel = ConsoleChannel("web", feed=feed, media=media, keys=KEYS)
+    assert log_in(EchoApp(channel, media=media).app.test_client(), "").status_code == 403
+
+
+@pytest.fixture(params=["memory", "redis"])
+def logins(request: pytest.FixtureRequest, clock: Clock) -> Logins:
+    """Both stores."""
+    if request.param == "memory":
+        return MemoryLogins(clock)
+    client = redis.Redis(unix_socket_path=request.getfixturevalue("redis_socket"), decode_responses=True)
+    client.flushdb()
+    return RedisLogins(client, "sayso:bot:", clock)
+
+
+def test_stores_count_by_address_and_channel(logins: Logins, clock: Clock):
+    """An IPv6 customer is one address, and success forgets."""
+    for address in ("2001:db8::1", "2001:db8::ffff"):
+        logins.fail("web", address)
+    assert logins.failures("web", "2001:db8::2") == Failures(2, clock.now)
+    assert logins.failures("web", "2001:db8:0:1::1") == logins.failures("ops", "2001:db8::1") == Failures()
+    logins.succeed("web", "2001:db8::9")
+    assert logins.failures("web", "2001:db8::1") == Failures()
+
+
+def test_stores_remember_ended_sessions(logins: Logins):
+    """And no others."""
+    logins.end("a")
+    assert (logins.is_ended("a"), logins.is_ended("b")) == (True, False)
+
+
+def test_what_redis_keeps_ends_by_itself(redis_socket: str, clock: Clock):
+    """Each key has an end, and none holds an address."""
+    client = redis.Redis(unix_socket_path=redis_socket, decode_responses=True)
+    client.flushdb()
+    store = RedisLogins(client, "sayso:bot:", clock)
+    store.fail("web", "203.0.113.7")
+    store.end("a")
+    keys = client.keys()
+    assert all(0 < client.ttl(key) <= SESSION_SECONDS for key in keys)
+    assert (len(keys), "203.0.113.7" in " ".join(keys)) == (2, False)
+
+
+def test_without_redis_nobody_is_let_in(media: LocalMediaStore, feed: MemoryFeed):
+    """Whether an address is locked out cannot be known."""
+    away = redis.Redis(port=1)
+    with pytest.raises(LoginsDown):
+        RedisLogins(away, "sayso:bot:").is_ended("a")
+    channel = ConsoleChannel("web", feed=feed, media=media, keys=KEYS, password="p", logins=RedisLogins(away, "x:"))
+    assert log_in(EchoApp(channel, media=media).app.test_client(), "p").status_code == 503
+
+
+@pytest.mark.parametrize(
+    ("address", "counted"),
+    [("203.0.113.7", "203.0.113.7"), ("::ffff:203.0.113.7", "203.0.113.7"), ("2001:db8::1", "2001:db8::/64"), ("", "")],
+)
+def test_what_counts_as_one_address(address: str, counted: str):
+    """One that is none counts as it is."""
+    assert network(address) == counted
