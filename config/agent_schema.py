@@ -13,6 +13,7 @@ OFFLINE = "offline"
 #: Whose models there are, and the variable that usually has the key; "" where none is needed.
 VENDORS = {
     "openai": "OPENAI_API_KEY",
+    "openai-responses": "OPENAI_API_KEY",
     "anthropic": "ANTHROPIC_API_KEY",
     "gemini": "GEMINI_API_KEY",
     "ollama": "",

@@ -15,6 +15,7 @@ from agent.providers import (
     OfflineProvider,
     OllamaProvider,
     OpenAIProvider,
+    OpenAIResponsesProvider,
     Provider,
     ProviderConfigurationError,
     TextToolProvider,
@@ -27,6 +28,7 @@ from config.schema import Path_, Settings
 
 _PROVIDERS: dict[str, type[VendorProvider]] = {
     "openai": OpenAIProvider,
+    "openai-responses": OpenAIResponsesProvider,
     "anthropic": AnthropicProvider,
     "gemini": GeminiProvider,
     "ollama": OllamaProvider,
@@ -118,7 +120,7 @@ class Models:
     def _usual_key(self, vendor: str, base_url: str | None, at: Path_) -> str:
         """What the vendor's own variable holds. It goes to the vendor, and to no address that stands in a file."""
         variable = VENDORS[vendor]
-        if not variable or (base_url and vendor == "openai"):  # a server of one's own may need none
+        if not variable or (base_url and vendor.startswith("openai")):  # a server of one's own may need none
             return ""
         if base_url:
             raise self._refused(at, f"{variable} is sent to {vendor} only: write api_key: ${{{variable}}} as well")

@@ -15,6 +15,7 @@ from agent.providers.gemini import GeminiProvider
 from agent.providers.offline import OfflineProvider
 from agent.providers.ollama import OllamaProvider
 from agent.providers.openai import OpenAIProvider
+from agent.providers.openai_responses import OpenAIResponsesProvider
 from agent.providers.scripted import ScriptedProvider
 from agent.providers.stubs import LocalProvider
 from agent.providers.text_tools import TextToolProvider
@@ -27,6 +28,7 @@ __all__ = [
     "OfflineProvider",
     "OllamaProvider",
     "OpenAIProvider",
+    "OpenAIResponsesProvider",
     "Provider",
     "ProviderConfigurationError",
     "ProviderError",

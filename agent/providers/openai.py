@@ -30,6 +30,7 @@ class OpenAIProvider(VendorProvider):
     api_format = "openai-chat"
     sdk = "openai"
     extra = "llm"
+    ends_streams = False  # the library asks for a reason where all servers give one
     modules: tuple[str, ...] = (
         "agent.providers.wire.deltas",
         "pydantic_ai.providers.openai",

@@ -38,6 +38,8 @@ class VendorProvider(ABC):
     #: With which word the vendor is named in usage and errors.
     name: str
     supports_response_format = True
+    #: Whether its streams always say that they have ended: one that just ends was cut.
+    ends_streams = True
     #: Whether models have the limits and prices that the vendor publishes under these names.
     knows_models = True
     #: Its streams limit each silence by themselves: they see thinking and half calls, which their reader does not.
@@ -154,9 +156,10 @@ class VendorProvider(ABC):
             request=request,
             messages=await files.of(request.messages),
             api_format=self.api_format,
-            settings={**self._settings(), **self._extra},
+            settings={**self._extra, **self._settings()},
             given=self.model_settings,
             is_known=self.context_tokens(name) is not None,
+            ends_streams=self.ends_streams,
             secrets=(self._api_key,),
             left_out=self._left_out,
         )

@@ -24,10 +24,12 @@ from tests.vendors.anthropic_api import AnthropicApi
 from tests.vendors.api import Api, Called, Refused
 from tests.vendors.gemini_api import GeminiApi
 from tests.vendors.openai_api import OpenAIApi
+from tests.vendors.responses_api import ResponsesApi
 
 APIS: dict[str, Api] = {
     "/v1/chat/completions": OpenAIApi(),
     "/local/v1/chat/completions": OpenAIApi(key=False),
+    "/v1/responses": ResponsesApi(),
     "/v1/messages": AnthropicApi(),
     "/v1beta/models/": GeminiApi(),
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,10 +12,14 @@ import pytest
 from agent import Agent, AgentConfig
 from agent.journal import Answered, Recalled
 from agent.messages import Message, Role, UsageStats
-from agent.providers import FallbackProvider
+from agent.providers import FallbackProvider, OpenAIResponsesProvider
 from agent.providers.base import acall
+from agent.providers.openai import OPENAI_URL
 from agent.providers.vendor import VendorProvider
 from agent.tools.decorator import tool
+from config.loader import load_settings
+from config.models import Models
+from tests.vendors.api import KEY
 from tests.vendors.conftest import MAKERS, Server
 from tests.vendors.test_contract import asked, called
 
@@ -34,6 +39,8 @@ def lookup(item: str) -> str:
 
 def thinking(name: str, server: Server) -> VendorProvider:
     """A provider whose model thinks before it calls."""
+    if name == "responses":
+        return OpenAIResponsesProvider(KEY, base_url=f"{server.url}/v1", name="openai")
     if name == "anthropic":
         return MAKERS[name](server.url, model_settings={"thinking_budget": 1024})
     return MAKERS[name](server.url, default_model="gemini-3-pro")
@@ -42,10 +49,10 @@ def thinking(name: str, server: Server) -> VendorProvider:
 def signatures(body: dict[str, Any]) -> int:
     """How many pieces of a request are signed."""
     told = json.dumps(body)
-    return told.count('"signature": "') + told.count('"thoughtSignature": "')
+    return sum(told.count(f'"{name}": "') for name in ("signature", "thoughtSignature", "encrypted_content"))
 
 
-@pytest.mark.parametrize("name", ["anthropic", "gemini"])
+@pytest.mark.parametrize("name", ["anthropic", "gemini", "responses"])
 @pytest.mark.parametrize("streamed", [False, True])
 def test_signed_thoughts_go_through_a_loop_of_tools(server: Server, name: str, *, streamed: bool) -> None:
     """The strict server refuses calls without them; the next turn needs none, and the history has none."""
@@ -85,7 +92,7 @@ class Journalled:
         return str(at)
 
 
-@pytest.mark.parametrize("name", ["anthropic", "gemini"])
+@pytest.mark.parametrize("name", ["anthropic", "gemini", "responses"])
 def test_signed_thoughts_survive_the_death_of_a_worker(server: Server, name: str) -> None:
     """They stand in the journal of the turn; whoever goes on sends them back."""
     server.script(ROUNDS[0], ROUNDS[2])
@@ -128,3 +135,29 @@ def test_what_is_no_reasoning_of_ours_breaks_nothing(server: Server) -> None:
     said = [Message(Role.USER, "nuts?"), Message.from_dict(data), Message(Role.TOOL, "3", tool_call_id="c1")]
     server.script({"text": "Three."})
     assert asyncio.run(acall(MAKERS["anthropic"](server.url), asked(*said)))[0].content == "Three."
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_the_responses_api_is_as_good_as_the_other(server: Server, *, streamed: bool) -> None:
+    """Words, length limit, effort; a stream that is cut is an error; nothing is stored at OpenAI."""
+    provider = OpenAIResponsesProvider(
+        KEY, base_url=f"{server.url}/v1", name="openai", model_settings={"reasoning_effort": "low"}
+    )
+    agent = Agent((), provider, AgentConfig(model="", max_retries=0))
+    heard = (lambda _: None) if streamed else None
+    server.script({"text": "One, two,", "finish": "length"}, {"cut": "mid", "text": "one two three four five"})
+    cut = agent.run("count", stream_handler=heard)
+    assert (cut.content, cut.finish_reason) == ("One, two,", "length")
+    assert agent.run("again", stream_handler=heard).stop_reason == "provider_error"
+    assert (server.bodies[0]["reasoning"], server.bodies[0]["store"]) == ({"effort": "low"}, False)
+
+
+def test_the_yaml_names_the_responses_api(tmp_path: Path) -> None:
+    """As a vendor of its own, with OpenAI's key; another address is asked with the key beside it."""
+    file = tmp_path / "bot.yaml"
+    file.write_text(
+        "agent: {model: 'openai-responses:gpt-5-mini', api_key: '${KEY}'}\nchannels: {web: {platform: console}}\n"
+    )
+    provider = Models(load_settings(file, {"KEY": KEY})).of("web")
+    assert isinstance(provider, OpenAIResponsesProvider)
+    assert (provider.name, provider.default_model, provider.base_url) == ("openai", "gpt-5-mini", OPENAI_URL)

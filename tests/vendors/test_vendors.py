@@ -44,12 +44,12 @@ def test_a_missing_key_is_named_at_once(kind: Any, variable: str, monkeypatch: p
 
 
 @pytest.mark.parametrize(
-    ("kind", "extra"), [(OpenAIProvider, "llm"), (AnthropicProvider, "anthropic"), (GeminiProvider, "google")]
+    ("kind", "extra"), [(OpenAIProvider, "openai"), (AnthropicProvider, "anthropic"), (GeminiProvider, "google")]
 )
 def test_a_missing_library_is_named_with_its_cure(kind: Any, extra: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without importing one that is there."""
     monkeypatch.setattr(vendor, "find_spec", lambda name: None if name == kind.sdk else object())
-    with pytest.raises(ProviderConfigurationError, match=rf"pip install 'sayso\[{extra}\]'"):
+    with pytest.raises(ProviderConfigurationError, match=rf"'{kind.sdk}' is missing: pip install .*\[{extra}\]"):
         kind(KEY)
 
 

@@ -64,6 +64,7 @@ class Exchange:
     #: The operator's own settings, and whether the model is one that the vendor's price list has.
     given: Mapping[str, Any] = field(default_factory=dict)
     is_known: bool = True
+    ends_streams: bool = True
 
     async def completion(self) -> Completion:
         """The whole answer. Raises ProviderError."""
@@ -84,7 +85,7 @@ class Exchange:
                         yield text
                 response = stream.get()
         is_cut = not _has_an_end(response)
-        if is_cut and self.api_format != "openai-chat":  # the library asks for one where all give it
+        if is_cut and self.ends_streams:
             raise broken_off(self.provider)
         self._check(response)
         for call in calls_of(response, is_cut=is_cut):
