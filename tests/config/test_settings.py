@@ -267,18 +267,6 @@ def test_configuration_is_the_one_of_the_environment_or_of_this_folder(tmp_path:
     assert DEMO.is_file()
 
 
-@pytest.mark.parametrize(
-    ("yaml", "words"),
-    [
-        ("memery: {}", "memery: unknown key: remove it"),  # `memory` is a key of another section
-        ("agent: {memery: 1}", "agent.memery: unknown key: did you mean 'memory'?"),
-        ("limit: {}", "limit: unknown key: did you mean 'limits'?"),
-        ("limits: {wating: 1}", "limits.wating: unknown key: did you mean 'waiting'?"),
-        ("tools: [{openapi: a.json, inclde: [b]}]", "tools.0.inclde: unknown key: did you mean 'include'?"),
-        ("tools: [{mcp: {comand: b}}]", "tools.0.mcp.comand: unknown key: did you mean 'command'?"),
-        ("agent: {fallback: [{modell: 'openai:x'}]}", "agent.fallback.0.modell: unknown key: did you mean 'model'?"),
-    ],
-)
 def test_empty_secret_is_refused_wherever_it_stands(file: Path):
     """A variable that is there and empty would turn a lock into an open door; a key without a value would, too."""
     file.write_text(
@@ -317,6 +305,18 @@ def test_a_console_without_a_password_may_be_on_this_machine(file: Path, address
     assert load_settings(file, {}).public_url == address
 
 
+@pytest.mark.parametrize(
+    ("yaml", "words"),
+    [
+        ("memery: {}", "memery: unknown key: remove it"),  # `memory` is a key of another section
+        ("agent: {memery: 1}", "agent.memery: unknown key: did you mean 'memory'?"),
+        ("limit: {}", "limit: unknown key: did you mean 'limits'?"),
+        ("limits: {wating: 1}", "limits.wating: unknown key: did you mean 'waiting'?"),
+        ("tools: [{openapi: a.json, inclde: [b]}]", "tools.0.inclde: unknown key: did you mean 'include'?"),
+        ("tools: [{mcp: {comand: b}}]", "tools.0.mcp.comand: unknown key: did you mean 'command'?"),
+        ("agent: {fallback: [{modell: 'openai:x'}]}", "agent.fallback.0.modell: unknown key: did you mean 'model'?"),
+    ],
+)
 def test_a_wrong_key_is_compared_with_those_of_its_own_section(file: Path, yaml: str, words: str):
     """A key that exists elsewhere is no cure here."""
     file.write_text(f"{yaml}\nchannels: {{a: {{platform: console}}}}\n")
