@@ -243,5 +243,5 @@ def test_the_context_is_what_it_was_after_a_run():
 def test_a_missing_library_is_named_with_its_cure(monkeypatch):
     """The extra is what installs it."""
     monkeypatch.setitem(sys.modules, "opentelemetry", None)
-    with pytest.raises(ImportError, match=r"pip install 'sayso\[otel\]'"):
+    with pytest.raises(ImportError, match=r"needs OpenTelemetry: pip install 'opentelemetry-sdk>="):
         OpenTelemetryObserver()

@@ -318,7 +318,7 @@ def _console_hook(number: int, **said: str) -> Hook:
 
 def console_hook(body: bytes) -> Hook:
     """What the page of one browser posts."""
-    headers = {"cookie": f"sayso_console_web={_SESSION}", "x-sayso-console": "1", "host": "bots.example.com"}
+    headers = {"cookie": f"__Host-sayso_console_web={_SESSION}", "x-sayso-console": "1", "host": "bots.example.com"}
     return Hook("https://bots.example.com/hooks/web", headers, body, now=NOW)
 
 

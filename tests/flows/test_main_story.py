@@ -37,7 +37,7 @@ def test_something_else_disarms_and_says_so(system: System, kind: type[Person], 
     person = kind(system, name)
     person.say("delete invoice INV-55")
     person.hears()
-    person.say("good morning")
+    person.say("what is the weather in Paris tomorrow?")
     assert "dropped" in person.hears()[0]["text"]
     person.say("yes")
     assert "You said: yes" in person.hears()[0]["text"]

@@ -91,7 +91,7 @@ _FENCE_OF_CLAIM = "if fenced and not holds(ARGV[2], ARGV[3]) then return {'lost'
 _FENCE_OF_START = "if ARGV[2] ~= '' and not holds(ARGV[2], ARGV[3]) then return 'lost' end"
 _FENCE_UNLESS_STEP = _FENCE_OF_CLAIM.replace("fenced", "fenced and not redis.call('HGET', record(pid), 'plan')")
 _LIVE_LEASE = "if held and redis.call('HGET', lane, 'token') ~= ARGV[2] then return false end"
-_WAKE = "if not coming or (urgent and number('until') <= now()) then wake(13, urgent) end\nreturn {'new'"
+_WAKE = "if not coming or (hurried and number('until') <= now()) then wake(13, hurried) end\nreturn {'new'"
 _SAME_IN_CLAIM = "rec ~= ARGV[7] or mac ~= ARGV[8]"
 _SAME_IN_START = "rec ~= ARGV[6] or mac ~= ARGV[7]"
 _AUDIT = "audit(pid, states, by or '', mac or '')"
@@ -124,9 +124,12 @@ _LANE = (
     ),
     _swap(
         "half of a question opens the window",
-        settle=("~= '-' and not part then show(pid", "~= '-' then show(part or pid"),
+        settle=("if asks and mark == '' then\n    show(", "if asks then\n    show("),
     ),
-    _swap("a question of which half is refused stays armed", settle=("local asked = part or pid", "local asked = pid")),
+    _swap(
+        "a question of which half is refused stays armed",
+        settle=("if asks and redis.call('HGET', record(asked)", "if asks and redis.call('HGET', record(pid)"),
+    ),
     _swap("an undeliverable question stays armed", settle=("'state') == 'armed' then", "'state') == 'no' then")),
 )
 _WINDOW = (
