@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from redis import Redis
 from redis.exceptions import ResponseError
@@ -20,6 +21,7 @@ from channels.base import Channel
 from channels.console_logins import RedisLogins
 from channels.disk import NotLocal, check_local
 from channels.feed import RedisFeed
+from channels.markup.links import trust_hosts
 from channels.media import LocalMediaStore
 from channels.media_room import MediaLimits
 from channels.sdks import load_sdks
@@ -131,6 +133,7 @@ def bootstrap(
     redis_url = redis_url or find_redis(settings, data)
     public_url = find_public_url(settings, public_url)
     check_consoles(settings, public_url)
+    trust_hosts([urlsplit(public_url).hostname or "", *settings.link_hosts])
     client = _open_redis(redis_url, patient=patient)
     primaries = open_primaries(settings, redis_url, client, patient=patient)
     if not patient:

@@ -543,6 +543,15 @@ AnySource = Annotated[
 ]
 
 
+def _a_host(host: str) -> str:
+    if not re.fullmatch(r"[\w-]+(\.[\w-]+)*", host):
+        raise ValueError(f"{host!r} is no host: write it as in example.com, without https:// and without a path")
+    return host
+
+
+LinkHost = Annotated[str, AfterValidator(_a_host)]
+
+
 class Settings(Section):
     """The whole file. `name` is the deployment's: it stands in every key and queue in Redis."""
 
@@ -552,6 +561,7 @@ class Settings(Section):
     allow_open_redis: bool = False
     shards: dict[Annotated[str, Field(pattern=CHANNEL_NAME)], RedisUrl] = Field(default={}, repr=False)
     spool: bool = False
+    link_hosts: list[LinkHost] = []
     agent: AgentSettings = AgentSettings()
     workers: WorkerSettings = WorkerSettings()
     limits: LimitSettings = LimitSettings()

@@ -29,6 +29,8 @@ class Dialect:
     solid: bool = True
     columns: int = 100
     hides: bool = False
+    #: An address behind a label, where links hide theirs.
+    address: Wrap = str
 
 
 def _words(text: str) -> str:
@@ -142,6 +144,7 @@ HTML = Dialect(
     pre=_html_pre,
     link=_html_link,
     hides=True,
+    address=escape_html,
     quote=_html_quote,
     solid=False,
     columns=_PHONE,
@@ -153,6 +156,7 @@ MRKDWN = Dialect(
     pre=_slack_pre,
     link=_slack_link,
     hides=True,
+    address=lambda href: _slack_link("", href),
     quote=lambda text, depth: _prefix(text, "&gt; ") if depth > 1 else _prefix(text, "> "),
     columns=_DESK,
 )

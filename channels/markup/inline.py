@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from markdown_it.token import Token
 
 from channels.markup.dialects import Dialect, bare_link
+from channels.markup.links import hides_host
 from channels.markup.reading import ALLOWED
 
 
@@ -91,7 +92,9 @@ def _mark(token: Token) -> str:
 def _without_links(dialect: Dialect) -> Dialect:
     """For what stands in a link already: of two addresses a platform would show one, or neither."""
     return (
-        replace(dialect, link=lambda label, href: bare_link(label, dialect.escape(href))) if dialect.hides else dialect
+        replace(dialect, link=lambda label, href: bare_link(label, dialect.escape(href)), hides=False)
+        if dialect.hides
+        else dialect
     )
 
 
@@ -99,4 +102,5 @@ def _link(dialect: Dialect, label: str, href: str) -> str:
     if not ALLOWED.match(href):
         address = dialect.escape(href)
         return label if address in ("", label) else f"{label} ({address})".strip()
-    return dialect.link(label, href)
+    link = dialect.link(label, href)
+    return f"{link} ({dialect.address(href)})" if dialect.hides and hides_host(label, href) else link

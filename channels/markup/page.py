@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from itertools import takewhile
 
 from markdown_it.token import Token
 
 from channels.markup.dialects import escape_html
+from channels.markup.links import hides_host
 from channels.markup.reading import ALLOWED, LANGUAGE, is_overfull, parser
 
 
@@ -72,15 +74,24 @@ def _keep_arithmetic(tokens: Sequence[Token]) -> None:
 def _guarded(tokens: Sequence[Token]) -> Iterator[Token]:
     """The tokens, with links that know nothing of our page; what is no link any more, and titles, as words."""
     behind: list[str] = []
-    for token in tokens:
+    foreign = ""
+    for index, token in enumerate(tokens):
         if token.type == "link_open":
             href, title = str(token.attrGet("href") or ""), token.attrGet("title")
             allowed = ALLOWED.match(href)
             token.attrs = {"href": href, "rel": "noopener", "target": "_blank"} if allowed else {}
             address = "" if allowed or not href else f" ({href})"
             behind.append((f' "{title}"' if title else "") + address)
+            foreign = href if allowed and hides_host(_label(tokens[index + 1 :]), href) else ""
         if token.type == "link_close" and behind[-1]:
             yield Token("text", "", 0, content=behind[-1])
         if token.type == "link_close":
             behind.pop()
         yield token
+        if token.type == "link_close" and foreign:
+            yield Token("text", "", 0, content=f" ({foreign})")
+
+
+def _label(tokens: Sequence[Token]) -> str:
+    """Return the words of the link that begins here."""
+    return "".join(token.content for token in takewhile(lambda each: each.type != "link_close", tokens))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import re
 import unicodedata
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import given
@@ -12,8 +13,18 @@ from hypothesis import strategies as st
 
 from channels import markup
 from channels.fakes.telegram_rules import parsed
-from channels.markup import plain, slack_mrkdwn, split, telegram_html, telegram_length, utf16_len, whatsapp_text
+from channels.markup import (
+    page_html,
+    plain,
+    slack_mrkdwn,
+    split,
+    telegram_html,
+    telegram_length,
+    utf16_len,
+    whatsapp_text,
+)
 from channels.markup.dialects import HTML, MRKDWN, PLAIN, WHATSAPP
+from channels.markup.links import trust_hosts
 from channels.markup.reading import parser
 
 WORDS = st.text(st.characters(codec="utf-8"), max_size=400)
@@ -115,8 +126,8 @@ def test_code_cannot_break_out_of_its_block():
         ),
         (
             "[w](https://e.org/A_(b)_c)",
-            '<a href="https://e.org/A_(b)_c">w</a>',
-            "<https://e.org/A_(b)_c|w>",
+            '<a href="https://e.org/A_(b)_c">w</a> (https://e.org/A_(b)_c)',
+            "<https://e.org/A_(b)_c|w> (<https://e.org/A_(b)_c>)",
             "w (https://e.org/A_(b)_c)",
         ),
         (
@@ -237,9 +248,43 @@ def test_cut_code_is_closed_and_opened_again():
 )
 def test_no_link_is_inside_a_link(md: str):
     """platforms.md 2.3, 3.3: of two addresses a platform would show one, or angle brackets: both stay readable."""
-    assert telegram_html(md).count("<a ") == slack_mrkdwn(md).count("<") == 1
+    assert telegram_html(md).count("<a ") == slack_mrkdwn(md).count("|") == 1
+    assert not re.search(r"<[^>]*<", slack_mrkdwn(md))
     for told in (telegram_html(md), slack_mrkdwn(md), whatsapp_text(md), plain(md)):
         assert "(https://a.b/c)" in told
+
+
+@pytest.fixture
+def own_hosts() -> Iterator[None]:
+    """A bot whose links are its own on example.com."""
+    trust_hosts(["example.com"])
+    yield
+    trust_hosts([])
+
+
+@pytest.mark.parametrize(
+    ("md", "is_shown"),
+    [
+        ("[your bank](https://evil.test/x)", True),
+        ("[https://bank.example](https://evil.test/x)", True),
+        ("[bank.example](https://bank.example@evil.test/x)", True),
+        ("[example.com](https://example.com.evil.test/x)", True),
+        ("[e\u200bvil.test](https://evil.test/x)", True),
+        ("[**your** `bank`](http://evil.test/x)", True),
+        ("[docs](https://example.com/x)", False),
+        ("[docs](https://docs.EXAMPLE.com/x)", False),
+        ("[evil.test/x](https://evil.test/x)", False),
+        ("[evil.test](https://evil.test/x)", False),
+        ("[https://www.evil.test](https://evil.test/)", False),
+        ("see https://evil.test/a_b", False),
+        ("[mail us](mailto:a@evil.test)", False),
+    ],
+)
+def test_label_hides_no_foreign_address(own_hosts, md: str, is_shown: bool):
+    """A model that was told to may write any label; where it leads is seen, unless the host is the bot's own."""
+    for render in (telegram_html, slack_mrkdwn, page_html):
+        told = html.unescape(re.sub(r"</?[^|>]*>|<[^>]*\|", "", render(md).replace("(<", "(").replace(">)", ")")))
+        assert bool(re.search(r"\(https?://[^)]*evil\.test", told)) == is_shown, render(md)
 
 
 def test_address_of_a_picture_in_a_link_can_be_opened():

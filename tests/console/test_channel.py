@@ -227,7 +227,7 @@ def test_hostile_markdown_is_harmless(deliver, hostile: str):
 def test_links_open_elsewhere_and_learn_nothing(deliver):
     """A link never gets a handle on our page."""
     html = deliver(Reply("[site](https://ok.example)"))["html"]
-    assert '<a href="https://ok.example" rel="noopener" target="_blank">site</a>' in html
+    assert '<a href="https://ok.example" rel="noopener" target="_blank">site</a> (https://ok.example)' in html
 
 
 def test_tables_come_without_style_attributes(deliver):
