@@ -6,6 +6,7 @@ SOURCES := agent channels config examples pending workers tests benchmarks
 .PHONY: demo test check format bench model duel faults fuzz e2e kills failures mutants pictures screenshot clean
 
 demo: .venv/ready  ## the bot in your browser, with nothing else installed
+	@echo "Sayso is installed in .venv. Run it yourself with $(BIN)/sayso, as in: $(BIN)/sayso --help"
 	$(BIN)/sayso demo
 
 # Tests that start whole systems or commands mostly wait, and so do those of the agent's sources: they run beside all
@@ -88,7 +89,13 @@ clean:
 
 .venv/ready: pyproject.toml | .venv/bin/pip
 	@echo "Setting up .venv, about half a minute ..."
-	$(BIN)/pip install -qq --editable ".[examples]"
+	@$(BIN)/pip install --progress-bar off --editable ".[examples]" > .venv/setup.log 2>&1 & pip=$$!; \
+	trap 'kill $$pip' INT TERM; shown=; \
+	while kill -0 $$pip 2> /dev/null; do \
+	  sleep 1; now=$$(tail -n 1 .venv/setup.log | cut -c 1-90); \
+	  [ "$$now" = "$$shown" ] || echo "  $$now"; shown=$$now; \
+	done; \
+	wait $$pip || { cat .venv/setup.log; exit 1; }
 	touch $@
 
 .venv/ready-dev: pyproject.toml | .venv/ready

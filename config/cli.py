@@ -8,6 +8,7 @@ import io
 import logging
 import os
 import signal
+import sqlite3
 import sys
 from contextlib import ExitStack
 from pathlib import Path
@@ -90,10 +91,17 @@ def up(config: Path | None, data: Path, host: str, port: int, workers: int, *, r
 @_port
 @click.option("--workers", default=2, show_default=True, type=click.IntRange(1, 64), help="Worker processes.")
 def demo(data: Path, host: str, port: int, workers: int) -> None:
-    """Run the demo, a bot for invoices in your browser. It needs no account and no key."""
+    """Run the demo, a bot for invoices in your browser. It needs no account and no key. Each start brings back all its
+    invoices.
+    """
     _leave_on_signals()
     from config.loader import DEMO
+    from examples.invoices import FILE, reset_invoices
 
+    try:
+        reset_invoices(data / FILE)
+    except (OSError, sqlite3.Error) as exc:
+        fail(f"{str(data / FILE)!r} cannot be reset: {exc}: let this user write to it, or give another --data")
     _up(DEMO, data, host, port, workers)
 
 

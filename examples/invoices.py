@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import os
+import re
 import sqlite3
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -22,6 +23,8 @@ from pending.results import PendingConfirmation, ToolResult
 
 Status = Literal["open", "paid", "overdue", "refunded"]
 
+#: The name of the data file.
+FILE = "invoices.sqlite3"
 #: Seconds that each section of the sales report takes, so that streaming can be seen.
 SECTION_SECONDS = 0.2
 
@@ -142,12 +145,73 @@ def delete_invoice(invoice_id: str) -> str:
     """Delete the invoice, if it is still there."""
     key = _key(invoice_id)
     with _transaction("IMMEDIATE") as desk:
-        desk.execute("CREATE TABLE IF NOT EXISTS bin AS SELECT * FROM invoices WHERE 0")
-        desk.execute("INSERT INTO bin SELECT * FROM invoices WHERE id = ?", (key,))
-        if not desk.execute("DELETE FROM invoices WHERE id = ?", (key,)).rowcount:
+        if not _move_to_bin(desk, key):
             return f"Nothing was deleted: there is no invoice {key}."
-        _book(desk, "delete", key)
     return f"Invoice {key} is deleted."
+
+
+def _move_to_bin(desk: sqlite3.Connection, key: str) -> bool:
+    desk.execute("CREATE TABLE IF NOT EXISTS bin AS SELECT * FROM invoices WHERE 0")
+    desk.execute("INSERT INTO bin SELECT * FROM invoices WHERE id = ?", (key,))
+    if not desk.execute("DELETE FROM invoices WHERE id = ?", (key,)).rowcount:
+        return False
+    _book(desk, "delete", key)
+    return True
+
+
+def preview_write_off() -> str | ToolResult:
+    """The invoices that would go, or NotFound when none is overdue."""
+    rows = _overdue()
+    if not rows:
+        return NotFound(entity="invoice", query="overdue")
+    total = _euros(sum(row["amount_cents"] for row in rows))
+    return f"Write off {len(rows)} overdue invoices, {total} in all: {', '.join(row['id'] for row in rows)}"
+
+
+def restore_written_off(result: str) -> str:
+    """Take the invoices that were written off out of the bin again."""
+    return "\n".join(map(restore_invoice, re.findall(r"INV-\d+", result)))
+
+
+@tool(
+    description="Write off every overdue invoice: they all leave the books",
+    requires_approval=True,
+    typed_code=True,
+    preview=preview_write_off,
+    undo=restore_written_off,
+)
+def write_off_overdue() -> str:
+    """Delete all invoices that are overdue, in one step."""
+    with _transaction("IMMEDIATE") as desk:
+        rows = desk.execute("SELECT id FROM invoices WHERE status = 'overdue' ORDER BY number").fetchall()
+        gone = [row["id"] for row in rows if _move_to_bin(desk, row["id"])]
+    return f"Written off: {', '.join(gone) or 'nothing'}."
+
+
+def _overdue() -> list[sqlite3.Row]:
+    return [row for row in _invoices() if row["status"] == "overdue"]
+
+
+@tool(
+    description="Reset the demo: all its invoices as they were at the start",
+    requires_approval=True,
+    preview="Put all invoices of this demo back as they were at the start",
+)
+def reset_demo() -> str:
+    """Forget what was deleted, refunded and written off."""
+    reset_invoices(_file())
+    return f"All {len(_SEED)} invoices are as they were at the start."
+
+
+def reset_invoices(file: Path) -> None:
+    """Put the invoices of a data file back as they were at the start. The ledger of what was done stays."""
+    if not file.exists():
+        return
+    with closing(_connect(file)) as desk, desk:
+        desk.execute("BEGIN IMMEDIATE")
+        desk.execute("DROP TABLE IF EXISTS bin")
+        desk.execute("DELETE FROM invoices")
+        desk.executemany("INSERT INTO invoices VALUES (?, ?, ?, ?, ?, ?, ?)", map(_seed_row, _SEED))
 
 
 @tool(
@@ -381,7 +445,7 @@ def _connect(file: Path) -> sqlite3.Connection:
 
 def _file() -> Path:
     """The data file, made on first use."""
-    file = Path(os.environ.get("SAYSO_DATA", ".sayso")) / "invoices.sqlite3"
+    file = Path(os.environ.get("SAYSO_DATA", ".sayso")) / FILE
     if not file.exists():
         _create(file)
     return file

@@ -12,15 +12,15 @@ from agent.heard import spoken
 from agent.messages import Message, Role, ToolCall, UsageStats
 from agent.providers.base import Completion, ProviderRequest
 from agent.providers.matching import match_tools
-from agent.providers.picking import convert, pick_arguments
-from agent.providers.wording import ask_missing, ask_which, tell_echo, tell_help, tell_result
+from agent.providers.picking import convert, pick_calls
+from agent.providers.wording import ask_missing, ask_which, tell_help, tell_result, tell_unmatched
 
 #: Commands that explain; Telegram sends /start when a person opens the bot.
 HELP_COMMANDS = frozenset({"help", "start"})
 
 Schema = Mapping[str, Any]
-#: What a text comes to: words for the user, or a tool with its arguments.
-Move = str | tuple[Schema, dict[str, Any]]
+#: What a text comes to: words for the user, or a tool with the arguments of each of its calls.
+Move = str | tuple[Schema, list[dict[str, Any]]]
 
 
 def _today() -> date:
@@ -34,7 +34,7 @@ class OfflineProvider:
         self._today = today
 
     async def acomplete(self, **request: Any) -> Completion:
-        """Answer tool results in words, commands and matching text with a tool call, anything else with an echo."""
+        """Answer tool results in words, commands and matching text with tool calls, other text with what it can do."""
         asked = ProviderRequest(**request)
         answer = self._answer(asked.messages, asked.tools or ())
         return answer, _usage(asked, answer)
@@ -46,11 +46,15 @@ class OfflineProvider:
         move = self._move(user, schemas)
         if isinstance(move, str):
             return Message(Role.ASSISTANT, move)
-        schema, args = move
-        missing = [name for name in schema["parameters"].get("required", ()) if name not in args]
+        schema, calls = move
+        missing = [name for name in schema["parameters"].get("required", ()) if name not in calls[0]]
         if missing:
-            return Message(Role.ASSISTANT, ask_missing(schema, missing, args))
-        return Message(Role.ASSISTANT, tool_calls=(ToolCall(schema["name"], args, f"call_{len(messages)}"),))
+            return Message(Role.ASSISTANT, ask_missing(schema, missing, calls[0]))
+        first = f"call_{len(messages)}"
+        ids = [first, *(f"{first}_{number}" for number in range(2, len(calls) + 1))]
+        return Message(
+            Role.ASSISTANT, tool_calls=tuple(ToolCall(schema["name"], *each) for each in zip(calls, ids, strict=True))
+        )
 
     def _move(self, user: Message | None, schemas: Sequence[Schema]) -> Move:
         text = spoken(user.content).strip() if user else ""
@@ -58,10 +62,10 @@ class OfflineProvider:
             return _command(text[1:], schemas)
         matched = match_tools(text, schemas)
         if not matched:
-            return tell_echo(user)
+            return tell_unmatched(user, schemas)
         if len(matched) > 1:
             return ask_which(matched)
-        return matched[0], pick_arguments(text, matched[0], self._today())
+        return matched[0], pick_calls(text, matched[0], self._today())
 
 
 def _results(messages: Sequence[Message]) -> str:
@@ -75,7 +79,7 @@ def _command(text: str, schemas: Sequence[Schema]) -> Move:
     name = head.partition("@")[0]  # Telegram groups write /name@the_bot
     schema = next((schema for schema in schemas if schema["name"] == name), None)
     if schema is not None:
-        return schema, _command_arguments(rest, schema)
+        return schema, [_command_arguments(rest, schema)]
     if name.lower() in HELP_COMMANDS:
         return tell_help(schemas)
     return f"There is no command /{name}. /help lists them all."

@@ -32,9 +32,25 @@ _MOMENT = re.compile(
 _BOOLEAN_ONLY_IN_COMMANDS = frozenset({"on", "off", "1", "0"})
 
 
-def pick_arguments(text: str, schema: Mapping[str, Any], today: date) -> dict[str, Any]:
-    """What the text says of the tool's parameters. What it does not say is left out."""
-    return _Picker(schema, tokens(text), today).pick()
+def pick_calls(text: str, schema: Mapping[str, Any], today: date) -> list[dict[str, Any]]:
+    """Return the arguments of each call that a text asks for; what it does not say is left out.
+
+    A text that names several things ("delete INV-1 and INV-2") asks for one call each, where a tool requires nothing
+    but an identifier.
+    """
+    said = tokens(text)
+    named = [token for token in said if _identifier(token)] if _takes_one_identifier(schema) else []
+    if len(named) < 2:
+        return [_Picker(schema, said, today).pick()]
+    others = [token for token in said if token not in named]
+    return [_Picker(schema, [*others, token], today).pick() for token in dict.fromkeys(named)]
+
+
+def _takes_one_identifier(schema: Mapping[str, Any]) -> bool:
+    required = schema["parameters"].get("required", ())
+    if len(required) != 1 or not _ID_PARAMETER.search(required[0]):
+        return False
+    return bool(schema["parameters"]["properties"][required[0]].get("type") == "string")
 
 
 def convert(value: str, prop: Mapping[str, Any]) -> Any:

@@ -8,7 +8,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from agent.messages import Message
+from agent.providers.words import name_words
 from channels.types import Media
+
+#: Tools that are named to a user whose words match none.
+MAX_NAMED = 12
 
 _SAMPLES = {"integer": "3", "number": "19.90", "boolean": "yes", "array": "a,b", "object": "'{}'"}
 
@@ -24,11 +28,23 @@ def tell_result(content: str) -> str:
     return "\n".join(f"- {plain(item)}" for item in value) if isinstance(value, list) and value else plain(value)
 
 
-def tell_echo(message: Message | None) -> str:
-    """The user's own words and files: proof that they arrived, and no claim to have understood."""
+def tell_unmatched(message: Message | None, schemas: Sequence[Mapping[str, Any]]) -> str:
+    """Return the user's own words and files, proof that they arrived, then what this provider is and can do."""
     text = message.content.strip() if message else ""
     media = message.media if message else ()
-    return "\n".join([f"You said: {text}".rstrip(), *map(_tell_media, media)])
+    told = [f"You said: {text}".rstrip(), *map(_tell_media, media)]
+    return "\n".join([*told, _abilities(schemas)] if schemas else told)
+
+
+def _abilities(schemas: Sequence[Mapping[str, Any]]) -> str:
+    names = [" ".join(name_words(schema["name"])) for schema in schemas[:MAX_NAMED]]
+    more = [f"{len(schemas) - MAX_NAMED} more"] if len(schemas) > MAX_NAMED else []
+    *first, last = [*names, *more]
+    listed = f"{', '.join(first)} and {last}" if first else last
+    return (
+        "That matches none of my tools, and I am not a language model: I match words to tools, always in the same "
+        f"way. I can {listed}. For example: {example(schemas[0])}"
+    )
 
 
 def tell_help(schemas: Sequence[Mapping[str, Any]]) -> str:

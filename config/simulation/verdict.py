@@ -29,7 +29,7 @@ _WORDS: tuple[tuple[Kind, re.Pattern[str]], ...] = (
     ("done", re.compile(r"^Done: ")),
     ("foreign", re.compile(r"^That button is for the person who asked\. Nothing was done")),
     ("nothing", re.compile(r"[Nn]othing was (done|confirmed)|I did nothing|^Cancelled: |^Not confirmed, so I dropped")),
-    ("aside", re.compile(r"^You said: (yes|no)$")),
+    ("aside", re.compile(r"^You said: (yes|no)(\n|$)")),
 )
 #: What our own tools say when they are done, at a regular expression's words for the bill.
 DONE = r"^(Paid|Booked|Charged|Refunded) {bill}\.$"

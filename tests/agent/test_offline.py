@@ -86,14 +86,33 @@ def told(*results):
     ],
 )
 def test_chit_chat_calls_nothing(text):
-    """Small talk, a bare yes and quoted words are echoed, never acted on."""
-    assert called(text) == f"You said: {text}".rstrip()
+    """Small talk, a bare yes and quoted words are echoed, never acted on; then the person reads what works."""
+    echo, _, told = called(text).partition("\n")
+    assert echo == f"You said: {text}".rstrip()
+    assert "I am not a language model" in told
+    assert "I can delete invoice, find invoice, refund payment, sales chart and book table" in told
+    assert told.endswith("For example: /delete_invoice invoice_id=INV-42")
+
+
+def test_no_more_tools_are_named_than_anybody_reads():
+    """A bot may have a hundred."""
+    many = [{**SCHEMAS[0], "name": f"tool_{number}"} for number in range(50)]
+    assert "tool 11 and 38 more. For example" in answer("hello", many).content
+    assert answer("hello", []).content == "You said: hello"
+
+
+def test_several_things_in_one_text_are_one_call_each():
+    """A plan, where the tool asks: only where nothing but an identifier is needed, which nobody can mix up."""
+    calls = answer("delete INV-42, INV-47 and INV-55, please, and INV-42").tool_calls
+    assert [call.parameters for call in calls] == [{"invoice_id": f"INV-{number}"} for number in (42, 47, 55)]
+    assert len({call.id for call in calls}) == 3
+    assert len(answer("refund 20 of PAY-1 and 30 of PAY-2").tool_calls) <= 1
 
 
 @pytest.mark.parametrize("text", ["don't delete invoice INV-42", "do not delete INV-42", "Never delete invoices"])
 def test_what_is_forbidden_is_not_done(text):
     """A negation holds all the words of the request: it must not be mistaken for it."""
-    assert called(text) == f"You said: {text}"
+    assert called(text).startswith(f"You said: {text}\n")
 
 
 @given(st.text(max_size=80))
@@ -204,7 +223,7 @@ def test_media_are_listed():
     nameless = Media("r", "image/jpeg", size=123456, stored=True)
     voice = Media("r", "audio/ogg")
     message = Message(Role.USER, "look", media=(photo, nameless, voice))
-    assert answer([message]).content.splitlines() == [
+    assert answer([message], []).content.splitlines() == [
         "You said: look",
         "[image image/jpeg 123456 bytes photo.jpg]",
         "[image image/jpeg 123456 bytes]",

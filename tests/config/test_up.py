@@ -16,6 +16,7 @@ from channels.fakes.signing import telegram_text
 from channels.fakes.telegram_setup import WAITING
 from config.embedded import EmbeddedRedisError
 from config.up import MAX_PAUSE_SECONDS, Kept
+from examples import invoices
 from tests.config.processes import POLL, REDIS, WEB, WORKER, Up, free_port, is_running, sayso, short_folder, until
 
 POLLED = """
@@ -150,10 +151,15 @@ def test_users_files_are_not_taken_for_ours(data: Path):
         assert "this is not Sayso" not in up.output()
 
 
-def test_commands_find_the_bot_that_runs_on_a_data_folder(data: Path):
-    """The demo, on a port of its own: nobody says which file. A dead one is not found."""
+def test_demo_starts_over_and_commands_find_it(data: Path, monkeypatch: pytest.MonkeyPatch):
+    """What the last visitor deleted is there again. On a port of its own it is found: nobody says which file. A dead
+    one is not.
+    """
+    monkeypatch.setenv("SAYSO_DATA", str(data))
+    invoices.delete_invoice.callable("INV-42")
     with Up(data, "--workers", "1", command="demo", SAYSO_CONFIG="nothing.yaml") as up:
         up.ready()
+        assert "INV-42" in invoices.list_invoices.callable()
         code, told, errors = sayso("doctor", "--data", data, SAYSO_CONFIG="", cwd=data)
         assert (code, errors) == (0, ""), told
         assert f"http://127.0.0.1:{up.port}" in told

@@ -227,12 +227,13 @@ def test_address_closes_to_nobody_whose_turn_waits(rig):
     assert rig.mailbox.commit(held, work, saying()).closed == ""
 
 
-def test_question_of_a_channel_that_is_down_is_kept_for_as_long_as_it_waits(redis_client):
-    """Its operator may need more than the two days for which a record is kept."""
+@pytest.mark.parametrize("action_id", ["Abc", "-bc"])
+def test_question_of_a_channel_that_is_down_is_kept_for_as_long_as_it_waits(redis_client, action_id: str):
+    """Its operator may need more than the two days for which a record is kept. An id may begin with a hyphen."""
     rig = RedisRig(redis_client)
     rig.accept(turn())
     held, work = lease(rig)
-    reply = rig.mailbox.commit(held, work, propose(rig)[0])
+    reply = rig.mailbox.commit(held, work, propose(rig, pending_action_id=action_id)[0])
     for _ in range(2):
         rig.outbox.postpone(held, reply, 60, "down")
         rig.pass_time(61)

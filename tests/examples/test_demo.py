@@ -23,11 +23,12 @@ def test_the_demo_needs_nothing_from_its_environment():
 
 
 @pytest.mark.parametrize("tool", sorted(TOOLS))
-def test_only_deleting_is_reviewed_by_policy(tool: str):
+def test_only_what_deletes_is_reviewed_by_policy(tool: str):
     """Every other tool is allowed by name; the refund asks by itself."""
+    asks = ("delete_invoice", "write_off_overdue", "reset_demo")
     policy = load_settings(DEMO, {}).channels["web"].policy
     decision = ToolPolicy(policy.allow, policy.review, policy.deny).evaluate(tool, {}).decision
-    assert decision == ("review" if tool == "delete_invoice" else "allow")
+    assert decision == ("review" if tool in asks else "allow")
 
 
 def test_every_commented_channel_is_ready_to_use(tmp_path: Path):

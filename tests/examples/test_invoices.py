@@ -164,6 +164,29 @@ def test_the_loader_finds_the_refund_executor():
     assert set(load_tools("examples.invoices").executor_factories) == {"refund"}
 
 
+def test_what_was_written_off_comes_back(data: Path):
+    """All overdue invoices leave at once; an undo takes back just those."""
+    gone = invoices.write_off_overdue.callable()
+    assert gone == "Written off: INV-19, INV-26, INV-35."
+    assert rows(data, "SELECT count(*) FROM invoices WHERE status = 'overdue'") == [(0,)]
+    assert invoices.write_off_overdue.callable() == "Written off: nothing."
+    assert isinstance(invoices.preview_write_off(), NotFound)
+    invoices.restore_written_off(gone)
+    assert rows(data, "SELECT count(*) FROM invoices WHERE status = 'overdue'") == [(3,)]
+
+
+def test_demo_starts_over(data: Path):
+    """Whatever was deleted or paid back is as it was; the ledger of what was done stays."""
+    invoices.reset_invoices(data / invoices.FILE)  # before the first use there is nothing to reset
+    before = invoices.list_invoices.callable()
+    invoices.delete_invoice.callable("INV-42")
+    invoices.write_off_overdue.callable()
+    invoices.reset_demo.callable()
+    assert invoices.list_invoices.callable() == before
+    assert rows(data, "SELECT count(*) FROM ledger WHERE what = 'delete'") == [(4,)]
+    assert invoices.delete_invoice.callable("INV-42") == "Invoice INV-42 is deleted."
+
+
 @pytest.mark.parametrize("spelling", ["INV-42", "inv-42", " 42 ", "#42", "#inv-42"])
 def test_an_invoice_is_found_however_it_is_written(spelling: str):
     """People do not type like databases."""

@@ -49,7 +49,7 @@ def test_a_photo_that_is_gone_is_answered_all_the_same(system: System) -> None:
     person = TelegramPerson(system, 901)
     for _ in range(2):
         assert system.post(*telegram_photo(system, person, "no-such-file", CAPTION)).status_code == 200
-    assert person.hears()[0]["text"] == f"You said: {CAPTION}\n[image image/jpeg]"
+    assert person.hears()[0]["text"].startswith(f"You said: {CAPTION}\n[image image/jpeg]\n")
 
 
 @pytest.mark.parametrize(

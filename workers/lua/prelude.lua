@@ -246,8 +246,8 @@ end
 local function keep_waiting()
   keep()
   for _, waiting in ipairs(redis.call('LRANGE', outbox, 0, -1)) do
-    local pid = string.match(waiting, '^%d+ ([^-+= ]%S*) ')
-    if pid then keep_question(pid) end
+    local pid = string.match(waiting, '^%d+ ([^+= ]%S*) ')
+    if pid and pid ~= '-' then keep_question(pid) end  -- an id may begin with one
   end
 end
 
