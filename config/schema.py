@@ -211,7 +211,7 @@ class AccessSettings(Section):
 
 
 class EmbeddingSettings(Section):
-    """How many tools are shown, and who compares their descriptions: letters, or the server at `base_url`."""
+    """How many tools are shown, and what compares them: words and letters, or the server at `base_url`."""
 
     top_k: Annotated[int, NotBoolean] = Field(default=5, ge=1, le=1000)
     model: str = Field(default="text-embedding-3-small", min_length=1)

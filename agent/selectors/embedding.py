@@ -1,4 +1,4 @@
-"""EmbeddingSelector: the tools whose description is nearest to what the user said."""
+"""EmbeddingSelector: the tools nearest to what the user said, by words and letters, or by an embedder's vectors."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import asyncio
 import hashlib
 import logging
 import math
-import operator
 import time
 from array import array
 from collections import OrderedDict
@@ -14,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeAlias
 
 from agent.messages import Message, Role
+from agent.selectors.bm25 import bm25_scores
 from agent.selectors.ngrams import NgramEmbedder
 from agent.selectors.protocol import Embedder
 from agent.tools.tool import Tool
@@ -27,6 +27,10 @@ EMBED_SECONDS = 10.0
 #: Seconds for which one that failed is not asked again: people would wait for it in vain.
 REST_SECONDS = 30.0
 
+#: How much likeness in letters counts beside the words: it decides between tools that share the same words, and where
+#: none are shared.
+LETTERS_WEIGHT = 5.0
+
 #: Packed: a thousand vectors of a thousand numbers are 8 MB so, and four times as much as tuples.
 Vector: TypeAlias = "array[float]"
 
@@ -38,12 +42,12 @@ class EmbeddingError(Exception):
 class EmbeddingSelector:
     """The `top_k` tools nearest to the user's latest message, by the cosine of their vectors (seed).
 
-    Without an `embedder` it compares letters (`NgramEmbedder`), offline; `model` then only names it. The vectors of
-    tools are kept by a hash of model, name and description: what changes is embedded again. All that is missing goes
-    into one call. Where the embedder fails, takes more than EMBED_SECONDS or answers nonsense, all tools are shown, it
-    is left alone for REST_SECONDS, and one warning is logged until it works again: that may cost tokens, and never an
-    answer. Without messages no tool is shown; without words, or where nothing resembles them, all are. Raises
-    ValueError for a `top_k` below 1.
+    Without an `embedder` it ranks offline: by the words of names, descriptions and parameters (BM25 over stems) before
+    letters (`NgramEmbedder`); `model` then only names it. The vectors of tools are kept by a hash of model, name and
+    description: what changes is embedded again. All that is missing goes into one call. Where the embedder fails,
+    takes more than EMBED_SECONDS or answers nonsense, all tools are shown, it is left alone for REST_SECONDS, and one
+    warning is logged until it works again: that may cost tokens, and never an answer. Without messages no tool is
+    shown; without words, or where nothing resembles them, all are. Raises ValueError for a `top_k` below 1.
     """
 
     def __init__(
@@ -61,6 +65,7 @@ class EmbeddingSelector:
         self.model = model
         self.top_k = top_k
         self.embedder: Embedder = embedder or NgramEmbedder()
+        self._ranks_by_words = embedder is None
         self._vectors: OrderedDict[str, Vector] = OrderedDict()
         self._max_vectors = max_vectors
         self._embed_seconds = embed_seconds
@@ -77,6 +82,9 @@ class EmbeddingSelector:
             return given
         try:
             scores = await self._scores(query, [f"{tool.name}: {tool.description}" for tool in given])
+            if self._ranks_by_words:
+                by_words = bm25_scores(query, [_all_words(tool) for tool in given])
+                scores = [words + LETTERS_WEIGHT * letters for words, letters in zip(by_words, scores, strict=True)]
         except Exception as exc:  # noqa: BLE001  # an embedder may be anybody's code, or anybody's server
             self._warn(exc)
             return given
@@ -95,10 +103,7 @@ class EmbeddingSelector:
         if len({len(vector) for vector in vectors.values()}) > 1:
             self._vectors.clear()  # what was kept may be of another model by the same name
             raise EmbeddingError("vectors of different lengths cannot be compared: use one model for all")
-        scores = [cosine(vectors[query], vectors[text]) for text in texts]
-        if not all(map(math.isfinite, scores)):
-            raise EmbeddingError("a vector's numbers are too large to be compared")
-        return scores
+        return [_product(vectors[query], vectors[text]) for text in texts]
 
     async def _vectors_of(self, texts: Sequence[str]) -> Mapping[str, Vector]:
         """The vector of each text: kept, or embedded with all others that are missing."""
@@ -132,15 +137,25 @@ class EmbeddingSelector:
 
 def cosine(one: Sequence[float], other: Sequence[float]) -> float:
     """How near two vectors are: 1 for the same direction, 0 for nothing in common, or where one is all zeros."""
-    one, other = _scaled(one), _scaled(other)
-    lengths = math.hypot(*one) * math.hypot(*other)
-    return sum(map(operator.mul, one, other)) / lengths if lengths else 0.0
+    return _product(_unit(one), _unit(other))
 
 
-def _scaled(vector: Sequence[float]) -> Sequence[float]:
-    """The same direction, with 1 as its largest number: squares of very small and very large ones are lost."""
-    largest = max(map(abs, vector), default=0.0)
-    return [number / largest for number in vector] if largest else vector
+def _product(one: Sequence[float], other: Sequence[float]) -> float:
+    return sum((left * right for left, right in zip(one, other, strict=True)), 0.0)
+
+
+def _unit(vector: Sequence[float]) -> Vector:
+    """Return the vector with length 1. It is scaled first: squares of very small and very large numbers are lost."""
+    largest = max(map(abs, vector), default=0.0) or 1.0
+    scaled = [number / largest for number in vector]
+    length = math.hypot(*scaled) or 1.0
+    return array("d", (number / length for number in scaled))
+
+
+def _all_words(tool: Tool) -> str:
+    """Return what a tool says of itself: its name, its description, and the names and descriptions of parameters."""
+    parameters = (f"{parameter.name} {parameter.description}" for parameter in tool.parameters)
+    return " ".join([tool.name, tool.description, *parameters])
 
 
 def _query(said: Sequence[Message]) -> str:
@@ -150,10 +165,10 @@ def _query(said: Sequence[Message]) -> str:
 
 
 def _checked(vectors: Sequence[Sequence[float]], count: int) -> list[Vector]:
-    """Raises EmbeddingError."""
+    """Return the vectors, each of length 1. Raises EmbeddingError."""
     checked = [array("d", vector) for vector in vectors]
     if len(checked) != count:
         raise EmbeddingError(f"{len(checked)} vectors for {count} texts: an embedder returns one per text")
     if not all(vector and all(map(math.isfinite, vector)) for vector in checked):
         raise EmbeddingError("a vector is empty or has a number that is not finite")
-    return checked
+    return [_unit(vector) for vector in checked]

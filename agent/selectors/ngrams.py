@@ -42,14 +42,18 @@ class NgramEmbedder:
         return [number / length for number in vector] if length else vector
 
 
+def words_of(text: str) -> list[str]:
+    """Return the words of a text in lower case; snake_case and camelCase are several words."""
+    return _NOT_OF_WORDS.sub(" ", _CAMEL.sub(" ", unicodedata.normalize("NFKC", text))).casefold().split()
+
+
 def _weight(gram: str) -> int:
     """Longer runs say more; in scripts without spaces two letters are a word already."""
     return _SIZES[-1] if any(map(needs_no_space, gram)) else len(gram) - 1
 
 
 def _grams(text: str) -> Iterator[str]:
-    words = _NOT_OF_WORDS.sub(" ", _CAMEL.sub(" ", unicodedata.normalize("NFKC", text))).casefold().split()
-    for word in words:
+    for word in words_of(text):
         padded = f" {word} "
         for size in _SIZES:
             yield from (padded[at : at + size] for at in range(len(padded) - size + 1))
