@@ -10,7 +10,7 @@ from typing import Any
 from agent.call_watch import CallWatch
 from agent.compression import Compressor
 from agent.config import AgentConfig
-from agent.decision import decide
+from agent.decision import decide, is_always_denied
 from agent.journal import NOT_RUN_AFTER_TERMINAL, UNCLEAR, CallOutcome, Journal, digest
 from agent.messages import NOT_JSON, ToolCall
 from agent.one_call import Asked
@@ -64,7 +64,8 @@ def _asked(call: ToolCall, tools: Mapping[str, Tool], config: AgentConfig) -> As
     """The call, or what the model is told when it cannot be made."""
     tool = tools.get(call.tool_name)
     if tool is None:
-        return CallOutcome(call, f"Error: {unknown_tool(call.tool_name, tools)}")
+        known = [name for name, known_tool in tools.items() if not is_always_denied(known_tool, config)]
+        return CallOutcome(call, f"Error: {unknown_tool(call.tool_name, known)}")
     if NOT_JSON in call.parameters:
         return CallOutcome(call, f"Error: {call.tool_name!r} was called with {NOT_JSON}: {call.parameters[NOT_JSON]!r}")
     try:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from agent.agent import Agent
 from agent.case import Answer, Case
 from agent.decided import Prompts
-from agent.decision import decide
+from agent.decision import decide, is_always_denied
 from agent.selectors.foresight import foresee, roles_in
 from agent.tools.preview import literal
 from agent.tools.tool import Tool
@@ -72,8 +72,10 @@ class Commands:
         """What whoever speaks now may use here. A selector that depends on what is said hides nothing from the list."""
         found = []
         for tool in self._agent.tools:
+            if is_always_denied(tool, self._agent.config):
+                continue
             decision = decide(tool, {}, self._agent.config).decision
-            if decision != "deny" and await foresee(self._agent.selector, tool) != "hidden":
+            if await foresee(self._agent.selector, tool) != "hidden":
                 found.append(Usable(tool, decision == "review" or bool(tool.proposes)))
         return found
 

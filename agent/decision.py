@@ -31,6 +31,12 @@ def decide(tool: Tool, args: Mapping[str, Any], config: AgentConfig) -> PolicyDe
     return decision
 
 
+def is_always_denied(tool: Tool, config: AgentConfig) -> bool:
+    """Return whether the policy denies the tool whatever it is called with: such a tool is shown to nobody."""
+    policy = config.tool_policy
+    return policy is not None and policy.unconditional_denial(tool.name) is not None
+
+
 def _defaults(tool: Tool) -> Mapping[str, Any]:
     """What a tool that was described by a JSON Schema runs with where nothing is given: its source fills it in."""
     if tool.input_schema is None:

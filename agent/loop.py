@@ -8,6 +8,7 @@ from agent.asking import Asker
 from agent.call_watch import CallWatch
 from agent.calls import run_calls
 from agent.config import AgentConfig
+from agent.decision import is_always_denied
 from agent.endings import ending_words
 from agent.guards import GuardrailBlocked, guarded
 from agent.journal import Answered, CallOutcome, Recalled
@@ -89,16 +90,21 @@ class Loop:
 
     async def _ask(self, run: Run) -> Answered:
         names = None if self._selector is None else await self._selected(run, self._selector)
-        answer, usage = await self._asker.ask(run, self._schemas.of(self._shown(names)))
+        shown = [tool for tool in self._callable(names) if not is_always_denied(tool, self._config)]
+        answer, usage = await self._asker.ask(run, self._schemas.of(shown))
         return Answered(answer, usage, names)
 
     async def _selected(self, run: Run, selector: ToolSelector) -> tuple[str, ...]:
         """The names of the tools that the model is shown."""
-        return tuple(tool.name for tool in await narrow(selector, run.transcript, self._toolset.all()))
+        allowed = [tool for tool in self._toolset.all() if not is_always_denied(tool, self._config)]
+        return tuple(tool.name for tool in await narrow(selector, run.transcript, allowed))
 
-    def _shown(self, names: Collection[str] | None) -> list[Tool]:
+    def _callable(self, names: Collection[str] | None) -> list[Tool]:
+        """Return the tools that were shown, and those that are always denied: the policy refuses their calls."""
         tools = self._toolset.all()
-        return tools if names is None else [tool for tool in tools if tool.name in names]
+        if names is None:
+            return tools
+        return [tool for tool in tools if tool.name in names or is_always_denied(tool, self._config)]
 
     async def _step(self, run: Run, watch: CallWatch, answered: Answered, recalled: Recalled | None) -> Ending | None:
         """What an answer leads to: the end of the run, or None for another step."""
@@ -144,7 +150,7 @@ class Loop:
 
     async def _call_tools(self, run: Run, watch: CallWatch, recalled: Recalled) -> Ending | None:
         """Run the calls and take them into the transcript. Returns how the run ends, if it ends here."""
-        answer, tools = recalled.answered.message, self._shown(recalled.answered.tools)
+        answer, tools = recalled.answered.message, self._callable(recalled.answered.tools)
         run.open_round = OpenRound(answer, dict(recalled.outcomes))
         outcomes = await run_calls(
             answer.tool_calls,

@@ -77,12 +77,16 @@ class ToolPolicy:
     def evaluate(self, tool_name: str, args: Mapping[str, Any]) -> PolicyDecision:
         """The decision for one call with its arguments, validated and as JSON values."""
         return (
-            _by_name("deny", tool_name, self.deny)
+            self.unconditional_denial(tool_name)
             or self._by_argument(tool_name, args)
             or _by_name("review", tool_name, self.review)
             or _by_name("allow", tool_name, self.allow)
             or PolicyDecision("review", f"no rule names {tool_name!r}", decided_by="unknown")
         )
+
+    def unconditional_denial(self, tool_name: str) -> PolicyDecision | None:
+        """Return the decision of the `deny` rule that names the tool, whatever it is called with; None without one."""
+        return _by_name("deny", tool_name, self.deny)
 
     def _by_argument(self, tool_name: str, args: Mapping[str, Any]) -> PolicyDecision | None:
         for index, rule in enumerate(self.deny_when):

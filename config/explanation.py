@@ -132,6 +132,11 @@ class _Case:
         shown = asyncio.run(foresee(selector, self.tool))
         roles = ", ".join(map(repr, asyncio.run(roles_in(selector))))
         because = Reason(f"role {roles}" if roles else "", self.where(*self._chooses) if selector else "")
+        policy = tool_policy(self.settings_of.policy)
+        denial = policy.unconditional_denial(self.tool.name) if policy else None
+        if denial and denial.rule:
+            shown = "hidden"
+            because = Reason(f"deny: {denial.rule.pattern}", self.where("policy", "deny", denial.rule.index))
         known = Explanation(
             channel=self.channel,
             user=self.user,

@@ -6,7 +6,8 @@ import threading
 
 import pytest
 
-from agent import Agent, AgentConfig, NotFound, ScriptedProvider, ToolCall, ToolPolicy, tool
+from agent import Agent, AgentConfig, EmbeddingSelector, NotFound, ScriptedProvider, ToolCall, ToolPolicy, tool
+from agent.messages import Role
 from pending.proposals import ChannelRun, channel_run, stash_pending
 from pending.results import PendingConfirmation
 
@@ -39,10 +40,10 @@ def turn():
         yield run
 
 
-def run_agent(tools, lines, **config):
+def run_agent(tools, lines, selector=None, **config):
     """Run a scripted agent; returns its result and the provider."""
     provider = ScriptedProvider(lines)
-    return Agent(tools, provider, AgentConfig(**config)).run("go"), provider
+    return Agent(tools, provider, AgentConfig(**config), selector=selector).run("go"), provider
 
 
 def test_approval_tool_is_denied_where_nobody_can_approve(delete_invoice, deleted):
@@ -232,6 +233,30 @@ def test_denied_tool_never_runs(delete_invoice, deleted, turn):
     assert deleted == []
     assert turn.proposals == []
     assert "is denied" in provider.requests[1].messages[-1].content
+
+
+@pytest.mark.parametrize("selector", [None, EmbeddingSelector(top_k=1)])
+def test_denied_tool_is_not_shown_to_the_model(delete_invoice, deleted, selector):
+    """Nor named to it, where it calls something else; it takes no place among what a selector chooses. What is denied
+    under some arguments only stays.
+    """
+
+    @tool
+    def send(to: str, text: str = "delete invoice") -> str:
+        """Send a letter."""
+        return f"sent to {to}"
+
+    policy = ToolPolicy(allow=["*"], deny=["DELETE_*"], deny_when=[{"tool": "send", "arg": "text", "pattern": "*"}])
+    steps = [ToolCall("delete", {}), DELETE, ToolCall("send", {"to": "Eve"}), "ok"]
+    _, provider = run_agent([delete_invoice, send], steps, tool_policy=policy, selector=selector)
+    assert [[shown["name"] for shown in request.tools] for request in provider.requests] == [["send"]] * 4
+    unknown, denied, matching = [
+        message.content for message in provider.requests[3].messages if message.role is Role.TOOL
+    ]
+    assert "delete_invoice" not in unknown
+    assert "'delete_invoice' is denied" in denied
+    assert "'send' is denied: 'text' matches" in matching
+    assert deleted == []
 
 
 def test_policy_reviews_what_it_does_not_know(turn):

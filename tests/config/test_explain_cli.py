@@ -164,6 +164,7 @@ def test_tool_that_asks_by_itself_is_said_to_ask():
         (["find_letter", "number=5"], "desk", "U2", 0, "shown: to U2, role 'clerk' (sayso.yaml:16:5)"),
         (["close_account", "name=x"], "desk", "U2", 1, "shown: not to U2, role 'clerk' (sayso.yaml:16:5)"),
         (["burn"], "desk", "U1", 1, "never runs: deny: burn (sayso.yaml:13:14)"),
+        (["burn"], "desk", "U1", 1, "shown: not to U1, deny: burn (sayso.yaml:13:14)"),
         (["archive", "name=x"], "desk", "U1", 1, "not have it: none of its tools patterns names it (sayso.yaml:6:5)"),
         (["burn"], "open", "", 0, "asks first: hint: destructive, and no rule names it; an allow rule would"),
         (["archive", "name=x"], "open", "", 0, "runs at once: the channel has no policy (sayso.yaml:21:3)"),

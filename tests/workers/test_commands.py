@@ -7,7 +7,17 @@ from dataclasses import replace
 
 import pytest
 
-from agent import Agent, AgentConfig, OfflineProvider, RoleBasedSelector, ScriptedProvider, ToolCall, ToolPolicy, tool
+from agent import (
+    Agent,
+    AgentConfig,
+    OfflineProvider,
+    RoleBasedSelector,
+    ScriptedProvider,
+    Tool,
+    ToolCall,
+    ToolPolicy,
+    tool,
+)
 from agent.channel_agent import ChannelAgent
 from agent.selectors import UserRoles
 from agent.tools.loader import load_tools
@@ -161,6 +171,14 @@ def test_tools_lists_what_this_person_may_use():
     denied = Room(policy=ToolPolicy(deny=["*"]))
     assert denied.say("/tools") == "There is nothing I may use for you here."
     assert "find" in Room(policy=ToolPolicy(review=["find"], deny=["delete"])).say("/help")
+
+
+def test_tools_lists_what_is_denied_under_some_arguments_only():
+    """Also where it is one that the tool would run with if nothing is given."""
+    schema = {"type": "object", "properties": {"to": {"type": "string", "default": "all"}}}
+    rule = {"tool": "send", "arg": "to", "pattern": "all"}
+    room = Room(Tool("send", "Send it.", schema, lambda to: to), policy=ToolPolicy(allow=["*"], deny_when=[rule]))
+    assert room.say("/tools") == "- `send`: Send it."
 
 
 def test_a_tool_that_asks_by_itself_is_listed_as_one_that_asks():
