@@ -6,7 +6,7 @@ import asyncio
 import logging
 import threading
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -158,6 +158,18 @@ def test_inferred_parameters_have_an_element_type_and_a_description():
 
     assert [each.element_type for each in process.parameters] == [str, int, str, str, None]
     assert [each.description for each in process.parameters][::4] == ["Parameter 'tags'", "Parameter 'n'"]
+
+
+def test_the_values_of_a_literal_are_the_enum_of_its_parameter():
+    """Literal Types: "auto-extracted into the enum field of the parameter", also inside Optional."""
+
+    @tool
+    def set_mode(mode: Literal["fast", "slow"], level: Literal[1, True] | None, other: Literal["a"] | int = 3) -> str:
+        """Set."""
+        return f"{mode} {level!r} {other!r}"
+
+    assert [each.enum for each in set_mode.parameters] == [("fast", "slow"), (1, True), None]
+    assert set_mode.execute({"mode": "fast", "other": 5}) == "fast None 5"
 
 
 def test_a_sync_function_that_claims_to_be_async_leaves_the_event_loop_alone():
