@@ -405,9 +405,13 @@ def _late(request: ProviderRequest) -> ProviderError:
 
 
 def _checked(provider: Provider, answer: Any) -> Completion:
-    """The answer, if it is one; a provider that does not count may give None for the usage."""
+    """The answer, if it is one. A provider may give text for the message (seed: Retry Implementation), and one that
+    does not count may give None for the usage.
+    """
     if isinstance(answer, tuple) and len(answer) == 2:  # written out: a `match` takes three times as long
         message, usage = answer
+        if isinstance(message, str):
+            message = Message(Role.ASSISTANT, message)
         if isinstance(message, Message) and isinstance(message.content, str):
             if isinstance(usage, UsageStats):
                 return _usable(message), countable(usage)
