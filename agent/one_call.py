@@ -21,8 +21,9 @@ from agent.tools.errors import EffectUnknownError, ToolError, ToolParameterError
 from agent.tools.results import shown
 from agent.tools.tool import Tool, serialise
 from agent.tools.values import ChunkCallback
-from pending.proposals import in_channel_run
+from pending.proposals import asked_preview, in_channel_run
 from pending.results import PendingConfirmation
+from pending.unseen import readable
 from workers.offload import in_thread, within
 
 log = logging.getLogger(__name__)
@@ -189,7 +190,8 @@ async def _proposed(asked: Asked, value: Any) -> CallOutcome:
     raw = serialise(value)
     outcome = said(asked.call, await shown(asked.tool, raw, whole=True), raw)
     if isinstance(value, PendingConfirmation):
-        closing = "\n\n".join(filter(None, [value.preview, value.own_prompt]))
+        preview = asked_preview() or value.preview  # what is asked counts, whatever the tool says beside it
+        closing = "\n\n".join(filter(None, [preview, readable(value.own_prompt)]))
         return replace(outcome, ends="pending", closing=closing)
     return outcome
 

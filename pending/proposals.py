@@ -185,6 +185,12 @@ def current_names() -> tuple[str, ...]:
     return (run.user_id, *run.aliases) if run else ()
 
 
+def asked_preview() -> str:
+    """Return the preview that the call which runs now asked a yes for; "" where it asked for none."""
+    made = _made.get()
+    return made[-1].action.preview if made else ""
+
+
 def begin_round() -> None:
     """The calls of another answer of the model begin: what they propose comes after what was proposed before."""
     run = _run.get()

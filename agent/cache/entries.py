@@ -14,9 +14,9 @@ _NOTHING = UsageStats()
 
 
 def written(value: Entry) -> str:
-    """Raises TypeError or ValueError for what JSON cannot hold."""
+    """Raises TypeError or ValueError for what JSON cannot hold as it is."""
     match value:
-        case (Message() as message, UsageStats() as usage):
+        case (Message(role=Role.ASSISTANT) as message, UsageStats() as usage):
             data: dict[str, Any] = {"message": message.to_dict(), "usage": usage.to_dict()}
         case tuple():
             data = {"values": [_part(each) for each in value]}
@@ -45,12 +45,18 @@ def _part(value: Any) -> dict[str, Any]:
             return {"message": value.to_dict()}
         case UsageStats():
             return {"usage": value.to_dict()}
+        case tuple():
+            return {"values": [_part(each) for each in value]}
+    if json.loads(json.dumps(value, allow_nan=False)) != value:
+        raise TypeError(f"a cache keeps JSON, and would change {value!r}: use lists, and text for keys")
     return {"json": value}
 
 
 def _part_read(part: Mapping[str, Any]) -> Any:
     if "message" in part:
         return Message.from_dict(part["message"])
+    if "values" in part:
+        return tuple(_part_read(each) for each in part["values"])
     return UsageStats(**part["usage"]) if "usage" in part else part["json"]
 
 

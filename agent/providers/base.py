@@ -379,10 +379,12 @@ async def _threaded(stream: Callable[[], Iterator[StreamItem]]) -> AsyncGenerato
 
 
 def _streams(provider: Provider) -> bool:
-    """Return whether to read the answer as a stream. A provider with `acomplete` and only a blocking `stream` is asked
-    through `acomplete`: such a stream may give text alone and lose the tool calls (seed: falls back to `acomplete`).
+    """Return whether to read the answer as a stream. A provider without `astream` is asked through `acomplete` or
+    `complete`, if it has one: its blocking `stream` may give text alone and lose the tool calls (seed: Fallback
+    Behavior).
     """
-    return hasattr(provider, "astream") or (hasattr(provider, "stream") and not hasattr(provider, "acomplete"))
+    completes = hasattr(provider, "acomplete") or hasattr(provider, "complete")
+    return hasattr(provider, "astream") or (hasattr(provider, "stream") and not completes)
 
 
 def _seconds(provider: Provider, request: ProviderRequest) -> float | None:
@@ -403,9 +405,13 @@ def _late(request: ProviderRequest) -> ProviderError:
 
 
 def _checked(provider: Provider, answer: Any) -> Completion:
-    """The answer, if it is one; a provider that does not count may give None for the usage."""
+    """The answer, if it is one. A provider may give text for the message (seed: Retry Implementation), and one that
+    does not count may give None for the usage.
+    """
     if isinstance(answer, tuple) and len(answer) == 2:  # written out: a `match` takes three times as long
         message, usage = answer
+        if isinstance(message, str):
+            message = Message(Role.ASSISTANT, message)
         if isinstance(message, Message) and isinstance(message.content, str):
             if isinstance(usage, UsageStats):
                 return _usable(message), countable(usage)

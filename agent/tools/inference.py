@@ -139,9 +139,21 @@ def _parameter(param: inspect.Parameter, hint: Any, meta: Mapping[str, Any], des
         param_type=hint,
         description=meta.get("description", described) or _described_by(hint) or default_description(param.name),
         required=not has_default and not _may_be_none(hint),
-        enum=meta.get("enum"),
+        enum=meta.get("enum", _literal_choices(hint)),
         default=default if has_default else None,
     )
+
+
+def _literal_choices(hint: Any) -> tuple[Any, ...] | None:
+    """Return the values of a Literal, also inside Optional (seed: Literal Types); None for any other hint."""
+    inside = typing.get_args(hint)
+    if is_union(hint):
+        others = [each for each in inside if each is not types.NoneType]
+        return _literal_choices(others[0]) if len(others) == 1 else None
+    is_plain = typing.get_origin(hint) is typing.Literal and all(
+        type(each) in (str, int, float, bool) for each in inside
+    )
+    return inside if is_plain else None
 
 
 def _described_by(hint: Any) -> str:

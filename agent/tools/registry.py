@@ -227,6 +227,4 @@ def batches(calls: Sequence[Call], may_run_beside_others: Callable[[Call], bool]
 def unknown_tool(name: str, known: Collection[str]) -> str:
     """The sentence that tells a person or a model which names exist."""
     meant = nearest(name, known)
-    return f"Unknown tool {quoted(name)}. Available: {sorted(known)!r}" + (
-        f". Did you mean {meant!r}?" if meant else ""
-    )
+    return f"Unknown tool {quoted(name)}. Available: {list(known)!r}" + (f". Did you mean {meant!r}?" if meant else "")

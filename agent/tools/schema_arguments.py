@@ -193,9 +193,13 @@ def _mistakes(error: Any) -> list[Mistake]:
     if error.validator == "additionalProperties" and not path:
         known = error.schema.get("properties", {})
         return [Mistake(name, "") for name in error.instance if name not in known]
-    is_text = error.validator == "type" and error.validator_value == "string" and len(error.absolute_path) == 1
-    cure = cure_of_type(path, error.instance) if is_text else ""
+    is_type = error.validator == "type" and len(error.absolute_path) == 1 and error.validator_value in _TYPES
+    cure = cure_of_type(path, error.instance, JSON_TYPES[error.validator_value]) if is_type else ""
     return [Mistake(path or "parameters", f"is {quoted(error.instance)}: {_short(error)}", cure)]
+
+
+#: JSON's types that a value may be expected to have; a list of several is none of them.
+_TYPES = tuple(name for name, kind in JSON_TYPES.items() if kind is not None)
 
 
 def _short(error: Any) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import warnings
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -199,19 +199,29 @@ def refusal(tool_name: str, mistakes: Sequence[Mistake], expected: Mapping[str, 
     told = [_told(each, expected) for each in mistakes]
     wrong = "; ".join(words for words, _ in told[:MAX_ISSUES])
     wrong += f"; and {len(told) - MAX_ISSUES} more" if len(told) > MAX_ISSUES else ""
-    listed = ", ".join(f"{name!r} (required)" if required else repr(name) for name, required in expected.items())
-    wanted = f"Expected parameters: {listed or 'none'}"
+    cures = "; ".join(cure for _, cure in told[:MAX_ISSUES] if cure)
+    is_missing = any(each.words == MISSING and each.path in expected for each in mistakes)
+    required = _listed("Required", (name for name, is_required in expected.items() if is_required))
+    suggestion = [cures, required if is_missing else "", _listed("Expected", expected)]
     return ToolParameterError(
         tool_name=tool_name,
         param_name=", ".join(each.path for each in mistakes[:MAX_ISSUES]),
         issue=wrong,
-        suggestion="\n".join(filter(None, ["; ".join(cure for _, cure in told[:MAX_ISSUES] if cure), wanted])),
+        suggestion="\n".join(filter(None, suggestion)),
     )
 
 
-def cure_of_type(path: str, value: Any) -> str:
-    """What to try where text belongs: a number or a boolean as text, as the seed writes it."""
-    return f"Try: {path}=str({quoted(value)})" if isinstance(value, int | float) else ""
+def _listed(kind: str, names: Iterable[str]) -> str:
+    return f"{kind} parameters: {', '.join(map(repr, names)) or 'none'}"
+
+
+def cure_of_type(path: str, value: Any, wanted: type) -> str:
+    """What to try for a value of the wrong type, as the seed writes it: a number or a boolean as text, where text
+    belongs. Text that reads as a number was taken as one before.
+    """
+    if wanted is str and isinstance(value, int | float):
+        return f"Try: {path}=str({quoted(value)})"
+    return f"Expected type: {wanted.__name__}"
 
 
 def quoted(value: Any) -> str:
@@ -238,8 +248,15 @@ def _told(mistake: Mistake, known: Collection[str]) -> tuple[str, str]:
 def _mistake(issue: Mapping[str, Any]) -> Mistake:
     path = ".".join(str(part) for part in issue["loc"]) or "parameters"
     # Further in, a place may name a part of a union, which no call can give.
-    is_text = issue["type"] == "string_type" and len(issue["loc"]) == 1
-    return Mistake(path, _words(issue), cure_of_type(path, issue["input"]) if is_text else "")
+    wanted = _WANTED.get(issue["type"]) if len(issue["loc"]) == 1 else None
+    return Mistake(path, _words(issue), cure_of_type(path, issue["input"], wanted) if wanted else "")
+
+
+#: The type that belongs where pydantic has one of these issues.
+_WANTED: Mapping[str, type] = {
+    **{f"{name}_type": kind for name, kind in [("string", str), ("list", list), ("dict", dict)]},
+    **{f"{kind.__name__}_{how}": kind for kind in (int, float, bool) for how in ("type", "parsing", "from_float")},
+}
 
 
 def _words(issue: Mapping[str, Any]) -> str:

@@ -334,7 +334,7 @@ def test_an_unknown_tool_is_answered_with_those_there_are():
     provider = ScriptedProvider([ToolCall("find", {}), "sorry"])
     assert Agent([search, divide], provider).run("go").content == "sorry"
     assert "Unknown tool 'find'. Available: " in provider.requests[1].messages[-1].content
-    assert "['divide', 'search']" in provider.requests[1].messages[-1].content
+    assert "['search', 'divide']" in provider.requests[1].messages[-1].content
 
 
 def test_wrong_parameters_are_answered_with_what_is_wrong():

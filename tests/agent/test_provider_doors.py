@@ -245,15 +245,20 @@ def test_a_reason_is_one_short_line():
     assert len(reason(ValueError("x" * 9999 + "\nmore"))) == len("ValueError: ") + MAX_REASON_CHARS
 
 
-def test_text_only_stream_beside_acomplete_loses_no_tool_call():
-    """Without `astream`, a stream is asked through `acomplete` (seed: falls back to acomplete, then complete)."""
+@pytest.mark.parametrize("door", ["acomplete", "complete"])
+def test_a_text_only_stream_beside_a_whole_answer_loses_no_tool_call(door):
+    """Without `astream`, a run that is heard live asks `acomplete`, then `complete` (seed: Fallback Behavior)."""
+    answer = Message(Role.ASSISTANT, "thinking", (ToolCall("stock", {}, "1"),)), UsageStats()
 
     class TextOnly:
         def stream(self, **request):
             yield "thinking"
 
-        async def acomplete(self, **request):
-            return Message(Role.ASSISTANT, "", (ToolCall("stock", {}, "1"),)), UsageStats()
+    async def acomplete(self, **request):
+        return answer
 
-    answer, _ = asyncio.run(astream_call(TextOnly(), REQUEST, print))
-    assert [call.tool_name for call in answer.tool_calls] == ["stock"]
+    def complete(self, **request):
+        return answer
+
+    setattr(TextOnly, door, {"acomplete": acomplete, "complete": complete}[door])
+    assert hear(TextOnly()) == (answer, ["thinking"])

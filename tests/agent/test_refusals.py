@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from agent import Tool, ToolParameterError, tool
+from agent import Tool, ToolParameter, ToolParameterError, tool
 
 
 @tool
@@ -31,7 +31,8 @@ def refused(request):
     return refuse
 
 
-EXPECTED = "Expected parameters: 'location' (required), 'units'"
+EXPECTED = "Expected parameters: 'location', 'units'"
+REQUIRED = "Required parameters: 'location'"
 #: What the page about tools prints (Error Messages).
 BOX = f"""\
 {"=" * 60}
@@ -65,10 +66,10 @@ def test_an_extra_argument_that_resembles_nothing_has_what_is_expected(refused):
 def test_a_missing_argument_is_named_with_those_that_are_required(refused):
     """And the typo beside it with its cure."""
     assert (refused({}).param_name, refused({}).issue) == ("location", "Missing required parameter: 'location'")
-    assert refused({}).suggestion == EXPECTED
+    assert refused({}).suggestion == f"{REQUIRED}\n{EXPECTED}"
     error = refused({"loction": "Paris"})
     assert sorted(error.param_name.split(", ")) == ["location", "loction"]
-    assert error.suggestion == f"'loction' -> Did you mean 'location'?\n{EXPECTED}"
+    assert error.suggestion == f"'loction' -> Did you mean 'location'?\n{REQUIRED}\n{EXPECTED}"
 
 
 @pytest.mark.parametrize("value", [42, 1.5, True])
@@ -82,7 +83,21 @@ def test_what_text_is_easily_made_of_has_its_conversion_for_a_cure(refused, valu
 
 def test_a_wrong_type_without_an_obvious_conversion_has_what_is_expected(refused):
     """The text of a list is nobody's city."""
-    assert refused({"location": ["Paris"]}).suggestion == EXPECTED
+    assert refused({"location": ["Paris"]}).suggestion == f"Expected type: str\n{EXPECTED}"
+
+
+@pytest.mark.parametrize(
+    ("hint", "value"),
+    [(int, "x"), (int, 1.5), (float, "x"), (bool, "maybe"), (list, 5), (dict, 5), (int, [1])],
+)
+@pytest.mark.parametrize("is_foreign", [False, True])
+def test_a_wrong_type_is_told_the_right_one(hint, value, is_foreign):
+    """As the seed does, by its name in Python."""
+    by_hand = Tool("x", "X.", [ToolParameter("a", hint, "A.")], lambda a: "")
+    asked = Tool("x", "X.", by_hand.schema()["parameters"], by_hand.function) if is_foreign else by_hand
+    with pytest.raises(ToolParameterError) as caught:
+        asked.validate({"a": value})
+    assert caught.value.suggestion == f"Expected type: {hint.__name__}\nExpected parameters: 'a'"
 
 
 def test_several_mistakes_have_their_cures_side_by_side(refused):
@@ -104,4 +119,4 @@ def test_a_part_of_a_union_is_no_place_to_try_anything():
 
     with pytest.raises(ToolParameterError) as caught:
         pick.validate({"x": 5})
-    assert caught.value.suggestion == "Expected parameters: 'x' (required)"
+    assert caught.value.suggestion == "Expected parameters: 'x'"

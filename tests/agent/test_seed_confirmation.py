@@ -239,3 +239,18 @@ def test_the_prompt_of_a_pending_confirmation_is_shown(store):
     asked = channel.ask_channel("user-1", "wipe it").content
     assert asked.startswith("Wipe the disk\n\nBackups are 3 days old.\n\nReply ")
     assert "wiped" in channel.ask_channel("user-1", "yes").content
+
+
+@pytest.mark.parametrize("preview", ["Wipe disk\u200b 1", "Wipe everything", ""])
+def test_the_prompt_is_shown_whatever_the_tool_says_beside_its_question(store, preview):
+    """The question has the preview that was stashed; nothing in the prompt is hidden from the person."""
+
+    @tool
+    def wipe() -> PendingConfirmation:
+        """Wipe the disk."""
+        stash_pending(kind="wipe", preview="Wipe disk\u200b 1", executor=lambda: "wiped")
+        return PendingConfirmation(action="wipe", preview=preview, user_prompt="Sure\u202e?")
+
+    channel = ChannelAgent(Agent([wipe], ScriptedProvider([ToolCall("wipe")])), store=store)
+    asked = channel.ask_channel("user-1", "wipe it").content
+    assert asked.startswith("Wipe disk⟨U+200B⟩ 1\n\nSure⟨U+202E⟩?\n\nReply ")

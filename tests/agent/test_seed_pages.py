@@ -6,7 +6,7 @@ import asyncio
 import logging
 import threading
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -123,6 +123,31 @@ def test_errors_have_the_words_of_the_pages():
         wait.execute({})
 
 
+def test_the_tools_there_are_stand_in_the_order_they_were_given():
+    """Validation Flow: `list(self._tools_by_name.keys())`."""
+
+    def named(name: str) -> Tool:
+        return Tool(name, "Do.", [], lambda: "done")
+
+    result = Agent([named("b"), named("a")], ScriptedProvider([ToolCall("x"), "done"])).run("go")
+    assert "Unknown tool 'x'. Available: ['b', 'a']" in result.messages[2].content
+
+
+@pytest.mark.parametrize("door", ["complete", "acomplete"])
+def test_a_provider_may_answer_with_text_and_usage(door):
+    """Retry and Error Handling: `response_text, usage_stats = self.provider.complete(...)`."""
+
+    class Plain:
+        pass
+
+    async def acomplete(self: Any, **_: Any) -> tuple[str, UsageStats]:
+        return "hello", UsageStats(1, 2, 3)
+
+    setattr(Plain, door, acomplete if door == "acomplete" else lambda self, **_: ("hello", UsageStats(1, 2, 3)))
+    result = Agent([], Plain()).run("go")
+    assert (result.content, result.usage.total_tokens) == ("hello", 3)
+
+
 def test_the_prompt_of_tools_in_text_has_the_words_of_the_page():
     """Schema Usage."""
     assert "Available tools (JSON schema):" in PromptBuilder().build([present_question])
@@ -158,6 +183,18 @@ def test_inferred_parameters_have_an_element_type_and_a_description():
 
     assert [each.element_type for each in process.parameters] == [str, int, str, str, None]
     assert [each.description for each in process.parameters][::4] == ["Parameter 'tags'", "Parameter 'n'"]
+
+
+def test_the_values_of_a_literal_are_the_enum_of_its_parameter():
+    """Literal Types: "auto-extracted into the enum field of the parameter", also inside Optional."""
+
+    @tool
+    def set_mode(mode: Literal["fast", "slow"], level: Literal[1, True] | None, other: Literal["a"] | int = 3) -> str:
+        """Set."""
+        return f"{mode} {level!r} {other!r}"
+
+    assert [each.enum for each in set_mode.parameters] == [("fast", "slow"), (1, True), None]
+    assert set_mode.execute({"mode": "fast", "other": 5}) == "fast None 5"
 
 
 def test_a_sync_function_that_claims_to_be_async_leaves_the_event_loop_alone():

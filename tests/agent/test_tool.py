@@ -59,7 +59,7 @@ def test_missing_parameter_is_named():
     """The message lists what the tool expects."""
     message = refusal(add, {})
     assert "Missing required parameter: 'a'" in message
-    assert "'a' (required), 'b'" in message
+    assert "Required parameters: 'a'\nExpected parameters: 'a', 'b'" in message
 
 
 @pytest.mark.parametrize("value", ["forty", None, [1], {}])

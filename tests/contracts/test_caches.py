@@ -96,6 +96,23 @@ def test_what_is_no_json_is_refused(cache, value):
         cache.set("k", (answer, USAGE))
 
 
+@pytest.mark.parametrize(
+    "value",
+    [("a", {"n": [1, None]}), (Message(Role.USER, "x"), USAGE), (USAGE, ("a", (ANSWER, 1))), (1, 2, 3), ()],
+)
+def test_any_tuple_is_kept(cache, value):
+    """As the protocol of the seed types it, and as it was given."""
+    cache.set("k", value)
+    assert cache.get("k") == value
+
+
+@pytest.mark.parametrize("value", [(object(), 1), (b"x", 1), ({1: 2}, 1), ([("a",)], 1), (float("nan"), 1)])
+def test_what_json_would_change_is_refused(cache, value):
+    """Nobody gets anything else than was put there."""
+    with pytest.raises((TypeError, ValueError)):
+        cache.set("k", value)
+
+
 def test_it_is_a_cache(cache):
     """By the protocol that anybody's own can satisfy."""
     assert isinstance(cache, Cache)

@@ -2,38 +2,93 @@
 
 from __future__ import annotations
 
+import ast
+import asyncio
 import dataclasses
 import json
 import re
 from collections.abc import Callable
 from datetime import date
+from importlib.metadata import entry_points
+from importlib.util import find_spec
+from inspect import signature
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pydantic import BaseModel
 
-from agent import Artifact, Message, Role, Tool, ToolExecutionError, ToolValidationError, UsageStats
+import agent
+from agent import (
+    Agent,
+    AgentConfig,
+    Artifact,
+    AsyncAgentObserver,
+    CacheKeyBuilder,
+    ChannelAgent,
+    ConversationMemory,
+    Message,
+    NotFound,
+    ProviderError,
+    PythonToolProvider,
+    RateLimitedError,
+    Role,
+    ScriptedProvider,
+    Tool,
+    ToolCall,
+    ToolExecutionError,
+    ToolOutcome,
+    ToolParameter,
+    ToolPolicy,
+    ToolResult,
+    ToolValidationError,
+    UsageStats,
+)
 from agent import tool as make_tool
 from agent.cache.entries import written
-from agent.config import AgentConfig, model_for
+from agent.config import model_for
+from agent.observers import EVENTS
+from agent.observers.hooks import hooks_observer
+from agent.retry import JITTER, pause
+from agent.toolbox import FAMILIES, open_toolbox
 from channels.types import Media
-from pending import PendingConfirmation, RegexConfirmParser
+from pending import InMemoryPendingStore, PendingAction, PendingConfirmation, RegexConfirmParser
 
-PAGE = Path(__file__).parents[2] / "docs" / "deviations.md"
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "deviations.md"
 ROWS = re.findall(r"^\| `([a-z-]+)` \| (00[0-4]) \| .+ \| .+ \| .+ \|$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+#: Rows that a test elsewhere proves: it exists under that name, and fails when its row is no longer true.
+PROVEN = {
+    "summaries-at-once": "agent/test_compression.py::test_results_of_one_answer_are_summarised_at_once",
+    "place-of-a-yes": "workers/test_decides.py::test_a_yes_that_quotes_another_message_decides_nothing",
+    "window-from-delivery": "contracts/test_twins.py::test_decision_before_the_preview_was_delivered",
+    "sealed-records": "workers/test_tampered.py::test_action_that_was_changed_before_the_yes_is_disarmed",
+    "no-temperature": (
+        "vendors/test_model_settings.py::test_a_model_that_nobody_knows_is_sent_no_temperature_unless_it_is_chosen"
+    ),
+    "fits-the-window": (
+        "vendors/test_long_conversations.py::test_a_result_over_the_known_context_window_is_cut_before_it_is_sent"
+    ),
+    "memory-after-run": "agent/test_loop.py::test_crashed_run_leaves_no_trace_in_memory",
+    "reviews-in-order": "agent/test_approval.py::test_reviewed_calls_are_proposed_one_after_the_other",
+    "log-without-words": "agent/test_observers.py::test_a_log_never_holds_what_somebody_said",
+}
 
 
 @make_tool
-def divide(a: int, b: int) -> float:
-    """Divide."""
+def divide(a: int, b: int = 1) -> float:
+    """Divide.
+
+    Args:
+        b: By what.
+    """
     return a / b
 
 
-def error_of(call: Callable[[], object]) -> Exception:
-    """Return the error that a call raises."""
-    with pytest.raises((ToolValidationError, ToolExecutionError)) as caught:
-        call()
-    return caught.value
+@make_tool(requires_approval=True)
+def wipe(disk: str) -> str:
+    """Wipe."""
+    return f"wiped {disk}"
 
 
 def undescribed(a: int) -> list[int]:  # noqa: D103  # having no docstring is what is tested
@@ -45,10 +100,63 @@ def with_date(day: date) -> str:
     return str(day.year)
 
 
+def nested(rows: list[dict[str, int]]) -> str:
+    """Count."""
+    return str(len(rows))
+
+
+def error_of(call: Callable[[], object]) -> Any:
+    """Return the error that a call raises, with whatever attributes it has."""
+    with pytest.raises((ToolValidationError, ToolExecutionError)) as caught:
+        call()
+    return caught.value
+
+
+def properties(tool: Tool) -> dict[str, Any]:
+    """Return the schemas of a tool's parameters by their names."""
+    return dict(tool.schema()["parameters"]["properties"])
+
+
 class House:
     """A provider with a model of its own."""
 
     default_model = "house-model"
+
+
+class Doors:
+    """A provider that says how it was asked."""
+
+    supports_response_format = True
+
+    def __init__(self) -> None:
+        self.native: Any = None
+
+    def complete(self, **_: Any) -> tuple[Message, UsageStats]:
+        """Say that it was asked in a thread."""
+        return Message(Role.ASSISTANT, "complete"), UsageStats()
+
+    async def acomplete(self, *, response_format: Any = None, **_: Any) -> tuple[Message, UsageStats]:
+        """Say that it was asked on the loop, or give what was asked for."""
+        self.native = response_format
+        return Message(Role.ASSISTANT, '{"n": 1}' if response_format else "acomplete"), UsageStats()
+
+
+class Failing:
+    """A provider that always fails with one error, and counts."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error, self.asked = error, 0
+
+    def complete(self, **_: Any) -> tuple[Message, UsageStats]:
+        """Fail."""
+        self.asked += 1
+        raise self.error
+
+
+class Number(BaseModel):
+    """A typed answer."""
+
+    n: int
 
 
 def names_no_parameter() -> object:
@@ -56,47 +164,205 @@ def names_no_parameter() -> object:
     return make_tool(param_metadata={"units": {"enum": ["celsius"]}})(undescribed)
 
 
+def desk(*steps: Any, **settings: Any) -> ChannelAgent:
+    """Return a bot on a channel, with a tool that asks."""
+    return ChannelAgent(Agent([wipe, divide], ScriptedProvider([*steps]), AgentConfig(**settings)))
+
+
+def asks_again() -> bool:
+    """Return whether an unclear reply leaves the question open."""
+    bot = desk(ToolCall("wipe", {"disk": "A"}))
+    bot.ask_channel("u", "wipe A")
+    bot.ask_channel("u", "hmm")
+    return "wiped A" in bot.ask_channel("u", "yes").content
+
+
+def makes_one_plan() -> bool:
+    """Return whether one yes runs both proposals of an answer."""
+    bot = desk([ToolCall("wipe", {"disk": "A"}), ToolCall("wipe", {"disk": "B"})])
+    bot.ask_channel("u", "wipe both")
+    done = bot.ask_channel("u", "yes").content
+    return "wiped A" in done and "wiped B" in done
+
+
+def status_of(executor: Callable[[], Any]) -> str:
+    """Return the status of a confirmed action."""
+    store = InMemoryPendingStore()
+    store.stash("u", kind="k", preview="P", args={}, executor=executor)
+    outcome = store.pop_if_confirmed("u", "yes")
+    return outcome.status if outcome else ""
+
+
+def refuses_unknown_hooks() -> bool:
+    """Return whether an unknown hook is an error."""
+    with pytest.raises(ValueError, match="on_tool_begin"):
+        hooks_observer({"on_tool_begin": print})
+    return True
+
+
+def asked_in_a_run(*steps: Any, tools: Any = (divide,), **settings: Any) -> ScriptedProvider:
+    """Return the provider of a run, with what it was asked."""
+    provider = ScriptedProvider([*steps])
+    Agent(list(tools), provider, AgentConfig(**settings)).run("go")
+    return provider
+
+
+def answer_of(provider: Any, **settings: Any) -> str:
+    """Return what a run without tools ends with."""
+    return Agent([], provider, AgentConfig(retry_backoff_seconds=0, **settings)).run("go").content
+
+
+def times_asked(error: Exception) -> int:
+    """Return how often a provider is asked that fails with this error."""
+    provider = Failing(error)
+    answer_of(provider, max_retries=1)
+    return provider.asked
+
+
+def in_memory() -> list[str]:
+    """Return what a memory of two messages keeps of an exchange of four."""
+    memory = ConversationMemory(max_messages=2)
+    call = Message(Role.ASSISTANT, "", (ToolCall("t", {}, "1"),))
+    result = Message(Role.TOOL, "r", tool_call_id="1", tool_name="t")
+    memory.add_many([Message(Role.USER, "before"), Message(Role.ASSISTANT, "so")])
+    memory.add_many([Message(Role.USER, "go"), call, result, Message(Role.ASSISTANT, "done")])
+    return [message.role for message in memory.get_history()]
+
+
+def is_asked_natively() -> bool:
+    """Return whether a provider that knows schemas is given the one of the answer."""
+    provider = Doors()
+    return Agent([], provider).run("go", response_format=Number).parsed == Number(n=1) and bool(provider.native)
+
+
 CHECKS: dict[str, Callable[[], bool]] = {
-    "cache-json": lambda: "message" in json.loads(written((Message(Role.ASSISTANT, "hi"), UsageStats()))),
-    "tool-frozen": lambda: dataclasses.is_dataclass(Tool) and not issubclass(Tool, BaseModel),
-    "namespace-copy": lambda: divide.update_namespace("math").name == "math-divide" and divide.name == "divide",
-    "reason-on-request": lambda: "toolcall_reason" not in divide.schema()["parameters"]["properties"],
+    "import-names": lambda: (
+        Agent.__module__.startswith("agent.")
+        and PendingAction.__module__.startswith("pending.")
+        and not any(map(find_spec, ("selectools", "toolregistry", "xaibo", "axio")))
+    ),
+    "private-names": lambda: (
+        not any(
+            [hasattr(Tool, "_serialize_result"), hasattr(Agent, "_execute_tool_with_timeout"), len(Agent.__mro__) > 2]
+        )
+    ),
+    "any-type": lambda: (
+        make_tool(with_date).execute({"day": "2026-01-02"}) == "2026"
+        and make_tool(with_date).parameters[0].param_type is date
+    ),
+    "nested-types": lambda: "items" in properties(make_tool(nested))["rows"],
+    "default-in-schema": lambda: properties(divide)["b"]["default"] == 1,
     "description-carried": lambda: (
-        divide.parameters[0].description == "Parameter 'a'"
-        and "description" not in divide.schema()["parameters"]["properties"]["a"]
+        divide.parameters[0].description == "Parameter 'a'" and "description" not in properties(divide)["a"]
     ),
-    "issue-names": lambda: error_of(lambda: divide.validate({"a": 1})).issue == "Missing required parameter: 'b'",
-    "error-type": lambda: (
-        str(error_of(lambda: divide.execute({"a": 1, "b": 0})))
-        == "Error executing tool 'divide': ZeroDivisionError: division by zero"
-    ),
-    "any-type": lambda: make_tool(with_date).execute({"day": "2026-01-02"}) == "2026",
+    "docstring-args": lambda: divide.description == "Divide." and divide.parameters[1].description == "By what.",
     "no-docstring": lambda: (
         bool(make_tool(undescribed).description)
         and isinstance(error_of(lambda: Tool("x", "", [], undescribed)), ToolValidationError)
     ),
-    "any-result": lambda: make_tool(undescribed).execute({"a": 1}) == "[1]",
     "unknown-metadata": lambda: isinstance(error_of(names_no_parameter), ToolValidationError),
-    "parser-version": lambda: RegexConfirmParser().version != "regex-v1:pt-en-es",
-    "default-prompt": lambda: (
-        not PendingConfirmation("a", "p").own_prompt and PendingConfirmation("a", "p", "Sure?").own_prompt == "Sure?"
+    "toolbox-size": lambda: 15 < len(open_toolbox(list(FAMILIES), folder=ROOT / "docs")) < 30,
+    "validate-returns": lambda: divide.validate({"a": "4"}) == {"a": 4, "b": 1},
+    "issue-names": lambda: (
+        error_of(lambda: divide.validate({"c": 1})).issue
+        == "Missing required parameter: 'a'; Unexpected parameter(s): 'c'"
     ),
-    "own-default-model": lambda: (
-        model_for(House(), AgentConfig().model) == "" and model_for(House(), "gpt-5-mini") == "gpt-5-mini"
+    "int-suggestion": lambda: error_of(lambda: divide.validate({"a": "x"})).suggestion.startswith(
+        "Expected type: int\n"
     ),
+    "wider-coercion": lambda: [divide.execute({"a": given}) for given in ("4.0", 4.0)] == ["4.0", "4.0"],
+    "any-result": lambda: make_tool(undescribed).execute({"a": 1}) == "[1]",
     "artifact-carried": lambda: (
         {"role", "retention"} <= {each.name for each in dataclasses.fields(Artifact)}
         and {"role", "retention"}.isdisjoint(each.name for each in dataclasses.fields(Media))
     ),
+    "default-prompt": lambda: (
+        not PendingConfirmation("a", "p").own_prompt and PendingConfirmation("a", "p", "Sure?").own_prompt == "Sure?"
+    ),
+    "unclear-asks-again": asks_again,
+    "one-plan": makes_one_plan,
+    "failure-is-failed": lambda: status_of(lambda: NotFound(entity="invoice", query="x")) == "failed",
+    "commands": lambda: "sunny" not in desk("sunny").ask_channel("u", "/help").content,
+    "redis-scripts": lambda: not any("GETDEL" in each.read_text() for each in (ROOT / "pending/lua").glob("*.lua")),
+    "parser-version": lambda: RegexConfirmParser().version != "regex-v1:pt-en-es",
+    "tool-frozen": lambda: dataclasses.is_dataclass(Tool) and not issubclass(Tool, BaseModel),
+    "namespace-copy": lambda: divide.update_namespace("math").name == "math-divide" and divide.name == "divide",
+    "parameters-by-name": lambda: (
+        isinstance(divide.parameters[0], ToolParameter) and divide.parameters["a"] is divide.parameters[0]
+    ),
+    "reason-on-request": lambda: "toolcall_reason" not in properties(divide),
+    "own-converters": lambda: find_spec("llm_rosetta") is None and "input_schema" in divide.get_schema("anthropic"),
+    "tool-outcome": lambda: (
+        isinstance(asyncio.run(PythonToolProvider([divide]).execute_tool("divide", {"a": 1})), ToolOutcome)
+        and not issubclass(ToolOutcome, ToolResult)
+    ),
+    "no-llm-options": lambda: not any(hasattr(agent, name) for name in ("LLMOptions", "LLMMessage")),
+    "config-frozen": lambda: AgentConfig.__dataclass_params__.frozen,  # type: ignore[attr-defined]  # of any dataclass
+    "own-default-model": lambda: (
+        model_for(House(), AgentConfig().model) == "" and model_for(House(), "gpt-5-mini") == "gpt-5-mini"
+    ),
+    "one-loop": lambda: answer_of(Doors()) == "acomplete",
+    "tools-not-in-text": lambda: (
+        "TOOL_CALL" not in asked_in_a_run("done").requests[0].system_prompt
+        and answer_of(ScriptedProvider(['TOOL_CALL {"tool_name": "x", "parameters": {}}'])).startswith("TOOL_CALL")
+    ),
+    "schema-native": is_asked_natively,
+    "memory-pairs": lambda: in_memory() == ["user", "assistant", "tool", "assistant"],
+    "retry-pauses": lambda: pause(1, RateLimitedError("later", retry_after=30), AgentConfig()) == 30 and JITTER > 0,
+    "no-vain-retries": lambda: [times_asked(ProviderError("no", retryable=can)) for can in (True, False)] == [2, 1],
+    "any-provider-error": lambda: answer_of(Failing(ValueError("oh"))) == "Provider error: ValueError: oh",
+    "error-prefix": lambda: (
+        asked_in_a_run(ToolCall("x"), "done").requests[1].messages[-1].content
+        == "Error: Unknown tool 'x'. Available: ['divide']"
+    ),
+    "error-type": lambda: (
+        str(error_of(lambda: divide.execute({"a": 1, "b": 0})))
+        == "Error executing tool 'divide': ZeroDivisionError: division by zero"
+    ),
+    "review-on-a-channel": lambda: (
+        desk(ToolCall("divide", {"a": 1}), tool_policy=ToolPolicy(review=["*"])).ask_channel("u", "go").stop_reason
+        == "pending"
+    ),
+    "denied-hidden": lambda: asked_in_a_run("done", tool_policy=ToolPolicy(deny=["*"])).requests[0].tools == [],
+    "deny-normalized": lambda: (
+        ToolPolicy(allow=["*"], deny_when=[{"tool": "sh", "arg": "run", "pattern": "rm *"}])
+        .evaluate("sh", {"run": "RM\t-rf /"})
+        .decision
+        == "deny"
+    ),
+    "hooks-checked": refuses_unknown_hooks,
+    "async-events": lambda: len(EVENTS) == 31 and all(hasattr(AsyncAgentObserver, f"a_on_{event}") for event in EVENTS),
+    "cache-json": lambda: "message" in json.loads(written((Message(Role.ASSISTANT, "hi"), UsageStats()))),
+    "key-prefix": lambda: CacheKeyBuilder.build(model="m", system_prompt="", messages=[], tools=[]).startswith(
+        "sayso:"
+    ),
+    "agent-arguments": lambda: {"system", "transport", "context"}.isdisjoint(signature(Agent).parameters),
+    "content-is-text": lambda: Message.__annotations__["content"] == "str",
+    "entry-point-group": lambda: bool(entry_points(group="sayso.selector")) and not entry_points(group="axio.selector"),
 }
 
 
 def test_every_deviation_has_a_check():
     """And every check its row: a row that is misspelled is none."""
-    assert [key for key, _ in ROWS] == list(CHECKS)
+    keys = [key for key, _ in ROWS]
+    assert len(keys) == len(set(keys)) == PAGE.read_text(encoding="utf-8").count("\n| `")
+    assert set(keys) == CHECKS.keys() | PROVEN.keys()
 
 
 @pytest.mark.parametrize("key", CHECKS)
 def test_a_deviation_is_still_true(key):
     """It fails when Sayso no longer differs: then the row goes."""
     assert CHECKS[key]()
+
+
+@pytest.mark.parametrize("key", PROVEN)
+def test_a_deviation_is_proven_elsewhere(key):
+    """By a test of that name; a renamed one takes its row along."""
+    file, _, name = PROVEN[key].partition("::")
+    tree = ast.parse((ROOT / "tests" / file).read_text(encoding="utf-8"))
+    assert name in {each.name for each in ast.walk(tree) if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)}
+
+
+def test_the_table_says_where_it_is_from():
+    """Each seed has rows, and only seeds have."""
+    assert {seed for _, seed in ROWS} == {"000", "001", "002", "003", "004"}
