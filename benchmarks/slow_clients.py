@@ -3,10 +3,10 @@
     python -m benchmarks.slow_clients --seconds 120
     python -m benchmarks.slow_clients --seconds 120 --sayso ENV/bin/sayso
 
-Every server runs our app in one process with 32 threads. With `--sayso` only one server is measured: the web line of the
-Procfile, run by that installed command. Valid webhooks come from four clients. Of the slow sockets a fifth never says
-anything, a fifth never ends its first line, a fifth its headers, a fifth its body, and a fifth has announced a large file; all
-but the silent ones drip a byte every ten seconds.
+Every server runs our app in one process with 32 threads. With `--sayso` only one server is measured: the web line of
+the Procfile, run by that installed command. Valid webhooks come from four clients. Of the slow sockets a fifth never
+says anything, a fifth never ends its first line, a fifth its headers, a fifth its body, and a fifth has announced a
+large file. All but those that never said anything drip a byte every ten seconds.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ SERVERS: Mapping[str, Sequence[str]] = {
                          "127.0.0.1:PORT", "channels.web:app()"),
     "gunicorn gevent": ("gunicorn", "--worker-class", "gevent", "--worker-connections", "5000", "--keep-alive", "30",
                         "--bind", "127.0.0.1:PORT", "channels.web:app()"),
-    "uvicorn, body read first": ("uvicorn", "--interface", "asgi3", "--log-level", "warning", "--port", "PORT", "--factory",
-                                 "benchmarks.whole_bodies:app"),
+    "uvicorn, body read first": ("uvicorn", "--interface", "asgi3", "--log-level", "warning", "--port", "PORT",
+                                 "--factory", "benchmarks.whole_bodies:app"),
     "cheroot": ("cheroot", "--bind", "127.0.0.1:PORT", "--threads", "32", "benchmarks.whole_bodies:wsgi"),
     "granian, body read first": ("granian", "--interface", "asgi", "--workers", "1", "--port", "PORT", "--host",
                                  "127.0.0.1", "--factory", "benchmarks.whole_bodies:app"),
@@ -187,6 +187,8 @@ def dripping(port: int, number: int) -> Iterator[None]:
         while not stop.wait(10):
             for at, each in enumerate(sockets):
                 try:
+                    if not HALVES[at % len(HALVES)]:
+                        raise ConnectionError("those that never say anything come anew")
                     each.sendall(b"a")
                 except OSError:
                     each.close()
