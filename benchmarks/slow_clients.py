@@ -1,9 +1,12 @@
 """Slow clients: what a webhook costs on several HTTP servers, and what 400 sockets that never end a request do to it.
 
     python -m benchmarks.slow_clients --seconds 120
+    python -m benchmarks.slow_clients --seconds 120 --sayso ENV/bin/sayso
 
-Every server runs our app with 32 threads. Valid webhooks come from four clients; a third of the slow sockets never ends
-its first line, a third its headers, a third its body, and all drip a byte every ten seconds.
+Every server runs our app in one process with 32 threads. With `--sayso` only one server is measured: the web line of
+the Procfile, run by that installed command. Valid webhooks come from four clients. Of the slow sockets a fifth never
+says anything, a fifth never ends its first line, a fifth its headers, a fifth its body, and a fifth has announced a
+large file. All but those that never said anything drip a byte every ten seconds.
 """
 
 from __future__ import annotations
@@ -34,14 +37,21 @@ SERVERS: Mapping[str, Sequence[str]] = {
                          "127.0.0.1:PORT", "channels.web:app()"),
     "gunicorn gevent": ("gunicorn", "--worker-class", "gevent", "--worker-connections", "5000", "--keep-alive", "30",
                         "--bind", "127.0.0.1:PORT", "channels.web:app()"),
+    "uvicorn, body read first": ("uvicorn", "--interface", "asgi3", "--log-level", "warning", "--port", "PORT",
+                                 "--factory", "benchmarks.whole_bodies:app"),
+    "cheroot": ("cheroot", "--bind", "127.0.0.1:PORT", "--threads", "32", "benchmarks.whole_bodies:wsgi"),
+    "granian, body read first": ("granian", "--interface", "asgi", "--workers", "1", "--port", "PORT", "--host",
+                                 "127.0.0.1", "--factory", "benchmarks.whole_bodies:app"),
     "granian": ("granian", "--interface", "wsgi", "--workers", "1", "--blocking-threads", "32", "--port", "PORT",
                 "--host", "127.0.0.1", "--factory", "channels.web:app"),
 }  # fmt: skip
 CLIENTS = 4
 HALVES = (
+    b"",
     b"PO",
     b"POST /hooks/ops-tg HTTP/1.1\r\nHost: x\r\nX-Slow: ",
-    b"POST /hooks/ops-tg HTTP/1.1\r\nHost: x\r\nContent-Length: 100000\r\n\r\n{",
+    b"POST /hooks/ops-tg HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n{",
+    b"POST /console/web/files HTTP/1.1\r\nHost: x\r\nContent-Length: 25000000\r\n\r\n{",
 )
 
 
@@ -64,13 +74,23 @@ def main(argv: Sequence[str] | None = None) -> None:
     options.add_argument("--seconds", type=float, default=120.0, help="how long the slow sockets last")
     options.add_argument("--slow", type=int, default=400)
     options.add_argument("--only", default="", help="servers whose name begins so")
+    options.add_argument("--sayso", default="", help="an installed `sayso`: measure the Procfile's web line with it")
     given = options.parse_args(argv)
+    servers = {name: [sys.executable, "-P", "-m", *command] for name, command in SERVERS.items()}
+    if given.sayso:
+        servers = {"the Procfile's line": procfile(given.sayso)}
     print(f"| server | CPU per webhook | with {given.slow} slow sockets: answered | failed | p50 ms | p99 ms |")
     print("|---|---|---|---|---|---|")
-    for name, command in SERVERS.items():
-        module = command[0] if "gevent" not in name else "gevent"
-        if name.startswith(given.only) and find_spec(module):
+    for name, command in servers.items():
+        module = "gevent" if "gevent" in name else command[3] if command[1] == "-P" else "config"
+        if name.startswith(given.only) and find_spec(module.partition(".")[0]):
             print(row(name, command, given.slow, given.seconds), flush=True)
+
+
+def procfile(sayso: str) -> list[str]:
+    """Return the command of the Procfile's web line, with this `sayso`."""
+    line = next(line for line in Path("Procfile").read_text().splitlines() if line.startswith("web: "))
+    return [sayso if word == "sayso" else word for word in line.replace("${PORT:-8000}", "PORT").split()[1:]]
 
 
 def row(name: str, command: Sequence[str], slow: int, seconds: float) -> str:
@@ -93,13 +113,15 @@ def serving(command: Sequence[str]) -> Iterator[tuple[int, int]]:
     """One server, answering; its port and process id."""
     with tempfile.TemporaryDirectory() as folder, Stack(Path(folder), platform="http://127.0.0.1:9") as stack:
         places = {"PORT": str(stack.port), "CONFIG": str(stack.config), "DATA": folder}
-        filled = [sys.executable, "-P", "-m"]
+        filled = []
         for word in command:
             for place, value in places.items():
                 word = word.replace(place, value)  # noqa: PLW2901  # filled in place by place
             filled.append(word)
         environ = {**os.environ, **ENVIRON, "REDIS_URL": stack.redis.url, "SAYSO_CONFIG": str(stack.config)}
-        environ |= {"SAYSO_DATA": folder, "PYTHONPATH": str(Path.cwd())}
+        # An installed command finds the bot's tools, in benchmarks, and nothing else of the checkout.
+        (Path(folder) / "benchmarks").symlink_to(Path(__file__).parent)
+        environ |= {"SAYSO_DATA": folder, "PYTHONPATH": str(Path.cwd()) if "-P" in filled else folder}
         with (Path(folder) / "server.log").open("wb") as log:
             process = subprocess.Popen(filled, env=environ, stdout=log, stderr=log, cwd=folder)
         try:
@@ -165,6 +187,8 @@ def dripping(port: int, number: int) -> Iterator[None]:
         while not stop.wait(10):
             for at, each in enumerate(sockets):
                 try:
+                    if not HALVES[at % len(HALVES)]:
+                        raise ConnectionError("those that never say anything come anew")
                     each.sendall(b"a")
                 except OSError:
                     each.close()

@@ -7,9 +7,12 @@ its error, and Flask answers for it.
 from __future__ import annotations
 
 import logging
+import math
 import re
+import threading
 import time
-from collections.abc import Iterable
+from collections import OrderedDict
+from collections.abc import Hashable, Iterable
 from functools import lru_cache
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -33,6 +36,9 @@ MAX_BODY = 1_000_000
 #: Where Flask finds, in the WSGI environment, the error of a webhook that the door could not take.
 ERROR = "sayso.hook_error"
 
+#: A bad request is logged once in so many seconds for each sender; so many senders are remembered.
+LOG_SECONDS, MAX_SENDERS = 60.0, 1000
+
 #: The path of a webhook, as the routes in `channels.web` have it: the channel's name, and what follows it.
 _PLACE = re.compile(r"/*hooks/([^/]+)(?:/([^/].*?))?/?")
 
@@ -44,6 +50,7 @@ class HookDoor:
         self._behind = behind
         self._services = services
         self._door = Door(services)
+        self._refusals = LogLimit()
         #: The path of `public_url`, "" for none. A proxy may pass it on or take it away.
         self._prefix = urlsplit(services.public_url).path.rstrip("/")
 
@@ -55,12 +62,29 @@ class HookDoor:
         if not place or not channel:
             return self._behind(environ, start_response)
         try:
-            received = _receive(channel, self._hook_of(environ, place[2] or ""))
+            received = self._receive(channel, environ, place[2] or "")
             self._door.keep(channel.name, received)
         except Exception as exc:  # noqa: BLE001  # Flask answers for it, as for anything that a view raises
             environ[ERROR] = exc
             return self._behind(environ, start_response)
         return _say(received.answer, start_response)
+
+    def _receive(self, channel: Channel, environ: WSGIEnvironment, path: str) -> Received:
+        hook = self._hook_of(environ, path)
+        try:
+            return channel.receive(hook)
+        except Forbidden as exc:
+            self._log("hook.forbidden", environ, channel=channel.name, url=_shown(hook.url), reason=str(exc))
+            abort(403)
+        except BadHook as exc:
+            self._log("hook.bad", environ, channel=channel.name, reason=str(exc))
+            abort(400)
+
+    def _log(self, event: str, environ: WSGIEnvironment, **extra: str) -> None:
+        address = str(environ.get("REMOTE_ADDR", ""))
+        others = self._refusals.others((address, event, extra["channel"]))
+        if others is not None:
+            log.warning(event, extra={**extra, "address": address, "others_before": others})
 
     def _take_prefix_off(self, environ: WSGIEnvironment) -> None:
         """Have the app see its own paths below the path of `public_url`, and links made with that path."""
@@ -83,6 +107,31 @@ class HookDoor:
         )
 
 
+class LogLimit:
+    """Limits a log to one line a minute for each sender of bad requests, so that a flood fills no disk.
+
+    Lives as long as the process; used from any thread.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._logged: OrderedDict[Hashable, tuple[float, int]] = OrderedDict()
+
+    def others(self, sender: Hashable) -> int | None:
+        """Return how many lines of this sender were left out since the last one. None: leave this one out too."""
+        now = time.monotonic()
+        with self._lock:
+            at, others = self._logged.get(sender, (-math.inf, 0))
+            if now - at < LOG_SECONDS:
+                self._logged[sender] = at, others + 1
+                return None
+            self._logged[sender] = now, 0
+            self._logged.move_to_end(sender)
+            while len(self._logged) > MAX_SENDERS:
+                self._logged.popitem(last=False)
+            return others
+
+
 def _shown(url: str) -> str:
     """Return the URL that a signature was compared with, without its query, which may hold anything."""
     return url.partition("?")[0][:200]
@@ -102,17 +151,6 @@ def _header_name(key: str) -> str:
     """What WSGI calls HTTP_X_NAME; "" for what is no header."""
     name = key if key in ("CONTENT_TYPE", "CONTENT_LENGTH") else key[5:] if key.startswith("HTTP_") else ""
     return name.lower().replace("_", "-")
-
-
-def _receive(channel: Channel, hook: Hook) -> Received:
-    try:
-        return channel.receive(hook)
-    except Forbidden as exc:
-        log.warning("hook.forbidden", extra={"channel": channel.name, "url": _shown(hook.url), "reason": str(exc)})
-        abort(403)
-    except BadHook as exc:
-        log.warning("hook.bad", extra={"channel": channel.name, "reason": str(exc)})
-        abort(400)
 
 
 def _say(answer: HookAnswer, start_response: StartResponse) -> Iterable[bytes]:

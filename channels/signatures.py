@@ -28,18 +28,33 @@ def slack_signed(secret: str, timestamp: str, body: bytes, signature: str, *, no
     return hmac.compare_digest(b"v0=" + digest.hex().encode(), signature.encode())
 
 
-def twilio_signed(token: str, url: str, form: Mapping[str, Sequence[str]], signature: str, settings: str = "") -> bool:
+def twilio_signed(
+    token: str,
+    url: str,
+    form: Mapping[str, Sequence[str]],
+    signature: str,
+    settings: str = "",
+    *,
+    hosts: Iterable[str] = (),
+) -> bool:
     """Whether Twilio signed this form for this URL. `settings` is the header of that name.
 
     It signs the URL with its port or without, and the host in the letters that were typed into its console, so each
-    spelling of the same URL is good. Raises ValueError for a URL that is none.
+    spelling of the same URL is good. `hosts` are the hosts that the request names: of these only those count that
+    spell the URL's own host with other capitals. Raises ValueError for a URL that is none.
     """
     name = _HASHES.get(_algorithm(settings).upper())
     if name is None:
         return False
     fields = "".join([key + value for key in sorted(form) for value in sorted(set(form[key]))])
     given = signature.encode()
-    return any(hmac.compare_digest(_signature(token, words + fields, name), given) for words in _spellings(url))
+    host = urlsplit(url).netloc.partition(":")[0]
+    spelled = {each for each in (asked.partition(":")[0] for asked in hosts) if each.lower() == host.lower()}
+    urls = [
+        *_spellings(url),
+        *(each for name in spelled - {host} for each in _spellings(url.replace(f"//{host}", f"//{name}", 1))),
+    ]
+    return any(hmac.compare_digest(_signature(token, words + fields, name), given) for words in urls)
 
 
 def _signature(token: str, words: str, name: str) -> bytes:

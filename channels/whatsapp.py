@@ -136,7 +136,8 @@ class WhatsAppChannel:
             raise Forbidden("there is no X-Twilio-Signature header: did Twilio send it, and does the proxy pass it on?")
         try:
             form = Form(hook.body)
-            valid = twilio_signed(secret, url, form.values, signature, settings)
+            hosts = (hook.header("host"), hook.header("x-forwarded-host"))
+            valid = twilio_signed(secret, url, form.values, signature, settings, hosts=hosts)
         except ValueError as exc:
             raise Forbidden("the signature cannot be checked") from exc
         if not valid:

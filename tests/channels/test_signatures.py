@@ -211,3 +211,13 @@ def test_spellings_of_one_host_are_equal(configured: str, signed: str):
     signature = RequestValidator(TOKEN).compute_signature(signed, {"Body": "hello"})
     assert twilio_signed(TOKEN, configured, form, signature)
     assert not twilio_signed(TOKEN, configured.replace("hooks", "elsewhere"), form, signature)
+
+
+@pytest.mark.parametrize("typed", ["Bots.Example.com", "Bots.Example.com:443"])
+def test_capitals_that_were_typed_at_twilio_are_those_of_the_host_header(typed: str):
+    """`public_url` is in small letters, the address in Twilio's console is not. Another host counts for nothing."""
+    ours, form = "https://bots.example.com/hooks/wa", {"Body": ["hello"]}
+    signature = RequestValidator(TOKEN).compute_signature(f"https://{typed}/hooks/wa", {"Body": "hello"})
+    assert twilio_signed(TOKEN, ours, form, signature, hosts=["inner:8000", typed])
+    foreign = RequestValidator(TOKEN).compute_signature("https://evil.example/hooks/wa", {"Body": "hello"})
+    assert not twilio_signed(TOKEN, ours, form, foreign, hosts=["evil.example"])

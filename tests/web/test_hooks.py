@@ -227,6 +227,16 @@ def test_refused_hook_logs_the_url_that_was_compared(caplog: pytest.LogCaptureFi
     assert (record.url, record.reason) == (f"{PUBLIC_URL}/hooks/shop", "there is no X-Twilio-Signature header")
 
 
+@pytest.mark.parametrize("refusal", [Forbidden("no signature"), BadHook("no JSON")])
+def test_flood_of_bad_hooks_is_one_line_a_minute_for_each_address(caplog: pytest.LogCaptureFixture, refusal: Exception):
+    """Strangers cannot fill the disk with lines, nor hide what others are refused."""
+    client = browser(FakeChannel(refusal))
+    for address in ("192.0.2.1", "192.0.2.1", "192.0.2.2"):
+        assert client.post("/hooks/shop", environ_base={"REMOTE_ADDR": address}).status_code in (400, 403)
+    lines = [each for each in caplog.records if each.message in ("hook.forbidden", "hook.bad")]
+    assert [line.address for line in lines] == ["192.0.2.1", "192.0.2.2"]
+
+
 def test_mistake_of_ours_is_an_error_with_its_traceback(caplog: pytest.LogCaptureFixture):
     """500, so that the platform repeats it, and nothing of it in the answer."""
     answer = browser(FakeChannel(RuntimeError("no such thing"))).post("/hooks/shop")

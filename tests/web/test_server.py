@@ -24,8 +24,9 @@ def echo(environ, start_response) -> list[bytes]:
     body = environ["wsgi.input"].read()
     if environ["PATH_INFO"] == "/slow":
         time.sleep(0.3)
-    start_response("200 OK", [("Content-Type", "text/plain"), ("Content-Length", "8")])
-    return [b"%8d" % len(body)]
+    said = b"a" * 20_000_000 if environ["PATH_INFO"] == "/large" else b"%8d" % len(body)
+    start_response("200 OK", [("Content-Type", "text/plain"), ("Content-Length", str(len(said)))])
+    return [said]
 
 
 class Running:
@@ -61,8 +62,9 @@ class Running:
 
 
 @pytest.fixture
-def running() -> Iterator[Running]:
-    """A server."""
+def running(monkeypatch: pytest.MonkeyPatch) -> Iterator[Running]:
+    """A server that looks often for connections that are overdue."""
+    monkeypatch.setattr(served, "LOOK_SECONDS", 0.05)
     it = Running()
     yield it
     it.stop()
@@ -125,18 +127,54 @@ def test_client_that_says_the_rest_in_time_is_answered(running: Running):
     assert client.recv(12) == b"HTTP/1.1 200"
 
 
-def test_full_server_gives_up_the_oldest_half_request(monkeypatch: pytest.MonkeyPatch):
-    """Whoever sends a whole one is answered, however many hold a connection open."""
+@pytest.mark.parametrize("half", [HALVES[0], b"", b"\r\n\r\n", b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"])
+def test_full_server_gives_up_the_oldest_connection(monkeypatch: pytest.MonkeyPatch, half: bytes):
+    """Whoever sends a whole request is answered, however many hold a connection open, and whatever they said on it."""
     monkeypatch.setattr(served, "_connection_limit", lambda: 20)
     running = Running()
     try:
-        oldest = running.send(HALVES[0])
+        oldest = running.send(half)
         for _ in range(40):
-            running.send(HALVES[0])
+            running.send(half)
         assert running.post().startswith(b"HTTP/1.1 200")
-        assert answer_of(oldest) == b""
+        answer_of(oldest)  # ends when the connection does
     finally:
         running.stop()
+
+
+@pytest.mark.parametrize("said", [b"", b"\r\n\r\n", b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"])
+def test_silent_connection_is_closed(running: Running, monkeypatch: pytest.MonkeyPatch, said: bytes):
+    """Empty lines are no request; after an answer the next request has as long."""
+    client = running.send(said)
+    until(lambda: running.server.active_channels)
+    monkeypatch.setattr(served, "IDLE_SECONDS", 0.0)
+    answer_of(client)  # ends when the connection does
+
+
+def test_client_that_does_not_read_is_given_up(running: Running, monkeypatch: pytest.MonkeyPatch):
+    """Its answers hold no thread, and no connection for ever."""
+    monkeypatch.setattr(served, "STALL_SECONDS", 0.0)
+    client = socket.socket()
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    client.connect(running.address)
+    running.open.append(client)
+    client.sendall(b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n")
+    until(lambda: running.server.active_channels)
+    until(lambda: not running.server.active_channels)
+    assert running.post().startswith(b"HTTP/1.1 200")
+
+
+def test_lines_of_chunks_are_short(running: Running):
+    """Each byte of such a line has all of it read again: one sender could take the whole processor."""
+    head = b"POST /console/web/files HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+    for endless in (b"5;a=", b"0\r\na: "):
+        assert answer_of(running.send(head + endless + b"b" * 20_000)).startswith(b"HTTP/1.1 400")
+
+
+def test_body_that_is_refused_is_not_asked_for(running: Running):
+    """Whoever asks first hears no at once."""
+    head = b"POST /hooks/wa HTTP/1.1\r\nHost: x\r\nContent-Length: 1000001\r\nExpect: 100-continue\r\n\r\n"
+    assert answer_of(running.send(head)).startswith(b"HTTP/1.1 413")
 
 
 @pytest.mark.parametrize(
@@ -145,6 +183,8 @@ def test_full_server_gives_up_the_oldest_half_request(monkeypatch: pytest.Monkey
         (b"GARBAGE\r\n\r\n", b"400"),
         (b"GET / HTTP/1.1\r\nHost x\r\n\r\n", b"400"),
         (b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: ten\r\n\r\n", b"400"),
+        (b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: " + b"9" * 5000 + b"\r\n\r\n", b"400"),
+        (b"GET http://[ HTTP/1.1\r\nHost: x\r\n\r\n", b"400"),
         (b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n{}\r\n", b"400"),
         (b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}x\r\n0\r\n\r\n", b"400"),
         (b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: gzip\r\n\r\n", b"400"),
@@ -158,14 +198,30 @@ def test_bad_bytes_are_the_clients_fault(running: Running, sent: bytes, status: 
     assert answer_of(running.send(sent)).split(b" ")[1] == status
 
 
-def test_bodies_on_their_way_have_room_for_so_much_only(running: Running, monkeypatch: pytest.MonkeyPatch):
-    """They lie on the disk: ten senders of large files at once do not fill it."""
+UPLOAD = b"POST /console/web/files HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n"
+
+
+def test_bodies_that_are_only_announced_take_no_room(running: Running, monkeypatch: pytest.MonkeyPatch):
+    """A few hundred strangers who announce a megabyte each would else have every webhook refused."""
     monkeypatch.setattr(served, "MAX_UNFINISHED_BYTES", 3000)
-    half = b"POST /console/web/files HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\nabc"
-    for _ in range(3):
-        running.send(half)
-    until(lambda: running.server._unfinished_bytes() == 3000)
-    assert answer_of(running.send(half)).startswith(b"HTTP/1.1 503")
+    for _ in range(10):
+        running.send(UPLOAD + b"a")
+    until(lambda: running.server.unfinished_bytes == 10)
+    assert running.post().startswith(b"HTTP/1.1 200")
+
+
+def test_bodies_on_their_way_have_room_for_so_much_only(running: Running, monkeypatch: pytest.MonkeyPatch):
+    """They lie on the disk: ten senders of large files at once do not fill it. The oldest one makes room."""
+    monkeypatch.setattr(served, "MAX_UNFINISHED_BYTES", 2000)
+    oldest, *others = [running.send(UPLOAD + b"a" * 600) for _ in range(3)]
+    until(lambda: running.server.unfinished_bytes > 1000)
+    later = running.send(UPLOAD + b"a" * 900)
+    assert answer_of(oldest) == b""
+    later.sendall(b"a" * 100)
+    assert later.recv(12) == b"HTTP/1.1 200"
+    for client in others:
+        client.close()
+    until(lambda: running.server.unfinished_bytes == 0)
 
 
 def test_bad_requests_are_one_line_a_minute_for_each_address(running: Running, caplog: pytest.LogCaptureFixture):
