@@ -194,8 +194,6 @@ class ChannelAgent:
         answer = await self._heard_out(case)
         history = memory.to_dict()
         await texts.fold(history["messages"])
-        if queued.turn.ephemeral:
-            answer = _only_for(answer, queued.turn.user_id)
         replies = _in_language(answer.change.replies, case.words)
         return replace(answer.change, replies=replies, history=json.dumps(history))
 
