@@ -25,7 +25,7 @@ from agent.tools.timers import collect_timers, restore_timers
 from agent.tools.tool import Tool
 from pending.executors import keyed
 from pending.proposals import begin_round, collect_proposals, in_channel_run, place, restore
-from workers.offload import lending
+from workers.offload import in_thread, lending
 
 #: Seconds that a call which is cut off has to clean up; what takes longer is left to itself.
 STOP_SECONDS = 1.0
@@ -52,7 +52,7 @@ async def run_calls(
     for outcome in outcomes.values():
         restore(outcome.proposals)
         restore_timers(outcome.timers)
-    asked = [_asked(call, tools, config) for call in calls]
+    asked = [await _asked(call, tools, config) for call in calls]
     again = [*unclear, *(outcome.call for outcome in outcomes.values() if outcome.unclear)]
     begun = set() if begun is None else begun
     new = _Calls(calls, asked, tools, config, journal, again, compressor, watch or CallWatch(), outcomes, begun)
@@ -60,7 +60,7 @@ async def run_calls(
     return [outcomes[at] for at in range(len(calls))]
 
 
-def _asked(call: ToolCall, tools: Mapping[str, Tool], config: AgentConfig) -> Asked | CallOutcome:
+async def _asked(call: ToolCall, tools: Mapping[str, Tool], config: AgentConfig) -> Asked | CallOutcome:
     """The call, or what the model is told when it cannot be made."""
     tool = tools.get(call.tool_name)
     if tool is None:
@@ -69,6 +69,8 @@ def _asked(call: ToolCall, tools: Mapping[str, Tool], config: AgentConfig) -> As
     if NOT_JSON in call.parameters:
         return CallOutcome(call, f"Error: {call.tool_name!r} was called with {NOT_JSON}: {call.parameters[NOT_JSON]!r}")
     try:
+        if not tool.knows_its_schema:
+            await in_thread(tool.schema)  # asks the injector, which may block
         checked = tool.check(call.parameters)
         args = checked.json if config.tool_policy is not None else {}  # which nobody else reads now
         return Asked(call, tool, checked, decide(tool, args, config))

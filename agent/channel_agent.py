@@ -17,7 +17,7 @@ from agent.agent import Agent
 from agent.case import TAPPED, Answer, Case, said
 from agent.choices import Choices
 from agent.commands import Commands
-from agent.confirmed import ToolKinds, is_hidden
+from agent.confirmed import ToolKinds, is_hidden, learn_schemas
 from agent.decided import Prompts
 from agent.escalation import Escalation
 from agent.heard import heard, spoken
@@ -194,8 +194,6 @@ class ChannelAgent:
         answer = await self._heard_out(case)
         history = memory.to_dict()
         await texts.fold(history["messages"])
-        if queued.turn.ephemeral:
-            answer = _only_for(answer, queued.turn.user_id)
         replies = _in_language(answer.change.replies, case.words)
         return replace(answer.change, replies=replies, history=json.dumps(history))
 
@@ -328,7 +326,8 @@ class ChannelAgent:
         if live is None or not live.is_stale:
             return ""
         claim = Claim(case.turn.scope, live.pid, case.turn.event_id)
-        return (await self.store.settlement.recover(claim, live)).told
+        with channel_run(self._channel_run(case)):
+            return (await self.store.settlement.recover(claim, live)).told
 
     async def _decide(self, case: Case, live: StoredAction, words: Words) -> Answer:
         if words.says == "cancel" and live.state in _WAITING:
@@ -444,7 +443,10 @@ class ChannelAgent:
             kind="tap" if case.turn.tap else "text",
             lease=case.lease,
             seq=case.seq,
+            received_at=case.received_at,
         )
+        if stored.is_genuine(self.store.seal, case.turn.scope):
+            await learn_schemas(self.agent.tools, stored.action)
         run = self._channel_run(case)
         with (
             collect_artifacts() as artifacts,

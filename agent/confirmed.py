@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import fields, is_dataclass
 from functools import partial
 from time import perf_counter
@@ -27,7 +28,7 @@ from pending.plan import PLAN_KIND
 from pending.proposals import ExecutorFactory
 from pending.results import Ambiguous, NotFound, PendingConfirmation
 from pending.store import BasePendingStore
-from workers.offload import CutOff
+from workers.offload import CutOff, in_thread
 
 log = logging.getLogger(__name__)
 
@@ -104,13 +105,7 @@ def _runs(tool: Tool, config: Callable[[], AgentConfig]) -> ExecutorFactory:
             except ToolExecutionError as exc:
                 if isinstance(exc.error, TimeoutError):  # whatever it waited for may still be done
                     raise CutOff(str(exc)) from exc
-                if exc.error is not None:  # its code broke, in a way that it did not say: its author needs to see where
-                    raise
-                raise EffectFailed(str(exc)) from exc
-            except ToolError as exc:  # in words that its author meant for the person
-                raise EffectFailed(str(exc)) from exc
-            if isinstance(value, Ambiguous | NotFound):  # nothing was done: there was nothing, or too much, to do it to
-                raise EffectFailed(tell_result(serialise(value)))
+                raise
             return _told(tool, value)
 
         return partial(_observed, tool, action, config(), execute)
@@ -181,9 +176,26 @@ def _refusal(tool: Tool, action: PendingAction) -> str:
 
 async def is_hidden(selector: ToolSelector | None, tools: Iterable[Tool], action: PendingAction) -> bool:
     """Whether whoever speaks now may not use a tool that the action, or a step of it, needs: asked in their run."""
+    return any([await foresee(selector, tool) == "hidden" for tool in _tools_of(action, tools)])
+
+
+async def learn_schemas(tools: Iterable[Tool], action: PendingAction) -> None:
+    """Ask the injectors of the tools that the action needs for their schemas, off the event loop.
+
+    An executor is rebuilt on the loop, and compares its arguments with the schema. An injector that fails here fails
+    again there, where it is told.
+    """
+    for tool in _tools_of(action, tools):
+        if not tool.knows_its_schema:
+            with suppress(ToolError):
+                await in_thread(tool.schema)
+
+
+def _tools_of(action: PendingAction, tools: Iterable[Tool]) -> list[Tool]:
+    """Return the tools that the action, or a step of it, needs."""
     kinds = [step["kind"] for step in action.args["steps"]] if action.kind == PLAN_KIND else [action.kind]
     names = {kind.removeprefix(UNDO_PREFIX) for kind in kinds}
-    return any([await foresee(selector, tool) == "hidden" for tool in tools if tool.name in names])
+    return [tool for tool in tools if tool.name in names]
 
 
 def is_same_call(tool: Tool, recorded: dict[str, Any]) -> bool:
@@ -231,6 +243,8 @@ def _told(tool: Tool, value: Any) -> str:
             f"factory for {tool.name!r}, so that its yes outlives a restart",
             tool_name=tool.name,
         )
+    if isinstance(value, Ambiguous | NotFound):  # nothing was done: there was nothing, or too much, to do it to
+        raise EffectFailed(value.in_words)
     return tell_result(serialise(value))
 
 
@@ -239,7 +253,7 @@ def _undoes(tool: Tool) -> ExecutorFactory:
 
     def factory(action: PendingAction) -> Executor | None:
         async def execute() -> str:
-            return tell_result(await tool.aundo(action.args["args"], action.args["result"]))
+            return _told(tool, await tool.aundo_raw(action.args["args"], action.args["result"]))
 
         return execute if action.version == tool.version else None
 

@@ -91,7 +91,7 @@ class Loop:
     async def _ask(self, run: Run) -> Answered:
         names = None if self._selector is None else await self._selected(run, self._selector)
         shown = [tool for tool in self._callable(names) if not is_always_denied(tool, self._config)]
-        answer, usage = await self._asker.ask(run, self._schemas.of(shown))
+        answer, usage = await self._asker.ask(run, await self._schemas.of(shown))
         return Answered(answer, usage, names)
 
     async def _selected(self, run: Run, selector: ToolSelector) -> tuple[str, ...]:

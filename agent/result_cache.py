@@ -92,9 +92,10 @@ def cache_key(tool: Tool, args: Mapping[str, Any]) -> str:
     """What names a call by its effect-free meaning: tool, version and validated arguments, as JSON.
 
     "" for a call whose result must not be given again: of a tool that does not say it is `cacheable`, or that is given
-    arguments the model does not see. Those are often somebody's: their result would be told to the next person.
+    arguments the model does not see, such as a ToolContext. Those are often somebody's: their result would be told to
+    the next person.
     """
-    if not tool.cacheable or tool.injected_kwargs or tool.config_injector is not None:
+    if not tool.cacheable or tool.takes_hidden_arguments:
         return ""
     what = json.dumps([tool.name, tool.version, args], sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(what.encode()).hexdigest()

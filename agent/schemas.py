@@ -8,6 +8,7 @@ from typing import Any
 
 from agent.tools.errors import ToolError
 from agent.tools.tool import Tool
+from workers.offload import in_thread
 
 log = logging.getLogger(__name__)
 
@@ -20,13 +21,13 @@ class Schemas:
     def __init__(self) -> None:
         self._failing: set[str] = set()
 
-    def of(self, tools: Iterable[Tool]) -> list[dict[str, Any]]:
-        """The schemas of those that work."""
-        return [schema for tool in tools if (schema := self._of(tool)) is not None]
+    async def of(self, tools: Iterable[Tool]) -> list[dict[str, Any]]:
+        """Return the schemas of the tools that work. An injector is asked in a thread: it may block."""
+        return [schema for tool in tools if (schema := await self._of(tool)) is not None]
 
-    def _of(self, tool: Tool) -> dict[str, Any] | None:
+    async def _of(self, tool: Tool) -> dict[str, Any] | None:
         try:
-            schema = tool.schema()
+            schema = tool.schema() if tool.knows_its_schema else await in_thread(tool.schema)
         except ToolError as exc:
             if tool.name not in self._failing:
                 log.warning("tool.left_out", extra={"tool": tool.name, "why": str(exc)})

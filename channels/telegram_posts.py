@@ -59,7 +59,7 @@ class Post:
             return await self._file(bot, self.reply.media, source)
         if self.reply.edits:
             return await self._edit(bot)
-        what = {**self._common("text"), "message_thread_id": self.thread}
+        what = {**self._common("text"), **self._place()}
         sent = await bot.send_message(link_preview_options=_no_preview(), **what)
         return _receipt(sent)
 
@@ -79,10 +79,15 @@ class Post:
     def _common(self, field: str) -> dict[str, Any]:
         words, parse_mode = self.words
         markup = _keyboard(self.reply.buttons)
-        # The library does not know this parameter yet.
-        only_for = {"receiver_user_id": int(self.reply.only_for)} if self.reply.only_for else None
-        kwargs = {"api_kwargs": {"ephemeral_message_parameters": only_for}} if only_for else {}
-        return {"chat_id": self.chat, field: words or None, "parse_mode": parse_mode, "reply_markup": markup, **kwargs}
+        return {"chat_id": self.chat, field: words or None, "parse_mode": parse_mode, "reply_markup": markup}
+
+    def _place(self) -> dict[str, Any]:
+        """Return what says where a new message is shown, and to whom. The library has no name for the latter yet."""
+        place = {"message_thread_id": self.thread}
+        if not self.reply.only_for:
+            return place
+        receiver = {"receiver_user_id": int(self.reply.only_for)}
+        return {**place, "api_kwargs": {"ephemeral_message_parameters": receiver}}
 
     async def _edit(self, bot: Bot) -> Receipt:
         """Without buttons those of the old message go."""
@@ -100,7 +105,7 @@ class Post:
 
         data = await asyncio.to_thread(_read, source, media.ref)
         kind = self._kind(media, len(data))
-        what = {**self._common("caption"), "message_thread_id": self.thread}
+        what = {**self._common("caption"), **self._place()}
         upload = {kind: InputFile(data, filename=media.filename or "file")}
         sent = await getattr(bot, f"send_{kind}")(**upload, **what)
         return _receipt(sent)

@@ -111,6 +111,7 @@ class Reader:
             message_id=_message_id(message),
             language=_language(person),
             in_group=_in_group(message),
+            ephemeral="ephemeral_message_id" in message,
         )
         return Received(turns=(turn,))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from pydantic import TypeAdapter
@@ -205,6 +205,11 @@ class Reply:
     def from_json(cls, text: str) -> Reply:
         """The reply that `to_json` wrote. Raises pydantic.ValidationError on anything else."""
         return _REPLY.validate_json(text)
+
+
+def shown_to(turn: Turn, reply: Reply) -> Reply:
+    """Return the reply, for the turn's person alone where the turn was shown to nobody else."""
+    return replace(reply, only_for=turn.user_id) if turn.ephemeral else reply
 
 
 @dataclass(frozen=True, slots=True)

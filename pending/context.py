@@ -25,8 +25,8 @@ class Person:
 
 @dataclass(frozen=True, slots=True)
 class Confirmation:
-    """The yes that an action runs by: the id of the action, what its question said, whose yes it was, and when it was
-    taken, in Unix seconds.
+    """The yes that an action runs by: the id of the action, what its question said, whose yes it was, and when it came
+    in, in Unix seconds.
     """
 
     action_id: str
@@ -63,7 +63,9 @@ def context_parameters(function: Callable[..., Any] | None) -> tuple[str, ...]:
 
 
 def is_context(hint: Any) -> bool:
-    """Return whether an annotation is ToolContext, alone or with None."""
+    """Return whether an annotation is ToolContext, alone or with None, also inside `Annotated`."""
+    if typing.get_origin(hint) is typing.Annotated:
+        hint = typing.get_args(hint)[0]
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
         return ToolContext in typing.get_args(hint)
     return hint is ToolContext

@@ -23,6 +23,14 @@ class EffectFailed(Exception):
     """Raised by an executor that knows how it failed, and has said so in words: there is no place in it to look for."""
 
 
+def words_for_person(error: BaseException) -> str:
+    """Return what an executor's error says to the person; "" for an unexpected one, whose words stay private.
+
+    EffectFailed says it all. Errors of other rooms (`agent.ToolError`) have it in an attribute of this name.
+    """
+    return str(error) if isinstance(error, EffectFailed) else str(getattr(error, "words_for_person", ""))
+
+
 #: Asks the world about an action that was interrupted; sync or async. True, or words for the user: it took effect.
 #: False: it certainly did not. None: nobody can tell.
 Reconciler = Callable[[PendingAction], Any]

@@ -180,7 +180,8 @@ def seal_action(action: PendingAction, seal: Seal, *, user: str, live: bool = Tr
 class Claim:
     """Who decides on which record, and by which act: a turn's event, so that its redelivery is the same claim.
 
-    In a lane, `lease` and `seq` prove that it is this worker's turn.
+    In a lane, `lease` and `seq` prove that it is this worker's turn. `received_at` is when the act came in, in Unix
+    seconds; 0 where nobody noted it.
     """
 
     scope: Scope
@@ -189,6 +190,7 @@ class Claim:
     kind: Literal["text", "tap"] = "text"
     lease: Lease | None = None
     seq: int = 0
+    received_at: float = 0.0
 
     @property
     def conversation(self) -> str:

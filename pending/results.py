@@ -6,6 +6,8 @@ They live here, below the agent, because the pending room's `PendingConfirmation
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar
 
@@ -54,6 +56,12 @@ class Ambiguous(ToolResult):
     query: str = ""
     matches: list[Any] = field(default_factory=list)
 
+    @property
+    def in_words(self) -> str:
+        """What a person is told of it."""
+        matches = "; ".join(plain(_jsonable(match)) for match in self.matches)
+        return f'Several {_plural(self.entity or "thing")} match "{self.query}": {matches}: which one?'
+
 
 @dataclass(frozen=True)
 class NotFound(ToolResult):
@@ -63,6 +71,11 @@ class NotFound(ToolResult):
 
     entity: str = ""
     query: str = ""
+
+    @property
+    def in_words(self) -> str:
+        """What a person is told of it."""
+        return f'I found no {self.entity or "match"} for "{self.query}".'
 
 
 @dataclass(frozen=True)
@@ -82,3 +95,20 @@ class PendingConfirmation(ToolResult):
     def own_prompt(self) -> str:
         """The tool's own words below the preview; "" where it gave none."""
         return "" if self.user_prompt == PendingConfirmation.user_prompt else self.user_prompt.strip()
+
+
+def plain(value: Any) -> str:
+    """A JSON value in words."""
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key} {plain(item)}" for key, item in value.items())
+    if isinstance(value, list):
+        return ", ".join(plain(item) for item in value) or "nothing"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return "none" if value is None else str(value)
+
+
+def _plural(noun: str) -> str:
+    if re.search(r"[^aeiou]y$", noun):
+        return noun[:-1] + "ies"
+    return noun + ("es" if noun.endswith(("s", "x", "ch", "sh")) else "s")

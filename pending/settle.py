@@ -14,7 +14,7 @@ from typing import Any
 from channels.types import Reply, Scope, storable
 from pending.action import Executor, PendingAction, State
 from pending.context import Confirmation, with_context
-from pending.executors import EffectFailed, Executors, performing
+from pending.executors import Executors, performing, words_for_person
 from pending.outcome import ConfirmOutcome, EndState, early, ended, expired, state_of_plan, told_of
 from pending.plan import PLAN_KIND, Effect, is_step, is_undo, step_names
 from pending.proposals import acting, current_context
@@ -23,7 +23,7 @@ from pending.results import Ambiguous, NotFound, ToolResult
 from pending.seal import Seal
 from pending.texts import speak
 from workers.lane import Change, LaneLost, Move, TurnOvertaken, outbox_entry
-from workers.offload import CutOff, LateOutcome, perform, reach
+from workers.offload import CutOff, LateOutcome, NeverBegan, perform, reach
 
 log = logging.getLogger(__name__)
 
@@ -178,7 +178,7 @@ class Settlement:
             missed = isinstance(value, Ambiguous | NotFound)
             named = {"kind": action.kind, "pending": action.pending_action_id}
             log.info("pending.failed" if missed else "pending.done", extra=named)
-            return ("failed", "") if missed else ("done", _as_text(value))
+            return ("failed", storable(value.in_words)) if missed else ("done", _as_text(value))
         except asyncio.CancelledError:
             # The lane is lost, or this worker is being stopped. A thread may still be at it: nobody can know yet.
             await asyncio.shield(self._record(claim, attempt, "unknown", action, ""))
@@ -189,26 +189,24 @@ class Settlement:
         except KeyboardInterrupt:  # of a caller's own thread
             await self._record(claim, attempt, "unknown", action, "")
             raise
-        except EffectFailed as exc:
-            named = {"kind": action.kind, "pending": action.pending_action_id}
-            log.warning("pending.failed", extra={**named, "why": str(exc)})
-            return "failed", storable(str(exc))
-        except Exception:  # an executor is user code: its error is an outcome, its text stays here
-            reference = token_hex(4)
-            named = {"kind": action.kind, "pending": action.pending_action_id, "reference": reference}
-            log.exception("pending.failed", extra=named)
-            return "failed", speak(action.language).reference(reference)
+        except Exception as exc:  # noqa: BLE001  # an executor is user code: its error is an outcome
+            return "failed", _why_it_failed(action, exc)
 
     def _tell_late(self, claim: Claim, action: PendingAction, attempt: str) -> LateOutcome:
         """Records the truth about an effect that nobody waits for any more, should it ever be known."""
 
         async def tell(result: Any, error: BaseException | None) -> None:
             log.warning("pending.late", extra={"kind": action.kind, "pending": action.pending_action_id})
-            if error is None and not isinstance(result, Ambiguous | NotFound):
-                await self._record(claim, attempt, "done", action, _as_text(result))
+            if isinstance(error, CutOff):
+                return  # it stays unknown
+            if isinstance(error, NeverBegan):
+                await self._record(claim, attempt, "failed", action, "")
+            elif error is not None:
+                await self._record(claim, attempt, "failed", action, _why_it_failed(action, error))
+            elif isinstance(result, Ambiguous | NotFound):
+                await self._record(claim, attempt, "failed", action, storable(result.in_words))
             else:
-                said = storable(str(error)) if isinstance(error, EffectFailed) else ""
-                await self._record(claim, attempt, "failed", action, said)
+                await self._record(claim, attempt, "done", action, _as_text(result))
 
         return tell
 
@@ -389,8 +387,22 @@ def _report(plan: PendingAction, steps: list[StoredAction]) -> str:
     return speak(plan.language).plan_report(lines)
 
 
+def _why_it_failed(action: PendingAction, error: BaseException) -> str:
+    """Return what the person is told of an error. An unexpected one is told by its type and a reference for the log."""
+    named = {"kind": action.kind, "pending": action.pending_action_id}
+    words = words_for_person(error)
+    if words:
+        log.warning("pending.failed", extra={**named, "why": words})
+        return storable(words)
+    wrapped, reference = getattr(error, "error", None), token_hex(4)
+    raised = wrapped if isinstance(wrapped, BaseException) else error
+    log.error("pending.failed", extra={**named, "reference": reference}, exc_info=error)
+    return speak(action.language).reference(f"{reference} ({type(raised).__name__})")
+
+
 def _confirmation(claim: Claim, action: PendingAction) -> Confirmation:
-    return Confirmation(action.pending_action_id, action.preview, claim.scope.user_id, unix_now())
+    at = claim.received_at or unix_now()
+    return Confirmation(action.pending_action_id, action.preview, claim.scope.user_id, at)
 
 
 def _as_text(result: Any) -> str:

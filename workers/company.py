@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Self
 
 from channels.base import Channel, SendError
-from channels.types import Delivery, Reply
+from channels.types import Delivery, Reply, shown_to
 from workers.beside import Beside
 from workers.drafts import Draft
 from workers.lane import QueuedTurn
@@ -81,7 +81,8 @@ class Company:
     async def _tell(self) -> None:
         """Its id is no delivery's: nobody asks what became of it."""
         queued, there = self._queued, self._queued.turn.conversation
-        reply, silence = Reply(self._words().still_working()), queued.age + self._still_after
+        reply = shown_to(queued.turn, Reply(self._words().still_working()))
+        silence = queued.age + self._still_after
         delivery = Delivery(f"{there.id}#still{queued.seq}", there, reply, queued.attempt, silence)
         try:
             with self._telling.calling():

@@ -16,7 +16,7 @@ from typing import Any, BinaryIO, Protocol
 from redis.exceptions import RedisError
 
 from channels.base import Channel, FetchError, Pace, QuoteSource
-from channels.types import Media, Reply, owner_of
+from channels.types import Media, Reply, owner_of, shown_to
 from workers.company import Company
 from workers.drafts import Draft, Easel, Notes
 from workers.lane import (
@@ -296,14 +296,14 @@ class Drain:
         lease, channel = held.lease, self.channels.get(queued.turn.conversation.channel)
         draft = self._draft(queued, channel)
         held.begin(queued)
-        change = await self._in_company(held, queued, channel, draft)
+        change = _shown_to(queued, await self._in_company(held, queued, channel, draft))
         shown = draft.shown if draft else ""
         try:
             pieces = await _cut(_in_place_of(shown, change), channel)
             return await reach(self.mailbox.commit, lease, queued, pieces, let_go=True)
         except TurnOvertaken as exc:
             log.warning("turn.overtaken", extra={"reason": str(exc), "seq": queued.seq})
-            broken = await self._give_up(lease, queued, self.voice(queued.turn).broken())
+            broken = _shown_to(queued, await self._give_up(lease, queued, self.voice(queued.turn).broken()))
             pieces = await _cut(_in_place_of(shown, broken), channel)
             return await reach(self.mailbox.commit, lease, queued, pieces, let_go=True)
 
@@ -491,6 +491,13 @@ def _in_place_of(shown: str, change: Change) -> Change:
     else:
         replies.insert(0, (Reply(NO_WORDS, edits=shown, optional=True), ""))
     return replace(change, replies=tuple(replies))
+
+
+def _shown_to(queued: QueuedTurn, change: Change) -> Change:
+    """Return the change, whose replies nobody sees but the person of an ephemeral turn."""
+    if not queued.turn.ephemeral:
+        return change
+    return replace(change, replies=tuple((shown_to(queued.turn, reply), pid) for reply, pid in change.replies))
 
 
 async def _cut(change: Change, channel: Channel | None) -> Change:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from channels.types import Reply, Turn
+from channels.types import Reply, Turn, shown_to
 from workers.lane import (
     Change,
     LaneLost,
@@ -179,7 +179,7 @@ class RedisMailbox:
 
     def tell(self, turn: Turn, reply: Reply) -> bool:
         """Say something, once a minute and while there is room. Raises redis.RedisError."""
-        entry, name = outbox_entry(turn.conversation, reply), turn.conversation.id
+        entry, name = outbox_entry(turn.conversation, shown_to(turn, reply)), turn.conversation.id
         return bool(self._scripts.run("tell", name, entry, self._limits.per_shard, *self._wake_up(name)))
 
     def is_asked(self, turn: Turn) -> bool:

@@ -13,7 +13,7 @@ from itertools import takewhile
 from math import inf
 from typing import Any, Protocol, TypeVar
 
-from channels.types import Delivery, Reply, Turn
+from channels.types import Delivery, Reply, Turn, shown_to
 from workers.deliveries import (
     LATE_SECONDS,
     MAX_DELIVERIES,
@@ -688,7 +688,7 @@ class MemoryLanes:
             lane.told_full = lane.heard = now
             lane.closed, lane.hold = (-1, ""), None
             lane.due = lane.due if awaited else now + WAKE_GRACE_SECONDS
-            _say(lane, "", outbox_entry(turn.conversation, reply))
+            _say(lane, "", outbox_entry(turn.conversation, shown_to(turn, reply)))
             return True
 
     def is_asked(self, turn: Turn) -> bool:

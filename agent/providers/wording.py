@@ -10,6 +10,7 @@ from typing import Any
 from agent.messages import Message
 from agent.providers.words import name_words
 from channels.types import Media
+from pending.results import Ambiguous, NotFound, plain
 
 #: Tools that are named to a user whose words match none.
 MAX_NAMED = 12
@@ -78,34 +79,16 @@ def example(schema: Mapping[str, Any], given: Mapping[str, Any] | None = None) -
     return " ".join([f"/{schema['name']}", *(f"{name}={_quoted(value)}" for name, value in values.items())])
 
 
-def plain(value: Any) -> str:
-    """A JSON value in words."""
-    if isinstance(value, Mapping):
-        return ", ".join(f"{key} {plain(item)}" for key, item in value.items())
-    if isinstance(value, list):
-        return ", ".join(plain(item) for item in value) or "nothing"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    return "none" if value is None else str(value)
-
-
 def _tell_kind(result: dict[str, Any]) -> str:
     kind, entity, query = (result.get(key) for key in ("kind", "entity", "query"))
     if kind == "ambiguous":
-        matches = "; ".join(plain(match) for match in result.get("matches") or [])
-        return f'Several {_plural(str(entity or "thing"))} match "{query}": {matches}: which one?'
+        return Ambiguous(str(entity or ""), str(query), list(result.get("matches") or [])).in_words
     if kind == "not_found":
-        return f'I found no {entity or "match"} for "{query}".'
+        return NotFound(str(entity or ""), str(query)).in_words
     for key in ("preview", "message"):
         if kind and isinstance(result.get(key), str):
             return str(result[key])
     return "\n".join(f"{key}: {plain(value)}" for key, value in result.items() if key != "kind") or "nothing"
-
-
-def _plural(noun: str) -> str:
-    if re.search(r"[^aeiou]y$", noun):
-        return noun[:-1] + "ies"
-    return noun + ("es" if noun.endswith(("s", "x", "ch", "sh")) else "s")
 
 
 def _tell_media(media: Media) -> str:

@@ -32,6 +32,11 @@ class ToolError(Exception):
     def __init__(self, *args: object) -> None:
         super().__init__(*(redact(arg) if isinstance(arg, str) else arg for arg in args))
 
+    @property
+    def words_for_person(self) -> str:
+        """What the person whose yes ran the tool is told; "" for words that stay private."""
+        return str(self)
+
 
 class ToolNotFoundError(ToolError):
     """Raised when a tool is asked for by a name nobody registered."""
@@ -85,6 +90,11 @@ class ToolExecutionError(ToolError):
         self.tool_name = tool_name
         self.error = error
         self.params = dict(params or {})
+
+    @property
+    def words_for_person(self) -> str:
+        """Nothing of an exception that the tool's author did not write for people."""
+        return str(self) if self.error is None else ""
 
 
 class EffectUnknownError(ToolExecutionError):

@@ -79,11 +79,13 @@ class Injection:
 
         An injector returns a mapping or None, or a context manager that yields one; a generator function that yields
         one is taken for a context manager. One with a ToolContext parameter is told who speaks. Raises
-        ToolExecutionError when it fails, or returns something else.
+        ToolExecutionError when it fails, or returns something else. An error of the tool that the context manager
+        swallows is raised all the same: a failed call is never taken for one that is done.
         """
         if self._injector is None:
             yield self._fixed
             return
+        failure: BaseException | None = None
         with ExitStack() as stack:
             try:
                 returned = self._injector(**with_context(self._injector, current_context))
@@ -106,7 +108,13 @@ class Injection:
                 )
             self._hidden.update(current)
             self._asked = True
-            yield {**self._fixed, **current}
+            try:
+                yield {**self._fixed, **current}
+            except BaseException as exc:
+                failure = exc
+                raise
+        if failure is not None:
+            raise failure
 
 
 def _manager_of(returned: Any) -> AbstractContextManager[Any] | None:

@@ -219,6 +219,16 @@ class Tool:
         return self.idempotent or self.read_only
 
     @property
+    def takes_hidden_arguments(self) -> bool:
+        """Whether the function is given anything that no model sends: injected values or a ToolContext."""
+        return bool(self.injected_kwargs or self.config_injector is not None or self._context)
+
+    @property
+    def knows_its_schema(self) -> bool:
+        """Whether the schema can be read without asking the `config_injector`, which may block."""
+        return self.config_injector is None or "_compiled" in self.__dict__
+
+    @property
     def parameters_model(self) -> type[BaseModel] | None:
         """The pydantic model that arguments are checked by; None for a tool that was given a JSON Schema."""
         compiled = self._compiled
@@ -419,11 +429,20 @@ class Tool:
             raise ToolExecutionError(tool_name=self.name, error=exc, params=params) from exc
 
     async def aundo(self, params: Mapping[str, Any], result: str = "") -> str:
-        """Take back the effect of a run with these arguments, which returned `result`. Raises like `ainvoke`."""
+        """As `aundo_raw`; returns the text that a model would see."""
+        return serialise(await self.aundo_raw(params, result))
+
+    async def aundo_raw(self, params: Mapping[str, Any], result: str = "") -> Any:
+        """Take back the effect of a run with these arguments, which returned `result`, and return the undo's own value.
+
+        Raises like `ainvoke`.
+        """
         if self.undo is None:
             raise ToolExecutionError(f"tool {self.name!r} cannot be undone", tool_name=self.name)
         try:
-            return serialise(await self._undone(params, result))
+            return await self._undone(params, result)
+        except ToolError:
+            raise
         except Exception as exc:
             raise ToolExecutionError(
                 f"undo of {self.name!r} failed: {type(exc).__name__}: {exc}",

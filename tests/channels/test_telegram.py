@@ -73,6 +73,12 @@ def test_forged_callback_data_survives_as_text(media: MemoryMedia):
     assert turn.to_json()
 
 
+def test_tap_on_a_message_for_one_person_is_answered_to_that_person_alone(media: MemoryMedia):
+    """platforms.md 2.3: such a message has an id of its own kind."""
+    taps = [signing.telegram_tap(1, "x", chat=-7, ephemeral_message_id=3), signing.telegram_tap(2, "x", chat=-7)]
+    assert [read(media, tap).turns[0].ephemeral for tap in taps] == [True, False]
+
+
 @pytest.mark.parametrize("key", ["inline_message_id", "game_short_name"])
 def test_tap_without_message_or_data_is_ignored(media: MemoryMedia, key: str):
     """platforms.md 2.1: inline messages and games have no conversation of ours."""

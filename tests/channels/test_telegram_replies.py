@@ -52,6 +52,14 @@ def test_a_decided_prompt_loses_its_buttons(channel, platforms: FakePlatforms):
     assert [(entry["text"], entry["buttons"]) for entry in platforms.sent] == [("Deleted <3> files.", [])]
 
 
+def test_an_edit_is_seen_by_whoever_saw_the_message(channel, platforms: FakePlatforms):
+    """Telegram takes a receiver for new messages only: a public question that is dropped in private is closed."""
+    prompt = send(channel, Reply("Delete 3 files?", YES_NO), GROUP)
+    assert send(channel, Reply("Dropped.", edits=prompt.message_id, only_for="5123456789"), GROUP) == prompt
+    send(channel, Reply("Forgotten.", only_for="5123456789"), GROUP)
+    assert ["ephemeral_message_parameters" in entry["raw"] for entry in platforms.sent] == [False, True]
+
+
 def test_the_same_edit_twice_is_done(channel, platforms: FakePlatforms):
     """platforms.md 2.4: "message is not modified" is success."""
     prompt = send(channel, Reply("?", YES_NO))

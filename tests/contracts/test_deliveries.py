@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from math import inf
 
@@ -201,8 +202,10 @@ def test_what_is_said_late_of_an_address_is_not_believed_while_a_turn_waits(rig)
 
 def test_whoever_was_not_let_in_has_written_all_the_same(rig):
     """What is said to a stranger, or to one who is refused, answers them within the 24 hours."""
-    assert rig.mailbox.tell(turn(), Reply("your code is 1234"))
-    assert lease(rig)[1].silence == pytest.approx(0, abs=2)
+    assert rig.mailbox.tell(replace(turn(), ephemeral=True), Reply("your code is 1234"))
+    _, reply = lease(rig)
+    assert reply.silence == pytest.approx(0, abs=2)
+    assert Reply.from_json(json.loads(reply.text)["reply"]).only_for == "ana", "as what they wrote was"
 
 
 def test_held_reply_is_tried_again_once_somebody_wrote_who_was_refused(rig):

@@ -80,7 +80,7 @@ def raises():
         (lambda: "apagado", "executed", "done", "apagado", "apagado"),
         (lambda: None, "executed", "done", WORDS.done("Apagar A", ""), ""),
         (lambda: 42, "executed", "done", "42", "42"),
-        (lambda: GONE, "failed", "failed", WORDS.failed("Apagar A"), None),
+        (lambda: GONE, "failed", "failed", f"{WORDS.failed('Apagar A')}\n{GONE.in_words}", None),
     ],
     ids=["words", "nothing", "number", "typed"],
 )  # fmt: skip
@@ -96,12 +96,13 @@ def test_confirmed_action_tells_its_outcome(door, executor, status, state, told,
 
 
 @pytest.mark.parametrize("door", ["lane", "store"])
-def test_error_is_a_failure_that_tells_its_reference_only(door):
+def test_error_is_a_failure_that_tells_its_type_and_reference_only(door):
     """What broke stays in the log."""
     desk = Desk(raises)
     outcome = desk.confirm() if door == "lane" else desk.store.pop_if_confirmed("ana", "sim")
     failed, _, reference = outcome.told.rpartition("\n")
-    assert (failed, re.fullmatch(r"Referência: [0-9a-f]{8}", reference) is not None) == (WORDS.failed("Apagar A"), True)
+    assert failed == WORDS.failed("Apagar A")
+    assert re.fullmatch(r"Referência: [0-9a-f]{8} \(RuntimeError\)", reference)
     assert (outcome.status, outcome.effects, desk.stored.told) == ("failed", (), outcome.told)
 
 
@@ -428,7 +429,7 @@ def test_tool_that_is_cut_off_is_unknown_and_leaves_no_word():
     assert desk.stored.result == ""
 
 
-def test_late_failure_is_recorded_as_one_and_leaves_no_word():
+def test_late_failure_is_recorded_as_one_and_keeps_its_words_private():
     """Nobody waits for it any more; whoever looks again hears how it ended."""
     desk = Desk()
 
@@ -447,7 +448,9 @@ def test_late_failure_is_recorded_as_one_and_leaves_no_word():
         return outcome
 
     assert asyncio.run(too_late()).status == "unknown"
-    assert (desk.stored.state, desk.stored.told, desk.stored.result) == ("failed", WORDS.failed("Apagar A"), "")
+    assert (desk.stored.state, desk.stored.result) == ("failed", "")
+    assert desk.stored.told.startswith(WORDS.failed("Apagar A"))
+    assert "secret" not in desk.stored.told
 
 
 def test_worker_that_is_stopped_in_the_middle_leaves_unknown_on_record():

@@ -14,7 +14,7 @@ from agent.channel_agent import ChannelAgent
 from channels.base import Refused
 from pending import stash_pending
 from pending.results import PendingConfirmation
-from tests.contracts.rigs import ENGLISH
+from tests.contracts.rigs import ENGLISH, turn
 
 
 def break_down(bot) -> None:
@@ -43,6 +43,18 @@ def test_unrelated_message_whose_turn_breaks_disarms_all_the_same(make_bot):
     assert told.endswith(ENGLISH.broken())
     bot.say("yes")
     assert bot.deleted == []
+
+
+@pytest.mark.parametrize("breaks", [False, True])
+def test_answer_to_an_ephemeral_message_is_for_its_person_alone(make_bot, breaks):
+    """Also what is said of a turn that broke."""
+    bot = make_bot()
+    if breaks:
+        break_down(bot)
+    for text in ("/help", "what do I owe?"):
+        bot.rig.accept(replace(turn(text), ephemeral=True))
+        bot.work()
+    assert [each.reply.only_for for each in bot.channel.sent] == ["ana", "ana"]
 
 
 def test_unrelated_message_that_breaks_ask_channel_disarms_all_the_same(make_bot):

@@ -6,8 +6,9 @@ import asyncio
 import logging
 import re
 import threading
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
+from typing import Annotated
 
 import pytest
 
@@ -15,16 +16,20 @@ from agent import (
     Agent,
     AgentConfig,
     AgentObserver,
+    Ambiguous,
     NotFound,
     RoleBasedSelector,
     ScriptedProvider,
+    Tool,
     ToolCall,
     ToolContext,
     ToolError,
     tool,
 )
 from agent.channel_agent import ChannelAgent
-from pending.proposals import current_user
+from agent.result_cache import cache_key
+from pending.action import PendingAction
+from pending.proposals import current_user, stash_pending
 from pending.texts import speak
 from tests.contracts.rigs import MemoryRig, RedisRig, turn, voice
 from tests.workers.fakes import Bot, FakeChannel
@@ -123,6 +128,55 @@ def test_worker_that_takes_over_knows_who_confirmed(make):
     assert is_ana(seen["tool"])
 
 
+def test_reconcile_knows_who_confirmed(make):
+    """Another worker asks how the action ended that a killed one had started."""
+    seen: list[ToolContext] = []
+
+    def reconcile(record: PendingAction, context: ToolContext) -> bool:
+        seen.append(context)
+        return True
+
+    @tool(requires_approval=True, preview="Ship it", reconcile=reconcile)
+    def ship() -> str:
+        """Ship the parcel."""
+        return "shipped"
+
+    bot = make([ship], ["ship"])
+    bot.say("ship it")
+    bot.hear("yes")
+    bot.die_after("start")
+    assert bot.work().startswith("Done")
+    assert is_ana(seen[0])
+    assert (seen[0].confirmed.by, seen[0].confirmed.preview) == ("ana", "Ship it")
+
+
+@pytest.mark.parametrize(
+    "hint", [ToolContext | None, Annotated[ToolContext, "who"], "ToolContext", "ToolContext | None"]
+)
+def test_context_is_known_by_any_spelling_of_its_annotation(hint):
+    """No model sees it, however it is written down."""
+
+    def look(context=None) -> str:
+        """Look."""
+        return type(context).__name__
+
+    look.__annotations__["context"] = hint
+    made = tool()(look)
+    assert made.schema()["parameters"]["properties"] == {}
+    assert made.execute({}) == "ToolContext"
+
+
+def test_result_for_one_person_is_not_cached_for_the_next():
+    """A tool that knows who asks may answer each differently."""
+
+    @tool(read_only=True, cacheable=True)
+    def balance(context: ToolContext) -> str:
+        """Tell the balance."""
+        return "10"
+
+    assert cache_key(balance, {}) == ""
+
+
 @pytest.mark.parametrize(
     ("outcome", "words"),
     [
@@ -161,8 +215,69 @@ def test_effect_that_could_not_be_is_a_failure(make, outcome, words):
     assert [button.label for button in bot.channel.sent[-1].reply.buttons] == ["Undo"], "of the first step"
 
 
+@pytest.mark.parametrize(
+    ("outcome", "words"),
+    [(NotFound("parcel", "P1"), "P1"), (ToolError("the courier has it"), "the courier has it")],
+)
+def test_undo_that_could_not_be_is_a_failure(make, outcome, words):
+    """The person reads why nothing was taken back."""
+
+    def undo() -> object:
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    ship = tool(name="ship", description="Ship", requires_approval=True, preview="Ship", undo=undo)(lambda: "shipped")
+    bot = make([ship], ["ship"])
+    bot.say("ship")
+    bot.say("yes")
+    (button,) = bot.buttons
+    told = bot.say(tap=button.data)
+    assert words in told
+    assert told.startswith(speak("en").failed("Undo: Ship").partition("\n")[0])
+
+
+@pytest.mark.parametrize(
+    ("outcome", "words"),
+    [(Ambiguous("parcel", "P", ["P1", "P2"]), "P1; P2"), (ToolError("shipped already"), "shipped already")],
+)
+def test_executor_of_a_proposal_fails_in_words_like_a_tool(make, outcome, words):
+    """What a tool proposed with `stash_pending` says why it was not done."""
+
+    def execute() -> object:
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    @tool(proposes=True)
+    def ship() -> str:
+        """Ship the parcel."""
+        stash_pending(kind="shipping", preview="Ship it", executor=execute)
+        return "asked"
+
+    bot = make([ship], ["ship"])
+    bot.say("ship it")
+    assert words in bot.say("yes")
+
+
+def test_model_reads_why_a_confirmed_call_failed(make):
+    """It stands in what was said."""
+
+    @tool(requires_approval=True, preview="Ship it")
+    def ship() -> str:
+        """Ship the parcel."""
+        raise ToolError("shipped already")
+
+    bot = make([ship], ["ship"], [])
+    bot.say("ship it")
+    bot.say("yes")
+    bot.say("why?")
+    (request,) = bot.agent.agent.provider.requests[1:2]
+    assert any("shipped already" in message.content for message in request.messages)
+
+
 def test_unexpected_error_stays_private_and_the_log_has_its_reference(make, caplog):
-    """The person reads a reference and no word of the exception; the log has both."""
+    """The person reads its type and a reference, and no word of the exception; the log has both."""
 
     @tool(requires_approval=True, preview="Ship it")
     def ship() -> str:
@@ -173,7 +288,7 @@ def test_unexpected_error_stays_private_and_the_log_has_its_reference(make, capl
     bot.say("ship it")
     with caplog.at_level(logging.ERROR):
         told = bot.say("yes")
-    reference = re.search(r"Reference: ([0-9a-f]{8})", told)[1]
+    reference = re.search(r"Reference: ([0-9a-f]{8}) \(KeyError\)", told)[1]
     assert "secret" not in told
     (record,) = [each for each in caplog.records if each.message == "pending.failed"]
     assert (record.reference, record.exc_info is not None) == (reference, True)
@@ -212,6 +327,65 @@ def test_injector_runs_off_the_event_loop_and_is_closed_after_the_call(is_async)
     with pytest.raises(ToolError, match="no"):
         asyncio.run(made.ainvoke({"fails": True}))
     assert events == [False, "open", "closed"]
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_injector_that_swallows_an_error_does_not_make_it_a_success(is_async):
+    """A failed call is never told as done."""
+
+    @contextmanager
+    def config():
+        with suppress(ToolError):
+            yield {"connection": "open"}
+
+    def work(connection: str) -> str:
+        """Work."""
+        raise ToolError("no")
+
+    async def awork(connection: str) -> str:
+        """Work."""
+        return work(connection)
+
+    made = tool(config_injector=config)(awork if is_async else work)
+    with pytest.raises(ToolError, match="no"):
+        asyncio.run(made.ainvoke({}))
+
+
+def test_event_loop_never_waits_for_an_injector(make):
+    """Neither for the schema, also while the injector fails, nor for the call, nor after a yes in a new process."""
+    in_loop: list[bool] = []
+    fails = True
+
+    def config() -> dict[str, str]:
+        try:
+            asyncio.get_running_loop()
+            in_loop.append(True)
+        except RuntimeError:
+            in_loop.append(False)
+        if fails:
+            raise OSError("the vault is away")
+        return {"connection": "open"}
+
+    def fresh() -> Tool:
+        @tool(config_injector=config, requires_approval=True, preview="Work")
+        def work(connection: str) -> str:
+            """Work."""
+            return "worked"
+
+        return work
+
+    def restart(*answers: object) -> None:
+        agent = Agent([fresh()], ScriptedProvider(answers), AgentConfig(max_retries=0))
+        bot.drain.agents["chat"] = ChannelAgent(agent, bot.rig.store)
+
+    bot = make([], [])
+    restart([ToolCall("work")], "The vault is shut.", [ToolCall("work")])
+    assert bot.say("work") == "The vault is shut."
+    fails = False
+    assert bot.say("work").startswith("Work")
+    restart()
+    assert "worked" in bot.say("yes")
+    assert not any(in_loop)
 
 
 def test_generator_may_inject():

@@ -22,7 +22,7 @@ def ask(bot) -> str:
 
 def without_reference(report: str) -> str:
     """The report without the reference of an error, which is another each time."""
-    return re.sub(r"\n *Reference: [0-9a-f]{8}", "", report)
+    return re.sub(r"\n *Reference: [0-9a-f]{8} \(\w+\)", "", report)
 
 
 def pids(bot) -> list[str]:
