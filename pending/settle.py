@@ -11,6 +11,7 @@ from secrets import token_hex
 from time import time as unix_now
 from typing import Any
 
+from channels.redaction import redact
 from channels.types import Reply, Scope, storable
 from pending.action import Executor, PendingAction, State
 from pending.context import Confirmation, with_context
@@ -192,7 +193,7 @@ class Settlement:
         except EffectFailed as exc:
             named = {"kind": action.kind, "pending": action.pending_action_id}
             log.warning("pending.failed", extra={**named, "why": str(exc)})
-            return "failed", storable(str(exc))
+            return "failed", storable(redact(str(exc)))
         except Exception:  # an executor is user code: its error is an outcome, its text stays here
             reference = token_hex(4)
             named = {"kind": action.kind, "pending": action.pending_action_id, "reference": reference}
@@ -207,7 +208,7 @@ class Settlement:
             if error is None and not isinstance(result, Ambiguous | NotFound):
                 await self._record(claim, attempt, "done", action, _as_text(result))
             else:
-                said = storable(str(error)) if isinstance(error, EffectFailed) else ""
+                said = storable(redact(str(error))) if isinstance(error, EffectFailed) else ""
                 await self._record(claim, attempt, "failed", action, said)
 
         return tell

@@ -32,6 +32,9 @@ class ToolError(Exception):
     def __init__(self, *args: object) -> None:
         super().__init__(*(redact(arg) if isinstance(arg, str) else arg for arg in args))
 
+    def __str__(self) -> str:
+        return redact(super().__str__())
+
 
 class ToolNotFoundError(ToolError):
     """Raised when a tool is asked for by a name nobody registered."""
