@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import threading
+from base64 import b64encode
 from collections.abc import Iterable, Mapping
 from urllib.parse import quote, urlsplit
 
@@ -14,7 +15,8 @@ REDACTED = "[redacted]"
 MIN_CHARS = 6
 #: Names of environment variables that hold secrets, whoever reads them: tools read some by themselves.
 _SECRET_NAME = re.compile(
-    r"(?:^|_)(?:API_?KEY|KEYS?|TOKENS?|SECRETS?|PASSW(?:OR)?D|PASSPHRASE|CREDENTIALS?|DSN)(?:_|$)(?!FILE|PATH|URL|ID$)"
+    r"(?:^(?:PG)?|_)(?:API_?KEY|KEYS?|TOKENS?|SECRETS?|PASSW(?:OR)?D|PASSPHRASE|CREDENTIALS?|DSN)(?:_|$)(?!FILE|PATH|URL|ID$)"
+    r"|_(?:PASS|PWD|PAT)$"
 )
 
 
@@ -39,11 +41,24 @@ class Redactor:
 
     def redact(self, text: str) -> str:
         """Return the text with each secret replaced."""
-        return self._pattern.sub(REDACTED, text) if self._pattern else text
+        if self._pattern is None or not any(spelling in text for spelling in self._spellings):  # as fast as it gets
+            return text
+        return self._pattern.sub(REDACTED, text)
 
 
 def _spellings(value: str) -> set[str]:
-    return {value, quote(value, safe=""), quote(value), json.dumps(value)[1:-1], repr(value)[1:-1]}
+    plain = {value, quote(value, safe=""), quote(value), json.dumps(value)[1:-1], repr(value)[1:-1]}
+    return plain | {_in_base64(value, before) for before in range(3)}
+
+
+def _in_base64(value: str, before: int) -> str:
+    """Return the letters that base64 has for the whole bytes of a value, such as in the header of a Basic login.
+
+    They depend on how many bytes stand `before` it, modulo 3. Letters that also tell of what is around it are left out.
+    """
+    data = value.encode()
+    begin, end = -(-before * 8 // 6), (before + len(data)) * 8 // 6
+    return b64encode(b"0" * before + data).decode()[begin:end]
 
 
 def secrets_of(environ: Mapping[str, str]) -> list[str]:

@@ -7,8 +7,10 @@ import sys
 import threading
 import time
 import traceback
+import warnings
 from functools import lru_cache
 from types import TracebackType
+from typing import TextIO
 
 from channels.redaction import redact
 
@@ -46,14 +48,33 @@ def set_up_logs(level: int = logging.INFO) -> None:
 
 
 def redact_uncaught() -> None:
-    """Print exceptions that nobody caught without the secrets in their words."""
+    """Print warnings, and exceptions that nobody caught, without the secrets in their words."""
     sys.excepthook = _print_redacted
     threading.excepthook = _print_thread_redacted
+    sys.unraisablehook = _print_unraisable_redacted
+    warnings.showwarning = _print_warning_redacted
 
 
 def _print_thread_redacted(args: threading.ExceptHookArgs) -> None:
     if args.exc_value is not None and args.exc_type is not SystemExit:
         _print_redacted(args.exc_type, args.exc_value, args.exc_traceback)
+
+
+def _print_unraisable_redacted(args: sys.UnraisableHookArgs) -> None:
+    sys.stderr.write(redact(f"{args.err_msg or 'Exception ignored in'} {args.object!r}\n"))
+    if args.exc_value is not None:
+        _print_redacted(args.exc_type, args.exc_value, args.exc_traceback)
+
+
+def _print_warning_redacted(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    (file or sys.stderr).write(redact(warnings.formatwarning(message, category, filename, lineno, line)))
 
 
 def _print_redacted(kind: type[BaseException], exc: BaseException, at: TracebackType | None) -> None:

@@ -11,6 +11,7 @@ from secrets import token_hex
 from time import time as unix_now
 from typing import Any
 
+from channels.redaction import redact
 from channels.types import Reply, Scope, storable
 from pending.action import Executor, PendingAction, State
 from pending.context import Confirmation, with_context
@@ -390,7 +391,7 @@ def _report(plan: PendingAction, steps: list[StoredAction]) -> str:
 def _why_it_failed(action: PendingAction, error: BaseException) -> str:
     """Return what the person is told of an error. An unexpected one is told by its type and a reference for the log."""
     named = {"kind": action.kind, "pending": action.pending_action_id}
-    words = words_for_person(error)
+    words = redact(words_for_person(error))
     if words:
         log.warning("pending.failed", extra={**named, "why": words})
         return storable(words)

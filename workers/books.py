@@ -25,6 +25,8 @@ from rq.utils import current_timestamp, now, utcformat
 from rq.worker import BaseWorker, WorkerStatus
 from rq.worker_registration import register
 
+from channels.redaction import redact
+
 log = logging.getLogger(__name__)
 
 #: Seconds in which jobs gather for one entry.
@@ -237,7 +239,7 @@ class Books:
 
     def _fail(self, entry: _Entry, error: BaseException) -> None:
         """RQ's own way of filing a failure: the failed ones, or, if somebody stopped it, the stopped ones."""
-        words = "".join(traceback.format_exception(error))
+        words = redact("".join(traceback.format_exception(error)))
         worker, job = self._worker, entry.job
         # RQ reads this where it files; nothing else of ours does.
         worker._stopped_job_id = job.id if isinstance(error, Stopped) else None  # noqa: SLF001

@@ -5,15 +5,21 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
+from agent.sources.errors import scrub
 from agent.sources.mcp_errors import status_words
 from agent.sources.mcp_http import capped_client
+from channels.redaction import redact
+
+#: Characters of a line that a program writes to standard error; a longer one is passed on in parts.
+MAX_STDERR_CHARS = 65_536
 
 #: A server that does not end when its input does would outlive a killed worker. PR_SET_PDEATHSIG is 1, SIGKILL 9.
 _LEASH = (
@@ -62,12 +68,13 @@ class McpServer:
         start = StdioServerParameters(
             command=command, args=args, env=dict(self.env), cwd=self.cwd, encoding_error_handler="replace"
         )
-        async with stdio_client(start, errlog=sys.__stderr__ or sys.stderr) as (read, write):
-            heard, read_on = anyio.create_memory_object_stream[Any](0)
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(noticed.pass_on, read, heard)
-                yield read_on, write
-                tasks.cancel_scope.cancel()
+        with _scrubbed_stderr(self.secrets) as stderr:
+            async with stdio_client(start, errlog=stderr) as (read, write):
+                heard, read_on = anyio.create_memory_object_stream[Any](0)
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(noticed.pass_on, read, heard)
+                    yield read_on, write
+                    tasks.cancel_scope.cancel()
 
     def _leashed(self) -> Sequence[str]:
         """The command, ended by the kernel when this process dies, however it dies. Where that is not to be had, and
@@ -92,6 +99,23 @@ class McpServer:
             streamable_http_client(self.url, http_client=client) as streams,
         ):
             yield streams
+
+
+@contextmanager
+def _scrubbed_stderr(secrets: Sequence[str]) -> Iterator[TextIO]:
+    """Yield a file for what a program writes to standard error: it goes to ours, without secrets."""
+    reader, writer = os.pipe()
+    lines = os.fdopen(reader, encoding="utf-8", errors="replace")
+    threading.Thread(target=_pass_on, args=(lines, secrets), name="mcp-stderr", daemon=True).start()
+    with os.fdopen(writer, "w") as file:
+        yield file
+
+
+def _pass_on(lines: TextIO, secrets: Sequence[str]) -> None:
+    """Copy until the program, and all that it started, closed it."""
+    with lines:
+        while line := lines.readline(MAX_STDERR_CHARS):
+            print(redact(scrub(line, secrets)), end="", file=sys.__stderr__ or sys.stderr, flush=True)
 
 
 @dataclass(slots=True)

@@ -32,6 +32,9 @@ class ToolError(Exception):
     def __init__(self, *args: object) -> None:
         super().__init__(*(redact(arg) if isinstance(arg, str) else arg for arg in args))
 
+    def __str__(self) -> str:
+        return redact(super().__str__())
+
     @property
     def words_for_person(self) -> str:
         """What the person whose yes ran the tool is told; "" for words that stay private."""

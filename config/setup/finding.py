@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from typing import Literal
 from urllib.parse import urlsplit
 
+from channels.redaction import redact
+
 State = Literal["ok", "warn", "fail"]
 
 #: Characters of anything that somebody else wrote, such as a platform's last error.
@@ -23,6 +25,9 @@ class Finding:
     says: str
     cure: str = ""
     channel: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "says", redact(self.says))  # platforms may repeat what they were sent
 
     def __str__(self) -> str:
         name = f"{self.channel} {self.check}".strip()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
+from base64 import b64encode
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,8 @@ import pytest
 from agent import Agent, AgentConfig, ScriptedProvider, ToolCall, tool
 from channels.redaction import REDACTED, Redactor, remember, secrets_of
 from config.logs import EventFormatter
+from config.rows import plain
+from config.setup.finding import Finding
 from tests.config.processes import sayso
 
 KEY, FILED = "sk-live-5Ya/pq+2==", "hunter2-of-a-file"
@@ -21,25 +25,53 @@ channels:
   web: {platform: console, password: "${file:password.txt}"}
 """
 TOOLS = f"""
-import os
-from agent import tool
+import base64, os, warnings
+from agent import NotFound, tool
+from agent.tools.errors import ToolError
+
+KEY = os.environ["SHOP_API_KEY"]
+
+class Connection:
+    def __del__(self):
+        raise RuntimeError("not closed: " + KEY)
 
 @tool(description="List orders")
 def list_orders() -> str:
-    raise RuntimeError("401 for " + os.environ["SHOP_API_KEY"] + " and {FILED}")
+    warnings.warn("old key " + KEY)
+    Connection()
+    raise RuntimeError("401 for " + KEY + " and {FILED}")
+
+@tool(description="List parcels")
+def list_parcels() -> str:
+    raise ToolError({{"refused": KEY}})
+
+@tool(description="List invoices")
+def list_invoices() -> str:
+    raise RuntimeError("refused Basic " + base64.b64encode(b"shop:" + KEY.encode()).decode())
+
+@tool(description="Wipe accounts", requires_approval=True, preview="Wipe the accounts")
+def wipe_accounts() -> NotFound:
+    return NotFound(entity="account", query=KEY)
 """
+#: What the person says.
+SAID = ["list orders", "list parcels", "list invoices", "wipe accounts", "yes"]
 
 
 def test_a_tool_that_fails_with_a_secret_in_its_words_tells_nobody(tmp_path: Path):
-    """Neither the person, nor the model, nor the log reads a key of the environment or the text of a secret file."""
+    """Neither the person, nor the model, nor the log reads a key of the environment or the text of a secret file;
+    neither in errors nor in warnings, whatever the error is made of.
+    """
     (tmp_path / "sayso.yaml").write_text(CONFIG)
     (tmp_path / "orders.py").write_text(TOOLS)
     (tmp_path / "password.txt").write_text(FILED + "\n")
     config, data = tmp_path / "sayso.yaml", tmp_path / "data"
     code, out, err = sayso(
-        "chat", "--config", config, "--data", data, stdin="list orders\n", SHOP_API_KEY=KEY, SAYSO_SECRET_KEYS="x" * 32
+        "chat", "--config", config, "--data", data, stdin="\n".join(SAID), SHOP_API_KEY=KEY, SAYSO_SECRET_KEYS="x" * 32
     )
-    assert (code, KEY in out + err, FILED in out + err, REDACTED in out) == (0, False, False, True), out + err
+    told = out + err
+    begins = [KEY[:12], b64encode(b"shop:" + KEY.encode()).decode()[10:20]]
+    assert (code, [each for each in begins if each in told], FILED in told) == (0, [], False), told
+    assert (out.count(REDACTED), err.count(REDACTED)) == (5, 3), told
 
 
 def test_logs_and_traces_hold_no_secret():
@@ -63,12 +95,29 @@ def test_logs_and_traces_hold_no_secret():
     assert "refused" in shown
 
 
-@pytest.mark.parametrize("spelled", [KEY, json.dumps({"key": KEY}), "sk-live-5Ya%2Fpq%2B2%3D%3D", repr([KEY])])
+@pytest.mark.parametrize(
+    "spelled",
+    [
+        KEY,
+        json.dumps({"key": KEY}),
+        "sk-live-5Ya%2Fpq%2B2%3D%3D",
+        repr([KEY]),
+        *(b64encode(before + KEY.encode() + b":x").decode() for before in (b"", b"a", b"ab", b"abc")),
+    ],
+)
 def test_a_secret_is_found_however_it_is_spelled(spelled: str):
-    """In a URL, in JSON and in a repr."""
+    """In a URL, in JSON, in a repr and in the header of a Basic login."""
     redactor = Redactor()
     redactor.remember([KEY])
-    assert (REDACTED in redactor.redact(spelled), "5Ya" in redactor.redact(spelled)) == (True, False)
+    assert REDACTED in (redacted := redactor.redact(spelled))
+    assert len(redacted) <= len(REDACTED) + 16
+
+
+def test_findings_and_rows_of_commands_hold_no_secret():
+    """A platform's own words, which `sayso doctor` and `sayso deliveries` print, may repeat what it was sent."""
+    remember([KEY])
+    finding = Finding("token", "fail", f"Slack says: refused Bearer {KEY}", "copy it again")
+    assert KEY not in f"{finding} {asdict(finding)} {plain(f'refused {KEY}', 500)}"
 
 
 def test_only_names_of_secrets_make_a_value_one():
@@ -80,8 +129,19 @@ def test_only_names_of_secrets_make_a_value_one():
         "KEYBOARD": "querty",
         "GREETING": "hello there",
         "STRIPE_API_KEY": KEY,
+        "PGPASSWORD": "postgres-secret",
+        "SMTP_PASS": "smtp-secret",
+        "OLDPWD": "/srv/other",
         "REDIS_URL": "redis://:open-sesame@db:6379/0",
         "SAYSO_SECRET_KEYS": "first-key,second-key",
     }
     found = set(secrets_of(environ))
-    assert found == {KEY, "open-sesame", "first-key,second-key", "first-key", "second-key"}
+    assert found == {
+        KEY,
+        "postgres-secret",
+        "smtp-secret",
+        "open-sesame",
+        "first-key,second-key",
+        "first-key",
+        "second-key",
+    }

@@ -17,6 +17,7 @@ from rq.registry import FailedJobRegistry, StartedJobRegistry
 from rq.serializers import JSONSerializer
 from rq.worker import WorkerStatus
 
+from channels.redaction import remember
 from tests.workers.works import enqueue, left_behind, make_worker
 from workers.books import BEAT_SECONDS, Books, Stopped
 from workers.queue import QUEUE, SaysoJob
@@ -257,6 +258,16 @@ def test_failure_is_filed_as_rq_files_it(desk, error, status, registered):
     assert FailedJobRegistry(QUEUE, connection=desk.client).get_job_ids() == ["drain-1"]
     assert (desk.running(), desk.client.llen(ON_THEIR_WAY)) == ([], 0)
     assert list(desk.client.scan_iter("rq:execution*")) == []
+
+
+def test_failure_is_filed_without_secrets(desk):
+    """Redis keeps its traceback for a day."""
+    remember(["sk-live-0123456789"])
+    desk.books.ended(desk.begun(1), ValueError("refused: sk-live-0123456789"))
+    desk.write()
+    job = Job.fetch("drain-1", connection=desk.client, serializer=JSONSerializer)
+    words = job.latest_result().exc_string
+    assert ("refused: [redacted]" in words, "sk-live" in words) == (True, False)
 
 
 def test_failure_that_cannot_be_filed_is_forgotten(desk, monkeypatch, caplog):

@@ -223,6 +223,19 @@ def test_error_of_a_tool_is_its_own_words_without_our_secrets(tiny: Tiny):
     assert "s3cr3t" not in outcome.error
 
 
+def test_standard_error_of_a_server_is_passed_on_without_our_secrets(capfd: pytest.CaptureFixture[str]):
+    """It ends where the bot's own log does."""
+    says = "import os, sys; print('started with', os.environ['TOKEN'], file=sys.stderr)"
+    server = McpToolProvider(sys.executable, ["-c", says], env={"TOKEN": "s3cr3t-value"})
+    with pytest.raises(SourceUnreachable):
+        asyncio.run(server.list_tools())
+    told = ""
+    while "started" not in told:  # pytest's own time limit ends what never comes
+        time.sleep(0.01)
+        told += capfd.readouterr().err
+    assert ("s3cr3t" in told, "started with [hidden]" in told) == (False, True)
+
+
 def test_environment_of_the_bot_is_not_the_servers(tiny: Tiny, monkeypatch: pytest.MonkeyPatch):
     """It gets what its section says, and nothing of ours."""
     monkeypatch.setenv("SAYSO_DATA", "/secret/place")
