@@ -238,6 +238,12 @@ class Asker:
         shown = f"{cause} provider={self.name} error={type(error).__name__}"
         log.error("model.failed run=%s %s", run.chronicle.run_id, shown)
 
+    def log_empty_answer(self, run: Run) -> str:
+        """Log that a model ended a run without a word, and return this cause: its person has no answer."""
+        cause = f"kind=empty model={run.model}"
+        log.error("model.failed run=%s %s provider=%s", run.chronicle.run_id, cause, self.name)
+        return cause
+
     async def _shortened_to_fit(self, run: Run, request: ProviderRequest, on_text: OnText | None) -> Completion:
         """Ask; while the transcript is too long for the model, ask again with half of it. Raises ProviderError."""
         for _ in range(MAX_SHORTENINGS):

@@ -128,7 +128,10 @@ class Loop:
         if pipeline is not None:
             content = await guarded(pipeline, "output", content, run.chronicle)
         if form is None:
-            return Ending("answer", content, finish_reason=answer.details.finish_reason if answer.details else "")
+            reason = answer.details.finish_reason if answer.details else ""
+            is_empty = not (content.strip() or run.artifacts or run.choices)
+            cause = self._asker.log_empty_answer(run) if is_empty else ""
+            return Ending("answer", content, failure_cause=cause, finish_reason=reason)
         attempt = len(run.drafts) // 2 + 1
         try:
             parsed = parse_and_validate(content, form)

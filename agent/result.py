@@ -43,9 +43,10 @@ class AgentResult:
     `unclear` are the calls of which nobody knows how they ended: a killed or stopped attempt at this run had begun
     them, or who was asked never answered. `beside` is what terminal tools said in the same answer as a proposal.
     `choices` are the answers that tools put under the reply: those of the call that offered last.
-    `failure` is why there was no answer, where `stop_reason` is "provider_error", `failure_cause` what operators look
-    for then (status, code, model), and `refusal` what a model said itself when it refused. `finish_reason` is why the
-    model ended its answer, as far as its vendor says: an answer that is not complete has "length".
+    `failure` is why there was no answer, where `stop_reason` is "provider_error". `failure_cause` is what operators
+    look for then, and for an answer without a word: status, code, model. `refusal` is what a model said itself when it
+    refused. `finish_reason` is why the model ended its answer, as far as its vendor says: an answer that is not
+    complete has "length".
     """
 
     content: str

@@ -31,8 +31,11 @@ FailureKind = Literal["away", "busy", "refused", "too_long", "cut_off"]
 
 #: How vendors and servers say that a request is longer than the model's context window.
 _TOO_LONG = re.compile(
-    r"context.?length|context.?window|maximum context|context size|prompt is too long|input is too long"
-    r"|exceed\w* (?:the )?(?:maximum number of tokens|context limit)|reduce the length of the (?:messages|prompt)",
+    r"context.?length|context.?window|maximum context|context size|(?:prompt|input) is too long|too many tokens:"
+    r"|maximum (?:prompt|model|input) length"
+    r"|exceed\w* (?:the )?(?:maximum number of tokens|maximum length|context limit)"
+    r"|reduce the length of the (?:messages|prompt)|tokens must be reduced|string too long"
+    r"|\binputs`? (?:tokens\b.{0,40} must be <=|must have less than \d+ tokens)",
     re.IGNORECASE,
 )
 

@@ -129,6 +129,14 @@ class System:
         with self.log.open("ab") as log:
             return subprocess.Popen([*full, *args], env=environ, stdout=log, stderr=log)
 
+    def printed(self, *args: str) -> str:
+        """Return what a command of an operator prints, beside the system that runs."""
+        full = [sys.executable, "-m", "config.cli", *args, "--config", str(self.config), "--data", str(self.data)]
+        environ = {**os.environ, **ENVIRON, **self._environ, "REDIS_URL": self.redis.url}
+        done = subprocess.run(full, env=environ, capture_output=True, text=True, timeout=120, check=False)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
     def start_worker(self) -> subprocess.Popen[bytes]:
         """One more worker."""
         self.workers.append(self.process("worker"))

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from channels.types import Conversation
+from pending.texts import catalogue
 from tests.flows.system import System, WhatsAppPerson
 from tests.vendors.api import KEY
 from tests.vendors.conftest import Server, process
@@ -65,6 +67,38 @@ def test_what_somebody_asked_to_keep_is_theirs_alone(asked: System, process: Ser
         person.hears()
     knows = ["likes tea" in body["messages"][0]["content"] for body in process.bodies]
     assert knows == [False, False, True, False]
+
+
+def test_a_model_that_fails_is_told_in_fitting_words_and_the_operator_finds_the_cause(
+    asked: System, process: Server
+) -> None:
+    """Status, vendor's code and model: in the worker's log at error level, and beside the reply that told of it."""
+    person = WhatsAppPerson(asked, 66)
+    failures = (
+        ({"status": 429, "code": "rate_limit_exceeded"}, "model_busy", "kind=busy status=429 code=rate_limit_exceeded"),
+        ({"status": 401, "message": "no"}, "model_away", "kind=away status=401 code=invalid_request_error"),
+        ({"text": ""}, "model_away", "kind=empty"),
+    )
+    for step, words, _ in failures:
+        process.script(step)
+        person.say("hello")
+        assert person.hears()[0]["text"] == catalogue("en")[words]
+    shown = asked.printed("deliveries", "show", Conversation("shop-wa", person.chat).id)
+    logged = [line for line in asked.log.read_text().splitlines() if "model.failed" in line]
+    assert all("ERROR" in line.upper() for line in logged)
+    for _, _, cause in failures:
+        assert f"{cause} model=gpt-4o-mini" in shown
+        assert sum(f"{cause} model=gpt-4o-mini" in line for line in logged) == 1
+
+
+def test_what_a_model_refuses_or_does_not_finish_is_said(asked: System, process: Server) -> None:
+    """The model's own refusal, and a mark under an answer that reached its length limit."""
+    person = WhatsAppPerson(asked, 67)
+    process.script({"refusal": "I do not talk about that."}, {"text": "One, two,", "finish": "length"})
+    person.say("something bad")
+    assert person.hears()[0]["text"] == "I do not talk about that."
+    person.say("count")
+    assert person.hears()[0]["text"] == "One, two,\n\n" + catalogue("en")["answer_cut"]
 
 
 def test_whoever_has_spent_a_day_is_told_so_and_no_model_is_asked(asked: System, process: Server) -> None:

@@ -43,6 +43,8 @@ class AnthropicApi:
             need(tool["input_schema"].get("type") == "object", "tools.0.input_schema.type: Field required")
         if body.get("thinking", {}).get("type") == "enabled":
             self._check_thinking(body["messages"])
+        elif json.dumps(body["messages"]).count('"type": "thinking"'):
+            raise Refused(400, "When thinking is disabled, an assistant message cannot contain `thinking`")
         waiting: list[str] = []
         used: set[str] = set()
         for message in body["messages"]:
@@ -155,6 +157,9 @@ class AnthropicApi:
         prompt, completion, cached = step.get("usage", [100, 20, 0])
         counts = {"input_tokens": prompt - cached, "output_tokens": completion}
         return {**counts, "cache_read_input_tokens": cached, "cache_creation_input_tokens": 0}
+
+    def failure(self, refused: Refused) -> str:
+        return event(self.error(refused), "error")
 
     def too_long(self, size: int, most: int) -> Refused:
         return Refused(400, f"prompt is too long: {size} tokens > {most} maximum")

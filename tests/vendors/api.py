@@ -49,6 +49,9 @@ class Api(Protocol):
     def error(self, refused: Refused) -> dict[str, Any]:
         """The body of an error."""
 
+    def failure(self, refused: Refused) -> str:
+        """An error as an event of a stream that has begun."""
+
     def too_long(self, size: int, most: int) -> Refused:
         """How it refuses a request that is longer than the model's context window."""
 

@@ -12,7 +12,13 @@ from typing import Any
 
 import pytest
 
-from agent.providers import AnthropicProvider, GeminiProvider, OllamaProvider, OpenAIProvider
+from agent.providers import (
+    AnthropicProvider,
+    GeminiProvider,
+    OllamaProvider,
+    OpenAIProvider,
+    OpenAIResponsesProvider,
+)
 from agent.providers.vendor import VendorProvider
 from tests.vendors.api import KEY
 
@@ -27,6 +33,11 @@ MAKERS: dict[str, Callable[..., VendorProvider]] = {
     "compatible": lambda url, **more: OpenAIProvider(more.pop("key", None), "local-model", f"{url}/local/v1", **more),
     "ollama": lambda url, **more: OllamaProvider("llama3.2", f"{url}/local/v1", api_key=more.pop("key", None), **more),
 }
+
+
+def responses(url: str, **more: Any) -> OpenAIResponsesProvider:
+    """OpenAI by its Responses API."""
+    return OpenAIResponsesProvider(more.pop("key", KEY), base_url=f"{url}/v1", name="openai", **more)
 
 
 class Server:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from base64 import b64encode
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,6 +15,10 @@ _CONFIG = {"temperature", "topP", "topK", "maxOutputTokens", "stopSequences", "s
 #: Google's libraries spell bytes either way.
 _URL_SAFE = str.maketrans("-_", "+/")
 _CONFIG |= {"responseModalities", "responseMimeType", "responseJsonSchema"}
+
+
+#: What the API documents for calls that another model has made.
+UNSIGNED = b64encode(b"skip_thought_signature_validator").decode()
 
 
 class GeminiApi:
@@ -31,7 +36,7 @@ class GeminiApi:
             for content in contents[last:]:
                 first = next((part for part in content["parts"] if "functionCall" in part), None)
                 given = first.get("thoughtSignature", "").translate(_URL_SAFE) if first else ""
-                signed = first is None or given == signature("Look it up.")
+                signed = first is None or given in (signature("Look it up."), UNSIGNED)
                 need(signed, "Function call is missing a thought_signature in functionCall parts")
         for content in contents:
             need(content["role"] in ("user", "model"), "Please use a valid role: user, model.")
@@ -65,7 +70,8 @@ class GeminiApi:
 
     def _finish(self, step: dict[str, Any]) -> str:
         known = {"length": "MAX_TOKENS", "content_filter": "SAFETY"}
-        return known.get(step.get("finish", ""), "STOP")
+        finish = step.get("finish", "STOP")
+        return known.get(finish, finish)
 
     def _body(self, called: Called, step: dict[str, Any], parts: list[Any], finish: str | None) -> dict[str, Any]:
         prompt, completion, cached = step.get("usage", [100, 20, 0])
@@ -80,6 +86,9 @@ class GeminiApi:
             "modelVersion": model,
             "responseId": "r1",
         }
+
+    def failure(self, refused: Refused) -> str:
+        return event(self.error(refused))
 
     def too_long(self, size: int, most: int) -> Refused:
         words = f"The input token count ({size}) exceeds the maximum number of tokens allowed ({most})."

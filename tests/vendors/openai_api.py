@@ -138,6 +138,9 @@ class OpenAIApi:
             "prompt_tokens_details": details,
         }
 
+    def failure(self, refused: Refused) -> str:
+        return event(self.error(refused))
+
     def too_long(self, size: int, most: int) -> Refused:
         """Local servers say it in the same words and without the code."""
         words = (

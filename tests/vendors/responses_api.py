@@ -9,7 +9,7 @@ from tests.vendors.api import KEY, Called, Refused, arguments, event, need, need
 
 
 class ResponsesApi:
-    """Calls of a model that thinks are taken back only behind the reasoning that led to them, unchanged."""
+    """A call that has the id of its item is taken back only behind the reasoning that led to it, unchanged."""
 
     def check(self, called: Called) -> None:
         body = called.body
@@ -30,8 +30,7 @@ class ResponsesApi:
                 thought = "".join(each["text"] for each in item["summary"])
                 need(item["encrypted_content"] == signature(thought), "The encrypted content could not be verified.")
             if kind == "function_call":
-                need(before in ("reasoning", "function_call", "message"), "unexpected function_call")
-                need(before != "message" or not body["model"].startswith("gpt-5"), _MISSING)
+                need("id" not in item or before in ("reasoning", "function_call"), _MISSING)
                 waiting.append(item["call_id"])
             if kind == "function_call_output":
                 need(item["call_id"] in waiting, "No tool call found for function call output")
@@ -44,11 +43,11 @@ class ResponsesApi:
 
     def whole(self, called: Called, step: dict[str, Any]) -> dict[str, Any]:
         prompt, completion, cached = step.get("usage", [100, 20, 0])
-        is_cut = step.get("finish") == "length"
+        cut = {"length": "max_output_tokens", "content_filter": "content_filter"}.get(step.get("finish", ""))
         return {
             "id": "resp_1", "object": "response", "created_at": 1_790_000_000, "model": called.body["model"],
-            "status": "incomplete" if is_cut else "completed", "output": self._output(step), "error": None,
-            "incomplete_details": {"reason": "max_output_tokens"} if is_cut else None, "instructions": None,
+            "status": "incomplete" if cut else "completed", "output": self._output(step), "error": None,
+            "incomplete_details": {"reason": cut} if cut else None, "instructions": None,
             "metadata": {}, "parallel_tool_calls": True, "tools": [], "tool_choice": "auto",
             "usage": {
                 "input_tokens": prompt, "output_tokens": completion, "total_tokens": prompt + completion,
@@ -68,6 +67,10 @@ class ResponsesApi:
             content = [{"type": "output_text", "text": step["text"], "annotations": []}]
             message = {"id": "msg_1", "type": "message", "role": "assistant", "status": "completed"}
             items.append({**message, "content": content})
+        if step.get("refusal"):
+            content = [{"type": "refusal", "refusal": step["refusal"]}]
+            message = {"id": "msg_1", "type": "message", "role": "assistant", "status": "completed"}
+            items.append({**message, "content": content})
         for at, call in enumerate(step.get("calls", [])):
             made = {"name": call["name"], "arguments": arguments(call), "call_id": call.get("id") or f"call_{at}"}
             items.append({"id": f"fc_{at}", "type": "function_call", "status": "completed", **made})
@@ -83,6 +86,14 @@ class ResponsesApi:
             yield self._event("response.output_item.added", output_index=at, item={**item, **empty})
             if item["type"] == "message":
                 place = {"item_id": item["id"], "output_index": at, "content_index": 0}
+                if "refusal" in step:
+                    part = {"type": "refusal", "refusal": ""}
+                    yield self._event("response.content_part.added", **place, part=part)
+                    for word in words(step["refusal"]):
+                        yield self._event("response.refusal.delta", **place, delta=word)
+                    yield self._event("response.refusal.done", **place, refusal=step["refusal"])
+                    yield self._event("response.output_item.done", output_index=at, item=item)
+                    continue
                 yield self._event(
                     "response.content_part.added", **place, part={"type": "output_text", "text": "", "annotations": []}
                 )
@@ -105,6 +116,11 @@ class ResponsesApi:
 
     def _event(self, name: str, **more: Any) -> str:
         return event({"type": name, "sequence_number": 0, **more}, name)
+
+    def failure(self, refused: Refused) -> str:
+        whole = self.whole(Called("", {}, {"model": "gpt-5-mini"}), {})
+        error = {"code": refused.code or "server_error", "message": refused.message}
+        return self._event("response.failed", response={**whole, "status": "failed", "error": error})
 
     def too_long(self, size: int, most: int) -> Refused:
         return Refused(400, f"Your input exceeds the context window ({size} > {most}).", "context_length_exceeded")

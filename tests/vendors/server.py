@@ -2,8 +2,8 @@
 
 POST /_script takes the next answers, GET /_calls tells what arrived. A step may have a `status` with `message`, `code`
 and `headers`; `raw` in place of the body; `cut` "before" or "mid"; `delay` in seconds; `events`, after which a stream
-ends as if it were whole; `context`, the characters of a request beyond which it is refused as too long; otherwise
-see tests.vendors.api.
+ends as if it were whole; `fails`, a refusal as an event in the middle of a stream; `context`, the characters of a
+request beyond which it is refused as too long; otherwise see tests.vendors.api.
 """
 
 from __future__ import annotations
@@ -86,6 +86,8 @@ class Handler(BaseHTTPRequestHandler):
             self._send(200, step["raw"])
         elif api.streams(called):
             events = list(api.pieces(called, step))[: step.get("events")]
+            if "fails" in step:
+                events = [*events[: len(events) // 2], api.failure(Refused(**step["fails"]))]
             self._stream(events, cut=step.get("cut") == "mid", pause=step.get("pause", 0))
         else:
             self._send(200, json.dumps(api.whole(called, step)), cut=step.get("cut") == "mid")

@@ -120,6 +120,40 @@ def test_a_fallback_fits_what_each_of_its_models_can_read(server: Server) -> Non
     assert agent.run("Hello").content == "Hi"
 
 
+@pytest.mark.parametrize(
+    ("status", "words"),
+    [
+        (400, "The decoder prompt (length 9000) is longer than the maximum model length of 8192."),
+        (400, "This model's maximum prompt length is 131072 but the request contains 537812 tokens."),
+        (400, "`inputs` tokens + `max_new_tokens` must be <= 4096. Given: 5000 `inputs` tokens"),
+        (400, "too many tokens: total number of tokens in the prompt cannot exceed 4081"),
+        (413, "Request too large for model `m` on tokens per minute (TPM): Limit 6000, Requested 9000"),
+        (429, "Request too large for m on tokens per min (TPM): Limit 30000, Requested 45000. The input or output "
+              "tokens must be reduced in order to run successfully."),
+        (500, "the request exceeds the available context size"),
+    ],
+)  # fmt: skip
+def test_however_a_server_says_that_it_is_too_long_it_is_asked_with_less(
+    server: Server, status: int, words: str
+) -> None:
+    """One refusal, one shorter request, one answer: nothing is waited for and nothing sent twice."""
+    server.script({"status": status, "message": words}, {"text": "Hi"})
+    agent = Agent((), MAKERS["compatible"](server.url), AgentConfig(model=""), long_memory(20))
+    assert agent.run("Hello").content == "Hi"
+    first, second = sent(server)
+    assert len(second) < len(first) * 0.6
+
+
+def test_a_rate_limit_is_no_overflow(server: Server) -> None:
+    """Words about tokens are not enough: what is asked too often is asked again as it is."""
+    words = "Rate limit reached on tokens per min (TPM): Limit 30000, Used 29000. Too many tokens, please wait."
+    server.script({"status": 429, "message": words}, {"text": "Hi"})
+    config = AgentConfig(model="", retry_backoff_seconds=0, rate_limit_cooldown_seconds=0)
+    assert Agent((), MAKERS["compatible"](server.url), config, long_memory(20)).run("Hello").content == "Hi"
+    first, second = sent(server)
+    assert first == second
+
+
 def test_words_of_an_unknown_adapter_are_understood() -> None:
     """An adapter of somebody's own raises what its library raises."""
 

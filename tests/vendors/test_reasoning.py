@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from agent import Agent, AgentConfig
+from agent import Agent, AgentConfig, ConversationMemory
 from agent.journal import Answered, Recalled
 from agent.messages import Message, Role, UsageStats
 from agent.providers import FallbackProvider, OpenAIResponsesProvider
@@ -20,7 +21,8 @@ from agent.tools.decorator import tool
 from config.loader import load_settings
 from config.models import Models
 from tests.vendors.api import KEY
-from tests.vendors.conftest import MAKERS, Server
+from tests.vendors.conftest import MAKERS, Server, responses
+from tests.vendors.gemini_api import UNSIGNED
 from tests.vendors.test_contract import asked, called
 
 THOUGHT = "Look it up."
@@ -40,7 +42,7 @@ def lookup(item: str) -> str:
 def thinking(name: str, server: Server) -> VendorProvider:
     """A provider whose model thinks before it calls."""
     if name == "responses":
-        return OpenAIResponsesProvider(KEY, base_url=f"{server.url}/v1", name="openai")
+        return responses(server.url)
     if name == "anthropic":
         return MAKERS[name](server.url, model_settings={"thinking_budget": 1024})
     return MAKERS[name](server.url, default_model="gemini-3-pro")
@@ -48,8 +50,10 @@ def thinking(name: str, server: Server) -> VendorProvider:
 
 def signatures(body: dict[str, Any]) -> int:
     """How many pieces of a request are signed."""
-    told = json.dumps(body)
-    return sum(told.count(f'"{name}": "') for name in ("signature", "thoughtSignature", "encrypted_content"))
+    told = json.dumps(body).replace(UNSIGNED, "")
+    return sum(
+        len(re.findall(rf'"{name}": "[^"]', told)) for name in ("signature", "thoughtSignature", "encrypted_content")
+    )
 
 
 @pytest.mark.parametrize("name", ["anthropic", "gemini", "responses"])
@@ -114,6 +118,40 @@ def test_thoughts_of_one_vendor_are_not_sent_to_another(server: Server) -> None:
     assert agent.run("nuts?").content == "There are."
     assert signatures(server.bodies[2]) == 0
     assert THOUGHT not in json.dumps(server.bodies[2])
+
+
+@pytest.mark.parametrize("name", ["anthropic", "gemini", "responses"])
+@pytest.mark.parametrize("streamed", [False, True])
+def test_a_model_that_thinks_takes_over_in_the_middle_of_a_loop(server: Server, name: str, *, streamed: bool) -> None:
+    """It was away when another model made the calls; it answers without thoughts that nobody has."""
+    first, second = thinking(name, server), MAKERS["openai"](server.url)
+    agent = Agent([lookup], FallbackProvider([first, second]), AgentConfig(model="", max_tokens=4000, max_retries=0))
+    away = {"status": 503, "message": "Overloaded"}
+    server.script(away, {"calls": [called("lookup", "c1", item="nuts")]}, {"text": "There are."})
+    result = agent.run("nuts?", stream_handler=(lambda _: None) if streamed else None)
+    assert (result.content, result.provider_used) == ("There are.", first.name)
+    assert len(server.calls) == 3
+
+
+def test_thoughts_are_left_out_where_calls_of_another_model_follow(server: Server) -> None:
+    """Anthropic takes either all of a turn's thinking or none."""
+    first, second = thinking("anthropic", server), MAKERS["openai"](server.url)
+    agent = Agent([lookup], FallbackProvider([first, second]), AgentConfig(model="", max_tokens=4000, max_retries=0))
+    other = {"calls": [called("lookup", "c2", item="milk")]}
+    server.script(ROUNDS[0], {"status": 529, "message": "Overloaded"}, other, {"text": "There are."})
+    result = agent.run("nuts?")
+    assert (result.content, result.provider_used) == ("There are.", "anthropic")
+    assert (signatures(server.bodies[3]), server.bodies[3]["thinking"]["type"]) == (0, "disabled")
+
+
+@pytest.mark.parametrize("name", ["anthropic", "gemini", "responses"])
+def test_calls_of_earlier_turns_need_no_thoughts(server: Server, name: str) -> None:
+    """The history keeps none, and the next turn works."""
+    agent = Agent([lookup], thinking(name, server), AgentConfig(model="", max_tokens=4000), ConversationMemory())
+    server.script(ROUNDS[0], {"text": "There are."}, {"text": "You are welcome."})
+    agent.run("nuts?")
+    assert agent.run("Thanks").content == "You are welcome."
+    assert signatures(server.bodies[2]) == 0
 
 
 def test_reasoning_of_a_local_server_goes_back_in_its_field(server: Server) -> None:

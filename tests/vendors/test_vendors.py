@@ -29,7 +29,7 @@ from agent.replied import replied
 from channels.types import Media
 from pending.texts import catalogue, speak
 from tests.vendors.api import KEY
-from tests.vendors.conftest import MAKERS, ROOT, Server
+from tests.vendors.conftest import MAKERS, ROOT, Server, responses
 from tests.vendors.test_contract import STOCK_SCHEMA, ask, pieces, stock
 
 KEYS = {OpenAIProvider: "OPENAI_API_KEY", AnthropicProvider: "ANTHROPIC_API_KEY", GeminiProvider: "GEMINI_API_KEY"}
@@ -226,6 +226,10 @@ def test_a_forked_process_has_clients_of_its_own(monkeypatch: pytest.MonkeyPatch
         ("openai", {"status": 400, "code": "content_filter"}, "refused", "status=400 code=content_filter"),
         ("openai", {"status": 400, "code": "context_length_exceeded"}, "too_long", "code=context_length_exceeded"),
         ("openai", {"finish": "length"}, "cut_off", "kind=cut_off"),
+        ("openai", {"text": "Half an", "finish": "content_filter"}, "refused", "code=content_filter"),
+        ("anthropic", {"finish": "content_filter"}, "refused", "code=content_filter"),
+        ("gemini", {"finish": "content_filter"}, "refused", "code=content_filter"),
+        ("openai", {"status": 401, "message": "Incorrect API key"}, "away", "status=401"),
         ("openai", {"status": 500}, "away", "status=500"),
     ],
 )
@@ -263,12 +267,13 @@ def test_a_slow_stream_that_goes_on_is_read_to_its_end(server: Server, name: str
     assert "".join(each for each in heard if isinstance(each, str)).endswith("ten")
 
 
-@pytest.mark.parametrize("name", ["openai", "anthropic"])
+@pytest.mark.parametrize("name", ["openai", "anthropic", "responses"])
 @pytest.mark.parametrize("streamed", [False, True])
 def test_the_model_says_itself_why_it_refuses(server: Server, name: str, *, streamed: bool) -> None:
     """Its own words reach the person and the history; what tools have done is told beside them."""
     server.script({"refusal": "I cannot help with weapons."})
-    bot = Agent((), provider=MAKERS[name](server.url), config=AgentConfig(model="", max_retries=0))
+    provider = {**MAKERS, "responses": responses}[name](server.url)
+    bot = Agent((), provider=provider, config=AgentConfig(model="", max_retries=0))
     result = bot.run("hello", stream_handler=(lambda _: None) if streamed else None)
     assert (result.stop_reason, result.failure) == ("provider_error", "refused")
     assert replied(result, speak("en"), has_acted=False) == "I cannot help with weapons."
@@ -291,6 +296,53 @@ def test_an_answer_that_reached_its_length_limit_is_marked_and_counted(
     assert replied(whole, speak("de"), has_acted=False) == "Done."
     assert bot.usage.cut_off_answers == 1
     assert caplog.text.count("model.cut_off") == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "fails", "kind", "cause"),
+    [
+        ("openai", {"status": 429, "code": "rate_limit_exceeded", "message": "slow"}, "busy", "status=429"),
+        ("anthropic", {"status": 529, "message": "Overloaded"}, "busy", "code=overloaded_error"),
+        ("anthropic", {"status": 400, "message": "prompt is too long"}, "too_long", "status=400"),
+        ("gemini", {"status": 503, "message": "The model is overloaded."}, "busy", "code=UNAVAILABLE"),
+    ],
+)
+def test_an_error_in_the_middle_of_a_stream_is_understood_as_one_before_it(
+    server: Server, name: str, fails: dict[str, Any], kind: str, cause: str
+) -> None:
+    """The status of such a response was 200: its event has the cause."""
+    server.script({"text": "one two three four", "fails": fails})
+    agent = Agent((), MAKERS[name](server.url), AgentConfig(model="", max_retries=0))
+    result = agent.run("hello", stream_handler=lambda _: None)
+    assert (result.stop_reason, result.failure) == ("provider_error", kind)
+    assert cause in result.failure_cause
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_an_answer_without_a_word_is_logged_with_its_cause(
+    server: Server, provider: VendorProvider, caplog: pytest.LogCaptureFixture, *, streamed: bool
+) -> None:
+    """The person hears that the model does not answer; the operator finds that it did, and said nothing."""
+    server.script({"text": ""})
+    bot = Agent((), provider, AgentConfig(model=""))
+    result = bot.run("hello", stream_handler=(lambda _: None) if streamed else None)
+    assert replied(result, speak("en"), has_acted=False) == catalogue("en")["model_away"]
+    assert result.failure_cause == f"kind=empty model={provider.default_model}"
+    (line,) = [each.getMessage() for each in caplog.records if each.levelname == "ERROR"]
+    assert result.failure_cause in line
+
+
+@pytest.mark.parametrize("finish", ["MALFORMED_FUNCTION_CALL", "UNEXPECTED_TOOL_CALL"])
+@pytest.mark.parametrize("streamed", [False, True])
+def test_a_call_that_gemini_itself_calls_malformed_is_asked_for_again(
+    server: Server, finish: str, *, streamed: bool
+) -> None:
+    """It happens often, and rarely twice; what was said before it is no answer."""
+    broken = {"text": "One moment." if streamed else "", "finish": finish}
+    server.script(broken, {"text": "Here it is."})
+    bot = Agent((), MAKERS["gemini"](server.url), AgentConfig(model="", retry_backoff_seconds=0))
+    result = bot.run("hello", stream_handler=(lambda _: None) if streamed else None)
+    assert (result.content, len(server.calls)) == ("Here it is.", 2)
 
 
 @pytest.mark.parametrize(

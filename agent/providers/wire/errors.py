@@ -35,6 +35,8 @@ _SECRETS = re.compile(r"\b(?:sk|pk|rk|gsk|xai)-[\w*.-]{4,}|\bAIza[\w*-]{6,}|\bBe
 _LATER = frozenset({408, 409, 425})
 #: Statuses that are about what was asked, whoever asks it.
 _REFUSALS = frozenset({400, 413, 422})
+#: Statuses with which vendors and servers refuse a request that is too long.
+_MAY_BE_TOO_LONG = _REFUSALS | {429, 500}
 #: The status of a request that is too large, and those of a vendor that has too much to do.
 _TOO_LARGE, _BUSY = 413, frozenset({503, 529})
 _SECONDS = re.compile(r"\d{1,9}\.\d{0,9}")
@@ -59,8 +61,13 @@ def translated(provider: str, secrets: Sequence[str], settings: Collection[str] 
 def filtered(provider: str, refusal: str = "") -> ProviderError:
     """For an answer that the vendor kept to itself, with what the model says instead."""
     error = RequestRefusedError(f"{provider}: its content filter stopped the answer")
-    error.refusal = refusal.strip()[:MAX_REFUSAL_CHARS]
+    error.code, error.refusal = "content_filter", refusal.strip()[:MAX_REFUSAL_CHARS]
     return error
+
+
+def unreadable(provider: str) -> ProviderError:
+    """Return the error for an answer that its vendor calls broken, such as a malformed call. Asking again can help."""
+    return ProviderError(f"{provider}: its answer cannot be read")
 
 
 def broken_off(provider: str) -> ProviderError:
@@ -112,10 +119,10 @@ class _Translation:
     def _api_error(self, exc: ModelAPIError) -> ProviderError:
         reason, status = self._reason(exc), exc.status_code if isinstance(exc, ModelHTTPError) else None
         wait = _wait(exc)
+        if _is_too_long(exc, status):
+            return self._refused(f"the conversation is too long for {exc.model_name!r}{reason}")
         if status == 429 or isinstance(exc, ModelRateLimitError):
             return self._limited(exc, reason, wait)
-        if isinstance(exc, ModelContextWindowExceededError):
-            return self._refused(f"the conversation is too long for {exc.model_name!r}{reason}")
         if _says_filtered(exc):
             return self._refused(f"its content filter refused the request{reason}")
         if isinstance(exc, ModelConnectionError):
@@ -181,10 +188,12 @@ def _is_worth_another(exc: ModelAPIError, status: int | None) -> bool:
 
 
 def _is_too_long(exc: ModelAPIError, status: int | None) -> bool:
-    """Return whether the request is longer than the model reads. Servers of one's own say it in words of their own."""
+    """Return whether the request is longer than the model reads, or than its vendor takes in a minute: waiting does not
+    help then. Servers of one's own say it in words of their own, some with status 500.
+    """
     if isinstance(exc, ModelContextWindowExceededError) or status == _TOO_LARGE:
         return True
-    return status in _REFUSALS and says_too_long(_message(exc.body))
+    return status in _MAY_BE_TOO_LONG and says_too_long(_message(exc.body))
 
 
 def _says_filtered(exc: ModelAPIError) -> bool:

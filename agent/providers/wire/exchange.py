@@ -35,8 +35,9 @@ from agent.providers.base import (
 from agent.providers.clients import released
 from agent.providers.files import Shown
 from agent.providers.model_settings import named
-from agent.providers.wire.errors import broken_off, filtered, translated
+from agent.providers.wire.errors import broken_off, filtered, translated, unreadable
 from agent.providers.wire.mapping import calls_of, details_of, instructions, message_of, transcript
+from agent.providers.wire.reasoning import lacks_thinking
 from agent.providers.wire.usage import usage_of
 from agent.tools.errors import ToolValidationError
 from agent.tools.vendors import ApiFormat, vendor_schema
@@ -102,6 +103,8 @@ class Exchange:
         """An answer without a word, for a reason that its reader must know."""
         if response.finish_reason == "content_filter":
             raise filtered(self.provider, str((response.provider_details or {}).get("refusal") or ""))
+        if response.finish_reason == "error" and not response.tool_calls:
+            raise unreadable(self.provider)
         said = any(isinstance(part, TextPart) and part.content.strip() for part in response.parts)
         if response.finish_reason == "length" and not said and not response.tool_calls:
             error = RequestRefusedError(
@@ -122,10 +125,14 @@ class Exchange:
             raise ProviderError(f"{self.provider}: no answer within {self.request.timeout} seconds") from exc
 
     def _call(self, *, is_stream: bool = False) -> dict[str, Any]:
+        messages, settings = transcript(self.messages, self._source), self._settings(is_stream=is_stream)
+        if _must_think(settings) and lacks_thinking(messages):
+            messages = transcript(self.messages)  # without thoughts: they are refused where thinking is off
+            settings = cast("ModelSettings", {**settings, "anthropic_thinking": {"type": "disabled"}})
         return {
             "model": self.model,
-            "messages": transcript(self.messages, self._source),
-            "model_settings": self._settings(is_stream=is_stream),
+            "messages": messages,
+            "model_settings": settings,
             "model_request_parameters": self._parameters(),
         }
 
@@ -213,6 +220,11 @@ def _takes_temperature(profile: Mapping[str, Any]) -> bool:
     thinks = profile.get("openai_supports_reasoning", False)
     can_stop = profile.get("openai_supports_reasoning_effort_none", False)
     return not thinks or (can_stop and not profile.get("thinking_enabled_by_default", False))
+
+
+def _must_think(settings: Mapping[str, Any]) -> bool:
+    """Return whether Anthropic is told to think before each call, rather than where the model sees fit."""
+    return bool((settings.get("anthropic_thinking") or {}).get("type") == "enabled")
 
 
 def _has_an_end(response: ModelResponse) -> bool:

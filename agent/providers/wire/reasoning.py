@@ -11,7 +11,15 @@ from dataclasses import replace
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
-from pydantic_ai.messages import ModelResponse, ModelResponsePart, TextPart, ThinkingPart, ToolCallPart
+from pydantic_ai.messages import (
+    ModelMessage,
+    ModelResponse,
+    ModelResponsePart,
+    TextPart,
+    ThinkingPart,
+    ToolCallPart,
+    UserPromptPart,
+)
 
 from agent.messages import Message
 
@@ -52,6 +60,17 @@ def with_reasoning(
         parts = [*(part for part in parts if isinstance(part, ThinkingPart)), *_texts(plain), *_calls(parts)]
     following = iter(calls)
     return [_with_own_words(part, next(following)) if isinstance(part, ToolCallPart) else part for part in parts]
+
+
+def lacks_thinking(messages: Sequence[ModelMessage]) -> bool:
+    """Return whether calls of the current turn come without the thinking that led to them: another model made them."""
+    for message in reversed(messages):
+        if any(isinstance(part, UserPromptPart) for part in message.parts):
+            return False
+        parts = message.parts if isinstance(message, ModelResponse) else ()
+        if any(isinstance(part, ToolCallPart) for part in parts) and not isinstance(parts[0], ThinkingPart):
+            return True
+    return False
 
 
 def _with_own_words(kept: ToolCallPart, sent: ToolCallPart) -> ToolCallPart:
