@@ -27,6 +27,8 @@ def parse(text: str, where: str) -> Document:
     except json.JSONDecodeError as exc:
         raise SourceError(f"{where}: not JSON: line {exc.lineno}, column {exc.colno}: {exc.msg}") from exc
     except yaml.YAMLError as exc:
+        if "nesting depth" in str(exc):  # libyaml's own limit
+            raise SourceError(f"{where}: nested too deeply to be a document") from None
         mark = getattr(exc, "problem_mark", None)
         line = f"line {mark.line + 1}: " if mark else ""
         raise SourceError(f"{where}: not YAML: {line}{getattr(exc, 'problem', exc)}") from exc
