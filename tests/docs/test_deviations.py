@@ -271,7 +271,9 @@ CHECKS: dict[str, Callable[[], bool]] = {
         "Expected type: int\n"
     ),
     "wider-coercion": lambda: [divide.execute({"a": given}) for given in ("4.0", 4.0)] == ["4.0", "4.0"],
-    "any-result": lambda: make_tool(undescribed).execute({"a": 1}) == "[1]",
+    "any-result": lambda: (
+        make_tool(undescribed).execute({"a": 1}) == "[1]" and Tool("x", "X.", [], lambda: None).execute({}) == "done"
+    ),
     "artifact-carried": lambda: (
         {"role", "retention"} <= {each.name for each in dataclasses.fields(Artifact)}
         and {"role", "retention"}.isdisjoint(each.name for each in dataclasses.fields(Media))
