@@ -8,7 +8,7 @@ import dataclasses
 import json
 import re
 from collections.abc import Callable
-from datetime import date
+from datetime import UTC, date, datetime
 from importlib.metadata import entry_points
 from importlib.util import find_spec
 from inspect import signature
@@ -70,6 +70,7 @@ PROVEN = {
         "vendors/test_long_conversations.py::test_a_result_over_the_known_context_window_is_cut_before_it_is_sent"
     ),
     "memory-after-run": "agent/test_loop.py::test_crashed_run_leaves_no_trace_in_memory",
+    "secrets-redacted": "config/test_redaction.py::test_a_tool_that_fails_with_a_secret_in_its_words_tells_nobody",
     "reviews-in-order": "agent/test_approval.py::test_reviewed_calls_are_proposed_one_after_the_other",
     "log-without-words": "agent/test_observers.py::test_a_log_never_holds_what_somebody_said",
 }
@@ -115,6 +116,13 @@ def error_of(call: Callable[[], object]) -> Any:
 def properties(tool: Tool) -> dict[str, Any]:
     """Return the schemas of a tool's parameters by their names."""
     return dict(tool.schema()["parameters"]["properties"])
+
+
+@dataclasses.dataclass(frozen=True)
+class Booked(ToolResult):
+    """A typed result with a date."""
+
+    on: datetime = datetime(2026, 1, 2, 3, 4, tzinfo=UTC)
 
 
 class House:
@@ -271,7 +279,10 @@ CHECKS: dict[str, Callable[[], bool]] = {
         "Expected type: int\n"
     ),
     "wider-coercion": lambda: [divide.execute({"a": given}) for given in ("4.0", 4.0)] == ["4.0", "4.0"],
-    "any-result": lambda: make_tool(undescribed).execute({"a": 1}) == "[1]",
+    "any-result": lambda: (
+        make_tool(undescribed).execute({"a": 1}) == "[1]" and Tool("x", "X.", [], lambda: None).execute({}) == "done"
+    ),
+    "iso-values": lambda: "2026-01-02T03:04:00" in Tool("x", "X.", [], Booked).execute({}),
     "artifact-carried": lambda: (
         {"role", "retention"} <= {each.name for each in dataclasses.fields(Artifact)}
         and {"role", "retention"}.isdisjoint(each.name for each in dataclasses.fields(Media))
