@@ -38,6 +38,8 @@ ERROR = "sayso.hook_error"
 
 #: A bad request is logged once in so many seconds for each sender; so many senders are remembered.
 LOG_SECONDS, MAX_SENDERS = 60.0, 1000
+#: Characters of a reason that tell it from others. What follows may be a stranger's own words.
+REASON_CHARS = 24
 
 #: The path of a webhook, as the routes in `channels.web` have it: the channel's name, and what follows it.
 _PLACE = re.compile(r"/*hooks/([^/]+)(?:/([^/].*?))?/?")
@@ -82,7 +84,7 @@ class HookDoor:
 
     def _log(self, event: str, environ: WSGIEnvironment, **extra: str) -> None:
         address = str(environ.get("REMOTE_ADDR", ""))
-        others = self._refusals.others((address, event, extra["channel"]))
+        others = self._refusals.others((address, event, extra["channel"], extra["reason"][:REASON_CHARS]))
         if others is not None:
             log.warning(event, extra={**extra, "address": address, "others_before": others})
 

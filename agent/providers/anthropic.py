@@ -27,7 +27,6 @@ class AnthropicProvider(VendorProvider):
     extra = "anthropic"
     modules = ("pydantic_ai.models.anthropic", "pydantic_ai.providers.anthropic")
     max_file_bytes = 3_750_000  # 5 MB once they are base64
-    max_request_bytes = 22_000_000  # a request has 32 MB
 
     def __init__(
         self,

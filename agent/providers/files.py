@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import shutil
 import subprocess
-from collections.abc import Callable, Collection, Sequence
+from codecs import getincrementaldecoder
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from weakref import WeakKeyDictionary
 
 from agent.messages import Message, Picture, Role
 from agent.tools.fence import fenced, inert
@@ -22,6 +26,11 @@ LoadMedia = Callable[[Media], bytes]
 
 #: Characters of a text file that a model is shown, and of a file's name.
 MAX_TEXT_CHARS, MAX_NAME_CHARS = 20_000, 80
+#: Bytes of people's files that all requests to models have in memory at a time. Each byte is there about four times: as
+#: it is, in base64 and in what is sent. So a worker stays within 64 MB over idle.
+MAX_BYTES_AT_ONCE = 12_000_000
+#: What a model hears of a file for which its request has no room.
+NO_ROOM = "there is no room for it beside newer files"
 #: Seconds that a voice message may take to be converted.
 CONVERT_SECONDS = 20.0
 
@@ -75,9 +84,7 @@ class Files:
         for message in reversed(messages):
             files = list[str | Binary]()
             for media in message.media:
-                file = await self._file(message, media)
-                if isinstance(file, Binary) and len(file.data) > room:
-                    file = _words(media, "there is no room for it beside newer files")
+                file = await self._file(message, media, room)
                 room -= len(file.data) if isinstance(file, Binary) else 0
                 files.append(file)
             for picture in message.pictures:
@@ -95,16 +102,37 @@ class Files:
             return "[you cannot see the image]"
         return Binary(data, kind)
 
-    async def _file(self, message: Message, media: Media) -> str | Binary:
+    @asynccontextmanager
+    async def holding(self, messages: Sequence[Message]) -> AsyncIterator[list[Shown]]:
+        """Read the files of a request, as `of` does, and count their bytes until the request is over.
+
+        All requests of one event loop have MAX_BYTES_AT_ONCE together, and wait for each other's files.
+        """
+        async with _room().taken(self._bytes_of(messages)):
+            yield await self.of(messages)
+
+    def _bytes_of(self, messages: Sequence[Message]) -> int:
+        """Return how many bytes of files a request has in memory at most."""
+        files = [media for message in messages if message.role is Role.USER for media in message.media]
+        return sum(media.size for media in files if self._is_of_use(_kind(media)) and not self._is_too_large(media))
+
+    def _is_too_large(self, media: Media) -> bool:
+        return media.size > self.max_bytes and not _is_text(_kind(media))
+
+    async def _file(self, message: Message, media: Media, room: int) -> str | Binary:
         if message.role is not Role.USER:  # it was made here, and its reader has it
             return f"[file {_named(media)}]"
         kind = _kind(media)
         if not self._is_of_use(kind):
             return _words(media, _cannot(kind))
+        if self._is_too_large(media):
+            return _words(media, f"it has {media.size} bytes, more than can be shown")
+        if media.size > room and not _is_text(kind):
+            return _words(media, NO_ROOM)
         data = await self._bytes(media)
         if not data:
             return _words(media, "it could not be loaded" if data is None else "it is empty")
-        if len(data) > self.max_bytes:
+        if len(data) > self.max_bytes and not _is_text(kind):
             return _words(media, f"it has {len(data)} bytes, more than can be shown")
         proven = _proven(data)
         if kind in _PROVEN and not proven:
@@ -113,8 +141,8 @@ class Files:
         if _is_text(kind):
             return _text(media, data)
         if kind in self.accepts:
-            return Binary(data, kind)
-        return await self._converted(media, data) if self._is_convertible(kind) else _words(media, _cannot(kind))
+            return Binary(data, kind) if len(data) <= room else _words(media, NO_ROOM)
+        return await self._converted(media, data, room) if self._is_convertible(kind) else _words(media, _cannot(kind))
 
     def _is_of_use(self, kind: str) -> bool:
         return _is_text(kind) or kind in self.accepts or self._is_convertible(kind)
@@ -132,9 +160,45 @@ class Files:
             log.warning("provider.file_not_loaded reason=%s type=%s", type(exc).__name__, _kind(media))
             return None
 
-    async def _converted(self, media: Media, data: bytes) -> str | Binary:
+    async def _converted(self, media: Media, data: bytes, room: int) -> str | Binary:
         converted = await in_thread(lambda: as_mp3(data))
-        return Binary(converted, _CONVERTED) if converted else _words(media, _cannot("audio/"))
+        if not converted:
+            return _words(media, _cannot("audio/"))
+        return Binary(converted, _CONVERTED) if len(converted) <= room else _words(media, NO_ROOM)
+
+
+class _Room:
+    """The bytes of files that all requests of one event loop may have in memory. Who came first is served first."""
+
+    def __init__(self) -> None:
+        self._free = MAX_BYTES_AT_ONCE
+        self._first = asyncio.Lock()
+        self._freed = asyncio.Event()
+
+    @asynccontextmanager
+    async def taken(self, size: int) -> AsyncIterator[None]:
+        """Take so many bytes while this lasts, all there are where that is more."""
+        size = min(size, MAX_BYTES_AT_ONCE)
+        if not size:
+            yield
+            return
+        async with self._first:
+            while self._free < size:
+                self._freed.clear()
+                await self._freed.wait()
+            self._free -= size
+        try:
+            yield
+        finally:
+            self._free += size
+            self._freed.set()
+
+
+_rooms: WeakKeyDictionary[asyncio.AbstractEventLoop, _Room] = WeakKeyDictionary()
+
+
+def _room() -> _Room:
+    return _rooms.setdefault(asyncio.get_running_loop(), _Room())
 
 
 def as_mp3(data: bytes) -> bytes | None:
@@ -168,9 +232,17 @@ def _is_text(kind: str) -> bool:
 
 
 def _text(media: Media, data: bytes) -> str:
-    text = data.decode("utf-8", "replace")
-    cut = f", its first {MAX_TEXT_CHARS} of {len(text)} characters" if len(text) > MAX_TEXT_CHARS else ""
+    text = data[: 4 * MAX_TEXT_CHARS].decode("utf-8", "replace")  # decoded, all of it could take four times its bytes
+    is_cut = len(text) > MAX_TEXT_CHARS or len(data) > 4 * MAX_TEXT_CHARS
+    cut = f", its first {MAX_TEXT_CHARS} of {_length(data)} characters" if is_cut else ""
     return f"[file {_named(media)}{cut}]\n{fenced(text[:MAX_TEXT_CHARS])}"
+
+
+def _length(data: bytes) -> int:
+    """Return the number of characters of a text."""
+    decoder = getincrementaldecoder("utf-8")("replace")
+    blocks = (data[at : at + 65_536] for at in range(0, len(data), 65_536))
+    return sum(len(decoder.decode(block)) for block in blocks) + len(decoder.decode(b"", final=True))
 
 
 def _cannot(kind: str) -> str:

@@ -27,7 +27,6 @@ class GeminiProvider(VendorProvider):
     sdk = "google.genai"
     extra = "google"
     modules = ("agent.providers.wire.google", "pydantic_ai.providers.google")
-    max_file_bytes = max_request_bytes = 14_000_000  # a request has 20 MB, in base64
 
     def __init__(
         self,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Collection, Mapping
+from contextlib import asynccontextmanager
 from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
@@ -13,7 +14,7 @@ from agent.extras import install_command
 from agent.pricing import context_tokens
 from agent.providers.base import Completion, ProviderConfigurationError, ProviderRequest, StreamItem
 from agent.providers.clients import Clients
-from agent.providers.files import Files, LoadMedia
+from agent.providers.files import MAX_BYTES_AT_ONCE, Files, LoadMedia
 from agent.providers.model_settings import checked, library_settings
 from agent.tools.vendors import ApiFormat
 from workers.offload import offload
@@ -53,9 +54,8 @@ class VendorProvider(ABC):
     extra: str
     #: What `preload` imports.
     modules: tuple[str, ...]
-    #: Bytes of one file that it takes at most, and of all files of one request: base64 makes a third more of them.
-    max_file_bytes = 20_000_000
-    max_request_bytes = 30_000_000
+    #: Bytes of one file that it takes at most, and of all files of one request. Vendors take a little more.
+    max_file_bytes = max_request_bytes = MAX_BYTES_AT_ONCE
 
     def __init__(
         self,
@@ -79,16 +79,18 @@ class VendorProvider(ABC):
 
     async def acomplete(self, **request: Any) -> Completion:
         """The model's answer; see ProviderRequest. Raises ProviderError."""
-        return await (await self._exchange(request)).completion()
+        async with self._exchange(request) as exchange:
+            return await exchange.completion()
 
     async def astream(self, **request: Any) -> AsyncIterator[StreamItem]:
         """The model's answer in pieces: text, then whole tool calls, then the usage. Raises ProviderError."""
-        pieces = (await self._exchange(request)).pieces()
-        try:
-            async for piece in pieces:
-                yield piece
-        finally:  # also when nobody wants to hear the rest
-            await pieces.aclose()
+        async with self._exchange(request) as exchange:
+            pieces = exchange.pieces()
+            try:
+                async for piece in pieces:
+                    yield piece
+            finally:  # also when nobody wants to hear the rest
+                await pieces.aclose()
 
     @property
     def base_url(self) -> str:
@@ -140,7 +142,9 @@ class VendorProvider(ABC):
         except ImportError as exc:
             raise _missing(self.sdk, self.extra) from exc
 
-    async def _exchange(self, kwargs: Mapping[str, Any]) -> Exchange:
+    @asynccontextmanager
+    async def _exchange(self, kwargs: Mapping[str, Any]) -> AsyncIterator[Exchange]:
+        """One request, and the bytes of its files for as long as it takes."""
         if not self._preloaded:
             await offload(self.preload)
         from agent.providers.wire.exchange import Exchange
@@ -150,19 +154,20 @@ class VendorProvider(ABC):
         if not name:
             raise ProviderConfigurationError(f"{self.name} was asked for no model: give it a default_model")
         files = Files(self._load_media, self.accepted(name), self.max_file_bytes, self.max_request_bytes)
-        return Exchange(
-            provider=self.name,
-            model=self._model(self._clients.get(), name),
-            request=request,
-            messages=await files.of(request.messages),
-            api_format=self.api_format,
-            settings={**self._extra, **self._settings()},
-            given=self.model_settings,
-            is_known=self.context_tokens(name) is not None,
-            ends_streams=self.ends_streams,
-            secrets=(self._api_key,),
-            left_out=self._left_out,
-        )
+        async with files.holding(request.messages) as messages:
+            yield Exchange(
+                provider=self.name,
+                model=self._model(self._clients.get(), name),
+                request=request,
+                messages=messages,
+                api_format=self.api_format,
+                settings={**self._extra, **self._settings()},
+                given=self.model_settings,
+                is_known=self.context_tokens(name) is not None,
+                ends_streams=self.ends_streams,
+                secrets=(self._api_key,),
+                left_out=self._left_out,
+            )
 
 
 def key_of(given: str | None, variable: str, provider: str) -> str:

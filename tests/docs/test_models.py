@@ -51,5 +51,5 @@ def test_the_numbers_of_the_page_are_those_of_the_code() -> None:
     """A limit nobody documents is a surprise."""
     assert f"first {MAX_TEXT_CHARS:,} characters" in PAGE
     assert f"{MAX_REASON_CHARS} characters of them" in PAGE
-    sizes = [kind.max_file_bytes / 1e6 for kind in (OpenAIProvider, AnthropicProvider, GeminiProvider)]
-    assert f"{sizes[0]:g} MB at most, {sizes[1]:g} MB for Anthropic, {sizes[2]:g} MB for Gemini" in PAGE
+    sizes = [kind.max_file_bytes / 1e6 for kind in (OpenAIProvider, AnthropicProvider)]
+    assert f"{sizes[0]:g} MB at most, {sizes[1]:g} MB for Anthropic" in PAGE

@@ -172,8 +172,12 @@ def test_a_key_that_the_vendor_repeats_is_in_no_traceback(server: Server, make: 
 @pytest.mark.parametrize("make", ["openai"], indirect=True)
 def test_no_variable_of_ours_shows_the_key(provider: VendorProvider) -> None:
     """Reports of errors print them."""
-    exchange = asyncio.run(provider._exchange(asked().as_kwargs()))
-    assert KEY not in repr(exchange)
+
+    async def shown() -> str:
+        async with provider._exchange(asked().as_kwargs()) as exchange:
+            return repr(exchange)
+
+    assert KEY not in asyncio.run(shown())
 
 
 @pytest.mark.parametrize("status", [301, 302, 307, 308])
