@@ -31,11 +31,13 @@ _DOTS = str.maketrans("\u3002\uff0e\uff61", "...")
 _COMMENT = re.compile(r"\([^()]*\)")
 _ADDRESS = re.compile(r"(\"[^\"]*\"|[^\s<>()\[\],;:\"'@]+)\s*@\s*([^\s<>(),;:\"'@?&]+)")
 _BETWEEN_HOSTS = re.compile(r"[\s,;<>\"'(){}|]+")
+#: What stands before a host: one scheme, or several, as in `jdbc:postgresql://`. A host with a port has none.
+_SCHEMES = re.compile(r"^(?:[a-z][a-z0-9+.-]*:/*(?!\d+(?:/|$)))+")
 _COMPARED = re.compile(r"\s*(>=|<=|>|<)\s*(.*)", re.DOTALL)
 _COMPARISONS: dict[str, Callable[[Decimal, Decimal], bool]] = {
     ">=": operator.ge, "<=": operator.le, ">": operator.gt, "<": operator.lt,
 }  # fmt: skip
-_NUMBER = re.compile(r"[+-]?\d[\d.,' _]*(?:e[+-]?\d{1,3})?", re.ASCII)
+_NUMBER = re.compile(r"[+-]?\d[\d.,'\u2019 _]*(?:e[+-]?\d{1,3})?", re.ASCII)
 #: Longer texts hold no number that a rule is about; the cap also bounds the work.
 _MAX_NUMBER_CHARS = 100
 
@@ -115,7 +117,7 @@ def _hosts(text: str) -> Iterator[str]:
     """Yield the hosts that a text may name: of its addresses, its URLs, and each of its words as a host."""
     for reading in _readings(text):
         for word in _BETWEEN_HOSTS.split(reading.replace("\\", "/")):
-            rest = re.sub(r"^[a-z][a-z0-9+.-]*:/*(?!\d+(?:/|$))", "", word).lstrip("/")
+            rest = _SCHEMES.sub("", word).lstrip("/")
             if "@" in word:
                 yield _host(re.split("[/?#&]", word.rpartition("@")[2])[0])
             with contextlib.suppress(ValueError):
@@ -167,7 +169,7 @@ def _numbers(text: str) -> set[Decimal]:
     bare = re.sub(r"^([+-])[^\d.,]+", r"\1", bare)
     if not _NUMBER.fullmatch(bare.lstrip(".,") if bare[:1] in ".," else bare):
         return set()
-    solid = re.sub("[' _]", "", bare)
+    solid = re.sub("['\u2019 _]", "", bare)
     readings = {solid, solid.replace(",", ""), solid.replace(".", "").replace(",", ".")}
     numbers = set()
     for reading in readings:

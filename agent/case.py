@@ -35,6 +35,8 @@ class Case:
     words: Texts
     lease: Lease | None = None
     seq: int = 0
+    #: Whether the person sees buttons. In a lane they do; to `ask_channel` words alone are given.
+    shows_buttons: bool = True
     timers: tuple[Timer, ...] = ()
     journal: TurnJournal | None = None
     #: Hears the words while they come.

@@ -29,7 +29,7 @@ from agent.memory import ConversationMemory
 from agent.messages import Message, Role
 from agent.questions import Questions
 from agent.recollection import recollected, remembered
-from agent.replied import replied
+from agent.replied import read_results, replied
 from agent.result import AgentResult
 from agent.scope import in_scope
 from agent.selectors.roles import role_of
@@ -133,7 +133,7 @@ class ChannelAgent:
         """
         scope = scope_of(user_id, channel_id, conversation_id)
         turn = Turn(f"ask-{token_urlsafe(8)}", scope.conversation, user_id, message)
-        case = await self._alone(turn)
+        case = replace(await self._alone(turn), shows_buttons=False)
         live = case.live
         if live and args_digest not in (None, live.action.args_digest) and self.parser.is_confirm(message):
             return _ack(await self._refuse_changed(scope.conversation.id, live))
@@ -542,7 +542,8 @@ class ChannelAgent:
         content = replied(result, words, has_acted=self._has_acted(result))
         # Whatever the model makes of it, the person hears of what may have been done.
         beside = [content] if proposal and result.stop_reason == "terminal" else result.beside
-        told = _joined([*(words.unknown(call.tool_name) for call in result.unclear), *beside])
+        found = read_results(result, self.agent.tools, told=beside) if proposal else []
+        told = _joined([*(words.unknown(call.tool_name) for call in result.unclear), *found, *beside])
         if proposal:  # nothing else is asked beside it
             asked, arms = self._questions.asked(case, proposal, preface, proposal.prompt_in(content))
             await note_asked(self.store, case.turn, asked[1])

@@ -10,8 +10,8 @@ from typing import Protocol
 from agent.case import Case
 from agent.messages import Role
 from agent.tools.artifacts import Artifact
-from agent.tools.received import ReceivedFile, name_of
-from channels.types import Media, Turn, owner_of
+from agent.tools.received import ReceivedFile
+from channels.types import Media, Turn, named, owner_of
 from workers.offload import offload
 
 log = logging.getLogger(__name__)
@@ -41,8 +41,7 @@ class Made:
         return [self._found(media) for media in reversed(once) if media.stored]
 
     def _found(self, media: Media) -> ReceivedFile:
-        name = name_of(media.filename, media.mime_type, media.ref)
-        return ReceivedFile(name, media.mime_type, media.size, media.ref, self._read)
+        return ReceivedFile(named(media).filename, media.mime_type, media.size, media.ref, self._read)
 
     def _read(self, ref: str) -> bytes:
         if self._sink is None:

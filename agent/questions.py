@@ -40,7 +40,7 @@ class Questions:
 
     def with_undo(self, case: Case, answer: Answer, effects: Sequence[Effect]) -> Answer:
         """The answer with a button that undoes what can be undone. It waits beside what the scope may wait for."""
-        if case.lease is None:  # words alone carry no button
+        if not case.shows_buttons:
             return answer
         limits = [(self._store.executors.undo_seconds(effect.action.kind), effect) for effect in effects]
         seconds = min((limit for limit, _ in limits if limit), default=0.0)

@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable
+
+from agent.messages import Role
+from agent.providers.wording import tell_result
 from agent.result import AgentResult
+from agent.tools.fence import unfenced
+from agent.tools.tool import Tool
 from pending.texts import Texts
+
+#: Characters of one result of a read-only tool that a person reads above a question.
+MAX_READ_CHARS = 2000
 
 
 def replied(result: AgentResult, words: Texts, *, has_acted: bool) -> str:
@@ -28,6 +37,23 @@ def replied(result: AgentResult, words: Texts, *, has_acted: bool) -> str:
         case "answer" if result.finish_reason == "length":
             return f"{result.content}\n\n{words.answer_cut()}"
     return result.content
+
+
+def read_results(result: AgentResult, tools: Iterable[Tool], *, told: Collection[str] = ()) -> list[str]:
+    """Return in words what read-only tools gave in the last answer of the model that called any.
+
+    Where that answer proposed something too, the run has ended, and no model tells of them. Errors are left out: their
+    words are for models. So is what is `told` already.
+    """
+    last = max((at for at, message in enumerate(result.messages) if message.tool_calls), default=len(result.messages))
+    reading = {tool.name for tool in tools if tool.read_only}
+    given = [
+        message.content
+        for message in result.messages[last:]
+        if message.role is Role.TOOL and message.tool_name in reading and not message.content.startswith("Error")
+    ]
+    in_words = [tell_result(unfenced(content)) for content in given if content not in told]
+    return [words if len(words) <= MAX_READ_CHARS else f"{words[:MAX_READ_CHARS]} […]" for words in in_words]
 
 
 def _failed(result: AgentResult, words: Texts, *, has_acted: bool) -> str:

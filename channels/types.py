@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import mimetypes
 import re
 from dataclasses import dataclass, field, replace
 from typing import Literal
@@ -13,6 +14,8 @@ Intent = Literal["confirm", "cancel", "ignore"]
 
 #: A language tag we are willing to keep: "de", "pt-BR", "es-419".
 _LANGUAGE = re.compile(r"[A-Za-z][A-Za-z0-9-]{0,15}")
+#: Endings of sounds as tools that read them expect them; Python knows others, or none.
+_ENDINGS = {"audio/ogg": ".ogg", "audio/amr": ".amr", "audio/mp4": ".m4a", "audio/webm": ".webm"}
 _COLLAPSE = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
 
 
@@ -205,6 +208,18 @@ class Reply:
     def from_json(cls, text: str) -> Reply:
         """The reply that `to_json` wrote. Raises pydantic.ValidationError on anything else."""
         return _REPLY.validate_json(text)
+
+
+def named(media: Media) -> Media:
+    """Return the stored file with a name: where it came without one, a name made of its type and content.
+
+    Models and tools call the file by this name.
+    """
+    if media.filename:
+        return media
+    kind = media.mime_type.partition(";")[0].strip().lower()
+    ending = _ENDINGS.get(kind) or mimetypes.guess_extension(kind) or ""
+    return replace(media, filename=f"{kind.partition('/')[0] or 'file'}-{media.ref[:8]}{ending}")
 
 
 def shown_to(turn: Turn, reply: Reply) -> Reply:

@@ -16,7 +16,7 @@ from typing import Any, BinaryIO, Protocol
 from redis.exceptions import RedisError
 
 from channels.base import Channel, FetchError, Pace, QuoteSource
-from channels.types import Media, Reply, owner_of, shown_to
+from channels.types import Media, Reply, named, owner_of, shown_to
 from workers.company import Company
 from workers.drafts import Draft, Easel, Notes
 from workers.lane import (
@@ -399,7 +399,7 @@ class Drain:
                     file = await offload(stack.enter_context, sink.receiving(owner, media.size))
                     await channel.fetch(media, file)
                     kinds = {"mime_type": media.mime_type, "filename": media.filename}
-                    return await offload(sink.keep, file, owner=owner, **kinds)
+                    return named(await offload(sink.keep, file, owner=owner, **kinds))
         except Exception as exc:  # noqa: BLE001  # the person is answered all the same
             # No traceback and no words of others: they may hold a link or a file name.
             reason = str(exc) if isinstance(exc, FetchError) else type(exc).__name__

@@ -247,7 +247,7 @@ def _length(data: bytes) -> int:
 
 def _cannot(kind: str) -> str:
     if kind.startswith("audio/"):
-        return "it is sound, which you cannot hear: ask for text instead"
+        return "it is sound, which you cannot hear: give its name to a tool that reads sound, or ask for text instead"
     return "you cannot see files of this type"
 
 

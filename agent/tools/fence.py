@@ -18,6 +18,7 @@ _TOKENS = re.compile(
     r"<\|[^|<>\n]{1,40}\|>|\[/?INST\]|<</?SYS>>|</?s>|</?(?:start|end)_of_turn>|</?tool_(?:call|response)s?>|<{3,}|>{3,}",
     re.IGNORECASE,
 )
+_FENCED = re.compile(r"^<<<data ([0-9a-f]+)>>>\n(.*)\n<<<end of data \1>>>$", re.DOTALL | re.MULTILINE)
 _INERT = str.maketrans("<>[]", "\u2039\u203a\u27e6\u27e7")
 
 
@@ -26,6 +27,12 @@ def fenced(text: str) -> str:
     body = inert(text)
     boundary = _boundary(body)
     return f"<<<data {boundary}>>>\n{body}\n<<<end of data {boundary}>>>"
+
+
+def unfenced(text: str) -> str:
+    """Return what stands inside the first fence of a text, for a person; the text itself where it has none."""
+    found = _FENCED.search(text)
+    return found[2] if found else text
 
 
 def inert(text: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import mimetypes
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
@@ -68,9 +67,3 @@ def received_file(name: str = "") -> ReceivedFile:
     names = [each.filename for each in files[-MAX_NAMES:]]
     there = f"there are {names!r}" if names else "no file was sent in this conversation yet"
     raise ValueError(f"file {name!r} was not sent: {there}" if name else there)
-
-
-def name_of(filename: str, mime_type: str, ref: str) -> str:
-    """What a file is called that may have come without a name."""
-    kind = mime_type.partition(";")[0].strip()
-    return filename or f"{kind.partition('/')[0] or 'file'}-{ref[:8]}{mimetypes.guess_extension(kind) or ''}"

@@ -2,8 +2,8 @@
 
     python -m benchmarks.selection
 
-`tools.jsonl` has the tools, `requests.jsonl` the requests, both written before the ranking and not changed after it, by
-one hand. The ranking's constants were chosen on the part `open`; of `held_out` only the figures were looked at.
+`tools.jsonl` has the tools, `requests.jsonl` the requests. The ranking's constants and synonyms were chosen on the part
+`open`; of `held_out`, which was written before the ranking, only the figures were looked at.
 `foreign` are requests in other languages than that of the tools, which share few words with them.
 """
 

@@ -178,6 +178,13 @@ def test_terminal_chat_deletes_after_a_yes_and_saves_charts(tmp_path: Path):
     assert saved[0].read_bytes().startswith(b"\x89PNG")
 
 
+def test_terminal_chat_offers_to_undo(tmp_path: Path):
+    """The number of the button takes back what the yes did."""
+    code, output, errors = sayso("chat", "--data", tmp_path, stdin="delete invoice INV-42\nyes\n1\n")
+    assert (code, errors) == (0, "")
+    assert output.index("[1] Undo") < output.index("Invoice INV-42 is back.")
+
+
 def test_terminal_chat_survives_bytes_that_are_no_text(tmp_path: Path):
     """A pipe may hold anything."""
     command = [sys.executable, "-m", "config.cli", "chat", "--config", str(DEMO), "--data", str(tmp_path)]

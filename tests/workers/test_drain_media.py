@@ -169,6 +169,15 @@ def test_agent_sees_the_stored_file(tmp_path: Path):
     assert seen == Media(seen.ref, "image/jpeg", "bill.pdf", len(JPEG), stored=True)
 
 
+@pytest.mark.parametrize(("mime_type", "ending"), [("audio/ogg; codecs=opus", "ogg"), ("image/jpeg", "jpg")])
+def test_file_without_a_name_gets_one_that_models_and_tools_use(tmp_path: Path, mime_type: str, ending: str):
+    """A voice note comes without one, and tools take files by name."""
+    data = JPEG if ending == "jpg" else b"OggS voice"
+    room = Room(tmp_path, FileChannel(lambda media: data))
+    (seen,) = room.hear(Media(SECRET_URL, mime_type))
+    assert seen.filename == f"{mime_type.partition('/')[0]}-{seen.ref[:8]}.{ending}"
+
+
 def test_one_lost_file_does_not_cost_the_others(tmp_path: Path):
     """Each file stands for itself, in the order it was sent."""
     lost = Media("lost", "audio/ogg", size=9)
