@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from collections.abc import Sequence
 from time import perf_counter
@@ -15,9 +16,11 @@ from agent.journal import CallOutcome
 from agent.messages import ToolCall
 from agent.objection import Objector
 from agent.one_call import Asked, Ran, run_call
-from agent.tools.errors import ToolExecutionError, ToolParameterError
+from agent.tools.errors import ToolError, ToolExecutionError, ToolParameterError
 from agent.tools.screening import collect_suspicions
 from pending.proposals import in_channel_run
+
+log = logging.getLogger(__name__)
 
 
 class CallWatch:
@@ -90,6 +93,8 @@ class CallWatch:
             tool_result=ran.outcome.content,
             error=None if ran.error is None else str(ran.error),
         )
+        if isinstance(ran.error, ToolError) and not isinstance(ran.error, ToolParameterError):
+            self._log_failure(call, ran.error)
         if suspicions:
             await self._suspected(call, suspicions)
         if begins and self._chronicle.is_heard:
@@ -98,6 +103,24 @@ class CallWatch:
             seconds, count = perf_counter() - began, chunks.count if chunks else 0
             self._analytics.record_tool_call(call.tool_name, ran.error is None, seconds, call.parameters, count)
         return ran
+
+    def _log_failure(self, call: ToolCall, error: ToolError) -> None:
+        """Log what a tool raised, or its preview, under the ids that its trace and spans have. A traceback is for what
+        its author did not mean to raise.
+        """
+        raised = _raised(error)
+        expected = isinstance(raised, ToolError)
+        ids = {
+            "tool": call.tool_name,
+            "reference": f"{self._chronicle.run_id}/{call.id}",
+            "error": type(raised).__name__,
+        }
+        log.log(
+            logging.WARNING if expected else logging.ERROR,
+            "tool.failed",
+            extra=ids,
+            exc_info=None if expected else raised,
+        )
 
     async def _suspected(self, call: ToolCall, suspicions: Sequence[str]) -> None:
         kinds = ", ".join(suspicions)
@@ -109,8 +132,13 @@ class CallWatch:
         if error is None:
             await self._chronicle.tell("tool_end", call.id, call.tool_name, ran.outcome.content, took)
         else:
-            raised = error.error if isinstance(error, ToolExecutionError) and error.error else error
+            raised = _raised(error)
             await self._chronicle.tell("tool_error", call.id, call.tool_name, raised, call.parameters, took)
+
+
+def _raised(error: Exception) -> BaseException:
+    """Return what the tool's own code raised."""
+    return error.error if isinstance(error, ToolExecutionError) and error.error else error
 
 
 def _written(asked: Asked) -> dict[str, Any]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import fields, is_dataclass
 from functools import partial
@@ -51,6 +52,7 @@ class ToolKinds:
             self._register(tool)
         store.executors.keep_fresh(self._look_again)
         store.executors.guard(self._may_run)
+        store.executors.watch(lambda action, executor: partial(_observed, action, config(), executor))
 
     def _may_run(self, action: PendingAction) -> bool:
         """Whatever would run for it, also a factory or a closure of the author's own: not against the policy of now,
@@ -77,14 +79,14 @@ class ToolKinds:
     def _register(self, tool: Tool) -> None:
         """What every tool brings to the store: how it runs, how it is undone, and whom to ask after a crash."""
         executors = self._store.executors
-        executors.register_tool(tool.name, _runs(tool, self._config))
+        executors.register_tool(tool.name, _runs(tool))
         if tool.undo is not None:
             executors.register_undo(tool.name, _undoes(tool), tool.undo_seconds)
         if tool.reconcile is not None:
             executors.register_reconciler(tool.name, tool.reconcile)
 
 
-def _runs(tool: Tool, config: Callable[[], AgentConfig]) -> ExecutorFactory:
+def _runs(tool: Tool) -> ExecutorFactory:
     """The executor factory every tool has: run this tool with the recorded arguments, validated again.
 
     No model reads the result, so a typed one is put into words here. A tool that is not the one whose preview was
@@ -108,39 +110,61 @@ def _runs(tool: Tool, config: Callable[[], AgentConfig]) -> ExecutorFactory:
                 raise
             return _told(tool, value)
 
-        return partial(_observed, tool, action, config(), execute)
+        return execute
 
     return factory
 
 
-async def _observed(
-    tool: Tool, action: PendingAction, config: AgentConfig, execute: Callable[[], Awaitable[str]]
-) -> str:
-    """Run a confirmed call and tell the agent's observers of it, as a run with this one call.
+async def _observed(action: PendingAction, config: AgentConfig, executor: Executor) -> Any:
+    """Run a confirmed call, or an undo, and tell the agent's observers of it, as a run with this one call.
 
-    The call's id is that of the action. Raises what the call raises.
+    The call's id is that of the action, the tool's name its kind. Raises what the call raises.
     """
     chronicle = Chronicle(
         config.observers, metadata={"pending_action": action.pending_action_id}, asynchronous=_in_event_loop()
     )
-    began, call = perf_counter(), (action.pending_action_id, tool.name)
+    began, call = perf_counter(), (action.pending_action_id, action.kind)
     await chronicle.tell("run_start", [], "")
     await chronicle.tell("tool_start", *call, action.args)
     try:
-        told = await execute()
+        value = await _performed(executor)
     except asyncio.CancelledError:
         await chronicle.tell("cancelled", 0, "the confirmed call was cut off")
         raise
     except Exception as exc:
-        raised = _raised(exc)
-        chronicle.note("tool_execution", began=began, tool_name=tool.name, tool_args=action.args, error=str(raised))
-        await chronicle.tell("tool_error", *call, raised, action.args, (perf_counter() - began) * 1000)
-        await chronicle.tell("run_end", AgentResult("", trace=chronicle.trace, stop_reason="error"))
+        await _tell_failure(chronicle, action, _raised(exc), began)
         raise
-    chronicle.note("tool_execution", began=began, tool_name=tool.name, tool_args=action.args, tool_result=told)
+    told = _shown(value)
+    if isinstance(value, Ambiguous | NotFound):
+        await _tell_failure(chronicle, action, EffectFailed(told), began)
+        return value
+    chronicle.note("tool_execution", began=began, tool_name=action.kind, tool_args=action.args, tool_result=told)
     await chronicle.tell("tool_end", *call, told, (perf_counter() - began) * 1000)
     await chronicle.tell("run_end", AgentResult(told, trace=chronicle.trace, stop_reason="terminal"))
-    return told
+    return value
+
+
+async def _performed(executor: Executor) -> Any:
+    """Run somebody else's function, sync or async, as tools run."""
+    if inspect.iscoroutinefunction(executor):
+        return await executor()
+    value = await in_thread(executor)
+    return await value if inspect.isawaitable(value) else value
+
+
+def _shown(value: Any) -> str:
+    """Return a result in words for observers: whatever it is, its effect took place."""
+    try:
+        return value if isinstance(value, str) else tell_result(serialise(value))
+    except Exception:  # noqa: BLE001  # any type may refuse in its own way
+        return type(value).__name__
+
+
+async def _tell_failure(chronicle: Chronicle, action: PendingAction, error: BaseException, began: float) -> None:
+    call = (action.pending_action_id, action.kind)
+    chronicle.note("tool_execution", began=began, tool_name=action.kind, tool_args=action.args, error=str(error))
+    await chronicle.tell("tool_error", *call, error, action.args, (perf_counter() - began) * 1000)
+    await chronicle.tell("run_end", AgentResult("", trace=chronicle.trace, stop_reason="error"))
 
 
 def _in_event_loop() -> bool:
@@ -253,7 +277,11 @@ def _undoes(tool: Tool) -> ExecutorFactory:
 
     def factory(action: PendingAction) -> Executor | None:
         async def execute() -> str:
-            return _told(tool, await tool.aundo_raw(action.args["args"], action.args["result"]))
+            try:
+                value = await tool.aundo_raw(action.args["args"], action.args["result"])
+            except EffectUnknownError as exc:  # "failed" would say more than anybody knows
+                raise CutOff(str(exc)) from exc
+            return _told(tool, value)
 
         return execute if action.version == tool.version else None
 

@@ -70,6 +70,7 @@ class Executors:
         self._max_closures = max_closures
         self._look_again: Callable[[str], None] | None = None
         self._may_run: Callable[[PendingAction], bool] | None = None
+        self._watch: Callable[[PendingAction, Executor], Executor] | None = None
 
     def keep_fresh(self, look_again: Callable[[str], None]) -> None:
         """From now on `look_again` hears of a kind right before it is used, to register anew what has changed."""
@@ -78,6 +79,10 @@ class Executors:
     def guard(self, may_run: Callable[[PendingAction], bool]) -> None:
         """From now on nothing runs for an action that `may_run` refuses, whoever registered what would."""
         self._may_run = may_run
+
+    def watch(self, watched: Callable[[PendingAction, Executor], Executor]) -> None:
+        """From now on `watched` wraps whatever runs for an action, whoever registered it."""
+        self._watch = watched
 
     def register(self, kind: str, factory: ExecutorFactory) -> None:
         """From now on `factory` rebuilds the executor of this kind, also where a tool of that name would run itself."""
@@ -119,10 +124,9 @@ class Executors:
         try:
             if self._may_run and not self._may_run(action):
                 return None
-            if closure is not None:
-                return closure
             factory = self._factories.get(action.kind) or self._of_tools.get(action.kind)
-            return factory(action) if factory else None
+            executor = closure or (factory(action) if factory else None)
+            return self._watch(action, executor) if self._watch and executor else executor
         except Exception:  # a factory is user code, and nothing has happened yet
             log.exception("pending.factory_failed", extra={"kind": action.kind})
             return None

@@ -31,7 +31,7 @@ def hides_host(label: str, href: str) -> bool:
     if any(host == own or host.endswith(f".{own}") for own in _own_hosts):
         return False
     shown = _bare(html.unescape(label))
-    return shown not in ("", _bare(href), _bare(host))
+    return bool(label.strip()) and shown not in (_bare(href), _bare(host))  # without a label the address is shown
 
 
 def _bare(address: str) -> str:

@@ -271,6 +271,7 @@ def own_hosts() -> Iterator[None]:
         ("[example.com](https://example.com.evil.test/x)", True),
         ("[e\u200bvil.test](https://evil.test/x)", True),
         ("[**your** `bank`](http://evil.test/x)", True),
+        ("[**](https://evil.test/x)", True),
         ("[docs](https://example.com/x)", False),
         ("[docs](https://docs.EXAMPLE.com/x)", False),
         ("[evil.test/x](https://evil.test/x)", False),

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import httpx
 import pytest
 from redis import Redis
 from redis.exceptions import NoPermissionError, RedisError
@@ -98,6 +99,13 @@ def test_web_and_worker_do_a_whole_turn_with_the_shipped_acl(system: GuardedSyst
     assert operator.wait(60) == 0, system.log.read_text()[-3000:]
     log = system.log.read_text().replace("CONFIG of this Redis (NoPermissionError)", "")
     assert ("NoPermission" in log, "No permissions" in log) == (False, False), log[-3000:]
+
+
+def test_web_can_tell_how_it_is_with_the_shipped_acl(system: GuardedSystem) -> None:
+    """What readiness and health ask of Redis, its login may ask."""
+    for path in ("/readyz", "/healthz?full"):
+        answer = httpx.get(f"{system.url}{path}", timeout=10)
+        assert (answer.status_code, answer.json()["redis"]) == (200, "ok"), answer.text
 
 
 @pytest.mark.parametrize(

@@ -30,6 +30,7 @@ from agent.channel_agent import ChannelAgent
 from agent.result_cache import cache_key
 from pending.action import PendingAction
 from pending.proposals import current_user, stash_pending
+from pending.results import PendingConfirmation
 from pending.texts import speak
 from tests.contracts.rigs import MemoryRig, RedisRig, turn, voice
 from tests.workers.fakes import Bot, FakeChannel
@@ -467,3 +468,52 @@ def test_confirmed_call_reaches_observers_trace_and_log(make, caplog, fails):
         "pending.started",
         "pending.failed" if fails else "pending.done",
     ]
+
+
+def test_undo_and_what_a_tool_proposed_by_itself_reach_observers_too(make):
+    """Whatever runs after a yes or a tap: a tool, its undo, or a function that a tool gave with its question."""
+    notes = Notes()
+
+    def take_back(result: str) -> str:
+        raise ToolError("already gone")
+
+    @tool(requires_approval=True, preview="Ship it", undo=take_back)
+    def ship() -> str:
+        """Ship the parcel."""
+        return "shipped"
+
+    @tool()
+    def refund() -> PendingConfirmation:
+        """Refund an order."""
+        stash_pending(kind="refund", preview="Refund it", executor=lambda: "refunded")
+        return PendingConfirmation(action="refund", preview="Refund it")
+
+    bot = make([ship, refund], ["refund"], ["ship"])
+    bot.agent.agent.config = replace(bot.agent.agent.config, observers=[notes])
+    for said in ("refund it", "yes", "ship it"):
+        bot.say(said)
+    bot.say("yes")
+    assert "already gone" in bot.say(tap=bot.buttons[0].data)
+    confirmed = [event[::2] for event in notes.events if event[0] in ("start", "end", "error")]
+    assert confirmed == [
+        *[("start", "refund"), ("end", "refunded")],
+        *[("start", "ship"), ("end", "shipped")],
+        *[("start", "sayso:undo:ship"), ("error", ToolError)],
+    ]
+
+
+@pytest.mark.parametrize("raises", [KeyError("no"), ToolError("already shipped")])
+def test_tool_that_raises_leaves_one_line_in_the_log_with_the_ids_of_its_trace(make, caplog, raises):
+    """Also where it runs at once and nobody observes; the line of an error that its author did not mean says where."""
+
+    @tool()
+    def look() -> str:
+        """Look at the parcel."""
+        raise raises
+
+    bot = make([look], ["look"])
+    with caplog.at_level(logging.INFO):
+        bot.say("look at it")
+    (line,) = [each for each in caplog.records if each.message == "tool.failed"]
+    assert re.fullmatch(r"[0-9a-f]{32}/clook", line.reference)
+    assert (line.tool, line.error, bool(line.exc_info)) == ("look", type(raises).__name__, isinstance(raises, KeyError))

@@ -50,8 +50,9 @@ class Errors(logging.Handler):
         self.heard: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        """A stop condition that fails is its author's error, and told as such."""
-        if (record.exc_info or record.name == "asyncio") and record.msg != "agent.stop_condition_failed":
+        """A stop condition or a tool that fails is its author's error, and told as such."""
+        expected = record.msg in ("agent.stop_condition_failed", "tool.failed")
+        if (record.exc_info or record.name == "asyncio") and not expected:
             self.heard.append(record.getMessage())
 
 
