@@ -33,8 +33,8 @@ def checked(settings: Mapping[str, Any] | None) -> Mapping[str, Any]:
     for name, value in (given.get("extra_headers") or {}).items():
         if value is not None and not (_HEADER_NAME.fullmatch(str(name)) and _HEADER_VALUE.fullmatch(str(value))):
             raise ValueError(
-                f"model_settings.extra_headers has {name!r}, which cannot be sent: use letters, digits and - in its name,"
-                " and one line of ASCII for its value"
+                f"model_settings.extra_headers has {name!r}, which cannot be sent: its name has letters, digits and -, "
+                "its value is one line of ASCII"
             )
     budget = given.get("thinking_budget")
     if budget is not None and (isinstance(budget, bool) or not isinstance(budget, int)):
