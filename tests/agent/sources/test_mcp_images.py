@@ -94,7 +94,8 @@ def test_what_only_looks_like_base64_stays(text: str) -> None:
     ("uri", "kind", "name"),
     [
         ("file:///a/My%20Report", "application/pdf", "My Report.pdf"),
-        ("file:///a/b.tar.gz", "application/gzip", "b.tar.gz"), ("memo://voice", "audio/wav", "file.wav"), ("memo://x/voice", "audio/ogg", "voice.ogg"),
+        ("file:///a/b.tar.gz", "application/gzip", "b.tar.gz"),
+        ("memo://voice", "audio/wav", "file.wav"), ("memo://x/voice", "audio/ogg", "voice.ogg"),
         ("memo://x/..%2F..%2Fetc", "text/csv; charset=utf-8", "etc.csv"), ("memo://x/odd", "x/unknown", "odd"),
     ],
 )  # fmt: skip
