@@ -96,6 +96,20 @@ def test_old_exchanges_go_before_the_window_is_full(server: Server) -> None:
     assert "Are you there?" in request
 
 
+def test_the_last_exchange_is_remembered_however_long_its_results_were(server: Server) -> None:
+    """Many tables at once are more than the window, and yet the model knows what was asked a moment ago."""
+    agent = Agent([table], MAKERS["compatible"](server.url), AgentConfig(model="", context_tokens=8000), long_memory(2))
+    server.script({"calls": [called("table", f"c{number}") for number in range(6)]}, {"text": "Six tables."})
+    agent.run("Show me the table six times")
+    server.script({"text": "Six."})
+    agent.run("How often did you look?")
+    request = sent(server)[0]
+    assert len(request) < 8000 * 3
+    assert "Show me the table six times" in request
+    assert "Six tables." in request
+    assert request.count("row 0: 0 EUR") == 6
+
+
 def test_one_message_that_is_too_long_alone_is_cut(server: Server) -> None:
     """Its beginning and its end are read."""
     server.script({"context": 20_000, "text": "Much."})
