@@ -19,8 +19,9 @@ from agent.context_window import DEFAULT_CONTEXT_TOKENS, fitted, is_small, token
 from agent.messages import Message, ToolCall, UsageStats
 from agent.observers.llm_call import llm_call
 from agent.pricing import cost_usd
-from agent.providers.base import Completion, Provider, ProviderError, ProviderRequest, acall, astream_call
+from agent.providers.base import FILTERED, Completion, Provider, ProviderError, ProviderRequest, acall, astream_call
 from agent.providers.fallback import fallback_listener, name_of
+from agent.providers.files import named_only
 from agent.retry import Sleep, with_retries
 from agent.run import OnText, Run
 from agent.structured import schema_from_response_format
@@ -32,6 +33,8 @@ Schema = Mapping[str, Any]
 
 #: How often a transcript that is too long for the model is halved, and asked with again.
 MAX_SHORTENINGS = 6
+#: Statuses with which a vendor refuses a request for what is in it.
+_REFUSALS = frozenset({400, 413, 415, 422})
 #: The share of the context window that is left to a transcript at least, whatever else a request has in it.
 LEAST_SHARE = 0.125
 
@@ -103,13 +106,18 @@ class Asker:
         return ProviderRequest(
             model=model,
             system_prompt=prompt,
-            messages=self._fitted(run, model, prompt, schemas),
+            messages=self._messages(run, model, prompt, schemas),
             tools=schemas,
             temperature=config.temperature,
             max_tokens=config.max_tokens,
             timeout=config.request_timeout,
             response_format=schema_from_response_format(form) if form is not None and native else None,
         )
+
+    def _messages(self, run: Run, model: str, prompt: str, schemas: Sequence[Schema]) -> Sequence[Message]:
+        """Return what the model is sent of the transcript."""
+        messages = self._fitted(run, model, prompt, schemas)
+        return named_only(messages) if run.names_files else messages
 
     def _fitted(self, run: Run, model: str, prompt: str, schemas: Sequence[Schema]) -> Sequence[Message]:
         """Return the transcript as far as the model's context window has room for it."""
@@ -191,7 +199,7 @@ class Asker:
         if chronicle.is_heard:
             await chronicle.tell("llm_start", list(request.messages), run.model, request.system_prompt)
         try:
-            answer, usage = await self._shortened_to_fit(run, request, on_text)
+            answer, usage = await self._until_taken(run, request, on_text)
         except Exception as exc:
             chronicle.note("error", began=began, model=run.model, error=str(exc))
             self._log_failure(run, exc)
@@ -244,22 +252,48 @@ class Asker:
         log.error("model.failed run=%s %s provider=%s", run.chronicle.run_id, cause, self.name)
         return cause
 
-    async def _shortened_to_fit(self, run: Run, request: ProviderRequest, on_text: OnText | None) -> Completion:
-        """Ask; while the transcript is too long for the model, ask again with half of it. Raises ProviderError."""
-        for _ in range(MAX_SHORTENINGS):
+    async def _until_taken(self, run: Run, request: ProviderRequest, on_text: OnText | None) -> Completion:
+        """Ask; while the vendor refuses the transcript, ask again with less of it. Raises ProviderError."""
+        for _ in range(MAX_SHORTENINGS + 2):
             try:
                 return await self._with_retries(run, request, on_text)
             except ProviderError as exc:
-                if exc.kind != "too_long":
+                messages = self._reduced(run, request, exc)
+                if messages is None:
                     raise
-                before = transcript_tokens(request.messages)
-                run.room = before // 2
-                shorter = self._fitted(run, request.model, request.system_prompt, request.tools or ())
-                if transcript_tokens(shorter) > before * 0.9:
-                    raise
-            log.warning("model.context_exceeded run=%s model=%s tokens=%d", run.chronicle.run_id, run.model, before)
-            request = replace(request, messages=shorter)
+            request = replace(request, messages=messages)
         return await self._with_retries(run, request, on_text)
+
+    def _reduced(self, run: Run, request: ProviderRequest, error: ProviderError) -> Sequence[Message] | None:
+        """Return less of a transcript that was refused, which the run then keeps to; None where nothing is left to try.
+
+        One that is too long is halved. Else its files are only named: one may be damaged, or longer than it looks. The
+        history of one that a content filter refused is left out: what was said once must not end all that follows.
+        """
+        if error.kind == "too_long" and (shorter := self._halved(run, request)) is not None:
+            _log_reduced("model.context_exceeded", run, error)
+            return shorter
+        if error.kind != "too_long" and (error.kind != "refused" or error.status not in _REFUSALS):
+            return None
+        if not run.names_files and any(message.media or message.pictures for message in request.messages):
+            run.names_files, run.room = True, None
+            _log_reduced("model.files_left_out", run, error)
+        elif error.code == FILTERED and run.history:
+            run.history = []
+            _log_reduced("model.history_left_out", run, error)
+        else:
+            return None
+        return self._messages(run, request.model, request.system_prompt, request.tools or ())
+
+    def _halved(self, run: Run, request: ProviderRequest) -> Sequence[Message] | None:
+        """Return half of the transcript; None where it can hardly be made shorter."""
+        before, room = transcript_tokens(request.messages), run.room
+        run.room = before // 2
+        shorter = self._messages(run, request.model, request.system_prompt, request.tools or ())
+        if transcript_tokens(shorter) <= before * 0.9:
+            return shorter
+        run.room = room
+        return None
 
     async def _with_retries(self, run: Run, request: ProviderRequest, on_text: OnText | None) -> Completion:
         """Ask up to `1 + max_retries` times. What was heard of an answer that broke off is void."""
@@ -288,6 +322,10 @@ class Asker:
             return usage
         known = cost_usd(usage.model or model, usage, usage.provider, prices=self._config.prices)
         return replace(usage, cost_usd=known) if known else usage
+
+
+def _log_reduced(event: str, run: Run, error: ProviderError) -> None:
+    log.warning("%s run=%s %s", event, run.chronicle.run_id, error.cause)
 
 
 def _identified(answer: Message, run: Run) -> Message:

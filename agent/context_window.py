@@ -50,7 +50,8 @@ def fitted(
     """Return the transcript within `room` tokens, as far as it can be made to fit.
 
     Results of tools are cut to `result_tokens` each (a quarter of the room without it). Then the oldest exchanges of
-    the `history` are left out. What is still too long then are texts of the `current` exchange: the longest are cut.
+    the `history` are left out; of the last one, the longest texts are cut first. What is still too long then are texts
+    of the `current` exchange: the longest are cut.
     """
     most = min(result_tokens or int(room * RESULT_SHARE), max(room // 2, MIN_TEXT_TOKENS))
     history = [_cut_result(message, most) for message in history]
@@ -72,7 +73,9 @@ def _cut(message: Message, most: int) -> Message:
 
 
 def _newest(history: Sequence[Message], room: int) -> Sequence[Message]:
-    """Return the newest whole exchanges that fit. An exchange begins with a user's message."""
+    """Return the newest whole exchanges that fit. An exchange begins with a user's message. The last one is cut to half
+    of the room where it alone does not fit: what was said a moment ago is missed the most.
+    """
     starts = [at for at, message in enumerate(history) if message.role is Role.USER]
     total, first = 0, len(history)
     for start in reversed([0, *starts[1:]] if history else []):
@@ -80,6 +83,9 @@ def _newest(history: Sequence[Message], room: int) -> Sequence[Message]:
         if total > room:
             break
         first = start
+    if first == len(history) and history:
+        last = _squeezed(history[starts[-1] if starts else 0 :], room // 2)
+        return last if transcript_tokens(last) <= room else []
     return history[first:]
 
 

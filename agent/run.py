@@ -120,6 +120,8 @@ class Run:
     model: str = ""
     #: Tokens that the transcript may take, once the model has refused it as too long; None before.
     room: int | None = None
+    #: Whether files are only named, because the model's vendor has refused a request with one of them.
+    names_files: bool = False
     #: What the last answer is cached under.
     cache_key: str = ""
     usage: UsageStats = NO_USAGE

@@ -35,6 +35,8 @@ class _Run:
     outside: Context
     inside: Context
     chat: Span | None = None
+    #: The conversation, for each of its spans.
+    conversation: dict[str, str] = field(default_factory=dict)
     #: Whether the span of the question has the answer, and the class of the error that the run ends with.
     is_told: bool = False
     failed: str = ""
@@ -74,7 +76,8 @@ class OpenTelemetryObserver(AgentObserver):
         """A span `invoke_agent` begins."""
         if len(self._runs) >= MOST_RUNS:
             self._end_run(next(iter(self._runs)), gen_ai.OTHER)
-        outside = self._context.get_current()
+        outside, scope = self._context.get_current(), memory_scope.get()
+        conversation = {gen_ai.CONVERSATION: digest_of(scope)} if scope else {}
         span = self._tracer.start_span(
             f"{gen_ai.INVOKE_AGENT} {self._agent_name}",
             outside,
@@ -82,12 +85,14 @@ class OpenTelemetryObserver(AgentObserver):
                 gen_ai.OPERATION: gen_ai.INVOKE_AGENT,
                 gen_ai.AGENT_NAME: self._agent_name,
                 gen_ai.RUN_ID: run_id,
-                **({gen_ai.CONVERSATION: digest_of(scope)} if (scope := memory_scope.get()) else {}),
+                **conversation,
             },
         )
         self._say(span, gen_ai.SYSTEM_INSTRUCTIONS, [_text(system_prompt)])
         self._say(span, gen_ai.INPUT_MESSAGES, [_spoken(message) for message in messages])
-        self._runs[run_id] = _Run(span, outside, self._trace.set_span_in_context(span, outside))
+        self._runs[run_id] = _Run(
+            span, outside, self._trace.set_span_in_context(span, outside), conversation=conversation
+        )
 
     def on_run_end(self, run_id: str, result: AgentResult) -> None:
         """It ends, with what the run cost and why it stopped."""
@@ -117,7 +122,7 @@ class OpenTelemetryObserver(AgentObserver):
                 f"{gen_ai.CHAT} {model}",
                 run.inside,
                 kind=self._trace.SpanKind.CLIENT,
-                attributes={gen_ai.OPERATION: gen_ai.CHAT, gen_ai.REQUEST_MODEL: model},
+                attributes={gen_ai.OPERATION: gen_ai.CHAT, gen_ai.REQUEST_MODEL: model, **run.conversation},
             )
             self._say(run.chat, gen_ai.SYSTEM_INSTRUCTIONS, [_text(system_prompt)])
             self._say(run.chat, gen_ai.INPUT_MESSAGES, [_spoken(message) for message in messages])
@@ -165,6 +170,7 @@ class OpenTelemetryObserver(AgentObserver):
                 gen_ai.TOOL_NAME: tool_name,
                 gen_ai.TOOL_TYPE: "function",
                 gen_ai.TOOL_CALL_ID: call_id,
+                **run.conversation,
             }
             name = f"{gen_ai.EXECUTE_TOOL} {tool_name}"
             span = self._tracer.start_span(name, run.inside, attributes=attributes)

@@ -29,6 +29,8 @@ from workers.offload import contained, in_thread
 FailureKind = Literal["away", "busy", "refused", "too_long", "cut_off"]
 
 
+#: The code of an error for what a vendor's content filter refused or stopped.
+FILTERED = "content_filter"
 #: How vendors and servers say that a request is longer than the model's context window.
 _TOO_LONG = re.compile(
     r"context.?length|context.?window|maximum context|context size|(?:prompt|input) is too long|too many tokens:"

@@ -225,8 +225,9 @@ class _Journey:
             retry_after=min(waits, default=None),
             retryable=any(error.retryable for error in errors),
         )
-        # A shorter transcript helps, whatever is wrong with the others.
-        last = failure.__cause__ = next((each for each in errors if each.kind == "too_long"), errors[-1])
+        # A shorter transcript or one without files helps, whatever is wrong with the others.
+        may_help = [each for kind in ("too_long", "refused") for each in errors if each.kind == kind]
+        last = failure.__cause__ = may_help[0] if may_help else errors[-1]
         for name in ("kind", "status", "code", "model", "settings", "refusal"):
             setattr(failure, name, getattr(last, name))
         return failure

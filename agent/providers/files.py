@@ -10,7 +10,7 @@ import subprocess
 from codecs import getincrementaldecoder
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from weakref import WeakKeyDictionary
 
 from agent.messages import Message, Picture, Role
@@ -47,6 +47,8 @@ _SPELLINGS = {
 }
 #: Types whose first bytes are known. Vendors refuse a request, and each one after it, for a file that is not its type.
 _PROVEN = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp", "application/pdf"})
+#: What a model is told of an image of a tool that it does not see.
+_UNSEEN = "[you cannot see the image]"
 #: What voice is converted to, where a model hears that.
 _CONVERTED = "audio/mpeg"
 
@@ -99,7 +101,7 @@ class Files:
         data = picture.data or (await self._bytes(picture.media) if picture.media else None)
         kind = _proven(data) if data else ""
         if not data or kind not in self.accepts or len(data) > min(self.max_bytes, room):
-            return "[you cannot see the image]"
+            return _UNSEEN
         return Binary(data, kind)
 
     @asynccontextmanager
@@ -199,6 +201,18 @@ _rooms: WeakKeyDictionary[asyncio.AbstractEventLoop, _Room] = WeakKeyDictionary(
 
 def _room() -> _Room:
     return _rooms.setdefault(asyncio.get_running_loop(), _Room())
+
+
+def named_only(messages: Sequence[Message]) -> list[Message]:
+    """Return the messages with their files named in words, all but those of text: the vendor refused one of them."""
+    return [_named_only(message) if message.media or message.pictures else message for message in messages]
+
+
+def _named_only(message: Message) -> Message:
+    refused = [each for each in message.media if message.role is Role.USER and not _is_text(_kind(each))]
+    words = [_words(each, "it could not be shown to you") for each in refused] + [_UNSEEN] * bool(message.pictures)
+    kept = tuple(each for each in message.media if each not in refused)
+    return replace(message, content="\n".join(filter(None, [message.content, *words])), media=kept, pictures=())
 
 
 def as_mp3(data: bytes) -> bytes | None:

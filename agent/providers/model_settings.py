@@ -15,6 +15,8 @@ RESERVED: Mapping[str, str] = {
     "messages": "the conversation is sent there", "contents": "the conversation is sent there",
     "input": "the conversation is sent there", "tools": "the tools are sent there", "stream": "it is chosen by itself",
 }  # fmt: skip
+#: What may be the name and the value of an HTTP header.
+_HEADER_NAME, _HEADER_VALUE = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+"), re.compile(r"[\x20-\x7e]*")
 #: Keys with a meaning of ours, which are no fields of a request.
 _OWN = ("temperature", "extra_headers", "extra_body", "thinking_budget")
 
@@ -28,6 +30,15 @@ def checked(settings: Mapping[str, Any] | None) -> Mapping[str, Any]:
     for name in ("extra_headers", "extra_body"):
         if not isinstance(given.get(name) or {}, Mapping):
             raise ValueError(f"model_settings.{name}={given[name]!r} is no mapping: write {name}: {{name: value}}")
+    for name, value in (given.get("extra_headers") or {}).items():
+        if value is not None and not (_HEADER_NAME.fullmatch(str(name)) and _HEADER_VALUE.fullmatch(str(value))):
+            raise ValueError(
+                f"model_settings.extra_headers has {name!r}, which cannot be sent: its name has letters, digits and -, "
+                "its value is one line of ASCII"
+            )
+    budget = given.get("thinking_budget")
+    if budget is not None and (isinstance(budget, bool) or not isinstance(budget, int)):
+        raise ValueError(f"model_settings.thinking_budget={budget!r} is no number of tokens: use 2000, or 0 for none")
     temperature = given.get("temperature")
     if temperature is not None and (isinstance(temperature, bool) or not isinstance(temperature, int | float)):
         raise ValueError(
@@ -45,7 +56,7 @@ def library_settings(given: Mapping[str, Any], api_format: ApiFormat) -> dict[st
     fields = {name: value for name, value in given.items() if name not in _OWN and value is not None}
     settings: dict[str, Any] = {}
     if headers := given.get("extra_headers"):
-        settings["extra_headers"] = {str(name): str(value) for name, value in headers.items()}
+        settings["extra_headers"] = {str(name): str(value) for name, value in headers.items() if value is not None}
     if (budget := given.get("thinking_budget")) is not None:
         fields.update(_thinking(budget, api_format))
     if api_format == "anthropic" and "thinking" in fields:  # the library must know: thinking changes other fields

@@ -8,6 +8,7 @@ import hashlib
 import mimetypes
 import re
 from collections.abc import Mapping
+from pathlib import PurePosixPath
 from typing import Any
 
 from agent.tools.artifacts import MAX_ARTIFACT_BYTES, emit_artifact
@@ -17,6 +18,11 @@ from channels.media import UNKNOWN_TYPE, settle_type
 MIN_CHARS = 256
 #: Files of one answer's texts that reach the user.
 MAX_FILES = 10
+#: Extensions that Python does not know, or has an unusual one for.
+_EXTENSIONS = {
+    "audio/wav": ".wav", "audio/wave": ".wav", "audio/ogg": ".ogg", "audio/opus": ".opus", "audio/flac": ".flac",
+    "image/webp": ".webp", "application/yaml": ".yaml", "text/yaml": ".yaml", "text/markdown": ".md",
+}  # fmt: skip
 _BASE64, _BREAK = r"[A-Za-z0-9+/_-]", r"(?:\\n|\r?\n)"
 #: One long line of base64, or lines as mail has them; perhaps as a data URL.
 _RUN = re.compile(
@@ -28,9 +34,10 @@ _BREAKS = re.compile(r"\\n|\s")
 
 
 class Binaries:
-    """Lives for one answer. Hands each file over once, whatever parts of the answer repeat it."""
+    """Lives for one answer. Hands each file over once, whatever parts of the answer repeat it; none of an error."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_error: bool = False) -> None:
+        self._is_error = is_error
         self._seen: set[str] = set()
         self._found = 0
 
@@ -54,12 +61,20 @@ class Binaries:
         if data is None:
             return found[0]
         kind = settle_type(data, found["type"] or "")
-        if kind == UNKNOWN_TYPE or self._found >= MAX_FILES or len(data) > MAX_ARTIFACT_BYTES:
+        if self._is_error or kind == UNKNOWN_TYPE or self._found >= MAX_FILES or len(data) > MAX_ARTIFACT_BYTES:
             return f"(binary data, {len(data)} bytes, is left out)"
         self._found += 1
-        filename = f"file{mimetypes.guess_extension(kind) or ''}"
+        filename = named("", kind)
         self.hand_over(data, kind, filename)
         return f"(handed to the user: {filename}, {kind}, {len(data)} bytes)"
+
+
+def named(filename: str, mime_type: str) -> str:
+    """Return a file's name with an extension: platforms and tools go by it."""
+    if PurePosixPath(filename).suffix:
+        return filename
+    kind = mime_type.partition(";")[0].strip().lower()
+    return f"{filename or 'file'}{_EXTENSIONS.get(kind) or mimetypes.guess_extension(kind) or ''}"
 
 
 def _decoded(text: str) -> bytes | None:

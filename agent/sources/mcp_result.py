@@ -5,14 +5,13 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-import mimetypes
 from collections.abc import Sequence
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from agent.sources.errors import scrub, scrub_value
-from agent.sources.mcp_binaries import Binaries
+from agent.sources.mcp_binaries import Binaries, named
 
 if TYPE_CHECKING:
     from mcp.types import CallToolResult
@@ -43,8 +42,11 @@ def value_of(result: CallToolResult) -> Any:
 
 def complaint(result: CallToolResult, secrets: Sequence[str]) -> str:
     """The words of an answer that is an error, scrubbed before they are cut: half a secret would not be found."""
-    held = scrub_value(result.structured_content, secrets)
-    text = scrub(_text(result), secrets) or (json.dumps(held, ensure_ascii=False) if held else "no reason given")
+    binaries = Binaries(is_error=True)
+    held = binaries.removed(scrub_value(result.structured_content, secrets))
+    text = binaries.removed(scrub(_text(result), secrets)) or (
+        json.dumps(held, ensure_ascii=False) if held else "no reason given"
+    )
     return text[:MAX_ERROR_CHARS]
 
 
@@ -83,8 +85,7 @@ def _hand_over(block: Any, binaries: Binaries) -> str:
         data = base64.b64decode(holder.blob if block.type == "resource" else holder.data, validate=True)
     except (binascii.Error, ValueError):
         return f"nothing: what was called {mime_type} is no base64"
-    filename = PurePosixPath(urlsplit(str(holder.uri)).path).name if block.type == "resource" else ""
-    if not PurePosixPath(filename).suffix:  # platforms and tools go by the extension
-        filename = f"{filename or 'file'}{mimetypes.guess_extension(mime_type) or ''}"
+    own_name = PurePosixPath(unquote(urlsplit(str(holder.uri)).path)).name if block.type == "resource" else ""
+    filename = named(own_name, mime_type)
     binaries.hand_over(data, mime_type, filename)
     return f"{filename}, {mime_type}, {len(data)} bytes"

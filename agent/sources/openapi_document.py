@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import urljoin, urlsplit
 
@@ -17,6 +17,8 @@ from agent.sources.openapi_schema import Document
 MAX_DOCUMENT_BYTES = 50_000_000
 #: Levels of a YAML document.
 MAX_YAML_DEPTH = 500
+#: What is said of a document with more, and what libyaml says of one with a thousand.
+_TOO_DEEP, _LIBYAML_TOO_DEEP = "nested too deeply to be a document", "exceeded maximum nesting depth"
 
 
 def parse(text: str, where: str) -> Document:
@@ -27,13 +29,13 @@ def parse(text: str, where: str) -> Document:
     except json.JSONDecodeError as exc:
         raise SourceError(f"{where}: not JSON: line {exc.lineno}, column {exc.colno}: {exc.msg}") from exc
     except yaml.YAMLError as exc:
-        if "nesting depth" in str(exc):  # libyaml's own limit
-            raise SourceError(f"{where}: nested too deeply to be a document") from None
-        mark = getattr(exc, "problem_mark", None)
+        mark, problem = getattr(exc, "problem_mark", None), getattr(exc, "problem", exc)
+        if problem == _LIBYAML_TOO_DEEP:
+            raise SourceError(f"{where}: {_TOO_DEEP}") from None
         line = f"line {mark.line + 1}: " if mark else ""
-        raise SourceError(f"{where}: not YAML: {line}{getattr(exc, 'problem', exc)}") from exc
+        raise SourceError(f"{where}: not YAML: {line}{problem}") from exc
     except RecursionError:
-        raise SourceError(f"{where}: nested too deeply to be a document") from None
+        raise SourceError(f"{where}: {_TOO_DEEP}") from None
     except ValueError as exc:  # a number that is none, or that has thousands of digits
         raise SourceError(f"{where}: holds a value that cannot be read: {exc}") from None
     version = root.get("openapi") if isinstance(root, Mapping) else None
@@ -69,11 +71,11 @@ class _Scalars(yaml.SafeLoader):
         self._known: dict[str, Any] = {}
 
     def value(self, event: Any) -> Any:
-        """Return the scalar's value. Raises yaml.YAMLError and ValueError."""
+        """Return the value of a scalar that may be no text. Raises yaml.YAMLError and ValueError."""
         text = event.value
         if event.tag is None or event.tag == "!":
-            if not event.implicit[0] or text[:1] not in _MAY_BE_NO_TEXT:
-                return text if event.implicit[1] or text else None
+            if not event.implicit[0]:
+                return text
             if text in self._known:
                 return self._known[text]
         reader: Any = self
@@ -99,24 +101,36 @@ def _read_yaml(text: str) -> Any:
     The values are made of libyaml's events in one pass: its nodes cost ten times as much. libyaml refuses an escape
     that is half a character, so a text with one is parsed by PyYAML itself.
     """
-    fast = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    events = yaml.parse(text, Loader=yaml.SafeLoader if _HALF_A_CHARACTER.search(text) else fast)
+    fast: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    loader = yaml.SafeLoader(text) if _HALF_A_CHARACTER.search(text) else fast(text)
+    try:
+        return _values(iter(loader.get_event, None))
+    finally:
+        loader.dispose()
+
+
+def _values(events: Iterator[Any]) -> Any:
+    """Return the value of the one document in the events, None where there is none."""
     scalars, documents, open_parts = _Scalars(), 0, list[list[Any]]([[]])
+    scalar, mapping, mapping_end = yaml.ScalarEvent, yaml.MappingStartEvent, yaml.MappingEndEvent  # a local is quicker
+    parts = open_parts[-1]
     for event in events:
         kind = type(event)
-        if kind is yaml.ScalarEvent:
-            open_parts[-1].append(scalars.value(event))
-        elif kind is yaml.MappingStartEvent or kind is yaml.SequenceStartEvent:
-            _check_tag(event)
-            open_parts.append([])
+        if kind is scalar:
+            text, tag = event.value, event.tag
+            is_text = tag is None and text and (text[0] not in _MAY_BE_NO_TEXT or not event.implicit[0])
+            parts.append(text if is_text else scalars.value(event))
+        elif kind is mapping or kind is yaml.SequenceStartEvent:
+            if event.tag is not None:
+                _check_tag(event)
+            parts = []
+            open_parts.append(parts)
             if len(open_parts) > MAX_YAML_DEPTH:
                 raise RecursionError
-        elif kind is yaml.MappingEndEvent:
-            parts = open_parts.pop()
-            open_parts[-1].append(_mapping(parts, event))
-        elif kind is yaml.SequenceEndEvent:
-            parts = open_parts.pop()
-            open_parts[-1].append(parts)
+        elif kind is mapping_end or kind is yaml.SequenceEndEvent:
+            made = open_parts.pop()
+            parts = open_parts[-1]
+            parts.append(_mapping(made, event) if kind is mapping_end else made)
         else:
             documents += _is_document(event)
             if documents > 1:

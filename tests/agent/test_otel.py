@@ -12,6 +12,8 @@ from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.semconv._incubating.attributes import gen_ai_attributes
+from opentelemetry.semconv._incubating.metrics import gen_ai_metrics
 from opentelemetry.trace import SpanKind, StatusCode
 
 from agent import (
@@ -24,6 +26,7 @@ from agent import (
     ScriptedProvider,
     ToolCall,
     UsageStats,
+    gen_ai,
 )
 from agent.observers import OpenTelemetryObserver, otel
 
@@ -89,9 +92,26 @@ def test_spans_of_one_conversation_are_found_by_its_digest():
     agent = Agent([], ScriptedProvider(["hi", "hi"]), AgentConfig(observers=[stage.observer]))
     for scope in ("+4915112345678", ""):
         agent.run("hello", scope=scope, memory=ConversationMemory())
-    named, unnamed = (span for span in stage.exporter.get_finished_spans() if span.name.startswith("invoke"))
-    assert named.attributes["gen_ai.conversation.id"] == hashlib.sha256(b"+4915112345678").hexdigest()[:32]
-    assert "gen_ai.conversation.id" not in unnamed.attributes
+    chat, named, *unnamed = stage.exporter.get_finished_spans()
+    digest = hashlib.sha256(b"+4915112345678").hexdigest()[:32]
+    assert [span.attributes["gen_ai.conversation.id"] for span in (chat, named)] == [digest, digest]
+    assert all("gen_ai.conversation.id" not in span.attributes for span in unnamed)
+
+
+def test_every_name_is_one_of_the_installed_conventions():
+    """None that was renamed or that never was: dashboards would not find it."""
+    known = {
+        value for module in (gen_ai_attributes, gen_ai_metrics) for value in vars(module).values() if is_name(value)
+    }
+    ours = {value for value in [*vars(gen_ai).values(), *gen_ai.REQUEST_SETTINGS.values()] if is_name(value)}
+    deprecated = {"gen_ai.system", "gen_ai.prompt", "gen_ai.completion", "gen_ai.usage.prompt_tokens"}
+    assert len(ours) > 20
+    assert ours <= known - deprecated
+
+
+def is_name(value: object) -> bool:
+    """Whether it is the name of an attribute or a metric of the conventions."""
+    return isinstance(value, str) and value.startswith("gen_ai.")
 
 
 def test_with_include_content_all_of_it_is():

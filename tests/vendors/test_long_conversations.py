@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+from base64 import b64encode
 
 import pytest
 
@@ -14,10 +15,13 @@ from agent.providers import FallbackProvider, OpenAIProvider
 from agent.providers.base import ProviderError, ProviderRequest, acall
 from agent.providers.vendor import VendorProvider
 from agent.tools.decorator import tool
-from tests.vendors.conftest import MAKERS, Server
+from channels.types import Media
+from tests.vendors.conftest import MAKERS, Make, Server
 from tests.vendors.test_contract import called
 
 ROWS = 40_000
+#: A PNG of which only the first bytes are right.
+DAMAGED = b"\x89PNG\r\n\x1a\n, and then nothing of an image"
 
 
 @tool(read_only=True)
@@ -92,6 +96,20 @@ def test_old_exchanges_go_before_the_window_is_full(server: Server) -> None:
     assert "Are you there?" in request
 
 
+def test_the_last_exchange_is_remembered_however_long_its_results_were(server: Server) -> None:
+    """Many tables at once are more than the window, and yet the model knows what was asked a moment ago."""
+    agent = Agent([table], MAKERS["compatible"](server.url), AgentConfig(model="", context_tokens=8000), long_memory(2))
+    server.script({"calls": [called("table", f"c{number}") for number in range(6)]}, {"text": "Six tables."})
+    agent.run("Show me the table six times")
+    server.script({"text": "Six."})
+    agent.run("How often did you look?")
+    request = sent(server)[0]
+    assert len(request) < 8000 * 3
+    assert "Show me the table six times" in request
+    assert "Six tables." in request
+    assert request.count("row 0: 0 EUR") == 6
+
+
 def test_one_message_that_is_too_long_alone_is_cut(server: Server) -> None:
     """Its beginning and its end are read."""
     server.script({"context": 20_000, "text": "Much."})
@@ -152,6 +170,47 @@ def test_a_rate_limit_is_no_overflow(server: Server) -> None:
     assert Agent((), MAKERS["compatible"](server.url), config, long_memory(20)).run("Hello").content == "Hi"
     first, second = sent(server)
     assert first == second
+
+
+@pytest.mark.parametrize("make", ["openai", "anthropic", "gemini"], indirect=True)
+def test_a_file_that_the_vendor_refuses_ends_neither_the_turn_nor_those_after_it(
+    server: Server, make: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its first bytes were right and the rest was damaged: the model hears its name instead."""
+    photo = Message(Role.USER, "What is this?", media=(Media("1", "image/png", "cat.png"),))
+    refused = {"status": 400, "message": "Could not process image"}
+    provider = make(load_media=lambda _media: DAMAGED)
+    agent = Agent((), provider, AgentConfig(model=""), ConversationMemory())
+    server.script(refused, {"text": "I cannot see it."})
+    assert agent.run([photo]).content == "I cannot see it."
+    assert [b64encode(DAMAGED).decode() in body for body in sent(server)] == [True, False]
+    assert "cat.png" in sent(server)[1]
+    assert "model.files_left_out" in caplog.text
+    server.script(refused, {"text": "You are welcome."})
+    assert agent.run("Thanks").content == "You are welcome."
+
+
+def test_a_file_that_is_longer_than_the_window_is_named(server: Server) -> None:
+    """Nobody can count the tokens of a file's pages beforehand; the words around it are not cut."""
+    book = Message(Role.USER, "Sum it up. " + "please " * 100, media=(Media("1", "application/pdf", "book.pdf"),))
+    provider = MAKERS["anthropic"](server.url, load_media=lambda _media: b"%PDF-1.4" + b"x" * 100_000)
+    server.script({"context": 20_000, "text": "It is too long."})
+    agent = Agent((), provider, AgentConfig(model=""), long_memory(3))
+    assert agent.run([book]).content == "It is too long."
+    assert "book.pdf" in sent(server)[-1]
+    assert "please " * 100 in sent(server)[-1].replace("\\n", " ")
+
+
+def test_words_that_a_content_filter_refuses_once_do_not_end_the_conversation(server: Server) -> None:
+    """It reads the whole request, so it would refuse each turn that comes after them."""
+    agent = Agent((), MAKERS["openai"](server.url), AgentConfig(model=""), ConversationMemory())
+    refused = {"status": 400, "code": "content_filter", "message": "The prompt triggered the content policy"}
+    server.script(refused)
+    assert agent.run("something bad").failure == "refused"
+    assert len(server.calls) == 1
+    server.script(refused, {"text": "At nine."})
+    assert agent.run("When do you open?").content == "At nine."
+    assert "something bad" not in sent(server)[1]
 
 
 def test_words_of_an_unknown_adapter_are_understood() -> None:

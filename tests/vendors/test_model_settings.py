@@ -68,8 +68,9 @@ def test_geminis_fields_stand_in_its_generation_config(server: Server) -> None:
 def test_extra_headers_are_sent(server: Server, make: Any) -> None:
     """Such as the name of a project at a gateway."""
     server.script({"text": "Hi"})
-    ask(make(model_settings={"extra_headers": {"X-Project": "support"}}))
+    ask(make(model_settings={"extra_headers": {"X-Project": "support", "X-None": None}}))
     assert server.calls[0]["headers"]["x-project"] == "support"
+    assert "x-none" not in server.calls[0]["headers"]
 
 
 def test_a_model_that_nobody_knows_is_sent_no_temperature_unless_it_is_chosen(server: Server) -> None:
@@ -113,6 +114,10 @@ def test_what_the_vendor_refuses_is_told_with_the_settings_that_were_sent(
         ({"max_tokens": 5}, "'max_tokens', which cannot be set there: use max_tokens"),
         ({"messages": []}, "the conversation is sent there"),
         ({"extra_headers": "X"}, "is no mapping"),
+        ({"extra_headers": {"X-Org": "a\r\nX-Evil: 1"}}, "has 'X-Org', which cannot be sent"),
+        ({"extra_headers": {"X-Org": "Größe"}}, "has 'X-Org', which cannot be sent"),
+        ({"extra_headers": {"X Org": "a"}}, "has 'X Org', which cannot be sent"),
+        ({"thinking_budget": "lots"}, "thinking_budget='lots' is no number of tokens"),
         ({"temperature": "hot"}, "temperature='hot' is no number"),
         ({"thinking_budget": 5}, "use reasoning_effort: low"),
     ],

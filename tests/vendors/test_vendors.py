@@ -259,6 +259,16 @@ def test_a_stream_that_is_cut_in_the_middle_falls_over(server: Server, first: st
     assert "".join(heard).endswith("\nwhole answer")
 
 
+@pytest.mark.parametrize(("first", "second"), [("openai", "anthropic"), ("anthropic", "gemini"), ("gemini", "openai")])
+def test_a_stream_that_falls_silent_falls_over(server: Server, first: str, second: str) -> None:
+    """After its first words, whose connection stays open: the next vendor has a whole time limit for itself."""
+    server.script({"text": "one two three", "pause": 4.0}, {"text": "whole answer"})
+    provider = FallbackProvider([MAKERS[first](server.url), MAKERS[second](server.url)])
+    config = AgentConfig(model="", max_retries=0, request_timeout=1.0)
+    result = Agent((), provider, config).run("Hello", stream_handler=lambda _: None)
+    assert (result.content, result.provider_used) == ("whole answer", second)
+
+
 @pytest.mark.parametrize("name", ["openai", "anthropic", "gemini"])
 def test_a_slow_stream_that_goes_on_is_read_to_its_end(server: Server, name: str) -> None:
     """The time limit is for each silence, not for the whole answer."""

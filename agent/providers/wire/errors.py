@@ -23,7 +23,7 @@ from pydantic_ai.exceptions import (
     UserError,
 )
 
-from agent.providers.base import ProviderError, RateLimitedError, RequestRefusedError, says_too_long
+from agent.providers.base import FILTERED, ProviderError, RateLimitedError, RequestRefusedError, says_too_long
 
 #: Characters of a vendor's own words.
 MAX_REASON_CHARS = 200
@@ -61,7 +61,7 @@ def translated(provider: str, secrets: Sequence[str], settings: Collection[str] 
 def filtered(provider: str, refusal: str = "") -> ProviderError:
     """For an answer that the vendor kept to itself, with what the model says instead."""
     error = RequestRefusedError(f"{provider}: its content filter stopped the answer")
-    error.code, error.refusal = "content_filter", refusal.strip()[:MAX_REFUSAL_CHARS]
+    error.code, error.refusal = FILTERED, refusal.strip()[:MAX_REFUSAL_CHARS]
     return error
 
 
@@ -93,6 +93,8 @@ class _Translation:
                 error.kind = "too_long"
             elif error.status in _BUSY:
                 error.kind = "busy"
+            elif _says_filtered(exc):
+                error.code = FILTERED
         return error
 
     def _translated(self, exc: Exception) -> ProviderError:

@@ -7,11 +7,13 @@ import json
 from typing import Any
 
 import pytest
+from mcp.types import BlobResourceContents, CallToolResult, EmbeddedResource, TextContent
 
 from agent import Agent, AgentConfig
 from agent.journal import CallOutcome
 from agent.messages import Message, Role, ToolCall
 from agent.sources.mcp_binaries import Binaries
+from agent.sources.mcp_result import complaint, value_of
 from agent.tools import collect_artifacts
 from agent.tools.artifacts import Artifact
 from channels.types import Media
@@ -86,6 +88,37 @@ def test_a_model_that_cannot_see_is_told_so(tiny, server: Server) -> None:  # no
 def test_what_only_looks_like_base64_stays(text: str) -> None:
     """Hexadecimal numbers, lists of ids, addresses, prose."""
     assert Binaries().removed({"a": [text]}) == {"a": [text]}
+
+
+@pytest.mark.parametrize(
+    ("uri", "kind", "name"),
+    [
+        ("file:///a/My%20Report", "application/pdf", "My Report.pdf"),
+        ("file:///a/b.tar.gz", "application/gzip", "b.tar.gz"),
+        ("memo://voice", "audio/wav", "file.wav"), ("memo://x/voice", "audio/ogg", "voice.ogg"),
+        ("memo://x/..%2F..%2Fetc", "text/csv; charset=utf-8", "etc.csv"), ("memo://x/odd", "x/unknown", "odd"),
+    ],
+)  # fmt: skip
+def test_a_file_has_the_extension_of_its_type(uri: str, kind: str, name: str) -> None:
+    """Whatever the server calls it: platforms and tools go by the extension."""
+    blob = base64.b64encode(b"not much").decode()
+    resource = EmbeddedResource(type="resource", resource=BlobResourceContents(uri=uri, mime_type=kind, blob=blob))
+    with collect_artifacts() as files:
+        told = value_of(CallToolResult(content=[resource]))
+    assert [file.filename for file in files] == [name]
+    assert f"(handed to the user: {name}, " in told
+
+
+def test_base64_in_an_error_is_no_text() -> None:
+    """Its size is told, and nobody gets a file that a failure has left."""
+    data = base64.b64encode(IMAGE).decode()
+    texts = [TextContent(type="text", text=f"It broke: {data}")]
+    with collect_artifacts() as files:
+        told = complaint(CallToolResult(content=list(texts), is_error=True), ())
+        held = complaint(CallToolResult(content=[], structured_content={"screen": data}, is_error=True), ())
+    assert told == f"It broke: (binary data, {len(IMAGE)} bytes, is left out)"
+    assert data[:40] not in held
+    assert files == []
 
 
 def test_base64_in_lines_is_found() -> None:
