@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from functools import cache, cached_property
 from typing import Literal, Protocol
 
-from pending.normalise import emoji_of, unstretched, without_emoji, words_of
+from pending.normalise import emoji_of, is_syllabic, unstretched, without_emoji, words_of
 from pending.phrasebook import phrasebook
 
 #: Longer messages are never a decision; the cap also bounds the work on hostile input.
@@ -89,8 +89,11 @@ class RegexConfirmParser:
         return self._book.confirm | self._book.cancel | self._book.ok | self._book.unclear
 
     def _is_misspelt(self, word: str) -> bool:
-        """Return whether one letter of the word is wrong, missing or too many to be a decision."""
-        if not 3 <= len(word) <= 10:
+        """Return whether one letter of the word is wrong, missing or too many to be a decision.
+
+        Of a script whose letters are syllables or words, another letter is another word.
+        """
+        if not 3 <= len(word) <= 10 or is_syllabic(word):
             return False
         decisions = self._book.confirm | self._book.cancel
         return any(
@@ -99,7 +102,7 @@ class RegexConfirmParser:
 
     def _is_in(self, phrases: frozenset[str], words: str) -> bool:
         """Return whether the words are one of the phrases, with a polite ending or stretched letters or without."""
-        forms = {words, unstretched(words)}
+        forms = {words, unstretched(words), unstretched(words, keep=2)}
         return not phrases.isdisjoint(forms.union(*map(self._without_thanks, forms)))
 
     def _read(self, msg: str, answer: Literal["yes", "no"]) -> str:
