@@ -17,7 +17,8 @@ from pending.seal import split_button
 MAX_CODED_CHARS = 80
 #: The ids of Telegram's messages and of Slack's.
 _NUMBER = re.compile(r"[0-9]{1,20}(\.[0-9]{1,20})?")
-_CODED = re.compile(r"(.*?)[\s:,*_-]*(\d{4})[\s*_.!]*")
+#: With the marks that the keyboards of Chinese, Japanese and Hindi put around it as well.
+_CODED = re.compile(r"(.*?)[\s:,*_\uff1a\uff0c\u3001-]*(\d{4})[\s*_.!\u3002\uff01\u0964]*")
 
 
 @dataclass(frozen=True, slots=True)

@@ -97,6 +97,21 @@ def test_the_words_are_read_as_people_type_them(language):
         assert read_answer(EVERYTHING, typed, language) == Words("confirm", "4821"), typed
 
 
+@pytest.mark.parametrize(
+    ("language", "typed"),
+    [
+        ("zh", "确认\uff1a4821\uff01"),
+        ("zh", "是的\uff0c4821。"),
+        ("ja", "はい、\uff14\uff18\uff12\uff11。"),
+        ("hi", "हाँ 4821।"),
+    ],
+)
+def test_a_code_is_read_between_the_marks_of_other_keyboards(language, typed):
+    """Wide stops, colons and digits."""
+    assert read_answer(EVERYTHING, typed, language) == Words("confirm", "4821")
+    assert read_answer(EVERYTHING, typed + "\uff1f", language).says == ""
+
+
 @pytest.mark.parametrize("language", ALL)
 def test_the_words_of_a_button_are_read_when_they_are_typed(language):
     """Where buttons do not arrive, people type what theirs would say; undoing is no answer to a question."""
