@@ -64,8 +64,13 @@ def is_ok(parser: ConfirmParser, message: str, language: str) -> bool:
 
 
 def is_unclear(parser: ConfirmParser, message: str, language: str) -> bool:
-    """Return whether the message may be meant as an answer to a question in this language, and decides nothing."""
-    return isinstance(parser, RegexConfirmParser) and parser.only(language).is_unclear(message)
+    """Return whether the message may be meant as an answer to a question in this language, and decides nothing.
+
+    People also answer in a language of their own.
+    """
+    if not isinstance(parser, RegexConfirmParser):
+        return False
+    return parser.only(language).is_unclear(message) or parser.is_half_answer(message)
 
 
 def read_words(parser: ConfirmParser, message: str) -> Words:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import re
+import unicodedata
 from collections.abc import Sequence
 from functools import cache, cached_property
 from typing import Literal, Protocol
@@ -16,8 +16,9 @@ MAX_DECISION_CHARS = 60
 MAX_UNCLEAR_CHARS = 30
 MAX_UNCLEAR_WORDS = 3
 _EMOJI_YES = frozenset("👍✅")
+#: It asks for the colored form of the sign before it.
+_EMOJI_STYLE = "\ufe0f"
 _EMOJI_NO = frozenset("👎❌")
-_NO_LETTERS = re.compile(r"[^\w\s']|_")
 
 
 class ConfirmParser(Protocol):
@@ -76,13 +77,20 @@ class RegexConfirmParser:
             return False
         if not any(char.isalpha() for char in msg):
             return True
-        words = unstretched(words_of(_NO_LETTERS.sub(" ", msg)))
+        words = _letters_of(msg)
         parts = words.split()
         return 0 < len(parts) <= MAX_UNCLEAR_WORDS and (
             self._is_in(self._answers, words)
             or any(part in self._answers for part in parts)
             or (len(parts) == 1 and self._is_misspelt(words))
         )
+
+    def is_half_answer(self, msg: str) -> bool:
+        """Return whether the whole message is an acknowledgement or a decision that is questioned or unfinished.
+
+        Unlike `is_unclear`, nothing is searched for in it: so it may be read in all languages at once.
+        """
+        return len(msg) <= MAX_UNCLEAR_CHARS and self._is_in(self._answers, _letters_of(msg))
 
     @cached_property
     def _answers(self) -> frozenset[str]:
@@ -117,6 +125,16 @@ class RegexConfirmParser:
     def _without_please(self, words: str) -> set[str]:
         """The words less any one polite beginning."""
         return {words.removeprefix(f"{polite} ") for polite in self._book.polite}
+
+
+def _letters_of(msg: str) -> str:
+    """Return the plain words of a message, whatever stands between and around them."""
+    return unstretched(words_of("".join(char if _is_written(char) else " " for char in msg)))
+
+
+def _is_written(char: str) -> bool:
+    """Return whether it is a letter, a mark upon one, a digit or an apostrophe."""
+    return char == "'" or (unicodedata.category(char)[0] in "LMN" and char != _EMOJI_STYLE)
 
 
 def _one_emoji_less(msg: str, answer: Literal["yes", "no"]) -> str:
