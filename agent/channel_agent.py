@@ -109,6 +109,7 @@ class ChannelAgent:
         self._choices = Choices(self.store)
         self._questions = Questions(self.store, escalation, expiry_notice=expiry_notice)
         self._confirm_ok = confirm_ok
+        self._last_questions: OrderedDict[str, str] = OrderedDict()
         self._commands = Commands(agent, self._prompts) if commands else None
         ToolKinds(lambda: agent.tools, self.store, lambda: agent.config)
 
@@ -150,6 +151,8 @@ class ChannelAgent:
         """A turn and all that is known about it in this process."""
         scope, conversation = turn.scope, turn.conversation.id
         live = await reach(self.store.records.look, conversation, scope.id)
+        last_question = self._last_questions.pop(conversation, "")
+        live = replace(live, newest=live.pid == last_question) if live else None
         parts = split_button(turn.tap.data) if turn.tap else None
         (tapped,) = await reach(self.store.records.read, conversation, (parts[0],)) if parts else (None,)
         memory = self._memory_of(f"{conversation}:{scope.id}")
@@ -167,7 +170,18 @@ class ChannelAgent:
             raise
         if not await self._applied(conversation, answer.change):
             return Answer(Change(replies=((Reply(case.words.overtaken()), ""),)))
+        if self._confirm_ok:
+            await self._note_question(case)
         return answer
+
+    async def _note_question(self, case: Case) -> None:
+        """Note that the answer to a turn without a lane asked a new question: a plain "ok" may be said to it next."""
+        conversation = case.turn.conversation.id
+        asked = await reach(self.store.records.look, conversation, case.turn.scope.id)
+        if asked and asked.state == "shown" and asked.pid != (case.live.pid if case.live else ""):
+            self._last_questions[conversation] = asked.pid
+            while len(self._last_questions) > MAX_MEMORIES:
+                self._last_questions.popitem(last=False)
 
     async def answer(self, queued: QueuedTurn, lease: Lease, hear: Hearing | None = None) -> Change:
         """All that a turn of a mailbox changes; `hear` hears the words while they come, unless something judges them.
@@ -292,11 +306,14 @@ class ChannelAgent:
         return await self._decide(case, live, self._read_answer(case.turn, live, case.seq))
 
     def _read_answer(self, turn: Turn, live: StoredAction, seq: int) -> Words:
-        """Return what the turn says about the open question. A plain "ok" counts only right behind it."""
+        """Return what the turn says about the open question. A plain "ok" counts only right behind it.
+
+        A turn without a lane has the number 0, and `newest` alone tells.
+        """
         words = read_answer(self.parser, turn.text, live.action.language)
         if words.says or not self._confirm_ok or live.action.code:
             return words
-        is_next = live.state == "shown" and live.newest and not live.told and seq == live.seen + 1
+        is_next = live.state == "shown" and live.newest and not live.told and seq in (0, live.seen + 1)
         says_ok = (is_next or live.by == turn.event_id) and is_ok(self.parser, turn.text, live.action.language)
         return Words("confirm") if says_ok else words
 

@@ -56,6 +56,12 @@ def read_corpus(name: str) -> list[Line]:
     return [_line(row) for row in rows if not row.startswith("# ")]
 
 
+def read_held_out(language: str) -> list[Line]:
+    """Return the lines of one language, or of "all", that no phrase was written for."""
+    rows = (CORPUS / "held_out.tsv").read_text(encoding="utf-8").splitlines()
+    return [_line(row.partition("\t")[2]) for row in rows if row.startswith(f"{language}\t")]
+
+
 def tally(parser: ConfirmParser, lines: Sequence[Line]) -> Tally:
     """Count what the parser gets wrong."""
     confirms, cancels = _labelled(lines, "confirm"), _labelled(lines, "cancel")
@@ -91,6 +97,9 @@ def main() -> None:
         print(f"-- {title}")
         for name, parser in parsers.items():
             print(report(name, parser, read_corpus(name)))
+    print("-- held out, alone")
+    for name in SHIPPED_LANGUAGES:
+        print(report(name, RegexConfirmParser([name]), read_held_out(name)))
 
 
 def _line(row: str) -> Line:

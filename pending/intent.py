@@ -17,7 +17,8 @@ from pending.seal import split_button
 MAX_CODED_CHARS = 80
 #: The ids of Telegram's messages and of Slack's.
 _NUMBER = re.compile(r"[0-9]{1,20}(\.[0-9]{1,20})?")
-_CODED = re.compile(r"(.*?)[\s:,*_-]*(\d{4})[\s*_.!]*")
+#: With the marks that the keyboards of Chinese, Japanese and Hindi put around it as well.
+_CODED = re.compile(r"(.*?)[\s:,*_\uff1a\uff0c\u3001-]*(\d{4})[\s*_.!\u3002\uff01\u0964]*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +64,13 @@ def is_ok(parser: ConfirmParser, message: str, language: str) -> bool:
 
 
 def is_unclear(parser: ConfirmParser, message: str, language: str) -> bool:
-    """Return whether the message may be meant as an answer to a question in this language, and decides nothing."""
-    return isinstance(parser, RegexConfirmParser) and parser.only(language).is_unclear(message)
+    """Return whether the message may be meant as an answer to a question in this language, and decides nothing.
+
+    People also answer in a language of their own.
+    """
+    if not isinstance(parser, RegexConfirmParser):
+        return False
+    return parser.only(language).is_unclear(message) or parser.is_half_answer(message)
 
 
 def read_words(parser: ConfirmParser, message: str) -> Words:

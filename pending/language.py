@@ -6,6 +6,7 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from functools import cache
 
 from pending.texts import catalogue, languages, shipped
@@ -22,13 +23,23 @@ _QUOTED = re.compile(r"\"[^\"]*\"|“[^“”]*”|„[^„“]*“|«[^«»]*»
 _ADDRESS = re.compile(r"[/@_=\\]|\w\.\w")
 
 _WORD = re.compile(r"[¿¡]|[^\W\d_]+(?:['-][^\W\d_]+)*")
+#: Its small letter by Unicode is an i with one dot more.
+_TURKISH_CAPITAL = "\u0130"
 _SENTENCE_ENDS = (".", "!", "?", ":", "¿", "¡")
 
-_ARABIC = re.compile(r"[\u0600-\u06ff\u0750-\u077f]")
-_DEVANAGARI = re.compile(r"[\u0900-\u097f]")
-_KANA = re.compile(r"[\u3041-\u3096]|[\u30a1-\u30fa](?=[\u30a1-\u30fa\u30fc])")
-_JAPANESE = re.compile(r"[\u3041-\u3096\u30a1-\u30fa\u3400-\u9fff]")
-_SCRIPTS = (("ar", _ARABIC, _ARABIC), ("hi", _DEVANAGARI, _DEVANAGARI), ("ja", _JAPANESE, _KANA))
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """How a language with a script of its own is recognised, as its catalogue says."""
+
+    #: The letters it is written in.
+    letters: re.Pattern[str]
+    #: What only it writes: two of these must be there.
+    proof: re.Pattern[str]
+    #: What only its neighbours write.
+    foreign: re.Pattern[str] | None
+    #: Whether there are spaces between words: then one word alone may be a name, and tells nothing.
+    is_spaced: bool
 
 
 def recognise(text: str) -> str:
@@ -50,11 +61,10 @@ def choose(messages: Iterable[str], hint: str, default: str) -> str:
 
 
 def _by_script(said: str) -> str:
+    """The one language whose script most letters are of and that its neighbours do not write so; "" else."""
     written = _letters(said)
-    for language, script, proof in _SCRIPTS:
-        if 2 * _letters("".join(script.findall(said))) > written and len(proof.findall(said)) >= CLEAR:
-            return language if _is_its_own(language, said) else ""
-    return ""
+    found = [language for language, script in _scripts().items() if _is_written_in(script, said, written)]
+    return found[0] if len(found) == 1 else ""
 
 
 def _letters(said: str) -> int:
@@ -62,11 +72,24 @@ def _letters(said: str) -> int:
     return sum(unicodedata.category(char)[0] in "LM" for char in said)
 
 
-def _is_its_own(language: str, said: str) -> bool:
-    """Whether the script stands for this language: one word, or a letter of a neighbour's alphabet, leaves it open."""
-    if any(letter in said for letter in catalogue(language)["foreign"]):
-        return False
-    return language == "ja" or len(said.split()) > 1
+def _is_written_in(script: Script, said: str, written: int) -> bool:
+    return (
+        2 * _letters("".join(script.letters.findall(said))) > written
+        and len(script.proof.findall(said)) >= CLEAR
+        and not (script.foreign and script.foreign.search(said))
+        and not (script.is_spaced and len(said.split()) < 2)
+    )
+
+
+@cache
+def _scripts() -> dict[str, Script]:
+    """The scripts of the languages that have one of their own."""
+    described = {language: catalogue(language)["script"] for language in sorted(languages())}
+    return {language: _script(**parts) for language, parts in described.items() if parts}
+
+
+def _script(letters: str, proof: str, foreign: str, spaced: bool) -> Script:
+    return Script(re.compile(letters), re.compile(proof), re.compile(foreign) if foreign else None, spaced)
 
 
 def _by_words(said: str) -> str:
@@ -120,6 +143,6 @@ def _spoken(said: str) -> Iterator[str]:
         for chunk in line.split():
             for word in () if _ADDRESS.search(chunk) else _WORD.findall(chunk):
                 if is_start or shouted or not word[0].isupper():
-                    yield word.lower()
+                    yield word.replace(_TURKISH_CAPITAL, "i").lower()
                 is_start = word in _SENTENCE_ENDS
             is_start = chunk.endswith(_SENTENCE_ENDS)

@@ -12,13 +12,16 @@ _PUNCTUATION = r".,!\u2026"
 #: What each script may hold, accents as separate marks included. A message is written in one of them, and in no other
 #: letter: invisible and direction marks, digits, quotes, question marks of any script and look-alikes are in none.
 _ALPHABETS = (
-    r"A-Za-z\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u00ff\u0152\u0153\u0300-\u0303\u0308\u0327'\u2019\u00a1-",
-    r"\u0410-\u044f\u0401\u0451\u0308\u0306",
+    r"A-Za-z\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u00ff\u0152\u0153\u011e\u011f\u0130\u0131\u015e\u015f"
+    r"\u0300-\u0303\u0306-\u0308\u0327'\u2019\u00a1-",
+    r"\u0410-\u044f\u0401\u0451\u0308\u0306-",
     r"\u0621-\u063a\u0640-\u0655\u0670\u060c",
     r"\u0901-\u0939\u093c\u093e-\u094d\u0958-\u095f\u0964",
     r"\u3041-\u3096\u30a1-\u30fa\u30fc\u3005\u3099\u309a\u4e00-\u9fff\u3001\u3002",
 )
 _READABLE = re.compile("|".join(f"[{_SPACES}{_PUNCTUATION}{letters}]+" for letters in _ALPHABETS))
+#: One "~" behind Chinese or Japanese, as people end a friendly word there; before it as well, it strikes the word out.
+_TILDE = re.compile(r"(?<=[\u3041-\u9fff])[~\u301c](?=[\s!\u3002]*$)")
 _WIDE = re.compile(r"[\uff01-\uff9f\u3000]")
 #: One apostrophe; and Arabic as it is typed in a hurry: no vowel marks, no stretching, no hamza on an alef.
 _TYPED = str.maketrans("\u2019أإآ", "'" + "\u0627" * 3, "\u0640\u0670" + "".join(map(chr, range(0x064B, 0x0653))))
@@ -31,7 +34,10 @@ _MANNERS = re.compile(r"\s*(?:🙏[\U0001f3fb-\U0001f3ff]?|😊)\ufe0f?\s*$")
 _WITH_YES = re.compile(r"\s*(?:[👍👌🤝🙌👏][\U0001f3fb-\U0001f3ff]?|[✅✔☑💯🙂😀😃😄😁☺🤗❤])\ufe0f?\s*$")
 _WITH_NO = re.compile(r"\s*(?:[👎✋][\U0001f3fb-\U0001f3ff]?|[❌✖🚫🙂😀😃😄😁☺🤗])\ufe0f?\s*$")
 #: A letter three times or more, or twice at the end of a word: of alphabets in which people stretch words so.
-_STRETCHED = re.compile(r"([a-z\u00df-\u00ff\u0153\u0430-\u044f\u0451\u0621-\u064a])(?:\1{2,}|\1+(?= |$))")
+_STRETCHED = re.compile(
+    r"([a-z\u00df-\u00ff\u011f\u0131\u0153\u015f\u0430-\u044f\u0451\u0621-\u064a])(?:\1{2,}|\1+(?= |$))"
+)
+_SYLLABIC = re.compile(r"[\u3041-\u9fff]")
 _EMOJI = re.compile(r"\s*(?:(?P<thumb>[👍👎])[\U0001f3fb-\U0001f3ff]?|(?P<mark>[✅❌]))\ufe0f?\s*")
 
 
@@ -42,7 +48,7 @@ def words_of(text: str) -> str:
     Wide forms and accents typed apart become the plain letters; one 🙏 or 😊 at the end is passed over. "yes..." is a
     hesitation: its dots stay, as a word.
     """
-    text = _WIDE.sub(_narrow, _MANNERS.sub("", text))
+    text = _TILDE.sub("", _WIDE.sub(_narrow, _MANNERS.sub("", text)))
     if not _READABLE.fullmatch(text):
         return ""
     text = unicodedata.normalize("NFC", text).casefold().translate(_TYPED)
@@ -56,10 +62,18 @@ def without_emoji(text: str, answer: Literal["yes", "no"]) -> str:
     return text[: found.start()] if found else text
 
 
-def unstretched(words: str) -> str:
-    """Return the words with "yesss" and "siii" as "yes" and "si". A single letter in a row is no word: "ss" stays."""
-    short = _STRETCHED.sub(r"\1", words)
+def unstretched(words: str, keep: Literal[1, 2] = 1) -> str:
+    """Return the words with "yesss" and "siii" as "yes" and "si", or with `keep=2` "neeee" as "nee".
+
+    A single letter in a row is no word: "ss" stays.
+    """
+    short = _STRETCHED.sub(r"\1" * keep, words)
     return short if all(len(word) > 1 for word in short.split()) else words
+
+
+def is_syllabic(words: str) -> bool:
+    """Return whether the words are Chinese or Japanese: one letter is a syllable there, and no space parts words."""
+    return _SYLLABIC.search(words) is not None
 
 
 def emoji_of(text: str) -> str:
@@ -85,6 +99,9 @@ def _narrow(wide: re.Match[str]) -> str:
 
 @lru_cache(maxsize=4096)  # the same few words make up thousands of phrases
 def _plain(word: str) -> str:
-    """Without Latin accents and apostrophes. The marks of other scripts are parts of their letters."""
-    bare = re.sub(r"['\u0300-\u036f]", "", unicodedata.normalize("NFD", word))
-    return unicodedata.normalize("NFC", bare)
+    """Return the word without accents and apostrophes, and with a dot on each i.
+
+    The marks of scripts other than Latin and Cyrillic are parts of their letters, as is that of "й".
+    """
+    bare = re.sub(r"'|(?<!\u0438)[\u0300-\u036f]", "", unicodedata.normalize("NFD", word))
+    return unicodedata.normalize("NFC", bare).replace("\u0131", "i")

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
+import unicodedata
 from collections.abc import Sequence
 from functools import cache, cached_property
 from typing import Literal, Protocol
 
-from pending.normalise import emoji_of, unstretched, without_emoji, words_of
+from pending.normalise import emoji_of, is_syllabic, unstretched, without_emoji, words_of
 from pending.phrasebook import phrasebook
 
 #: Longer messages are never a decision; the cap also bounds the work on hostile input.
@@ -16,8 +16,9 @@ MAX_DECISION_CHARS = 60
 MAX_UNCLEAR_CHARS = 30
 MAX_UNCLEAR_WORDS = 3
 _EMOJI_YES = frozenset("👍✅")
+#: It asks for the colored form of the sign before it.
+_EMOJI_STYLE = "\ufe0f"
 _EMOJI_NO = frozenset("👎❌")
-_NO_LETTERS = re.compile(r"[^\w\s']|_")
 
 
 class ConfirmParser(Protocol):
@@ -76,7 +77,7 @@ class RegexConfirmParser:
             return False
         if not any(char.isalpha() for char in msg):
             return True
-        words = unstretched(words_of(_NO_LETTERS.sub(" ", msg)))
+        words = _letters_of(msg)
         parts = words.split()
         return 0 < len(parts) <= MAX_UNCLEAR_WORDS and (
             self._is_in(self._answers, words)
@@ -84,13 +85,23 @@ class RegexConfirmParser:
             or (len(parts) == 1 and self._is_misspelt(words))
         )
 
+    def is_half_answer(self, msg: str) -> bool:
+        """Return whether the whole message is an acknowledgement or a decision that is questioned or unfinished.
+
+        Unlike `is_unclear`, nothing is searched for in it: so it may be read in all languages at once.
+        """
+        return len(msg) <= MAX_UNCLEAR_CHARS and self._is_in(self._answers, _letters_of(msg))
+
     @cached_property
     def _answers(self) -> frozenset[str]:
         return self._book.confirm | self._book.cancel | self._book.ok | self._book.unclear
 
     def _is_misspelt(self, word: str) -> bool:
-        """Return whether one letter of the word is wrong, missing or too many to be a decision."""
-        if not 3 <= len(word) <= 10:
+        """Return whether one letter of the word is wrong, missing or too many to be a decision.
+
+        Of a script whose letters are syllables or words, another letter is another word.
+        """
+        if not 3 <= len(word) <= 10 or is_syllabic(word):
             return False
         decisions = self._book.confirm | self._book.cancel
         return any(
@@ -99,7 +110,7 @@ class RegexConfirmParser:
 
     def _is_in(self, phrases: frozenset[str], words: str) -> bool:
         """Return whether the words are one of the phrases, with a polite ending or stretched letters or without."""
-        forms = {words, unstretched(words)}
+        forms = {words, unstretched(words), unstretched(words, keep=2)}
         return not phrases.isdisjoint(forms.union(*map(self._without_thanks, forms)))
 
     def _read(self, msg: str, answer: Literal["yes", "no"]) -> str:
@@ -114,6 +125,16 @@ class RegexConfirmParser:
     def _without_please(self, words: str) -> set[str]:
         """The words less any one polite beginning."""
         return {words.removeprefix(f"{polite} ") for polite in self._book.polite}
+
+
+def _letters_of(msg: str) -> str:
+    """Return the plain words of a message, whatever stands between and around them."""
+    return unstretched(words_of("".join(char if _is_written(char) else " " for char in msg)))
+
+
+def _is_written(char: str) -> bool:
+    """Return whether it is a letter, a mark upon one, a digit or an apostrophe."""
+    return char == "'" or (unicodedata.category(char)[0] in "LMN" and char != _EMOJI_STYLE)
 
 
 def _one_emoji_less(msg: str, answer: Literal["yes", "no"]) -> str:

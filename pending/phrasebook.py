@@ -11,11 +11,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from pending.normalise import spellings, words_of
+from pending.normalise import is_syllabic, spellings, words_of
 
-#: Every language with a file in pending/phrases; a test keeps the two the same.
-SHIPPED_LANGUAGES = ("pt", "en", "es", "de", "fr", "it", "hi", "id", "ar", "ja")
 _FOLDER = Path(__file__).parent / "phrases"
+#: Every language with a file in pending/phrases.
+SHIPPED_LANGUAGES = tuple(sorted(path.stem for path in _FOLDER.glob("*.toml")))
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +66,8 @@ def _load(language: str) -> PhraseBook:
     table = tomllib.loads((_FOLDER / f"{language}.toml").read_text(encoding="utf-8"))
     keep = frozenset(words_of(word) for word in table.get("keep_accents", ()))
     parts = {part: _phrases(table, part, keep) for part in PhraseBook.__slots__}
+    if capitals := table.get("capitals"):
+        parts = {part: phrases | _capitalised(phrases, capitals) for part, phrases in parts.items()}
     dismissive = frozenset(words_of(word) for word in table.get("not_doubled", ()))
     for part in ("confirm", "cancel"):
         parts[part] |= _doubled(parts[part] - dismissive)
@@ -73,8 +75,21 @@ def _load(language: str) -> PhraseBook:
 
 
 def _doubled(phrases: frozenset[str]) -> frozenset[str]:
-    """Return "si si" for "si": each phrase of one word, said twice."""
-    return frozenset(f"{word} {word}" for word in phrases if len(word) > 1 and " " not in word)
+    """Return "si si" and "si si si" for "si": each phrase of one word, of languages that have spaces between words."""
+    words = [phrase for phrase in phrases if len(phrase) > 1 and " " not in phrase and not is_syllabic(phrase)]
+    return frozenset(" ".join([word] * times) for word in words for times in (2, 3))
+
+
+def _capitalised(phrases: frozenset[str], capitals: dict[str, str]) -> frozenset[str]:
+    """Return the phrases as they are read when typed in capitals, or with a capital first letter.
+
+    `capitals` names the letters whose capital is not Unicode's default: Turkish "i" is "İ", which reads as "i" with a
+    dot above.
+    """
+    table = str.maketrans({letter: words_of(capital) for letter, capital in capitals.items()})
+    return frozenset(
+        form for phrase in phrases for form in (phrase.translate(table), phrase[0].translate(table) + phrase[1:])
+    )
 
 
 def _phrases(table: dict[str, Any], part: str, keep: frozenset[str]) -> frozenset[str]:

@@ -14,9 +14,12 @@ from typing import Any, Literal
 CATALOGUES = Path(__file__).parent / "catalogues"
 
 _PLACEHOLDER = re.compile(r"\{(\w+)\}")
+_RELATION = re.compile(r"n(?: % (?P<modulus>\d+))? (?P<equals>!?=) (?P<ranges>\d+(?:\.\.\d+)?(?:,\d+(?:\.\.\d+)?)*)")
 
 #: Spoken where no catalogue matches.
 FALLBACK = "en"
+#: Characters of a language tag that are read.
+MAX_TAG_CHARS = 40
 #: Characters of a preview that are repeated once it was shown whole, so that what became of it fits in one message of
 #: every platform.
 MAX_REPEATED_CHARS = 300
@@ -29,9 +32,14 @@ def speak(language: str = "") -> Texts:
 
 
 def shipped(tag: str) -> str:
-    """The language of a BCP 47 tag, "" when it has no catalogue: "pt-BR" is pt."""
-    primary = re.split("[-_]", tag, maxsplit=1)[0].lower()
-    return primary if primary in languages() else ""
+    """The language of a BCP 47 tag, "" when it has no catalogue: "pt-BR" is pt.
+
+    A catalogue says which subtags mean a script of the language that it is not written in: zh is no zh-Hant.
+    """
+    primary, *others = re.split("[-_]", tag[:MAX_TAG_CHARS].lower())
+    if primary not in languages() or not set(catalogue(primary)["not_for"]).isdisjoint(others):
+        return ""
+    return primary
 
 
 @cache
@@ -375,7 +383,8 @@ class Texts:
         """A duration in whole units, rounded down: never longer than people really have."""
         count, unit = _largest_unit(seconds)
         forms: dict[str, str] = self._words["duration"][unit]
-        return _filled(forms.get(_plural_form(self.language, count), forms["other"]), {"count": str(count)})
+        form = plural_form(self._words["plural"], count)
+        return _filled(forms.get(form, forms["other"]), {"count": str(count)})
 
     def _say(self, key: str, **values: str) -> str:
         return _filled(self._words[key], {"yes": self.yes, "no": self.no} | values)
@@ -403,20 +412,23 @@ def _largest_unit(seconds: float) -> tuple[int, str]:
     return (whole // 60, "minutes") if whole < 7200 else (whole // 3600, "hours")
 
 
-def _plural_form(language: str, count: int) -> str:
-    """The CLDR plural form of a whole number from 1 up, in the languages that ship.
+def plural_form(rules: dict[str, str], count: int) -> str:
+    """Return the plural form of a whole number by a catalogue's rules, "other" when none of them holds.
 
-    A form the catalogue leaves out is spoken as "other", so languages without plurals need only that one.
+    A rule is written as in Unicode's CLDR, such as "n % 10 = 2..4 and n % 100 != 12..14". Raises ValueError otherwise.
     """
-    if language == "ar" and count != 1:
-        return _arabic_form(count)
-    return "one" if count == 1 else "other"
+    return next((form for form, rule in rules.items() if _holds(rule, count)), "other")
 
 
-def _arabic_form(count: int) -> str:
-    if count == 2:
-        return "two"
-    rest = count % 100
-    if 3 <= rest <= 10:
-        return "few"
-    return "many" if rest >= 11 else "other"
+def _holds(rule: str, count: int) -> bool:
+    """Return whether any of the alternatives of a rule holds for the number."""
+    return any(all(_is_so(relation, count) for relation in case.split(" and ")) for case in rule.split(" or "))
+
+
+def _is_so(relation: str, count: int) -> bool:
+    parts = _RELATION.fullmatch(relation)
+    if parts is None:
+        raise ValueError(f"plural rule {relation!r} cannot be read: write it as in CLDR, such as 'n % 10 = 2..4'")
+    number = count % int(parts["modulus"]) if parts["modulus"] else count
+    ranges = [[int(end) for end in each.split("..")] for each in parts["ranges"].split(",")]
+    return any(each[0] <= number <= each[-1] for each in ranges) == (parts["equals"] == "=")

@@ -14,7 +14,7 @@ from pending.phrasebook import SHIPPED_LANGUAGES
 def settings_of(folder: Path, line: str):
     """The settings of a console with this line of its own."""
     file = folder / "sayso.yaml"
-    file.write_text(f"channels:\n  web:\n    platform: console\n    {line}\n")
+    file.write_text(f"channels:\n  web:\n    platform: console\n    {line}\ntools: [examples.invoices]\n")
     return load_settings(file, {})
 
 
@@ -23,7 +23,7 @@ def settings_of(folder: Path, line: str):
     [
         (
             "languages: [pt, xx]",
-            ":4:21: channels.web.languages.1: no table of yes and no for this language: choose from pt",
+            ":4:21: channels.web.languages.1: no table of yes and no for this language: choose from ar",
         ),
         ("languages: []", ":4:5: channels.web.languages: is empty: add one"),
         ("languages: no", "languages: must be a list"),
@@ -49,6 +49,24 @@ def test_channel_reads_its_own_languages(tmp_path: Path, line: str, version: str
     """All shipped ones when it names none; emoji only when it says so."""
     with terminal_agent(settings_of(tmp_path, line), data=tmp_path / "data", channel=None) as agent:
         assert agent.parser.version == version
+
+
+@pytest.mark.parametrize(("line", "takes"), [("title: Sayso", False), ("confirm_ok: true", True)])
+def test_plain_ok_is_a_yes_only_where_the_channel_says_so(tmp_path: Path, line: str, takes: bool):
+    """By default it asks again."""
+    with terminal_agent(settings_of(tmp_path, line), data=tmp_path / "data", channel=None) as agent:
+        agent.ask_channel("ana", "delete invoice INV-7")
+        told = agent.ask_channel("ana", "ok").content
+        assert ("INV-7 is deleted" in told, "did not understand" in told) == (takes, not takes)
+
+
+def test_plain_ok_behind_another_message_confirms_nothing(tmp_path: Path):
+    """A command was answered in between."""
+    with terminal_agent(settings_of(tmp_path, "confirm_ok: true"), data=tmp_path / "data", channel=None) as agent:
+        agent.ask_channel("ana", "delete invoice INV-8")
+        agent.ask_channel("ana", "/status")
+        assert "did not understand" in agent.ask_channel("ana", "ok").content
+        assert "INV-8 is deleted" in agent.ask_channel("ana", "yes").content
 
 
 @pytest.mark.parametrize(("line", "answered"), [("title: Sayso", True), ("commands: false", False)])

@@ -1,5 +1,7 @@
 """The main job on real processes: every webhook is delivered twice, every reply arrives once."""
 
+# ruff: noqa: RUF001 - people do type look-alike characters
+
 from __future__ import annotations
 
 import hashlib
@@ -262,3 +264,51 @@ def test_a_yes_written_before_the_question_decides_nothing(system: System, kind,
     person._said += 2
     person.say("no")
     assert person.hears()[0]["text"].startswith("Cancelled")
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "invoice"),
+    [(WhatsAppPerson, 281, "INV-22"), (TelegramPerson, 282, "INV-23"), (SlackPerson, 283, "INV-26")],
+)
+def test_an_unclear_reply_asks_again_with_buttons_that_decide(
+    system: System, kind: type[Person], name: int, invoice: str
+) -> None:
+    """A "yes" with a comma is unfinished: it runs nothing, and the question comes once more."""
+    person = kind(system, name)
+    person.say(f"delete invoice {invoice}")
+    person.hears()
+    person.say("yes,")
+    (asked,) = person.hears()
+    assert asked["text"].startswith("I did not understand whether you mean yes or no")
+    assert [button["label"] for button in asked["buttons"]] == ["Confirm", "Cancel"]
+    assert (invoice in asked["text"], system.effects("delete", invoice)) == (True, 0)
+    person.tap(asked["buttons"][0]["data"])
+    assert person.hears()[0]["text"].startswith(f"Invoice {invoice} is deleted.")
+    assert system.effects("delete", invoice) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "app", "invoice", "asked", "unclear", "answer", "effects"),
+    [
+        (291, "tr", "INV-31", "iptal etmek için", "evet ama", "EVET, SİL", 1),
+        (292, "ru", "INV-58", "чтобы подтвердить", "да нет", "не надо, спасибо", 0),
+        (293, "zh-hans", "INV-34", "以执行", "好像是", "是的，删吧", 1),
+        (294, "nl", "INV-58", "om te bevestigen", "ja maar", "neeee, laat maar", 0),
+    ],
+)
+def test_a_person_is_asked_and_understood_in_their_language(
+    system: System, name: int, app: str, invoice: str, asked: str, unclear: str, answer: str, effects: int
+) -> None:
+    """Their app says which: what is no consent there asks again; an everyday yes runs it once, a no does not."""
+    person = TelegramPerson(system, name)
+
+    def say(number: int, text: str) -> str:
+        sender = {"id": int(person.chat), "is_bot": False, "first_name": "Ada", "language_code": app}
+        update = signing.telegram_text(name * 1000 + number, text, user=int(person.chat), **{"from": sender})
+        person._deliver(("ops-tg", signing.telegram_hook(fakes.TELEGRAM_SECRET, update)))
+        return str(person.hears()[0]["text"])
+
+    assert asked in say(1, f"delete invoice {invoice}")
+    assert (asked in say(2, unclear), system.effects("delete", invoice)) == (True, 0)
+    assert invoice in say(3, answer)
+    assert system.effects("delete", invoice) == effects

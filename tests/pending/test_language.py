@@ -4,10 +4,17 @@
 
 from __future__ import annotations
 
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import pending
 from pending.language import MAX_CHARS, choose, recognise
 from pending.texts import languages
 
@@ -135,6 +142,56 @@ WRITTEN = {
         "ありがとうございます",
         "ｷｬﾝｾﾙして",
     ],
+    "tr": [
+        "dünkü faturayı sil lütfen",
+        "bu ay ne kadar harcadım?",
+        "siparişimi iptal etmek istiyorum",
+        "Merhaba, kargom nerede?",
+        "yarınki toplantıyı cumaya taşır mısın",
+        "onu istemiyorum artık",
+        "FATURAYI YENİDEN GÖNDERİR MİSİN",
+        "bana acik faturalari goster lutfen",
+        "geçen ayki ödemeler hangileri",
+        "hayır öyle demedim, bir daha bak",
+        "lütfen son faturayı sil",
+    ],
+    "ru": [
+        "удалите счёт, пожалуйста",
+        "сколько мы должны за прошлый месяц?",
+        "я хочу отменить заказ",
+        "Привет, где моя посылка?",
+        "перенеси встречу на пятницу",
+        "покажи все неоплаченные счета",
+        "нет, я имел в виду другое",
+        "отправь invoice 42 Марии",
+        "ОТМЕНИТЕ ВЧЕРАШНИЙ ЗАКАЗ",
+        "спасибо, больше ничего не надо",
+    ],
+    "zh": [
+        "请删除昨天的发票",
+        "我不要了",
+        "这个月花了多少钱？",
+        "帮我取消订单",
+        "你好，我的快递到哪了",
+        "把会议改到星期五",
+        "给我看看所有没付的账单",
+        "不是这个，是另外一个",
+        "我想退款",
+        "谢谢，没别的了",
+    ],
+    "nl": [
+        "is de factuur van morgen al klaar of niet",
+        "dat is niet wat ik bedoel, wil je het nog een keer doen",
+        "verwijder de factuur van gisteren alsjeblieft",
+        "Hoeveel hebben we vorige maand uitgegeven?",
+        "ik wil mijn bestelling annuleren",
+        "Hallo, waar blijft mijn pakket?",
+        "kun je die afspraak naar vrijdag verzetten",
+        "laat maar, dat hoeft niet meer",
+        "stuur die rekening nog eens naar Jan",
+        "ANNULEER DE BESTELLING VAN GISTEREN",
+        "wat kost dat en wanneer komt het",
+    ],
 }
 
 UNSURE = [
@@ -144,11 +201,11 @@ UNSURE = [
     "https://example.com/não/você?q=the+please", "ana@example.com", "report_for_you.pdf",
     "\"não sei o que você quer\"", "C:\\Users\\the\\my", "can you agendar a minha reunião para hoje please",
     "thanks obrigado", "Danke, thank you so much my friend, ich bin da", "سلام", "नमस्ते",
-    "لطفاً فاکتور را پاک کنید", "براہ کرم یہ حذف کریں", "काल मला बिल मिळाले नाही", "请删除昨天的发票", "送信",
-    "¯\\_(ツ)_/¯",
-    "ヽ(´ー`)ノ", "優の良品", "удалите счёт, пожалуйста", "삭제해 주세요", "is de factuur van morgen al klaar of niet",
-    "jeg vil gerne slette den sidste faktura", "usuń ostatnią fakturę proszę", "lütfen son faturayı sil",
-    "dat is niet wat ik bedoel, wil je het nog een keer doen", "hvad skylder vi den kunde",
+    "لطفاً فاکتور را پاک کنید", "براہ کرم یہ حذف کریں", "काल मला बिल मिळाले नाही", "請刪除昨天的發票", "请",
+    "送信", "請求書削除希望", "会議延期", "¯\\_(ツ)_/¯",
+    "ヽ(´ー`)ノ", "優の良品", "изтрий последната фактура, моля", "видали останній рахунок", "Москва", "삭제해 주세요",
+    "обриши последњи рачун", "şterge ultima factură te rog", "sonuncu fakturanı sil zəhmət olmasa",
+    "jeg vil gerne slette den sidste faktura", "usuń ostatnią fakturę proszę", "hvad skylder vi den kunde",
     "hur mycket ska jag betala den här månaden", "no és això el que volia, gràcies",
     "tháng này tôi phải trả bao nhiêu", "nu asta am vrut, te rog trimite din nou", "mujhe kal ka bill bhej do",
     "paki send na lang po sa client bukas", "toyota トヨタ corolla price", "\u202e\u202e", "a" * 5000,
@@ -191,7 +248,9 @@ def test_hostile_length_costs_nothing(bit):
         (["please delete the last one", "quero apagar isso"], "pt-BR", "fr", "en"),
         (["ok", "42"], "pt-BR", "en", "pt"),
         (["ok"], "PT_br", "en", "pt"),
-        ([], "ru", "fr", "fr"),
+        ([], "pl", "fr", "fr"),
+        ([], "zh-hans", "fr", "zh"),
+        ([], "zh-hant", "fr", "fr"),
         ([], "", "fr", "fr"),
         ([], "../en", "fr", "fr"),
     ],
@@ -214,3 +273,29 @@ def test_messages_are_read_only_as_far_as_needed():
 def test_two_words_in_a_script_of_its_own_are_enough(words, language):
     """One may be a name."""
     assert recognise(words) == language
+
+
+def test_a_language_costs_no_code(tmp_path):
+    """Two data files make it ship, speak and read its yes, with a script and plurals of its own."""
+    shutil.copytree(Path(pending.__file__).parent, tmp_path / "pending")
+    folder = tmp_path / "pending"
+    words = (folder / "catalogues" / "ru.toml").read_text(encoding="utf-8").replace('yes = "да"', 'yes = "так"')
+    words = re.sub(r"\\u0400-\\u052f|\\u0410-\\u044f\\u0401\\u0451", r"\\u0530-\\u058f", words)
+    (folder / "catalogues" / "xx.toml").write_text(words, encoding="utf-8")
+    (folder / "phrases" / "xx.toml").write_text('confirm = ["так"]\ncancel = ["не"]\npolite = []\n', encoding="utf-8")
+    found = subprocess.run(
+        [sys.executable, "-P", "-c", NEW_LANGUAGE], cwd=tmp_path, capture_output=True, text=True, check=True,
+        env={"PYTHONPATH": f"{tmp_path}:{Path(pending.__file__).parents[1]}", "PYTHONIOENCODING": "utf-8"},
+    )  # fmt: skip
+    assert found.stdout.split() == ["True", "xx", "xx", "минуты", "True"]
+
+
+#: Whether the new language is shipped, which language an Armenian message and a tag are, a plural, and its yes.
+NEW_LANGUAGE = """
+from pending.language import choose, recognise
+from pending.parser import RegexConfirmParser
+from pending.phrasebook import SHIPPED_LANGUAGES
+from pending.texts import speak
+print("xx" in SHIPPED_LANGUAGES, recognise("ջնջել հաշիվը"), choose([], "xx-YY", "en"))
+print(speak("xx").undo_offer(180).split()[-1].rstrip("."), RegexConfirmParser(["xx"]).is_confirm(speak("xx").yes))
+"""

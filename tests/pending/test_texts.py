@@ -11,13 +11,13 @@ import pytest
 
 from pending import RegexConfirmParser
 from pending.intent import Words, read_answer
-from pending.texts import _plural_form, brief, catalogue, languages, speak
+from pending.texts import brief, catalogue, languages, plural_form, speak
 
 ALL = sorted(languages())
 EVERYTHING = RegexConfirmParser(ALL)
 HOSTILE = "Delete {preview} {yes} {nope} 100% %s **A** \\1 \\g<0> `x` \u202e"
 #: What only one language needs, or needs in another number.
-OWN = {"marks", "sure", "endings", "letters", "foreign", "duration"}
+OWN = {"marks", "sure", "endings", "letters", "not_for", "script", "plural", "duration"}
 SAYS_PREVIEW = (
     "failed", "unknown", "not_done", "cancelled", "expired", "dropped", "early", "ignored", "unclear", "unsafe", "undo",
     "maybe_missing", "not_delivered", "reminder", "expired_unanswered", "already_chosen", "asks_first",
@@ -31,7 +31,8 @@ SAYS_ALONE = (
 )  # fmt: skip
 MINUTES = {
     "ar": "5 دقائق", "de": "5 Minuten", "en": "5 minutes", "es": "5 minutos", "fr": "5 minutes", "hi": "5 मिनट",
-    "id": "5 menit", "it": "5 minuti", "ja": "5分", "pt": "5 minutos",
+    "id": "5 menit", "it": "5 minuti", "ja": "5分", "nl": "5 minuten", "pt": "5 minutos",
+    "ru": "5 минут", "tr": "5 dakika", "zh": "5分钟",
 }  # fmt: skip
 
 
@@ -96,6 +97,21 @@ def test_the_words_are_read_as_people_type_them(language):
         assert read_answer(EVERYTHING, typed, language) == Words("confirm", "4821"), typed
 
 
+@pytest.mark.parametrize(
+    ("language", "typed"),
+    [
+        ("zh", "确认\uff1a4821\uff01"),
+        ("zh", "是的\uff0c4821。"),
+        ("ja", "はい、\uff14\uff18\uff12\uff11。"),
+        ("hi", "हाँ 4821।"),
+    ],
+)
+def test_a_code_is_read_between_the_marks_of_other_keyboards(language, typed):
+    """Wide stops, colons and digits."""
+    assert read_answer(EVERYTHING, typed, language) == Words("confirm", "4821")
+    assert read_answer(EVERYTHING, typed + "\uff1f", language).says == ""
+
+
 @pytest.mark.parametrize("language", ALL)
 def test_the_words_of_a_button_are_read_when_they_are_typed(language):
     """Where buttons do not arrive, people type what theirs would say; undoing is no answer to a question."""
@@ -105,10 +121,10 @@ def test_the_words_of_a_button_are_read_when_they_are_typed(language):
     assert read_answer(EVERYTHING, words.undo_label, language).says == ""
 
 
-def test_only_a_german_yes_needs_a_parser_of_its_own():
+def test_only_a_german_or_dutch_yes_needs_a_parser_of_its_own():
     """Beside Spanish, Portuguese or Hindi "ja" decides nothing: there it is "already", a laugh or "go"."""
     parser = RegexConfirmParser(languages=tuple(ALL))
-    assert [language for language in ALL if not parser.is_confirm(speak(language).yes)] == ["de"]
+    assert [language for language in ALL if not parser.is_confirm(speak(language).yes)] == ["de", "nl"]
     assert all(parser.is_cancel(speak(language).no) for language in ALL)
 
 
@@ -224,7 +240,8 @@ def test_arabic_counts_with_all_its_forms(seconds, spoken):
 @pytest.mark.parametrize(
     ("tag", "language"),
     [
-        ("pt-BR", "pt"), ("PT", "pt"), ("es-419", "es"), ("zh-Hant", "en"), ("", "en"), ("../en", "en"),
+        ("pt-BR", "pt"), ("PT", "pt"), ("es-419", "es"), ("zh-Hant", "en"), ("zh-TW", "en"), ("zh_HK", "en"),
+        ("zh-Hans-CN", "zh"), ("zh", "zh"), ("zh-hant-hk", "en"), ("", "en"), ("../en", "en"),
         ("english", "en"), ("x" * 10_000, "en"), ("pt_BR", "pt"),
     ],
 )  # fmt: skip
@@ -360,7 +377,31 @@ def test_a_result_of_several_lines_stays_under_its_step():
 )  # fmt: skip
 def test_arabic_has_the_plural_forms_of_cldr(count, form):
     """Also those that the present catalogue spells alike."""
-    assert _plural_form("ar", count) == form
+    assert plural_form(catalogue("ar")["plural"], count) == form
+
+
+@pytest.mark.parametrize(
+    ("count", "spoken"),
+    [
+        (1, "1 секунду"), (2, "2 секунды"), (4, "4 секунды"), (5, "5 секунд"), (11, "11 секунд"), (12, "12 секунд"),
+        (21, "21 секунду"), (22, "22 секунды"), (100, "100 секунд"), (101, "101 секунду"), (111, "111 секунд"),
+        (112, "112 секунд"),
+    ],
+)  # fmt: skip
+def test_russian_counts_with_all_its_forms(count, spoken):
+    """One, a few and many, by the last digits."""
+    assert speak("ru").undo_offer(count) == f"Это можно вернуть ещё {spoken}."
+
+
+def test_plural_rule_that_cannot_be_read_says_how_to_write_it():
+    """Rather than to speak a wrong form."""
+    with pytest.raises(ValueError, match="write it as in CLDR"):
+        plural_form({"one": "n is 1"}, 1)
+
+
+def test_russian_bot_is_neither_a_man_nor_a_woman():
+    """No verb of the past that "I" would make masculine or feminine."""
+    assert [key for key, said in told("ru").items() if re.search(r"(?i)\bя (не )?\w+(л|ла|лся|лась)\b", said)] == []
 
 
 def test_an_unclear_step_is_never_called_done_or_failed():

@@ -1,5 +1,7 @@
 """Unclear: a short reply that may be an answer asks once more; a plain "ok" counts only where a channel says so."""
 
+# ruff: noqa: RUF001 - people do type look-alike characters
+
 from __future__ import annotations
 
 import asyncio
@@ -7,6 +9,8 @@ import asyncio
 import pytest
 
 from channels.types import Delivery, Reply
+from pending import RegexConfirmParser
+from pending.phrasebook import SHIPPED_LANGUAGES
 from tests.contracts.rigs import CHAT, turn
 
 
@@ -151,3 +155,22 @@ def test_ok_whose_worker_died_runs_once(make_bot):
     assert bot.work().startswith("deleted A")
     assert bot.deleted == ["A"]
     asyncio.run(bot.drain.run(CHAT.id))
+
+
+@pytest.mark.parametrize("words", ["好的", "evet mi?", "ладно", "ja maar", "sí?", "d'accord", "ठीक है"])
+def test_unclear_reply_in_another_language_asks_again(make_bot, words):
+    """A question in English is also answered in the language of its person: no yes there, and no new request."""
+    bot = make_bot("A")
+    bot.agent.parser = RegexConfirmParser(SHIPPED_LANGUAGES)
+    bot.say("delete A")
+    assert bot.say(words).startswith("I did not understand whether you mean yes or no: Delete A")
+    assert bot.say("yes").startswith("deleted A")
+
+
+@pytest.mark.parametrize("words", ["帮我查一下天气", "hava nasıl", "погода в Риме", "hallo daar", "menu", "INV-8"])
+def test_new_request_in_another_language_drops_the_proposal(make_bot, words):
+    """Nothing is searched for in it."""
+    bot = make_bot("A", lines=["Sunny."])
+    bot.agent.parser = RegexConfirmParser(SHIPPED_LANGUAGES)
+    bot.say("delete A")
+    assert "dropped this: Delete A" in bot.say(words)
