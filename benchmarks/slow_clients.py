@@ -39,7 +39,6 @@ SERVERS: Mapping[str, Sequence[str]] = {
                         "--bind", "127.0.0.1:PORT", "channels.web:app()"),
     "uvicorn, body read first": ("uvicorn", "--interface", "asgi3", "--log-level", "warning", "--port", "PORT",
                                  "--factory", "benchmarks.whole_bodies:app"),
-    "cheroot": ("cheroot", "--bind", "127.0.0.1:PORT", "--threads", "32", "benchmarks.whole_bodies:wsgi"),
     "granian, body read first": ("granian", "--interface", "asgi", "--workers", "1", "--port", "PORT", "--host",
                                  "127.0.0.1", "--factory", "benchmarks.whole_bodies:app"),
     "granian": ("granian", "--interface", "wsgi", "--workers", "1", "--blocking-threads", "32", "--port", "PORT",

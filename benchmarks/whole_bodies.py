@@ -45,16 +45,6 @@ def app() -> Callable[[Scope, Receive, Send], Awaitable[None]]:
     return asgi
 
 
-def wsgi(environ: WSGIEnvironment, start_response: Any) -> Any:
-    """Our app for servers that cannot call a factory."""
-    global _made  # noqa: PLW0603  # one for the process
-    _made = _made or sayso()
-    return _made(environ, start_response)
-
-
-_made: WSGIApplication | None = None
-
-
 def answer_of(behind: WSGIApplication, environ: WSGIEnvironment) -> tuple[int, list[tuple[bytes, bytes]], bytes]:
     """Return status, headers and body of the app's answer."""
     begun: list[Any] = []

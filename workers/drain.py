@@ -63,8 +63,8 @@ FETCH_SECONDS, QUEUED_SECONDS = 30.0, 60.0
 #: Inbound files of one turn that are fetched at a time.
 MAX_FETCHES = 4
 #: Inbound files of all turns of a process that arrive at a time. Their bytes go to disk
-#: as they come: with 8 of them a worker stays within 64 MB over idle, however large they are.
-MAX_ARRIVING = 8
+#: as they come: with 4 of them a worker stays within 64 MB over idle, however large they are.
+MAX_ARRIVING = 4
 
 #: Seconds that a pass which is cut off has to let its lane go; its worker waits a little longer.
 LET_GO_SECONDS = 2.0
