@@ -37,6 +37,8 @@ _WITH_NO = re.compile(r"\s*(?:[👎✋][\U0001f3fb-\U0001f3ff]?|[❌✖🚫🙂�
 _STRETCHED = re.compile(
     r"([a-z\u00df-\u00ff\u011f\u0131\u0153\u015f\u0430-\u044f\u0451\u0621-\u064a])(?:\1{2,}|\1+(?= |$))"
 )
+#: What `_plain` leaves out of words in composed letters.
+_ACCENTED = re.compile(r"['\u00c0-\u017f\u0300-\u036f\u0451]")
 _SYLLABIC = re.compile(r"[\u3041-\u9fff]")
 _EMOJI = re.compile(r"\s*(?:(?P<thumb>[👍👎])[\U0001f3fb-\U0001f3ff]?|(?P<mark>[✅❌]))\ufe0f?\s*")
 
@@ -84,7 +86,7 @@ def emoji_of(text: str) -> str:
 
 def spellings(words: str, keep: frozenset[str]) -> list[str]:
     """The words with accents and apostrophes typed or left out, word by word; the words in `keep` need theirs."""
-    if words.isascii() and "'" not in words:  # most phrases, and a start reads them all
+    if not _ACCENTED.search(words):  # most phrases, and a start reads them all
         return [words]
     spelt = [""]
     for word in words.split():
