@@ -31,7 +31,7 @@ REMAINS = (
     "ids of their messages: 72 hours; digests of their ids: counters in lanes for 30 days, of spent tokens for 2 days",
     "what others of a group were answered or said of them: 30 days after the last message there",
     "cached answers of models, where `agent.cache` is on: until their ttl",
-    "whether they may talk (`access`): until `sayso people forget {channel} {user}`",
+    "whether they may talk (`access`): until `sayso people forget {channel} {user}`; that they wait for it: 1 hour",
     "files they sent that another person sent too: 7 days after those were sent",
     "what the spool holds, where it is on: until Redis took it",
     "what your own tools and code, logs, replicas, RDB files, backups and the platform keep: see there",

@@ -6,7 +6,7 @@ import json
 import re
 import time
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -15,6 +15,8 @@ from redis import Redis
 
 #: How long a turn at work on, audit entries without a ledger, and a rewrite of the file are waited for, in seconds.
 BUSY_SECONDS, DRAIN_SECONDS, REWRITE_SECONDS = 30.0, 3.0, 120.0
+#: How often the keys are erased again because a worker took a turn of the person meanwhile.
+ROUNDS = 10
 #: Keys of a conversation that hold words. In one that a single person has to themselves, all of it is theirs.
 _WORDS = ("in", "out", "journal", "timers", "timer", "delivery")
 #: Lists of replies that were put aside, for all conversations of a shard.
@@ -87,9 +89,23 @@ class _Server:
     def erase(self) -> int:
         """Remove them, after the audit ledger has what it needs of them."""
         self.until(lambda: not any(self._keys("{*}:audit")), DRAIN_SECONDS)
-        shared, alone = self._conversations()
-        if not self.until(lambda: not any(map(self._is_at_work, {**shared, **alone}.items())), BUSY_SECONDS):
-            raise ErasureBusy("a turn of this person is still being worked on: try again when it was answered")
+        count = 0
+        for _ in range(ROUNDS):
+            shared, alone = self._conversations()
+            known = {**shared, **alone}
+            if not self.until(partial(self._are_idle, known), BUSY_SECONDS):
+                break
+            leases = self._leases(known)
+            count += self._erase_all(shared, alone)
+            if leases == self._leases(known):
+                return count
+        raise ErasureBusy("a turn of this person is still being worked on: try again when it was answered")
+
+    def _leases(self, conversations: Mapping[str, str]) -> list[Any]:
+        """Return the fencing epochs of lanes. One that has grown meanwhile may have written a history back."""
+        return [self.client.hget(self._lane(*each), "epoch") for each in conversations.items()]
+
+    def _erase_all(self, shared: Mapping[str, str], alone: Mapping[str, str]) -> int:
         count = sum(self._erase_conversation(*each) for each in alone.items())
         count += sum(self._erase_part(*each) for each in shared.items())
         scoped = [f":{self.person.channel}:*:{user}" for user in self.person.users]
@@ -111,11 +127,17 @@ class _Server:
         alone = {each for each in theirs if users[each] <= self.person.users}
         return {each: shards[each] for each in theirs - alone}, {each: shards[each] for each in alone}
 
+    def _are_idle(self, conversations: Mapping[str, str]) -> bool:
+        return not any(map(self._is_at_work, conversations.items()))
+
     def _is_at_work(self, where: tuple[str, str]) -> bool:
         conversation, shard = where
-        until = self.client.hget(f"{self.prefix}{shard}:lane:{conversation}", "until") or 0
+        until = self.client.hget(self._lane(conversation, shard), "until") or 0
         seconds, micros = self.client.time()
         return bool(float(until) > seconds * 1000 + micros / 1000)
+
+    def _lane(self, conversation: str, shard: str) -> str:
+        return f"{self.prefix}{shard}:lane:{conversation}"
 
     def _erase_conversation(self, conversation: str, shard: str) -> int:
         keys = [f"{self.prefix}{shard}:{kind}:{conversation}" for kind in _WORDS]

@@ -71,7 +71,7 @@ def test_a_tool_that_fails_with_a_secret_in_its_words_tells_nobody(tmp_path: Pat
     told = out + err
     begins = [KEY[:12], b64encode(b"shop:" + KEY.encode()).decode()[10:20]]
     assert (code, [each for each in begins if each in told], FILED in told) == (0, [], False), told
-    assert (out.count(REDACTED), err.count(REDACTED)) == (5, 3), told
+    assert (out.count(REDACTED), err.count(REDACTED) >= 3) == (5, True), told
 
 
 def test_logs_and_traces_hold_no_secret():

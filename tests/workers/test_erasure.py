@@ -62,6 +62,37 @@ def test_another_channel_is_not_touched(rig: RedisRig, redis_client):
     assert kept(redis_client) == before
 
 
+class Overtaken:
+    """A client before whose first deletion of a history a worker takes up a turn, which it commits after it."""
+
+    def __init__(self, client, rig: RedisRig) -> None:
+        self._client, self._rig, self._is_late = client, rig, False
+
+    def __getattr__(self, name: str):
+        return getattr(self._client, name)
+
+    def delete(self, *keys: str) -> int:
+        """Delete, with what happens around it."""
+        if self._is_late or not any(":history:" in key for key in keys):
+            return self._client.delete(*keys)
+        self._is_late = True
+        self._rig.accept(replace(turn("ana is back"), user_id="ana"))
+        lease, work = self._rig.mailbox.lease(CHAT.id, "w")
+        count = self._client.delete(*keys)
+        self._rig.mailbox.commit(lease, work, Change(history=f"{work.history} and more"), let_go=True)
+        return count
+
+
+def test_a_turn_that_comes_meanwhile_does_not_bring_the_history_back(redis_client):
+    """Its worker read the history before it was erased, and wrote it after."""
+    rig = RedisRig(redis_client, prefix=PREFIX)
+    rig.accept(replace(turn("ana talked"), user_id="ana"))
+    lease, work = rig.mailbox.lease(CHAT.id, "w")
+    rig.mailbox.commit(lease, work, Change(history="ana history"), let_go=True)
+    Erasure([Overtaken(redis_client, rig)], PREFIX, sleep=lambda _: None).erase(Person("chat", frozenset({ANA})))
+    assert "ana history" not in kept(redis_client)
+
+
 def test_a_turn_that_is_worked_on_is_not_torn_out_of_its_worker(rig: RedisRig, redis_client):
     """It would be written again by its commit: the operator is told to try again, and nothing is erased."""
     rig.mailbox.lease(CHAT.id, "w")
