@@ -377,7 +377,8 @@ class ChannelAgent:
         words = speak(action.language)
         answer = said(case, words.unclear(action.preview, action.code))
         ((reply, _),) = answer.change.replies
-        asked = replace(reply, buttons=self._questions.buttons(action, case))
+        left = max(0.0, action.expires_at - case.received_at)
+        asked = replace(reply, buttons=self._questions.buttons(action, case), answer_seconds=left)
         move = Move(live.pid, ("shown",), "shown", words.expired(action.preview), case.turn.event_id)
         return _repeating(replace(answer, change=Change(replies=((asked, ""),), move=move)), live)
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from channels.types import Reply, Scope, Turn
 from pending.action import State
 from pending.plan import is_undo
 from pending.records import StoredAction
 from pending.seal import split_button
 from pending.store import BasePendingStore
-from pending.texts import brief
+from pending.texts import brief, speak
 from workers.lane import CHOICE_KIND
 
 #: Characters of a message with buttons that must stay when they go, because nothing else repeats them: a longer one is
@@ -36,7 +38,15 @@ class Prompts:
         prompt = prompt_of(turn, stored)
         if not prompt:
             return ()
-        return ((closing(prompt, await self._shown(turn.scope, stored), state, told), ""),)
+        shown = await self._shown(turn.scope, stored)
+        closed = closing(prompt, shown, state, told)
+        if stored.action.kind == CHOICE_KIND:
+            return ((closed, ""),)
+        words = speak(stored.action.language)
+        label = words.undo_label if is_undo(stored.action) else words.confirm_label
+        decided = {"cancelled": words.cancel_label, "superseded": words.cancel_label, "expired": ""}.get(state, label)
+        mark = f"{symbol_of(state)} {decided}".strip()
+        return ((replace(closed, outcome_elsewhere=f"{shown}\n\n{mark}".strip()), ""),)
 
     async def _shown(self, scope: Scope, stored: StoredAction) -> str:
         """What stays of the message; nothing of a record that was changed: its words are not ours to repeat."""
@@ -58,8 +68,13 @@ def prompt_of(turn: Turn, stored: StoredAction) -> str:
     return stored.prompt
 
 
+def symbol_of(state: State) -> str:
+    """Return the sign before what is said of an action that ended so."""
+    return _SYMBOLS.get(state, _WARNING)
+
+
 def closing(prompt: str, shown: str, state: State, told: str) -> Reply:
     """Takes the place of the message that asked, without its buttons; it is left out where that cannot be edited."""
-    outcome = f"{_SYMBOLS.get(state, _WARNING)} {told if len(told) <= MAX_TOLD_CHARS else brief(told)}"
+    outcome = f"{symbol_of(state)} {told if len(told) <= MAX_TOLD_CHARS else brief(told)}"
     text = outcome if shown and shown in told else f"{shown}\n\n{outcome}"
     return Reply(text.strip(), edits=prompt, optional=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -10,10 +11,16 @@ from agent.decided import MAX_KEPT_CHARS, closing
 from agent.escalation import Escalation
 from channels.types import Button, Reply
 from pending.action import PendingAction
-from pending.plan import Effect, Proposal, undo_of
+from pending.plan import PLAN_KIND, Effect, Proposal, step_names, undo_of
 from pending.store import BasePendingStore
 from pending.texts import brief, speak
 from workers.lane import Arm, outbox_entry
+
+#: Characters of a preview that a button may show.
+MAX_EFFECT_CHARS = 48
+
+_DETAILS = re.compile(r"\s+\([^()]*\)\.?$")
+_FIRST_STEP = re.compile(r"^1\. (.*)$", re.MULTILINE)
 
 
 class Questions:
@@ -34,7 +41,8 @@ class Questions:
         head = proposal.head
         words = speak(head.language)
         question = words.question("\n\n".join(filter(None, [head.preview, prompt])), head.ttl_seconds, head.code)
-        asked = Reply("\n\n".join(filter(None, [above, question])), self.buttons(head, case))
+        text = "\n\n".join(filter(None, [above, question]))
+        asked = Reply(text, self.buttons(head, case), answer_seconds=head.ttl_seconds)
         *steps, arm = proposal.arms(self._store.seal, case.turn.scope.id)
         return (asked, head.pending_action_id), (*steps, self._with_notices(case, arm, head))
 
@@ -52,7 +60,11 @@ class Questions:
         button = Button(words.undo_label, self._store.seal.mint(pid, "confirm", scope))
         is_long = len(told.text) > MAX_KEPT_CHARS
         above = ((told, ""),) if is_long else ()
-        offer = Reply("\n\n".join([*([] if is_long else [told.text]), words.undo_offer(seconds)]), (button,))
+        offer = Reply(
+            "\n\n".join([*([] if is_long else [told.text]), words.undo_offer(seconds)]),
+            (button,),
+            answer_seconds=seconds,
+        )
         arms = undo.arms(self._store.seal, scope.id, live=False)
         return replace(answer, change=replace(answer.change, replies=(*above, (offer, pid), *files), arms=arms))
 
@@ -75,6 +87,18 @@ class Questions:
         """Return the buttons that answer a question. One with a code has none that confirms: the code must be typed."""
         words = speak(head.language)
         seal, scope, pid = self._store.seal, case.turn.scope, head.pending_action_id
-        confirm = Button(words.confirm_label, seal.mint(pid, "confirm", scope), "primary")
-        cancel = Button(words.cancel_label, seal.mint(pid, "cancel", scope), "danger")
+        confirm = Button(words.confirm_label, seal.mint(pid, "confirm", scope), "danger", effect_of(head))
+        cancel = Button(words.cancel_label, seal.mint(pid, "cancel", scope))
         return (cancel,) if head.code else (confirm, cancel)
+
+
+def effect_of(head: PendingAction) -> str:
+    """Return a preview in the few words that a button has room for, without details in brackets behind them; "" where
+    they are too many. Of a plan it is the first step, and how many follow.
+    """
+    preview, more = head.preview.strip(), ""
+    if head.kind == PLAN_KIND:
+        first = _FIRST_STEP.search(preview)
+        preview, more = (first[1] if first else ""), f" (+{len(step_names(head)) - 1})"
+    effect = _DETAILS.sub("", preview)
+    return f"{effect}{more}" if effect and "\n" not in effect and len(effect) <= MAX_EFFECT_CHARS else ""

@@ -10,7 +10,7 @@ import logging
 import re
 import secrets
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any, BinaryIO
 from urllib.parse import urlsplit
 
@@ -19,9 +19,10 @@ from itsdangerous import BadData, URLSafeSerializer, URLSafeTimedSerializer
 from channels.base import BadHook, Forbidden, MediaStore, Pace, Unreachable
 from channels.console_files import ConsoleFiles
 from channels.console_logins import SESSION_SECONDS, Logins, MemoryLogins
-from channels.feed import MESSAGE_ID, Entry, Feed, FeedError
-from channels.markup import page_html, split
+from channels.feed import CLEAR, MESSAGE_ID, Entry, Feed, FeedError, moment_of
+from channels.markup import page_html, plain, split
 from channels.types import (
+    Button,
     Conversation,
     Delivery,
     Hook,
@@ -45,6 +46,8 @@ MAX_BODY_BYTES = 64 * 1024
 MAX_TAP_BYTES = 64
 #: Seconds between two drafts of one answer.
 DRAFT_GAP = 0.25
+#: The command behind New chat: the page shows what comes after it.
+RESET = "/reset"
 #: The header that only our page's script can set: another site's form cannot.
 PAGE_HEADER = "x-sayso-console"
 
@@ -53,7 +56,8 @@ RESERVED_NAMES = frozenset({"events", "poll", "static"})
 
 #: What browsers let only this very host set, over https (RFC 6265bis, 4.1.3.2).
 _HOST = "__Host-"
-_CLIENT_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
+#: How the ids look that pages give to what they post.
+CLIENT_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 _log = logging.getLogger(__name__)
 
@@ -72,6 +76,7 @@ class ConsoleChannel:
         title: str = "Sayso",
         suggestions: Sequence[str] = (),
         logins: Logins | None = None,
+        commands: bool = True,
     ) -> None:
         if not keys:
             raise ValueError("keys is empty: give at least one secret to sign console sessions with")
@@ -79,6 +84,8 @@ class ConsoleChannel:
         self.feed = feed
         self.title = title
         self.suggestions = tuple(suggestions)
+        #: Whether the bot answers /reset by itself, which the page's New chat button sends.
+        self.commands = commands
         self._media = media
         self._password = password
         # The password is in the salt: changing it ends every session.
@@ -139,22 +146,37 @@ class ConsoleChannel:
 
     def pieces(self, reply: Reply) -> Sequence[Reply]:
         """One bubble, or several when the text is too long for one: the file on the first, buttons on the last."""
-        texts = split(reply.text, MAX_PIECE_CHARS) or [""][: bool(reply.buttons or reply.media)]
+        # The page shows the outcome right below: there the message that asked does not repeat it.
+        texts = (
+            split(reply.outcome_elsewhere or reply.text, MAX_PIECE_CHARS) or [""][: bool(reply.buttons or reply.media)]
+        )
         bubbles = [Reply(text, language=reply.language, optional=reply.optional) for text in texts]
         if bubbles:
             bubbles[0] = replace(bubbles[0], media=reply.media, edits=reply.edits)
-            bubbles[-1] = replace(bubbles[-1], buttons=reply.buttons)
+            bubbles[-1] = replace(bubbles[-1], buttons=reply.buttons, answer_seconds=reply.answer_seconds)
         return tuple(bubbles)
 
     async def attend(self, turn: Turn) -> float:
         """Show what the user did, for other tabs and for a reload, and that work on it has begun. Never raises."""
         conversation_id = turn.conversation.id
         try:
-            await asyncio.to_thread(self.feed.append, conversation_id, _act(turn))
+            await asyncio.to_thread(self.feed.append, conversation_id, self._act(turn))
             await asyncio.to_thread(self.feed.append, conversation_id, {"type": "typing"})
         except FeedError:
             _log.warning("console_attend_failed", extra={"conversation": conversation_id}, exc_info=True)
         return 0.0  # the page shows it until the next bubble
+
+    def _act(self, turn: Turn) -> Entry:
+        """What the user did, as a feed entry. The page knows its own act by the event id."""
+        if turn.tap:
+            return {"type": "tap", "event": turn.tap.callback_id, "data": turn.tap.data}
+        if self._clears(turn):
+            return {"type": CLEAR, "event": turn.message_id}
+        files = {"files": [_filed(media) for media in turn.media]} if turn.media else {}
+        return {"type": "user", "event": turn.message_id, "text": turn.text, **files}
+
+    def _clears(self, turn: Turn) -> bool:
+        return self.commands and turn.decides and turn.text.casefold().split()[:1] == [RESET]
 
     async def draft(self, turn: Turn, text: str, shown: str = "") -> str:
         """Show the answer as it grows, in place of its last draft: the feed keeps one draft, however many there were.
@@ -179,7 +201,8 @@ class ConsoleChannel:
             return Receipt(reply.edits)
         if reply.edits and reply.optional and edited != "draft":
             return Receipt("")
-        return Receipt(await self._append(here, _bubble(delivery), reply.edits if edited == "draft" else ""))
+        entry_id = await self._append(here, _bubble(delivery), reply.edits if edited == "draft" else "")
+        return Receipt(entry_id, written_at=moment_of(entry_id))
 
     async def _append(self, conversation_id: str, entry: Entry, instead: str = "") -> str:
         try:
@@ -223,6 +246,10 @@ class ConsoleChannel:
         """Where this user's replies go."""
         return Conversation(channel=self.name, chat=user_id)
 
+    def event_id(self, user_id: str, client_id: str) -> str:
+        """Return the id of the turn that a page posted under an id of its own."""
+        return f"{user_id}:{client_id}"
+
     def entries(self, user_id: str, after: str, block_ms: int = 0) -> list[tuple[str, Entry]]:
         """The feed as the page shows it. Raises FeedError."""
         entries = self.feed.read(self.conversation(user_id).id, after, block_ms)
@@ -239,20 +266,21 @@ class ConsoleChannel:
 
     def _turn(self, user_id: str, body: dict[str, Any]) -> Turn:
         client_id = body.get("id")
-        if not isinstance(client_id, str) or not _CLIENT_ID.fullmatch(client_id):
+        if not isinstance(client_id, str) or not CLIENT_ID.fullmatch(client_id):
             raise BadHook(f"id is {client_id!r}: send 1 to 64 letters, digits, '-' or '_'")
         turn = Turn(
-            event_id=f"{user_id}:{client_id}",
+            event_id=self.event_id(user_id, client_id),
             conversation=self.conversation(user_id),
             user_id=user_id,
             message_id=client_id,
+            written_at=_after(_checked_entry_id(body.get("seen", ""), "seen")),
         )
         match body:
             case {"text": str(text), **rest} if "tap" not in rest:
                 media = self.files.named(user_id, body.get("files", []))
                 return replace(turn, text=_checked_text(text, may_be_blank=bool(media)), media=media)
             case {"tap": str(data), **rest} if rest.keys().isdisjoint({"text", "files"}):
-                message_id = _checked_message_id(body.get("message", ""))
+                message_id = _checked_entry_id(body.get("message", ""), "message")
                 return replace(turn, tap=Tap(_checked_tap(data), callback_id=client_id), message_id=message_id)
         raise BadHook(f"keys {sorted(body)!r}: send 'id' with either 'text' (and 'files') or 'tap'")
 
@@ -325,19 +353,16 @@ def _checked_tap(data: str) -> str:
     return clean
 
 
-def _checked_message_id(given: object) -> str:
-    """The message whose button was tapped, as the page knows it. Only this conversation's own can be meant."""
+def _after(seen: str) -> float:
+    """Return when words were written whose person had seen this entry last: no question behind it was meant."""
+    return moment_of(seen) + 0.001 if seen else 0.0
+
+
+def _checked_entry_id(given: object, key: str) -> str:
+    """The `message` whose button was tapped, or the last entry that the person had `seen`, as the page knows it."""
     if not isinstance(given, str) or not (given == "" or MESSAGE_ID.fullmatch(given)):
-        raise BadHook("message is no id of a message: send the one that came with the button")
+        raise BadHook(f"{key} is no id of an entry: send one that came from the feed")
     return given
-
-
-def _act(turn: Turn) -> Entry:
-    """What the user did, as a feed entry. The page knows its own act by the event id."""
-    if turn.tap:
-        return {"type": "tap", "event": turn.tap.callback_id, "data": turn.tap.data}
-    files = {"files": [_filed(media) for media in turn.media]} if turn.media else {}
-    return {"type": "user", "event": turn.message_id, "text": turn.text, **files}
 
 
 def _filed(media: Media) -> dict[str, str]:
@@ -352,6 +377,12 @@ def _bubble(delivery: Delivery) -> Entry:
         "delivery": delivery.id,
         "html": page_html(reply.text),
         "text": reply.text,
-        "buttons": [asdict(button) for button in reply.buttons],
+        "buttons": [_labelled(button) for button in reply.buttons],
+        "seconds": reply.answer_seconds,
         "media": media and _filed(media),
     }
+
+
+def _labelled(button: Button) -> dict[str, str]:
+    """A button as the page shows it: it names the effect of a tap, where its label does not."""
+    return {"label": plain(button.effect) or button.label, "data": button.data, "style": button.style}

@@ -19,7 +19,7 @@ from werkzeug.exceptions import RequestEntityTooLarge
 from werkzeug.http import parse_date
 
 from channels.base import Forbidden
-from channels.console import MAX_TEXT_CHARS, RESERVED_NAMES, ConsoleChannel, is_encrypted, is_same_origin
+from channels.console import CLIENT_ID, MAX_TEXT_CHARS, RESERVED_NAMES, ConsoleChannel, is_encrypted, is_same_origin
 from channels.console_files import MAX_FILES, NotTaken, spelled
 from channels.console_logins import MAX_FAILURES, SESSION_SECONDS, LoginsDown
 from channels.feed import FeedError
@@ -33,6 +33,8 @@ COOKIE_SECONDS = 30 * 24 * 3600
 MAX_STREAMS = 12
 #: Files on their way in per process: each holds a thread and may hold MAX_BYTES.
 MAX_UPLOADS = 4
+#: Messages of one page that are asked about at once.
+MAX_WAITING = 20
 #: The path of a file that the page sends. The server allows it a larger body, and more time, than any other request.
 UPLOADS = re.compile(r".*/console/[^/]+/files")
 #: An event stream ends itself after this many seconds, so that a restart is never held up by an open page.
@@ -67,10 +69,15 @@ def console_pages(
     max_uploads: int = MAX_UPLOADS,
     public_url: str = "",
     admit: Callable[[Turn], None] = lambda _: None,
+    stage: Callable[[Turn], str] = lambda _: "done",
+    why_waiting: Callable[[], str] = lambda: "",
 ) -> flask.Blueprint:
-    """The pages of all console channels: /console is the first channel, /console/<name> each.
+    """The pages of all console channels: /console is the first channel, /console/<name> each. On the machine of the bot
+    / leads there.
 
-    A file is kept before the message that brings it. `admit` raises for whoever may not send any, or not now.
+    A file is kept before the message that brings it. `admit` raises for whoever may not send any, or not now. `stage`
+    says how far a turn has come ("waits", "done" or "unknown"), `why_waiting` why no worker may be answering it, ""
+    where nothing is known against it.
     """
     by_name = _by_name(channels)
     slots, uploads = threading.BoundedSemaphore(max_streams), threading.BoundedSemaphore(max_uploads)
@@ -83,7 +90,21 @@ def console_pages(
     def page(name: str) -> flask.Response:
         return _page(_admitting(by_name, name), _hook(public_url))
 
+    @pages.get("/")
+    def root() -> flask.Response:
+        if not _is_local(flask.request):
+            flask.abort(404)
+        return flask.make_response(flask.redirect(flask.url_for("console.page")))
+
     _add_log_in(pages, by_name, public_url)
+
+    @pages.get("/console/<name>/waiting")
+    def waiting(name: str) -> flask.Response:
+        channel = _admitting(by_name, name)
+        user_id = _visitor(channel, _hook(public_url))
+        given = [each for each in flask.request.args.getlist("id")[:MAX_WAITING] if CLIENT_ID.fullmatch(each)]
+        stages = {each: stage(_bare_turn(channel, user_id, each)) for each in given}
+        return flask.jsonify(stages=stages, cause=why_waiting() if "waits" in stages.values() else "")
 
     @pages.get("/console/poll", defaults={"name": ""})
     @pages.get("/console/<name>/poll")
@@ -137,6 +158,10 @@ def _add_log_in(pages: flask.Blueprint, by_name: dict[str, ConsoleChannel], publ
         response = _to_page(channel)
         response.delete_cookie(channel.login_cookie_for(hook), secure=is_encrypted(hook), httponly=True)
         return response
+
+
+def _bare_turn(channel: ConsoleChannel, user_id: str, client_id: str) -> Turn:
+    return Turn(channel.event_id(user_id, client_id), channel.conversation(user_id), user_id)
 
 
 def _to_page(channel: ConsoleChannel) -> flask.Response:
@@ -228,6 +253,7 @@ def _page(channel: ConsoleChannel, hook: Hook) -> flask.Response:
     if not channel.is_open and not channel.visitor(hook):
         return _login_page(channel, 401)
     limits = {"max_chars": MAX_TEXT_CHARS, "max_files": MAX_FILES, "max_bytes": MAX_BYTES}
+    limits["now_ms"] = round(time.time() * 1000)
     response = flask.make_response(flask.render_template("console.html", channel=channel, **limits))
     _set_cookie(response, hook, channel.cookie_for(hook), _identity(channel, hook), COOKIE_SECONDS)
     return response

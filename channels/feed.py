@@ -22,6 +22,9 @@ MAX_BLOCK_MS = 2000
 #: What an id looks like. Browsers send some back.
 MESSAGE_ID = re.compile(r"[0-9]{1,18}-[0-9]{1,18}")
 
+#: The type of an entry that takes the place of all before it.
+CLEAR = "clear"
+
 Entry = dict[str, Any]
 
 
@@ -30,7 +33,7 @@ class FeedError(Exception):
 
 
 class Feed(Protocol):
-    """Entries per conversation. Ids are `<unix ms>-<n>` and only grow."""
+    """Entries per conversation. Ids are `<unix ms>-<n>` and only grow. An entry of type CLEAR removes all before it."""
 
     def append(self, conversation_id: str, entry: Entry, instead: str = "") -> str:
         """Add an entry, and forget the one of the id `instead`; its id. Raises FeedError."""
@@ -50,12 +53,14 @@ class RedisFeed:
         """Add an entry, and forget the one of the id `instead`; its id. Raises FeedError."""
         key = self._key(conversation_id)
         pipe = self._client.pipeline(transaction=True)  # an entry never outlives its expiry
+        if entry.get("type") == CLEAR:
+            pipe.xtrim(key, maxlen=0, approximate=False)  # unlike DEL, it keeps ids growing
         pipe.xadd(key, {"entry": json.dumps(entry)}, maxlen=KEPT_ENTRIES, approximate=True)
         if MESSAGE_ID.fullmatch(instead):
             pipe.xdel(key, instead)
         pipe.expire(key, KEPT_SECONDS)
         try:
-            return _text(pipe.execute()[0])
+            return next(_text(said) for said in pipe.execute() if not isinstance(said, int))
         except redis.RedisError as exc:
             raise FeedError(f"cannot append to the feed: {type(exc).__name__}") from exc
 
@@ -85,6 +90,8 @@ class MemoryFeed:
         """Add an entry, and forget the one of the id `instead`; its id."""
         with self._changed:
             entry_id, entries = self._next_id(), self._entries[conversation_id]
+            if entry.get("type") == CLEAR:
+                entries.clear()
             for replaced in [kept for kept in entries if kept[0] == instead]:
                 entries.remove(replaced)
             entries.append((entry_id, json.loads(json.dumps(entry))))
@@ -107,6 +114,11 @@ class MemoryFeed:
     def _newer(self, conversation_id: str, start: tuple[int, int]) -> list[tuple[str, Entry]]:
         entries = self._entries.get(conversation_id, ())
         return [(entry_id, entry) for entry_id, entry in entries if _order(entry_id) > start]
+
+
+def moment_of(entry_id: str) -> float:
+    """Return when an entry was made, in Unix seconds by the feed's clock; 0.0 for no entry."""
+    return _order(entry_id)[0] / 1000 if entry_id else 0.0
 
 
 def _start(after: str) -> str:

@@ -54,6 +54,16 @@ def full(services: Services) -> Report:
     return {**found, "status": "ok" if well else "degraded"}, well
 
 
+def why_waiting(services: Services) -> str:
+    """Return why messages that were kept are not answered now, in words for anybody; "" where nothing is known."""
+    if any(_redis_troubles(services).values()):
+        return "Its storage is away."
+    workers = _workers(services)
+    if not all(workers.get("shards", {"": workers["workers"]}).values()):
+        return "No worker is running."
+    return "" if _queue(services) == "ok" else "Its queue is suspended."
+
+
 def _redis_troubles(services: Services) -> dict[str, str]:
     """Return why each primary takes no webhook, "" for one that does."""
     tides = services.tides or (None,) * len(services.primaries)

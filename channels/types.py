@@ -163,11 +163,16 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Button:
-    """A button under a reply: the label people see and the opaque data (at most 64 bytes) a tap sends back."""
+    """A button under a reply: the label people see and the opaque data (at most 64 bytes) a tap sends back.
+
+    A tap on a `danger` one changes or destroys something. `effect` is what a tap does, in Markdown: a platform with
+    room for it shows it in place of the label.
+    """
 
     label: str
     data: str
     style: Literal["primary", "danger", "default"] = "default"
+    effect: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +188,9 @@ class Reply:
     message of its own; an `optional` one is left out then. `only_for` is the id of the one person in a group who sees
     it, where the platform can do that. `cause` says for operators why it is no answer, such as a model's error; no
     person sees it.
+
+    Its buttons count for `answer_seconds` after it is shown, 0.0 for no known limit. `outcome_elsewhere` is the text of
+    an edit without the outcome that its next message tells again: a platform that shows both to everybody takes it.
     """
 
     text: str = ""
@@ -194,6 +202,8 @@ class Reply:
     optional: bool = False
     only_for: str = ""
     cause: str = ""
+    answer_seconds: float = 0.0
+    outcome_elsewhere: str = ""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "text", storable(self.text))

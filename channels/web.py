@@ -6,6 +6,7 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -152,7 +153,13 @@ def _told(said: Mapping[str, Any], good: bool) -> tuple[Response, int]:
 def _add_console(app: Flask, services: Services) -> None:
     consoles = [channel for channel in services.channels.values() if isinstance(channel, ConsoleChannel)]
     if consoles:
-        pages = console_pages(*consoles, public_url=services.public_url, admit=_doorkeeper(services))
+        pages = console_pages(
+            *consoles,
+            public_url=services.public_url,
+            admit=_doorkeeper(services),
+            stage=services.gate.stage,
+            why_waiting=partial(health.why_waiting, services),
+        )
         app.register_blueprint(pages)
 
 

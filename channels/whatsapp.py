@@ -277,7 +277,7 @@ def _with_delivery(callback: str, delivery_id: str) -> str:
 
 def _is_question(reply: Reply) -> bool:
     """Whether its buttons confirm and cancel, in this order: a template's own labels say nothing else."""
-    return [button.style for button in reply.buttons] == ["primary", "danger"]
+    return [button.style for button in reply.buttons] == ["danger", "default"]
 
 
 def _in_one_line(md: str) -> str:

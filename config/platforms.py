@@ -110,6 +110,7 @@ def _console(name: str, settings: ConsoleSettings, shelf: Shelf) -> ConsoleChann
         title=settings.title,
         suggestions=settings.suggestions,
         logins=shelf.logins,
+        commands=settings.commands,
     )
 
 

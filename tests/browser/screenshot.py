@@ -30,7 +30,7 @@ def play(page: Page) -> None:
     page.wait_for_selector("figure img")
     page.locator("figure img").evaluate("image => image.decode()")
     say(page, "delete invoice INV-42")
-    page.get_by_role("button", name="Confirm").wait_for()
+    page.locator(".buttons .danger").wait_for()
     page.wait_for_timeout(400)  # the page scrolls smoothly to its end
 
 

@@ -22,7 +22,7 @@ CHAT = Conversation("wa", "whatsapp:+4915100000042")
 DAY = 24 * 3600.0
 QUESTION = Reply(
     "Delete *3 files*?\n\n- a\n- b\n\nReply yes or no.",
-    (Button("Yes", "a:1:yes", "primary"), Button("No", "a:1:no", "danger")),
+    (Button("Yes", "a:1:yes", "danger"), Button("No", "a:1:no")),
 )
 BOTH = {"template": TEMPLATE, "confirm_template": CONFIRM_TEMPLATE}
 
@@ -79,9 +79,9 @@ def test_question_goes_out_as_its_template(media: MemoryMedia, platforms: FakePl
 @pytest.mark.parametrize(
     "buttons",
     [
-        (Button("No", "n", "danger"), Button("Yes", "y", "primary")),
+        (Button("No", "n"), Button("Yes", "y", "danger")),
         (Button("Berlin", "1"), Button("Munich", "2")),
-        (Button("Cancel", "n", "danger"),),
+        (Button("Cancel", "n"),),
     ],
 )
 def test_other_buttons_are_never_called_confirm_and_cancel(

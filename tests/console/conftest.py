@@ -85,7 +85,7 @@ def browser(echo: EchoApp):
 @pytest.fixture
 def question() -> Reply:
     """A proposal with both of its buttons."""
-    return Reply("Delete INV-42?", (Button("Confirm", "c:1", "primary"), Button("Cancel", "x:1", "danger")))
+    return Reply("Delete INV-42?", (Button("Confirm", "c:1", "danger", "Delete *INV-42*"), Button("Cancel", "x:1")))
 
 
 @pytest.fixture

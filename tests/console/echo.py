@@ -13,17 +13,24 @@ from channels.console_pages import console_pages
 from channels.feed import Entry, FeedError, MemoryFeed
 from channels.media import LocalMediaStore
 from channels.types import Delivery, Hook, Reply, Turn
+from workers.offload import run_sync
 
 KEYS = ["console-test-key"]
 
 
 class EchoApp:
-    """Flask around console channels: a hook's turn is attended to, then echoed, all before the answer."""
+    """Flask around console channels: a hook's turn is attended to, then echoed, all before the answer.
+
+    While it `holds`, turns wait: no worker is running.
+    """
 
     def __init__(self, *channels: ConsoleChannel, media: LocalMediaStore, **page_options: Any) -> None:
         self.turns: list[Turn] = []
+        self.holds = False
+        self.held: list[Turn] = []
         self.app = flask.Flask("echo")
-        self.app.register_blueprint(console_pages(*channels, **page_options))
+        waiting = {"stage": self._stage, "why_waiting": lambda: "No worker is running."}
+        self.app.register_blueprint(console_pages(*channels, **waiting, **page_options))
         by_name = {channel.name: channel for channel in channels}
 
         @self.app.post("/hooks/<name>")
@@ -38,6 +45,9 @@ class EchoApp:
                 return str(exc), 400
             for turn in received.turns:
                 self.turns.append(turn)
+                if self.holds:
+                    self.held.append(turn)
+                    continue
                 asyncio.run(self._answer(by_name[name], turn))
             return flask.Response(received.answer.body, received.answer.status, mimetype=received.answer.content_type)
 
@@ -45,6 +55,16 @@ class EchoApp:
         def file(token: str) -> flask.Response:
             path, mime_type, filename = media.open_token(token)
             return flask.send_file(path.resolve(), mime_type, download_name=filename)
+
+    def release(self, channel: ConsoleChannel) -> None:
+        """Answer what waits, as a worker that has come."""
+        self.holds = False
+        while self.held:
+            run_sync(self._answer(channel, self.held[0]))
+            del self.held[0]
+
+    def _stage(self, turn: Turn) -> str:
+        return "waits" if turn.event_id in {held.event_id for held in self.held} else "done"
 
     async def _answer(self, channel: ConsoleChannel, turn: Turn) -> None:
         await channel.attend(turn)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import threading
 from pathlib import Path
 
@@ -36,7 +37,8 @@ def address(echo: EchoApp, media: LocalMediaStore):
     def reply(turn: Turn) -> Reply:
         if turn.tap:
             return Reply("Here it is", media=media.put(PNG, mime_type="image/png", filename="dot.png"))
-        return Reply(f"Draw **{turn.text}**?", (Button("Confirm", "c:1", "primary"), Button("Cancel", "x:1", "danger")))
+        buttons = (Button("Confirm", "c:1", "danger", "Draw *a dot*"), Button("Cancel", "x:1"))
+        return Reply(f"Draw **{turn.text}**?", buttons, answer_seconds=60)
 
     echo.reply = reply
     server = make_server("127.0.0.1", 0, echo.app, threaded=True)
@@ -90,10 +92,10 @@ def test_a_question_is_answered_once(page: Page):
     """Words go out as they are, a tap closes both buttons, the picture shows."""
     ask(page)
     assert page.inner_text(".user .bubble") == "<i>a dot</i>"
-    page.click("text=Confirm")
+    page.click("text=Draw a dot")
     expect(page.locator("figure img")).to_have_js_property("naturalWidth", 1)
     assert page.locator(".buttons button:disabled").count() == 2
-    assert page.inner_text(".buttons .chosen").endswith("Confirm")
+    assert page.inner_text(".buttons .chosen").endswith("Draw a dot")
 
 
 def test_a_reload_shows_the_same_conversation(page: Page):
@@ -211,14 +213,142 @@ def test_a_refused_stream_falls_back_to_polling(page: Page):
     ask(page)
 
 
-def test_a_busy_bot_is_told_politely_and_tapped_again(page: Page, echo: EchoApp):
-    """Nothing is lost: the same message goes out once more when the user asks for it."""
+def test_a_busy_bot_is_told_and_tried_again_when_tapped(page: Page, echo: EchoApp):
+    """Nothing is lost: the same message goes out once more, at the latest when the user asks for it."""
     page.route("**/hooks/web", lambda route: route.fulfill(status=503, body=""))
     page.fill("#text", "hello")
     page.keyboard.press("Enter")
     retry = page.locator(".retry")
-    expect(retry).to_have_text("The bot is busy. Please try again shortly.")
+    expect(retry).to_have_text("The bot is busy. It is sent again shortly; tap to try now.")
     page.unroute_all()
     retry.click()
     page.wait_for_selector(".bot .buttons")
     assert (retry.count(), len(echo.turns)) == (0, 1)
+
+
+def test_what_was_not_sent_is_sent_by_itself_in_order(page: Page, echo: EchoApp):
+    """Once the connection is back, without a tap, each message once and in the order in which it was written."""
+    page.context.set_offline(True)
+    for words in ("one", "two"):
+        page.fill("#text", words)
+        page.keyboard.press("Enter")
+    expect(page.locator(".retry")).to_have_count(2)
+    assert echo.turns == []
+    page.context.set_offline(False)
+    expect(page.locator("article.bot")).to_have_count(2)
+    assert [turn.text for turn in echo.turns] == ["one", "two"]
+    expect(page.locator(".retry")).to_have_count(0)
+
+
+def test_a_message_waits_visibly_until_a_worker_answers(page: Page, echo: EchoApp, channel: ConsoleChannel):
+    """Sent at once, dots and Stop until the answer, the cause after a while, and all of it again after a reload."""
+    echo.holds = True
+    page.fill("#text", "hello")
+    page.keyboard.press("Enter")
+    sign, dots, stop = page.locator(".user .sign"), page.locator("#typing"), page.get_by_role("button", name="Stop")
+    for _ in range(2):
+        expect(sign).to_have_text("Sent ✓")
+        expect(dots).to_be_visible()
+        expect(stop).to_be_visible()
+        expect(page.locator("#why")).to_have_text("Still waiting. No worker is running.")
+        page.reload()
+    expect(page.locator(".user .words")).to_have_text("hello")
+    stop.click()
+    expect(page.locator(".user")).to_have_count(2)
+    assert [turn.text for turn in echo.turns] == ["hello", "/stop"]
+    echo.release(channel)
+    expect(dots).to_be_hidden()
+    expect(page.locator("#why")).to_be_empty()
+    expect(sign.last).to_have_attribute("aria-label", "Read")
+    assert page.locator(".user").count() == 2
+
+
+def test_an_open_question_counts_down_and_ends(page: Page, echo: EchoApp, channel: ConsoleChannel):
+    """The buttons say what they do, in red what changes something, for as long as an answer counts."""
+    ask(page)
+    confirm, cancel = page.get_by_role("button", name="Draw a dot"), page.get_by_role("button", name="Cancel")
+    red, *_ = confirm.evaluate("button => getComputedStyle(button).backgroundColor.match(/\\d+/g).map(Number)")
+    assert red > 150
+    assert cancel.evaluate("button => getComputedStyle(button).color") == page.evaluate(
+        "getComputedStyle(document.body).color"
+    )
+    expect(page.locator(".left")).to_have_text(re.compile("0:5\\d left"))
+    question = Reply("Now?", (Button("Confirm", "c:2", "danger"), Button("Cancel", "x:2")), answer_seconds=1)
+    run_sync(channel.send(Delivery("short", echo.turns[0].conversation, question)))
+    expect(page.locator(".left").last).to_have_text("Time is over")
+    assert page.locator(".buttons").last.locator("button:enabled").count() == 0
+
+
+def test_after_a_decision_by_keyboard_one_goes_on_typing(page: Page):
+    """The focus is not lost with the button, and Tab and Enter decide."""
+    ask(page)
+    page.get_by_role("button", name="Cancel").focus()
+    page.keyboard.press("Enter")
+    page.wait_for_selector("figure")
+    expect(page.locator("#text")).to_be_focused()
+
+
+def test_an_answer_is_copied_and_words_come_back_with_arrow_up(page: Page, address: str):
+    """Copy gives the Markdown that the bot wrote; arrows walk through what was said."""
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"], origin=address)
+    for words in ("first", "second"):
+        page.fill("#text", words)
+        page.keyboard.press("Enter")
+    expect(page.locator("article.bot")).to_have_count(2)
+    page.get_by_role("button", name="Copy").first.click()
+    expect(page.get_by_role("button", name="Copied")).to_be_visible()
+    assert page.evaluate("navigator.clipboard.readText()") == "Draw **first**?"
+    page.focus("#text")
+    recalled = []
+    for key in ("ArrowUp", "ArrowUp", "ArrowUp", "ArrowDown", "ArrowDown"):
+        page.keyboard.press(key)
+        recalled.append(page.input_value("#text"))
+    assert recalled == ["second", "first", "first", "second", ""]
+    page.fill("#text", "being written")
+    page.keyboard.press("ArrowUp")
+    assert page.input_value("#text") == "being written"
+
+
+def test_a_new_chat_empties_the_page_for_good(page: Page, echo: EchoApp):
+    """The bot forgets, the page too, also after a reload; a single tap does nothing yet."""
+    ask(page)
+    fresh = page.get_by_role("button", name="New chat")
+    fresh.click()
+    assert len(echo.turns) == 1
+    page.get_by_role("button", name="Forget this chat?").click()
+    for _ in range(2):
+        expect(page.locator(".user")).to_have_count(0)
+        expect(page.locator("article.bot")).to_have_count(1)
+        page.reload()
+    assert echo.turns[-1].text == "/reset"
+
+
+def test_suggestions_make_room_once_somebody_speaks(page: Page, echo: EchoApp):
+    """They are open on an empty page, then behind one button."""
+    idea, more = page.get_by_role("button", name="list invoices"), page.get_by_role("button", name="Suggestions")
+    expect(idea).to_be_visible()
+    idea.click()
+    page.wait_for_selector(".bot .buttons")
+    expect(idea).to_be_hidden()
+    more.click()
+    expect(idea).to_be_visible()
+    assert (more.get_attribute("aria-expanded"), echo.turns[0].text) == ("true", "list invoices")
+
+
+def test_the_root_leads_to_the_console(page: Page, address: str):
+    """On a laptop one types the address and is there."""
+    page.goto(address)
+    assert page.url == f"{address}/console"
+
+
+def test_a_late_yes_says_what_had_been_seen_when_it_was_written(page: Page, echo: EchoApp, channel: ConsoleChannel):
+    """A question that came meanwhile was not meant: the turn is dated before it."""
+    ask(page)
+    page.context.set_offline(True)
+    page.fill("#text", "yes")
+    page.keyboard.press("Enter")
+    expect(page.locator(".retry")).to_be_visible()
+    receipt = run_sync(channel.send(Delivery("meanwhile", echo.turns[0].conversation, Reply("Another question?"))))
+    page.context.set_offline(False)
+    expect(page.locator(".retry")).to_have_count(0)
+    assert 0 < echo.turns[-1].written_at < receipt.written_at

@@ -241,7 +241,7 @@ def test_a_bubble_holds_text_and_buttons(deliver, question: Reply):
     """Everything the page needs, and the delivery id that it de-duplicates by."""
     entry = deliver(question)
     assert (entry["type"], entry["delivery"], entry["text"]) == ("bubble", "d1", "Delete INV-42?")
-    assert entry["buttons"][0] == {"label": "Confirm", "data": "c:1", "style": "primary"}
+    assert entry["buttons"][0] == {"label": "Delete INV-42", "data": "c:1", "style": "danger"}
     assert entry["media"] is None
 
 
@@ -338,3 +338,10 @@ def test_a_channel_without_keys_cannot_be_built(feed: MemoryFeed, media: LocalMe
     """Unsigned sessions are never an option."""
     with pytest.raises(ValueError, match="keys is empty"):
         ConsoleChannel("web", feed=feed, media=media, keys=[])
+
+
+def test_the_outcome_is_not_repeated_where_it_was_asked_for(channel: ConsoleChannel, conversation: Conversation):
+    """The page shows the outcome in the next message: the question keeps its preview, and what was chosen."""
+    text = "Delete INV-42\n\n✅ INV-42 is deleted."
+    (piece,) = channel.pieces(Reply(text, outcome_elsewhere="Delete INV-42\n\n✅ Confirm"))
+    assert piece.text == "Delete INV-42\n\n✅ Confirm"

@@ -120,3 +120,12 @@ def test_a_redis_that_is_away_raises_feed_error():
         feed.append("c", {})
     with pytest.raises(FeedError, match="ConnectionError"):
         feed.read("c", "", 0)
+
+
+def test_an_entry_that_clears_takes_the_place_of_all_before_it(feed: Feed):
+    """A new chat leaves nothing of the old one behind, and whoever reads on behind it sees what comes after."""
+    before = feed.append("c", {"n": 1})
+    cleared = feed.append("c", {"type": "clear"})
+    after = feed.append("c", {"n": 2})
+    assert [entry_id for entry_id, _ in feed.read("c", "", 0)] == [cleared, after]
+    assert [entry_id for entry_id, _ in feed.read("c", before, 0)] == [cleared, after]

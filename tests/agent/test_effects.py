@@ -1,0 +1,36 @@
+"""What a button says of its effect, from the preview of an action."""
+
+from __future__ import annotations
+
+import pytest
+
+from agent.questions import effect_of
+from pending.action import PendingAction
+from pending.plan import propose
+
+
+def _action(preview: str) -> PendingAction:
+    return PendingAction("u1", "delete", preview)
+
+
+@pytest.mark.parametrize(
+    ("preview", "effect"),
+    [
+        ("Delete invoice INV-42 (Ada Lovelace Ltd, 120.00 EUR, open)", "Delete invoice INV-42"),
+        ("delete_file: path = a.txt", "delete_file: path = a.txt"),
+        ("Delete INV-1, INV-2 and INV-3", "Delete INV-1, INV-2 and INV-3"),
+        ("Delete everything that anybody has ever written down here", ""),
+        ("Delete a\n\nand b", ""),
+        ("(nothing)", "(nothing)"),
+    ],
+)
+def test_a_button_names_an_effect_whole_or_not_at_all(preview: str, effect: str):
+    """A part of it could pass for less than what will happen."""
+    assert effect_of(_action(preview)) == effect
+
+
+def test_a_plan_is_named_by_its_first_step_and_how_many_follow():
+    """The steps themselves stand above the button."""
+    plan = propose([_action("Delete INV-1 (open)"), _action("Delete INV-2 (open)")])
+    assert plan is not None
+    assert effect_of(plan.head) == "Delete INV-1 (+1)"
