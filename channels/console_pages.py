@@ -90,21 +90,9 @@ def console_pages(
     def page(name: str) -> flask.Response:
         return _page(_admitting(by_name, name), _hook(public_url))
 
-    @pages.get("/")
-    def root() -> flask.Response:
-        if not _is_local(flask.request):
-            flask.abort(404)
-        return flask.make_response(flask.redirect(flask.url_for("console.page")))
-
+    _add_root(pages)
+    _add_waiting(pages, by_name, public_url, stage, why_waiting)
     _add_log_in(pages, by_name, public_url)
-
-    @pages.get("/console/<name>/waiting")
-    def waiting(name: str) -> flask.Response:
-        channel = _admitting(by_name, name)
-        user_id = _visitor(channel, _hook(public_url))
-        given = [each for each in flask.request.args.getlist("id")[:MAX_WAITING] if CLIENT_ID.fullmatch(each)]
-        stages = {each: stage(_bare_turn(channel, user_id, each)) for each in given}
-        return flask.jsonify(stages=stages, cause=why_waiting() if "waits" in stages.values() else "")
 
     @pages.get("/console/poll", defaults={"name": ""})
     @pages.get("/console/<name>/poll")
@@ -142,6 +130,30 @@ def console_pages(
     pages.before_request(_drop_odd_dates)
     pages.after_request(_harden)
     return pages
+
+
+def _add_root(pages: flask.Blueprint) -> None:
+    @pages.get("/")
+    def root() -> flask.Response:
+        if not _is_local(flask.request):
+            flask.abort(404)
+        return flask.make_response(flask.redirect(flask.url_for("console.page")))
+
+
+def _add_waiting(
+    pages: flask.Blueprint,
+    by_name: dict[str, ConsoleChannel],
+    public_url: str,
+    stage: Callable[[Turn], str],
+    why_waiting: Callable[[], str],
+) -> None:
+    @pages.get("/console/<name>/waiting")
+    def waiting(name: str) -> flask.Response:
+        channel = _admitting(by_name, name)
+        user_id = _visitor(channel, _hook(public_url))
+        given = [each for each in flask.request.args.getlist("id")[:MAX_WAITING] if CLIENT_ID.fullmatch(each)]
+        stages = {each: stage(_bare_turn(channel, user_id, each)) for each in given}
+        return flask.jsonify(stages=stages, cause=why_waiting() if "waits" in stages.values() else "")
 
 
 def _add_log_in(pages: flask.Blueprint, by_name: dict[str, ConsoleChannel], public_url: str) -> None:
