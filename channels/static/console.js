@@ -127,7 +127,7 @@ function partsOf(entry, id, at) {
   const bubble = element("div", "bubble");
   bubble.append(textOf(entry), ...(entry.media ? [mediaView(entry.media)] : []));
   const until = entry.seconds ? at.getTime() + entry.seconds * 1000 : 0;
-  return [bubble, ...(entry.buttons.length ? [buttonRow(entry.buttons, id, until)] : [])];
+  return [bubble, ...(entry.buttons.length ? [buttonRow(entry.buttons, id, until, Math.ceil(entry.seconds))] : [])];
 }
 
 function textOf(entry) {
@@ -233,7 +233,7 @@ function downloadLink(media, className, text) {
   return Object.assign(element("a", className, text), { href: media.url, download: media.filename });
 }
 
-function buttonRow(buttons, id, until) {
+function buttonRow(buttons, id, until, seconds) {
   const row = Object.assign(element("div", "buttons"), { role: "group", ariaLabel: "Your answer" });
   for (const each of buttons) {
     const button = pressable(each.style, each.label, (event) => tap(button, event));
@@ -241,7 +241,7 @@ function buttonRow(buttons, id, until) {
     row.append(button);
   }
   if (until) {
-    row.dataset.until = until;
+    Object.assign(row.dataset, { until, seconds });
     row.append(Object.assign(element("span", "left"), { role: "timer" })); // not read out each second
     countDown(row);
   }
@@ -249,7 +249,8 @@ function buttonRow(buttons, id, until) {
 }
 
 function countDown(row) {
-  const left = Math.ceil((row.dataset.until - Date.now() - CLOCK_AHEAD_MS) / 1000);
+  const ends = Math.ceil((row.dataset.until - Date.now() - CLOCK_AHEAD_MS) / 1000);
+  const left = Math.min(ends, row.dataset.seconds); // clocks are compared no better than a page loads
   if (left <= 0) return close(row, "Time is over");
   const [minutes, seconds] = [Math.floor(left / 60), String(left % 60).padStart(2, "0")];
   const words = left < 3600 ? `${minutes}:${seconds} left` : `${Math.floor(left / 3600)} h left`;
