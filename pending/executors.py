@@ -125,8 +125,8 @@ class Executors:
             if self._may_run and not self._may_run(action):
                 return None
             factory = self._factories.get(action.kind) or self._of_tools.get(action.kind)
-            executor = closure or (factory(action) if factory else None)
-            return self._watch(action, executor) if self._watch and executor else executor
+            executor = closure if closure is not None or factory is None else factory(action)
+            return executor if executor is None or self._watch is None else self._watch(action, executor)
         except Exception:  # a factory is user code, and nothing has happened yet
             log.exception("pending.factory_failed", extra={"kind": action.kind})
             return None
