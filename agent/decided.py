@@ -40,7 +40,7 @@ class Prompts:
             return ()
         shown = await self._shown(turn.scope, stored)
         closed = closing(prompt, shown, state, told)
-        if stored.action.kind == CHOICE_KIND:
+        if stored.action.kind == CHOICE_KIND or not shown:  # of a record that was changed nothing is read
             return ((closed, ""),)
         words = speak(stored.action.language)
         label = words.undo_label if is_undo(stored.action) else words.confirm_label

@@ -90,9 +90,18 @@ def test_a_no_drops_it_and_says_so(desk, words):
     assert (desk.say("yes"), desk.deleted) == ("sunny", [])
 
 
-@pytest.mark.parametrize("words", ["what is the weather?", "claro", "pode", "si puedes borrar"])
+@pytest.mark.parametrize("words", ["what is the weather?", "si puedes borrar"])
 def test_anything_else_drops_it_and_goes_to_the_model(desk, words):
     """The user moved on: nothing destructive stays armed behind an unrelated reply."""
+    assert desk.say(words).endswith("sunny")
+    assert (desk.channel.store.get("user-1"), desk.deleted) == (None, [])
+
+
+@pytest.mark.parametrize("words", ["claro", "pode"])
+def test_an_acknowledgement_runs_nothing_and_is_asked_about_once(desk, words):
+    """It may be meant for a yes: the question is asked again, and a second one drops it."""
+    assert "Delete invoice INV-42" in desk.say(words)
+    assert (desk.channel.store.get("user-1") is None, desk.deleted, len(desk.model.requests)) == (False, [], 1)
     assert desk.say(words).endswith("sunny")
     assert (desk.channel.store.get("user-1"), desk.deleted) == (None, [])
 

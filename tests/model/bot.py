@@ -14,6 +14,7 @@ from typing import Any, Literal
 from redis import Redis
 
 from agent.channel_agent import ChannelAgent
+from agent.config import AgentConfig
 from agent.messages import Message, Role
 from agent.result import AgentResult
 from channels.base import Ambiguous, RateLimited, Refused
@@ -57,6 +58,7 @@ class Proposer:
     tools = ()
     memory = None
     selector = None
+    config = AgentConfig()
 
     def __init__(self) -> None:
         self._numbers = itertools.count(1)
