@@ -72,6 +72,7 @@ class ConsolePerson(Person):
 
     def __init__(self, system: System) -> None:
         super().__init__(system, 0)
+        self._heard: set[str] = set()
         self.browser = httpx.Client(base_url=system.url)
         self.browser.get("/console").raise_for_status()
 
@@ -82,15 +83,17 @@ class ConsolePerson(Person):
         self._said += 1
 
     def hears(self, count: int = 1) -> list[dict[str, Any]]:
-        until(lambda: len(self._bubbles()) >= self._read + count)
-        heard = self._bubbles()[self._read :]
+        until(lambda: len(self._bubbles()) >= count)
+        heard = self._bubbles()
         assert len(heard) == count, heard
-        self._read += count
+        self._heard.update(each["at"] for each in heard)
         return heard
 
     def _bubbles(self) -> list[dict[str, Any]]:
+        """Return what was not heard before; a new chat takes away all that came before it."""
         entries = self.browser.get("/console/poll").json()["entries"]
-        return [{"text": each["html"]} for each in entries if each["type"] == "bubble"]
+        bubbles = [{"at": each["at"], "text": each["html"]} for each in entries if each["type"] == "bubble"]
+        return [each for each in bubbles if each["at"] not in self._heard]
 
     def text(self, number: int, text: str) -> tuple[str, signing.Signed]:
         raise NotImplementedError

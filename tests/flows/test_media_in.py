@@ -74,7 +74,7 @@ def test_a_photo_reaches_the_model(system: System, kind: type[Person], name: int
 @pytest.mark.parametrize(
     ("kind", "name", "platform", "photo", "invoice"),
     [
-        (WhatsAppPerson, 921, "twilio", whatsapp_photo, "INV-22"),
+        (WhatsAppPerson, 921, "twilio", whatsapp_photo, "INV-35"),
         (TelegramPerson, 922, "telegram", telegram_photo, "INV-29"),
         (SlackPerson, 923, "slack", slack_photo, "INV-60"),
     ],

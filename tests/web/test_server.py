@@ -7,7 +7,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 
 import pytest
 
@@ -71,9 +71,12 @@ def running(monkeypatch: pytest.MonkeyPatch) -> Iterator[Running]:
 
 
 def answer_of(client: socket.socket) -> bytes:
-    """All that a client is sent until its connection is closed."""
-    with closing(client):
-        return b"".join(iter(lambda: client.recv(65536), b""))
+    """All that a client is sent until its connection is closed, or reset, as one is whose words nobody has read."""
+    answer = b""
+    with closing(client), suppress(ConnectionResetError):
+        while part := client.recv(65536):
+            answer += part
+    return answer
 
 
 def until(what: Callable[[], object]) -> None:
