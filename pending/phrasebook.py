@@ -69,7 +69,7 @@ def _load(language: str) -> PhraseBook:
     if capitals := table.get("capitals"):
         parts = {part: phrases | _capitalised(phrases, capitals) for part, phrases in parts.items()}
     dismissive = frozenset(words_of(word) for word in table.get("not_doubled", ()))
-    for part in ("confirm", "cancel"):
+    for part in ("confirm", "cancel", "false_friends"):
         parts[part] |= _doubled(parts[part] - dismissive)
     return PhraseBook(**parts)
 
