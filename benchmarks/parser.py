@@ -58,8 +58,12 @@ def read_corpus(name: str) -> list[Line]:
 
 def read_held_out(language: str) -> list[Line]:
     """Return the lines of one language, or of "all", that no phrase was written for."""
-    rows = (CORPUS / "held_out.tsv").read_text(encoding="utf-8").splitlines()
-    return [_line(row.partition("\t")[2]) for row in rows if row.startswith(f"{language}\t")]
+    return _read_list("held_out", language)
+
+
+def read_open(language: str) -> list[Line]:
+    """Return the lines of one language that were written blind, by another hand, and seen afterwards."""
+    return _read_list("open", language)
 
 
 def tally(parser: ConfirmParser, lines: Sequence[Line]) -> Tally:
@@ -100,6 +104,14 @@ def main() -> None:
     print("-- held out, alone")
     for name in SHIPPED_LANGUAGES:
         print(report(name, RegexConfirmParser([name]), read_held_out(name)))
+    print("-- written blind, seen afterwards, alone")
+    for name in SHIPPED_LANGUAGES:
+        print(report(name, RegexConfirmParser([name]), read_open(name)))
+
+
+def _read_list(name: str, language: str) -> list[Line]:
+    rows = (CORPUS / f"{name}.tsv").read_text(encoding="utf-8").splitlines()
+    return [_line(row.partition("\t")[2]) for row in rows if row.startswith(f"{language}\t")]
 
 
 def _line(row: str) -> Line:

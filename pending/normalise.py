@@ -19,7 +19,9 @@ _ALPHABETS = (
     r"\u0901-\u0939\u093c\u093e-\u094d\u0958-\u095f\u0964",
     r"\u3041-\u3096\u30a1-\u30fa\u30fc\u3005\u3099\u309a\u4e00-\u9fff\u3001\u3002",
 )
-_READABLE = re.compile("|".join(f"[{_SPACES}{_PUNCTUATION}{letters}]+" for letters in _ALPHABETS))
+#: Arabic in Latin letters has digits for the sounds that these lack: "na3am". Behind a letter only.
+_ARABIC_DIGIT = r"(?<=[A-Za-z])[237]"
+_READABLE = re.compile("|".join(f"(?:[{_SPACES}{_PUNCTUATION}{each}]|{_ARABIC_DIGIT})+" for each in _ALPHABETS))
 #: One "~" behind Chinese or Japanese, as people end a friendly word there; before it as well, it strikes the word out.
 _TILDE = re.compile(r"(?<=[\u3041-\u9fff])[~\u301c](?=[\s!\u3002]*$)")
 _WIDE = re.compile(r"[\uff01-\uff9f\u3000]")

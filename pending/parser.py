@@ -71,7 +71,7 @@ class RegexConfirmParser:
         """Return whether a message may be meant as an answer, although it decides nothing: short, and no new request.
 
         It is an emoji or a number alone, an acknowledgement, a decision that is questioned or unfinished, a misspelt
-        one, or a few words with one of these among them.
+        one, or a few words with one of these among them. A command with another word beside it is a new request.
         """
         if not msg.strip() or len(msg) > MAX_UNCLEAR_CHARS:
             return False
@@ -81,7 +81,7 @@ class RegexConfirmParser:
         parts = words.split()
         return 0 < len(parts) <= MAX_UNCLEAR_WORDS and (
             self._is_in(self._answers, words)
-            or any(part in self._answers for part in parts)
+            or any(part in self._answers and part not in self._book.commands for part in parts)
             or (len(parts) == 1 and self._is_misspelt(words))
         )
 

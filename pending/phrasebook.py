@@ -30,6 +30,8 @@ class PhraseBook:
     ok: frozenset[str]
     #: What may be meant as an answer and decides nothing: whoever says it is asked again.
     unclear: frozenset[str]
+    #: Words that are a yes alone, and with another beside them a new request.
+    commands: frozenset[str]
 
 
 def phrasebook(languages: Sequence[str]) -> PhraseBook:
@@ -58,6 +60,7 @@ def _joined(books: Sequence[PhraseBook]) -> PhraseBook:
         false_friends,
         frozenset().union(*(book.ok for book in books)),
         frozenset().union(*(book.unclear for book in books)),
+        frozenset().union(*(book.commands for book in books)),
     )
 
 
@@ -69,7 +72,7 @@ def _load(language: str) -> PhraseBook:
     if capitals := table.get("capitals"):
         parts = {part: phrases | _capitalised(phrases, capitals) for part, phrases in parts.items()}
     dismissive = frozenset(words_of(word) for word in table.get("not_doubled", ()))
-    for part in ("confirm", "cancel"):
+    for part in ("confirm", "cancel", "false_friends"):
         parts[part] |= _doubled(parts[part] - dismissive)
     return PhraseBook(**parts)
 

@@ -37,15 +37,18 @@ NOTHING = [
 
 #: What only acknowledges, in all languages.
 ACKNOWLEDGEMENTS = [
-    "ok", "okay", "sure", "fine", "right", "go", "claro", "pode", "isso", "beleza", "certo", "vale", "dale", "bueno",
-    "de acuerdo", "klar", "gut", "gerne", "genau", "doch", "jaja", "d'accord", "bien sûr", "ça marche", "vas-y",
+    "ok", "okay", "sure", "fine", "right", "go", "claro", "pode", "isso", "beleza", "certo", "vale", "venga", "bueno",
+    "de acuerdo", "klar", "gut", "gerne", "genau", "doch", "jaja", "d'accord", "bien sûr", "ça marche", "allez",
     "va bene", "d'accordo", "esatto", "ठीक है", "अच्छा", "जी", "theek hai", "accha", "oke", "baik", "siap", "boleh",
     "حسنا", "تمام", "ماشي", "خلاص", "了解", "了解です", "わかりました", "承知しました",
     "はいはい", "結構です", "大丈夫です",
 ]  # fmt: skip
 
 #: Everyday words that are a yes elsewhere, or would be one if it were spelt in Latin letters.
-FALSE_FRIENDS = ["y", "ya", "ja", "já", "hai", "ha", "haa", "na", "naam", "la", "fallo", "sip", "on", "sur", "e"]
+FALSE_FRIENDS = [
+    "y", "ya", "ja", "já", "hai", "ha", "haa", "na", "naam", "la", "fallo", "sip", "on", "sur", "e",
+    "vai", "da", "da da", "dá", "net", "wis",
+]  # fmt: skip
 
 #: Letters that look like others, hide, or turn the direction.
 TRICKS = (
@@ -363,6 +366,9 @@ def test_short_reply_that_may_be_an_answer_is_unclear(words):
         "hello",
         "menu",
         "delete invoice 8 instead",
+        "delete B",
+        "rather delete B",
+        "remove the draft",
         "yes delete the other one instead",
         "help",
         "weather in Rome",
@@ -436,6 +442,35 @@ def test_stretched_no_is_read_also_where_it_has_two_letters(language, no):
     assert RegexConfirmParser([language]).is_cancel(no)
 
 
+@pytest.mark.parametrize(
+    ("language", "yes"),
+    [
+        ("en", "sure, go ahead"), ("de", "klar, lösch es"), ("es", "dale nomás"), ("fr", "allez-y"), ("it", "vai pure"),
+        ("pt", "claro, pode apagar"), ("id", "hapus aja"), ("nl", "weg ermee"), ("tr", "tabi sil"), ("ru", "ну давай"),
+        ("hi", "theek hai, kar do"), ("ar", "na3am"), ("ja", "やっちゃって"), ("zh", "没错，删掉它"),
+    ],
+)  # fmt: skip
+def test_command_to_do_it_is_a_yes(language, yes):
+    """The verb of the effect or "go ahead", alone or behind an "ok"; asked, unfinished or with a "but" it is none."""
+    parser = RegexConfirmParser([language])
+    assert parser.is_confirm(yes)
+    assert EVERYTHING.is_confirm(yes)
+    for other in (f"{yes}?", f"{yes}...", f"{yes},", f"no, {yes}", f"{yes} 7"):
+        assert not decides(parser, other), other
+        assert not decides(EVERYTHING, other), other
+
+
+@pytest.mark.parametrize(
+    "words", ["yes2", "yes 2", "2 yes", "na3am 2", "3na3am", "na 3am", "na33am", "s1m", "no. 7", "la 2", "yes 3am"]
+)
+def test_digit_decides_only_inside_a_romanised_arabic_word(words):
+    """ "na3am" is a yes; a digit anywhere else makes it another message."""
+    assert RegexConfirmParser(["ar"]).is_confirm("na3am")
+    assert RegexConfirmParser(["ar"]).is_cancel("la2")
+    assert not decides(EVERYTHING, words)
+    assert not decides(RegexConfirmParser(["ar"]), words)
+
+
 def test_word_of_another_syllable_is_not_misspelt():
     """In Chinese and Japanese one letter more or less is another word: a new request is let through."""
     assert not RegexConfirmParser(["zh"]).is_unclear("查发票吧")
@@ -470,7 +505,7 @@ def test_pattern_stands_for_finitely_many_phrases():
         "yes remove it",
         "yes remove it now",
     ]
-    assert sum(len(book.confirm) + len(book.cancel) for book in BOOKS.values()) < 36_000
+    assert sum(len(book.confirm) + len(book.cancel) for book in BOOKS.values()) < 55_000
 
 
 def test_words_are_read_beside_emoji():
