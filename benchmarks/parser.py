@@ -66,6 +66,11 @@ def read_open(language: str) -> list[Line]:
     return _read_list("open", language)
 
 
+def read_blind(language: str) -> list[Line]:
+    """Return the lines of one language that were written blind, by another hand, and that no phrase was added for."""
+    return _read_list("blind", language)
+
+
 def tally(parser: ConfirmParser, lines: Sequence[Line]) -> Tally:
     """Count what the parser gets wrong."""
     confirms, cancels = _labelled(lines, "confirm"), _labelled(lines, "cancel")
@@ -107,6 +112,9 @@ def main() -> None:
     print("-- written blind, seen afterwards, alone")
     for name in SHIPPED_LANGUAGES:
         print(report(name, RegexConfirmParser([name]), read_open(name)))
+    print("-- written blind, and no phrase added since, alone")
+    for name in SHIPPED_LANGUAGES:
+        print(report(name, RegexConfirmParser([name]), read_blind(name)))
 
 
 def _read_list(name: str, language: str) -> list[Line]:
