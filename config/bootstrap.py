@@ -385,6 +385,9 @@ def check_redis(services: Services) -> None:
             check_guarded(client)
         for warning in risks_of(client):
             log.warning("redis.risk", extra={"advice": warning})
+    cache = services.settings.agent.cache
+    if cache and cache.redis_url and not services.settings.allow_open_redis:
+        check_guarded(connect(cache.redis_url))
     if services.settings.shards:
         found(services.redis, services.primaries, prefix=services.settings.key_prefix)
     else:

@@ -140,6 +140,7 @@ def test_a_remote_redis_without_a_login_is_refused_unless_it_is_allowed(tmp_path
     """Every start names the cure; a password, or a line in the YAML, lets it go on."""
     host, port = own_address(), free_port()
     options = ["--port", str(port), "--bind", host, "--protected-mode", "no", "--save", "", "--appendonly", "yes"]
+    options += ["--unixsocket", f"{tmp_path}/here.sock"]
     server = subprocess.Popen([server_binary(), *options], cwd=tmp_path, stdout=subprocess.DEVNULL)
     try:
         url = f"redis://{host}:{port}/0"
@@ -148,6 +149,12 @@ def test_a_remote_redis_without_a_login_is_refused_unless_it_is_allowed(tmp_path
         file.write_text("channels: {web: {platform: console}}\n")
         code, _, errors = sayso("worker", "--config", file, "--data", tmp_path / "data", REDIS_URL=url)
         assert (code, "needs no password" in errors, "allow_open_redis: true" in errors) == (1, True, True), errors
+        file.write_text(
+            f"agent: {{cache: {{store: redis, redis_url: {url}}}}}\nchannels: {{web: {{platform: console}}}}\n"
+        )
+        here = {"REDIS_URL": f"unix://{tmp_path}/here.sock"}
+        code, _, errors = sayso("worker", "--config", file, "--data", tmp_path / "data", **here)
+        assert (code, "needs no password" in errors) == (1, True), errors
         allowed = load_settings(file).model_copy(update={"allow_open_redis": True, "redis_url": url})
         check_redis(bootstrap(allowed, data=tmp_path / "data"))
         connect(url).config_set("requirepass", "a-password")
