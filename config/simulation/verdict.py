@@ -35,7 +35,8 @@ _WORDS: tuple[tuple[Kind, re.Pattern[str]], ...] = (
 DONE = r"^(Paid|Booked|Charged|Refunded) {bill}\.$"
 _WINDOW = re.compile(r"within (\d+) (second|minute|hour)s?\b")
 _SECONDS = {"second": 1.0, "minute": 60.0, "hour": 3600.0}
-_BILL = re.compile(r"\bb\d+\b")
+#: No more digits than a bill has: the reference of an error may be a `b` and seven.
+_BILL = re.compile(r"\bb\d{1,6}\b")
 #: What else a message may begin with: an older question that it answers by the way.
 _DROPPED = re.compile(r"(Not confirmed, so I dropped this: .*?\bb\d+\b\.)\n\n(?=[^\0]*\bb\d+\b)")
 _MARK = re.compile(r"^\(sent again, the first try may have arrived\)\s*")

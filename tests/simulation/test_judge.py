@@ -259,3 +259,12 @@ def test_a_question_that_is_repeated_late_is_not_what_later_words_are_about() ->
     heard = [MARK + ASKED, "Paid b2.", NEXT_ASKED, MARK + ASKED, "Paid b5.", MARK + "You said: yes"]
     assert promises(judged(acts, heard, [EFFECT, NEXT_EFFECT])) == []
     assert promises(judged(acts, heard[:-1], [EFFECT, NEXT_EFFECT])) == ["lost"]
+
+
+def test_a_reference_that_looks_like_a_bill_is_none() -> None:
+    """A reference has eight hexadecimal digits: one in some hundred begins with a `b` and has no other letter."""
+    failed = "Confirmed, but this failed: Pay b2\nReference: b8812926 (RuntimeError)"
+    assert promises(judged([ASK, YES], [ASKED, failed], [])) == promises(
+        judged([ASK, YES], [ASKED, failed.replace("b8812926", "c8812926")], [])
+    )
+    assert "stray" not in promises(judged([ASK, YES], [ASKED, failed], []))
