@@ -121,6 +121,7 @@ def test_phrase_with_a_character_more_is_in_the_table_or_confirms_nothing(phrase
     changed = phrase[:place] + extra + phrase[place:]
     words = words_of(changed)
     forms = {words, unstretched(words), unstretched(words, keep=2), words_of(changed.removesuffix(extra))}
+    forms |= WITH_EMOJI._without_thanks(words)  # "siim" is a yes, with and without "por favor"
     assert forms & set(CONFIRMS) or not WITH_EMOJI.is_confirm(changed)
 
 
