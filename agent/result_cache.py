@@ -92,8 +92,8 @@ def cache_key(tool: Tool, args: Mapping[str, Any]) -> str:
     """What names a call by its effect-free meaning: tool, version and validated arguments, as JSON.
 
     "" for a call whose result must not be given again: of a tool that does not say it is `cacheable`, or that is given
-    arguments the model does not see, such as a ToolContext. Those are often somebody's: their result would be told to
-    the next person.
+    arguments the model does not see, such as a ToolContext. Those often belong to one person, and the next person
+    must not read that person's result.
     """
     if not tool.cacheable or tool.takes_hidden_arguments:
         return ""

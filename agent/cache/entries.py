@@ -14,7 +14,7 @@ _NOTHING = UsageStats()
 
 
 def written(value: Entry) -> str:
-    """Raises TypeError or ValueError for what JSON cannot hold as it is."""
+    """Return the entry as JSON. Raises TypeError or ValueError for a value that JSON would change or cannot hold."""
     match value:
         case (Message(role=Role.ASSISTANT) as message, UsageStats() as usage):
             data: dict[str, Any] = {"message": message.to_dict(), "usage": usage.to_dict()}
