@@ -30,13 +30,13 @@ def rig(redis_client) -> RedisRig:
 
 
 def kept(redis_client) -> str:
-    """All that Redis holds, as text."""
+    """All that Redis holds, as text, in the order of its keys."""
     read = {
         "string": redis_client.get,
         "list": lambda key: redis_client.lrange(key, 0, -1),
         "hash": redis_client.hgetall,
     }
-    found = redis_client.scan_iter(f"{PREFIX}*")
+    found = sorted(set(redis_client.scan_iter(f"{PREFIX}*")))  # a scan names keys in any order, and may name one twice
     return str([read[kind](key) for key in found if (kind := redis_client.type(key)) in read])
 
 
