@@ -17,7 +17,7 @@ from tests.agent.faults.mutants import MUTANTS, Mutant
 from tests.agent.faults.story import Errors, Story
 
 #: Stories told, and those within which a broken rule must be caught.
-STORIES, MUTANT_STORIES = int(os.environ.get("SAYSO_FAULTS", "") or 3_000), 2000
+STORIES, MUTANT_STORIES = int(os.environ.get("SAYSO_FAULTS", "") or 1_500), 2000
 #: Decisions of one story, after which the plainest thing happens.
 DECISIONS = 120
 

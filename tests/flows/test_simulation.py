@@ -15,8 +15,8 @@ from config.simulation.plan import Plan
 from config.simulation.report import Report, table
 from config.simulation.run import Simulation
 
-#: Minutes in which people begin something new: two in CI, a third of one elsewhere.
-MINUTES = 2.0 if os.environ.get("CI") else 1 / 3
+#: Minutes in which people begin something new: one in CI, a third of one elsewhere.
+MINUTES = 1.0 if os.environ.get("CI") else 1 / 3
 #: Minutes of restarts: half of one shows seven rounds of them.
 RESTART_MINUTES = min(MINUTES / 2, 0.5)
 KILLS = {"worker": 1.0, "redis": 10.0, "web": 15.0}

@@ -18,7 +18,7 @@ from tests.model.mutants import MUTANTS, Mutant
 
 #: Schedules tried: the same ones each time, unless the number was asked for.
 ASKED = os.environ.get("SAYSO_MODEL_EXAMPLES", "")
-EXAMPLES = int(ASKED or 600)
+EXAMPLES = int(ASKED or 400)
 #: Seeds within which a broken rule must be caught, and schedules tried with each: another seed shows more than a long
 #: run with the same one.
 MUTANT_SEEDS, MUTANT_EXAMPLES = 40, 100
