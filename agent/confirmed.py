@@ -145,7 +145,7 @@ async def _observed(action: PendingAction, config: AgentConfig, executor: Execut
 
 
 async def _performed(executor: Executor) -> Any:
-    """Run somebody else's function, sync or async, as tools run."""
+    """Run an executor as tools run: a sync one in a thread, an async one on the event loop."""
     if inspect.iscoroutinefunction(executor):
         return await executor()
     value = await in_thread(executor)

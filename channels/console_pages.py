@@ -72,12 +72,11 @@ def console_pages(
     stage: Callable[[Turn], str] = lambda _: "done",
     why_waiting: Callable[[], str] = lambda: "",
 ) -> flask.Blueprint:
-    """The pages of all console channels: /console is the first channel, /console/<name> each. On the machine of the bot
-    / leads there.
+    """Return the pages of all console channels: /console is the first channel, /console/<name> is each of them.
 
-    A file is kept before the message that brings it. `admit` raises for whoever may not send any, or not now. `stage`
-    says how far a turn has come ("waits", "done" or "unknown"), `why_waiting` why no worker may be answering it, ""
-    where nothing is known against it.
+    On the bot's own machine, / redirects to /console. A file is stored before the message that it belongs to. `admit`
+    raises an error if the person may not send a file now. `stage` returns how far a turn has come: "waits", "done" or
+    "unknown". `why_waiting` returns why no worker answers, or "" if no reason is known.
     """
     by_name = _by_name(channels)
     slots, uploads = threading.BoundedSemaphore(max_streams), threading.BoundedSemaphore(max_uploads)

@@ -14,8 +14,12 @@ Intent = Literal["confirm", "cancel", "ignore"]
 
 #: A language tag we are willing to keep: "de", "pt-BR", "es-419".
 _LANGUAGE = re.compile(r"[A-Za-z][A-Za-z0-9-]{0,15}")
-#: Endings of sounds as tools that read them expect them; Python knows others, or none.
-_ENDINGS = {"audio/ogg": ".ogg", "audio/amr": ".amr", "audio/mp4": ".m4a", "audio/webm": ".webm"}
+#: Extensions for which Python's own table has none or an unusual one.
+_EXTENSIONS = {
+    "audio/amr": ".amr", "audio/flac": ".flac", "audio/mp4": ".m4a", "audio/ogg": ".ogg", "audio/opus": ".opus",
+    "audio/wav": ".wav", "audio/wave": ".wav", "audio/webm": ".webm", "image/webp": ".webp",
+    "application/yaml": ".yaml", "text/yaml": ".yaml", "text/markdown": ".md",
+}  # fmt: skip
 _COLLAPSE = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
 
 
@@ -227,13 +231,18 @@ def named(media: Media) -> Media:
     """
     if media.filename:
         return media
-    kind = media.mime_type.partition(";")[0].strip().lower()
-    ending = _ENDINGS.get(kind) or mimetypes.guess_extension(kind) or ""
-    return replace(media, filename=f"{kind.partition('/')[0] or 'file'}-{media.ref[:8]}{ending}")
+    group = media.mime_type.partition("/")[0].strip().lower()
+    return replace(media, filename=f"{group or 'file'}-{media.ref[:8]}{extension_of(media.mime_type)}")
+
+
+def extension_of(mime_type: str) -> str:
+    """Return the file extension of a MIME type, such as ".ogg"; "" for an unknown type."""
+    kind = mime_type.partition(";")[0].strip().lower()
+    return _EXTENSIONS.get(kind) or mimetypes.guess_extension(kind) or ""
 
 
 def shown_to(turn: Turn, reply: Reply) -> Reply:
-    """Return the reply, for the turn's person alone where the turn was shown to nobody else."""
+    """Return the reply. If only its sender saw the turn, only the sender sees the reply."""
     return replace(reply, only_for=turn.user_id) if turn.ephemeral else reply
 
 

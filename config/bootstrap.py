@@ -387,7 +387,8 @@ def check_redis(services: Services) -> None:
             log.warning("redis.risk", extra={"advice": warning})
     cache = services.settings.agent.cache
     if cache and cache.redis_url and not services.settings.allow_open_redis:
-        check_guarded(connect(cache.redis_url))
+        with connect(cache.redis_url) as client:
+            check_guarded(client)
     if services.settings.shards:
         found(services.redis, services.primaries, prefix=services.settings.key_prefix)
     else:

@@ -48,7 +48,7 @@ def set_up_logs(level: int = logging.INFO) -> None:
 
 
 def redact_uncaught() -> None:
-    """Print warnings, and exceptions that nobody caught, without the secrets in their words."""
+    """Print warnings and uncaught exceptions with the secrets in them replaced."""
     sys.excepthook = _print_redacted
     threading.excepthook = _print_thread_redacted
     sys.unraisablehook = _print_unraisable_redacted

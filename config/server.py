@@ -219,7 +219,7 @@ class Server(TcpWSGIServer):  # type: ignore[misc]  # waitress ships no types
     def _make_room(self) -> None:
         """Close the oldest connections where the next ones or their bodies would find no room.
 
-        Only those with a request in progress stay: whoever sends a whole request at once is always answered.
+        A connection whose request is being answered stays open: a client that sends a whole request gets its answer.
         """
         excess = len(self._map) + self._accepts - self.adj.connection_limit
         if excess > 0:

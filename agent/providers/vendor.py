@@ -89,7 +89,7 @@ class VendorProvider(ABC):
             try:
                 async for piece in pieces:
                     yield piece
-            finally:  # also when nobody wants to hear the rest
+            finally:  # also when the caller stops reading
                 await pieces.aclose()
 
     @property

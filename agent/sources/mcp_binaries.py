@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import binascii
 import hashlib
-import mimetypes
 import re
 from collections.abc import Mapping
 from pathlib import PurePosixPath
@@ -13,16 +12,12 @@ from typing import Any
 
 from agent.tools.artifacts import MAX_ARTIFACT_BYTES, emit_artifact
 from channels.media import UNKNOWN_TYPE, settle_type
+from channels.types import extension_of
 
 #: Characters of base64 that are taken for binary content at least. Shorter ones may be ids, keys and signatures.
 MIN_CHARS = 256
 #: Files of one answer's texts that reach the user.
 MAX_FILES = 10
-#: Extensions that Python does not know, or has an unusual one for.
-_EXTENSIONS = {
-    "audio/wav": ".wav", "audio/wave": ".wav", "audio/ogg": ".ogg", "audio/opus": ".opus", "audio/flac": ".flac",
-    "image/webp": ".webp", "application/yaml": ".yaml", "text/yaml": ".yaml", "text/markdown": ".md",
-}  # fmt: skip
 _BASE64, _BREAK = r"[A-Za-z0-9+/_-]", r"(?:\\n|\r?\n)"
 #: One long line of base64, or lines as mail has them; perhaps as a data URL.
 _RUN = re.compile(
@@ -64,17 +59,14 @@ class Binaries:
         if self._is_error or kind == UNKNOWN_TYPE or self._found >= MAX_FILES or len(data) > MAX_ARTIFACT_BYTES:
             return f"(binary data, {len(data)} bytes, is left out)"
         self._found += 1
-        filename = named("", kind)
+        filename = with_extension("", kind)
         self.hand_over(data, kind, filename)
         return f"(handed to the user: {filename}, {kind}, {len(data)} bytes)"
 
 
-def named(filename: str, mime_type: str) -> str:
+def with_extension(filename: str, mime_type: str) -> str:
     """Return a file's name with an extension: platforms and tools go by it."""
-    if PurePosixPath(filename).suffix:
-        return filename
-    kind = mime_type.partition(";")[0].strip().lower()
-    return f"{filename or 'file'}{_EXTENSIONS.get(kind) or mimetypes.guess_extension(kind) or ''}"
+    return filename if PurePosixPath(filename).suffix else f"{filename or 'file'}{extension_of(mime_type)}"
 
 
 def _decoded(text: str) -> bytes | None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
 from agent.sources.errors import scrub, scrub_value
-from agent.sources.mcp_binaries import Binaries, named
+from agent.sources.mcp_binaries import Binaries, with_extension
 
 if TYPE_CHECKING:
     from mcp.types import CallToolResult
@@ -86,6 +86,6 @@ def _hand_over(block: Any, binaries: Binaries) -> str:
     except (binascii.Error, ValueError):
         return f"nothing: what was called {mime_type} is no base64"
     own_name = PurePosixPath(unquote(urlsplit(str(holder.uri)).path)).name if block.type == "resource" else ""
-    filename = named(own_name, mime_type)
+    filename = with_extension(own_name, mime_type)
     binaries.hand_over(data, mime_type, filename)
     return f"{filename}, {mime_type}, {len(data)} bytes"
