@@ -8,35 +8,35 @@ import sys
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from typing import Any
 
-from agent.analytics import AgentAnalytics
-from agent.asking import Asker
-from agent.batch import Batch, OnProgress
-from agent.cancellation import CancellationToken
-from agent.config import AgentConfig
-from agent.journal import Journal, NoJournal
-from agent.loop import Loop
-from agent.memories import KnowledgeMemory
-from agent.memory import ConversationMemory
-from agent.messages import Message
-from agent.observers.base import AgentObserver
-from agent.observers.hooks import hooks_observer
-from agent.observers.verbose import VerboseObserver
-from agent.parser import ToolCallParser
-from agent.prompt import PromptBuilder
-from agent.providers.base import Provider
-from agent.providers.offline import OfflineProvider
-from agent.providers.text_tools import TextToolProvider, speaks_text
-from agent.result import AgentResult, StreamChunk
-from agent.retry import Sleep
-from agent.run import OnText, RunRequest, said_in
-from agent.runner import Runner
-from agent.selectors import ToolSelector
-from agent.session import Session
-from agent.structured import ResponseFormat
-from agent.tools.registry import ToolRegistry, Toolset
-from agent.tools.tool import Tool
-from agent.usage import AgentUsage
-from workers.offload import lending, run_sync
+from sayso.agent.analytics import AgentAnalytics
+from sayso.agent.asking import Asker
+from sayso.agent.batch import Batch, OnProgress
+from sayso.agent.cancellation import CancellationToken
+from sayso.agent.config import AgentConfig
+from sayso.agent.journal import Journal, NoJournal
+from sayso.agent.loop import Loop
+from sayso.agent.memories.knowledge import KnowledgeMemory
+from sayso.agent.memory import ConversationMemory
+from sayso.agent.messages import Message
+from sayso.agent.observers.base import AgentObserver
+from sayso.agent.observers.hooks import hooks_observer
+from sayso.agent.observers.verbose import VerboseObserver
+from sayso.agent.parser import ToolCallParser
+from sayso.agent.prompt import PromptBuilder
+from sayso.agent.providers.base import Provider
+from sayso.agent.providers.offline import OfflineProvider
+from sayso.agent.providers.text_tools import TextToolProvider, speaks_text
+from sayso.agent.result import AgentResult, StreamChunk
+from sayso.agent.retry import Sleep
+from sayso.agent.run import OnText, RunRequest, said_in
+from sayso.agent.runner import Runner
+from sayso.agent.selectors.protocol import ToolSelector
+from sayso.agent.session import Session
+from sayso.agent.structured import ResponseFormat
+from sayso.agent.tools.registry import ToolRegistry, Toolset
+from sayso.agent.tools.tool import Tool
+from sayso.agent.usage import AgentUsage
+from sayso.workers.offload import lending, run_sync
 
 #: Hears the text of a reply as it comes.
 StreamHandler = Callable[[str], Any]

@@ -6,9 +6,9 @@ import asyncio
 import inspect
 from typing import Any
 
-from agent.config import AgentConfig, ConfirmAction
-from agent.tools.tool import Tool
-from workers.offload import contained, in_thread
+from sayso.agent.config import AgentConfig, ConfirmAction
+from sayso.agent.tools.tool import Tool
+from sayso.workers.offload import contained, in_thread
 
 
 class RefusedError(Exception):

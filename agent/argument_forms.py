@@ -15,7 +15,7 @@ from fnmatch import fnmatchcase
 from typing import Literal, TypeAlias, get_args
 from urllib.parse import unquote, urlsplit
 
-from pending.unseen import UNSEEN
+from sayso.pending.unseen import UNSEEN
 
 #: What an argument holds, as far as its rule says so.
 Form: TypeAlias = Literal["text", "email", "domain", "path", "number"]

@@ -11,21 +11,30 @@ from itertools import chain, count
 from time import perf_counter
 from typing import Any
 
-from agent.budget import book_in
-from agent.cache import Cache, CacheKeyBuilder
-from agent.cache.asking import forgotten, looked_up, stored
-from agent.config import AgentConfig, ModelSelector, model_for
-from agent.context_window import DEFAULT_CONTEXT_TOKENS, fitted, is_small, tokens_in, transcript_tokens
-from agent.messages import Message, ToolCall, UsageStats
-from agent.observers.llm_call import llm_call
-from agent.pricing import cost_usd
-from agent.providers.base import FILTERED, Completion, Provider, ProviderError, ProviderRequest, acall, astream_call
-from agent.providers.fallback import fallback_listener, name_of
-from agent.providers.files import named_only
-from agent.retry import Sleep, with_retries
-from agent.run import OnText, Run
-from agent.structured import schema_from_response_format
-from agent.usage import AgentUsage
+from sayso.agent.budget import book_in
+from sayso.agent.cache.asking import forgotten, looked_up, stored
+from sayso.agent.cache.base import Cache
+from sayso.agent.cache.keys import CacheKeyBuilder
+from sayso.agent.config import AgentConfig, ModelSelector, model_for
+from sayso.agent.context_window import DEFAULT_CONTEXT_TOKENS, fitted, is_small, tokens_in, transcript_tokens
+from sayso.agent.messages import Message, ToolCall, UsageStats
+from sayso.agent.observers.llm_call import llm_call
+from sayso.agent.pricing import cost_usd
+from sayso.agent.providers.base import (
+    FILTERED,
+    Completion,
+    Provider,
+    ProviderError,
+    ProviderRequest,
+    acall,
+    astream_call,
+)
+from sayso.agent.providers.fallback import fallback_listener, name_of
+from sayso.agent.providers.files import named_only
+from sayso.agent.retry import Sleep, with_retries
+from sayso.agent.run import OnText, Run
+from sayso.agent.structured import schema_from_response_format
+from sayso.agent.usage import AgentUsage
 
 log = logging.getLogger(__name__)
 

@@ -8,15 +8,15 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
 
-from agent.at_once import at_once
-from agent.chronicle import Chronicle
-from agent.memory import ConversationMemory
-from agent.messages import Message
-from agent.observers.base import AgentObserver
-from agent.result import AgentResult
-from agent.run import RunRequest, said_in
-from agent.runner import Runner
-from agent.structured import ResponseFormat
+from sayso.agent.at_once import at_once
+from sayso.agent.chronicle import Chronicle
+from sayso.agent.memory import ConversationMemory
+from sayso.agent.messages import Message
+from sayso.agent.observers.base import AgentObserver
+from sayso.agent.result import AgentResult
+from sayso.agent.run import RunRequest, said_in
+from sayso.agent.runner import Runner
+from sayso.agent.structured import ResponseFormat
 
 #: Hears how many prompts of how many are done.
 OnProgress = Callable[[int, int], Any]

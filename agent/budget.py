@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Literal, Protocol
 
-from agent.messages import UsageStats
+from sayso.agent.messages import UsageStats
 
 log = logging.getLogger(__name__)
 

@@ -9,16 +9,16 @@ from collections.abc import Sequence
 from time import perf_counter
 from typing import Any
 
-from agent.analytics import AgentAnalytics
-from agent.chronicle import Chronicle
-from agent.config import AgentConfig
-from agent.journal import CallOutcome
-from agent.messages import ToolCall
-from agent.objection import Objector
-from agent.one_call import Asked, Ran, run_call
-from agent.tools.errors import ToolError, ToolExecutionError, ToolParameterError
-from agent.tools.screening import collect_suspicions
-from pending.proposals import in_channel_run
+from sayso.agent.analytics import AgentAnalytics
+from sayso.agent.chronicle import Chronicle
+from sayso.agent.config import AgentConfig
+from sayso.agent.journal import CallOutcome
+from sayso.agent.messages import ToolCall
+from sayso.agent.objection import Objector
+from sayso.agent.one_call import Asked, Ran, run_call
+from sayso.agent.tools.errors import ToolError, ToolExecutionError, ToolParameterError
+from sayso.agent.tools.screening import collect_suspicions
+from sayso.pending.proposals import in_channel_run
 
 log = logging.getLogger(__name__)
 

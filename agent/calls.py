@@ -7,25 +7,25 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from agent.call_watch import CallWatch
-from agent.compression import Compressor
-from agent.config import AgentConfig
-from agent.decision import decide, is_always_denied
-from agent.journal import NOT_RUN_AFTER_TERMINAL, UNCLEAR, CallOutcome, Journal, digest
-from agent.messages import NOT_JSON, ToolCall
-from agent.one_call import Asked
-from agent.result_cache import CachedResult, remember
-from agent.tools.artifacts import collect_artifacts
-from agent.tools.errors import ToolError
-from agent.tools.offers import collect_choices
-from agent.tools.registry import Call, batches, unknown_tool
-from agent.tools.results import shown
-from agent.tools.screening import screen
-from agent.tools.timers import collect_timers, restore_timers
-from agent.tools.tool import Tool
-from pending.executors import keyed
-from pending.proposals import begin_round, collect_proposals, in_channel_run, place, restore
-from workers.offload import in_thread, lending
+from sayso.agent.call_watch import CallWatch
+from sayso.agent.compression import Compressor
+from sayso.agent.config import AgentConfig
+from sayso.agent.decision import decide, is_always_denied
+from sayso.agent.journal import NOT_RUN_AFTER_TERMINAL, UNCLEAR, CallOutcome, Journal, digest
+from sayso.agent.messages import NOT_JSON, ToolCall
+from sayso.agent.one_call import Asked
+from sayso.agent.result_cache import CachedResult, remember
+from sayso.agent.tools.artifacts import collect_artifacts
+from sayso.agent.tools.errors import ToolError
+from sayso.agent.tools.offers import collect_choices
+from sayso.agent.tools.registry import Call, batches, unknown_tool
+from sayso.agent.tools.results import shown
+from sayso.agent.tools.screening import screen
+from sayso.agent.tools.timers import collect_timers, restore_timers
+from sayso.agent.tools.tool import Tool
+from sayso.pending.executors import keyed
+from sayso.pending.proposals import begin_round, collect_proposals, in_channel_run, place, restore
+from sayso.workers.offload import in_thread, lending
 
 #: Seconds that a call which is cut off has to clean up; what takes longer is left to itself.
 STOP_SECONDS = 1.0

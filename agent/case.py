@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from agent.heard import heard
-from agent.hearing import Hearing
-from agent.long_texts import LongTexts
-from agent.memory import ConversationMemory
-from agent.messages import Message, Role
-from agent.result import AgentResult
-from agent.turn_journal import TurnJournal
-from channels.types import Media, Reply, Turn
-from pending.proposals import ChannelRun
-from pending.records import OPEN_STATES, StoredAction
-from pending.texts import Texts
-from workers.lane import Change, Lease, Timer
+from sayso.agent.heard import heard
+from sayso.agent.hearing import Hearing
+from sayso.agent.long_texts import LongTexts
+from sayso.agent.memory import ConversationMemory
+from sayso.agent.messages import Message, Role
+from sayso.agent.result import AgentResult
+from sayso.agent.turn_journal import TurnJournal
+from sayso.channels.types import Media, Reply, Turn
+from sayso.pending.proposals import ChannelRun
+from sayso.pending.records import OPEN_STATES, StoredAction
+from sayso.pending.texts import Texts
+from sayso.workers.lane import Change, Lease, Timer
 
 #: What the history holds of a tap.
 TAPPED = "(tapped a button)"

@@ -13,46 +13,46 @@ from functools import partial
 from itertools import chain
 from secrets import token_urlsafe
 
-from agent.agent import Agent
-from agent.case import TAPPED, Answer, Case, said
-from agent.choices import Choices
-from agent.commands import Commands
-from agent.confirmed import ToolKinds, is_hidden, learn_schemas
-from agent.decided import Prompts
-from agent.escalation import Escalation
-from agent.heard import heard, spoken
-from agent.hearing import HeardJournal, Hearing, may_be_heard
-from agent.journal import NoJournal
-from agent.long_texts import LongTexts, TextStore
-from agent.made import Made, MediaSink
-from agent.memory import ConversationMemory
-from agent.messages import Message, Role
-from agent.questions import Questions
-from agent.recollection import recollected, remembered
-from agent.replied import read_results, replied
-from agent.result import AgentResult
-from agent.scope import in_scope
-from agent.selectors.roles import role_of
-from agent.threads import note_asked, open_elsewhere
-from agent.tools.artifacts import collect_artifacts
-from agent.tools.offers import collect_choices
-from agent.tools.received import handing
-from agent.tools.timers import TimerBook, timer_book
-from agent.turn_journal import TurnJournal, unclear_calls
-from channels.types import Reply, Scope, Turn
-from pending.action import PendingAction, State
-from pending.intent import Words, is_ok, is_unclear, quotes_another, read_answer, written_before
-from pending.language import choose
-from pending.parser import ConfirmParser
-from pending.plan import Proposal, propose
-from pending.proposals import ChannelRun, channel_run
-from pending.records import CHANGED, OPEN_STATES, Claim, Decision, StoredAction
-from pending.seal import ButtonPress, split_button
-from pending.store import BasePendingStore, InMemoryPendingStore, scope_of
-from pending.texts import Texts, speak
-from workers.journals import Journals
-from workers.lane import ABOUT, CHOICE_KIND, Change, JournalUnreadable, Lease, Move, QueuedTurn
-from workers.offload import reach, run_sync
+from sayso.agent.agent import Agent
+from sayso.agent.case import TAPPED, Answer, Case, said
+from sayso.agent.choices import Choices
+from sayso.agent.commands import Commands
+from sayso.agent.confirmed import ToolKinds, is_hidden, learn_schemas
+from sayso.agent.decided import Prompts
+from sayso.agent.escalation import Escalation
+from sayso.agent.heard import heard, spoken
+from sayso.agent.hearing import HeardJournal, Hearing, may_be_heard
+from sayso.agent.journal import NoJournal
+from sayso.agent.long_texts import LongTexts, TextStore
+from sayso.agent.made import Made, MediaSink
+from sayso.agent.memory import ConversationMemory
+from sayso.agent.messages import Message, Role
+from sayso.agent.questions import Questions
+from sayso.agent.recollection import recollected, remembered
+from sayso.agent.replied import read_results, replied
+from sayso.agent.result import AgentResult
+from sayso.agent.scope import in_scope
+from sayso.agent.selectors.roles import role_of
+from sayso.agent.threads import note_asked, open_elsewhere
+from sayso.agent.tools.artifacts import collect_artifacts
+from sayso.agent.tools.offers import collect_choices
+from sayso.agent.tools.received import handing
+from sayso.agent.tools.timers import TimerBook, timer_book
+from sayso.agent.turn_journal import TurnJournal, unclear_calls
+from sayso.channels.types import Reply, Scope, Turn
+from sayso.pending.action import PendingAction, State
+from sayso.pending.intent import Words, is_ok, is_unclear, quotes_another, read_answer, written_before
+from sayso.pending.language import choose
+from sayso.pending.parser import ConfirmParser
+from sayso.pending.plan import Proposal, propose
+from sayso.pending.proposals import ChannelRun, channel_run
+from sayso.pending.records import CHANGED, OPEN_STATES, Claim, Decision, StoredAction
+from sayso.pending.seal import ButtonPress, split_button
+from sayso.pending.store import BasePendingStore, InMemoryPendingStore, scope_of
+from sayso.pending.texts import Texts, speak
+from sayso.workers.journals import Journals
+from sayso.workers.lane import ABOUT, CHOICE_KIND, Change, JournalUnreadable, Lease, Move, QueuedTurn
+from sayso.workers.offload import reach, run_sync
 
 log = logging.getLogger(__name__)
 

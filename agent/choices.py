@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from agent.case import Answer, Case
-from agent.decided import MAX_KEPT_CHARS
-from channels.types import Button, Reply
-from pending.action import PendingAction, compute_args_digest
-from pending.records import OPEN_STATES, Claim, Ending, StoredAction, seal_action
-from pending.store import BasePendingStore
-from workers.lane import CHOICE_KIND, Arm, LaneLost, TurnOvertaken
-from workers.offload import reach
+from sayso.agent.case import Answer, Case
+from sayso.agent.decided import MAX_KEPT_CHARS
+from sayso.channels.types import Button, Reply
+from sayso.pending.action import PendingAction, compute_args_digest
+from sayso.pending.records import OPEN_STATES, Claim, Ending, StoredAction, seal_action
+from sayso.pending.store import BasePendingStore
+from sayso.workers.lane import CHOICE_KIND, Arm, LaneLost, TurnOvertaken
+from sayso.workers.offload import reach
 
 #: Seconds for which an offer can be taken.
 CHOICE_SECONDS = 86_400.0

@@ -13,14 +13,14 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from agent.messages import NO_USAGE, UsageStats
-from agent.observers.asynchronous import AsyncAgentObserver
-from agent.observers.base import EVENTS, AgentObserver
-from agent.observers.llm_call import LlmCall
-from agent.trace import AgentTrace, StepType, TraceStep, new_run_id
-from agent.usage import countable
-from channels.redaction import redact
-from workers.offload import contained
+from sayso.agent.messages import NO_USAGE, UsageStats
+from sayso.agent.observers.asynchronous import AsyncAgentObserver
+from sayso.agent.observers.base import EVENTS, AgentObserver
+from sayso.agent.observers.llm_call import LlmCall
+from sayso.agent.trace import AgentTrace, StepType, TraceStep, new_run_id
+from sayso.agent.usage import countable
+from sayso.channels.redaction import redact
+from sayso.workers.offload import contained
 
 log = logging.getLogger(__name__)
 

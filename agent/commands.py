@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from agent.agent import Agent
-from agent.case import Answer, Case
-from agent.decided import Prompts
-from agent.decision import decide, is_always_denied
-from agent.selectors.foresight import foresee, roles_in
-from agent.tools.preview import literal
-from agent.tools.tool import Tool
-from channels.types import Reply, Turn
-from pending.action import State
-from pending.proposals import ChannelRun, channel_run
-from pending.records import StoredAction
-from pending.texts import speak
-from pending.unseen import readable
-from workers.lane import Change, Move
+from sayso.agent.agent import Agent
+from sayso.agent.case import Answer, Case
+from sayso.agent.decided import Prompts
+from sayso.agent.decision import decide, is_always_denied
+from sayso.agent.selectors.foresight import foresee, roles_in
+from sayso.agent.tools.preview import literal
+from sayso.agent.tools.tool import Tool
+from sayso.channels.types import Reply, Turn
+from sayso.pending.action import State
+from sayso.pending.proposals import ChannelRun, channel_run
+from sayso.pending.records import StoredAction
+from sayso.pending.texts import speak
+from sayso.pending.unseen import readable
+from sayso.workers.lane import Change, Move
 
 #: In the order in which /help lists them. What stops a running turn is heard before it gets here.
 LISTED = ("help", "tools", "status", "whoami", "reset", "stop")

@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass, field
 
-from agent.config import AgentConfig, model_for
-from agent.messages import Message, Role, UsageStats
-from agent.providers.base import Provider, ProviderRequest, acall
-from agent.tools.fence import fenced
+from sayso.agent.config import AgentConfig, model_for
+from sayso.agent.messages import Message, Role, UsageStats
+from sayso.agent.providers.base import Provider, ProviderRequest, acall
+from sayso.agent.tools.fence import fenced
 
 log = logging.getLogger(__name__)
 

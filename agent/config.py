@@ -6,21 +6,23 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from agent.budget import Budget, RunBudget
-from agent.cache import Cache
-from agent.guards import GuardrailsPipeline
-from agent.loop_detection import LoopDetector
-from agent.memories import EntityMemory, KnowledgeGraphMemory, KnowledgeMemory
-from agent.messages import ToolCall
-from agent.observers.base import AgentObserver
-from agent.observers.hooks import warn_of_hooks
-from agent.policy import ToolPolicy
-from agent.providers.base import DEFAULT_TEMPERATURE, Provider
-from agent.result_cache import ResultCache
-from agent.sessions import SessionStore
-from agent.usage import AgentUsage
-from pending.context import ToolContext
-from pending.proposals import current_context
+from sayso.agent.budget import Budget, RunBudget
+from sayso.agent.cache.base import Cache
+from sayso.agent.guards.pipeline import GuardrailsPipeline
+from sayso.agent.loop_detection import LoopDetector
+from sayso.agent.memories.entity import EntityMemory
+from sayso.agent.memories.graph import KnowledgeGraphMemory
+from sayso.agent.memories.knowledge import KnowledgeMemory
+from sayso.agent.messages import ToolCall
+from sayso.agent.observers.base import AgentObserver
+from sayso.agent.observers.hooks import warn_of_hooks
+from sayso.agent.policy import ToolPolicy
+from sayso.agent.providers.base import DEFAULT_TEMPERATURE, Provider
+from sayso.agent.result_cache import ResultCache
+from sayso.agent.sessions.store import SessionStore
+from sayso.agent.usage import AgentUsage
+from sayso.pending.context import ToolContext
+from sayso.pending.proposals import current_context
 
 #: Asked before a reviewed call runs, with tool name, arguments and reason. Only `True` lets it run.
 ConfirmAction = Callable[[str, dict[str, Any], str], bool | Awaitable[bool]]

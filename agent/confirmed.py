@@ -14,22 +14,23 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from agent.chronicle import Chronicle
-from agent.config import AgentConfig
-from agent.decision import decide
-from agent.providers.wording import tell_result
-from agent.result import AgentResult
-from agent.selectors.foresight import foresee
-from agent.selectors.protocol import ToolSelector
-from agent.tools.errors import EffectUnknownError, ToolError, ToolExecutionError
-from agent.tools.tool import Tool, serialise
-from pending.action import Executor, PendingAction, canonical_json, compute_args_digest
-from pending.executors import UNDO_PREFIX, EffectFailed
-from pending.plan import PLAN_KIND
-from pending.proposals import ExecutorFactory
-from pending.results import Ambiguous, NotFound, PendingConfirmation
-from pending.store import BasePendingStore
-from workers.offload import CutOff, in_thread
+from sayso.agent.chronicle import Chronicle
+from sayso.agent.config import AgentConfig
+from sayso.agent.decision import decide
+from sayso.agent.providers.wording import tell_result
+from sayso.agent.result import AgentResult
+from sayso.agent.selectors.foresight import foresee
+from sayso.agent.selectors.protocol import ToolSelector
+from sayso.agent.tools.errors import EffectUnknownError, ToolError, ToolExecutionError
+from sayso.agent.tools.tool import Tool
+from sayso.agent.tools.values import serialise
+from sayso.pending.action import Executor, PendingAction, canonical_json, compute_args_digest
+from sayso.pending.executors import UNDO_PREFIX, EffectFailed
+from sayso.pending.plan import PLAN_KIND
+from sayso.pending.proposals import ExecutorFactory
+from sayso.pending.results import Ambiguous, NotFound, PendingConfirmation
+from sayso.pending.store import BasePendingStore
+from sayso.workers.offload import CutOff, in_thread
 
 log = logging.getLogger(__name__)
 

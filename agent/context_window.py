@@ -6,8 +6,8 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 
-from agent.messages import Message, Role
-from agent.tools.truncation import truncate
+from sayso.agent.messages import Message, Role
+from sayso.agent.tools.truncation import truncate
 
 #: Tokens of a model whose limit nobody knows, such as one on a server of your own.
 DEFAULT_CONTEXT_TOKENS = 200_000

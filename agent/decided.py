@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from channels.types import Reply, Scope, Turn
-from pending.action import State
-from pending.plan import is_undo
-from pending.records import StoredAction
-from pending.seal import split_button
-from pending.store import BasePendingStore
-from pending.texts import brief, speak
-from workers.lane import CHOICE_KIND
+from sayso.channels.types import Reply, Scope, Turn
+from sayso.pending.action import State
+from sayso.pending.plan import is_undo
+from sayso.pending.records import StoredAction
+from sayso.pending.seal import split_button
+from sayso.pending.store import BasePendingStore
+from sayso.pending.texts import brief, speak
+from sayso.workers.lane import CHOICE_KIND
 
 #: Characters of a message with buttons that must stay when they go, because nothing else repeats them: a longer one is
 #: sent by itself, and its buttons below it.

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from agent.config import AgentConfig
-from agent.policy import PolicyDecision
-from agent.tools.metadata import MEMORY, ToolTag
-from agent.tools.tool import Tool
+from sayso.agent.config import AgentConfig
+from sayso.agent.policy import PolicyDecision
+from sayso.agent.tools.metadata import MEMORY, ToolTag
+from sayso.agent.tools.tool import Tool
 
 _NO_POLICY = PolicyDecision("allow", "there is no policy", decided_by="no_policy")
 

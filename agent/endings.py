@@ -8,7 +8,7 @@ from typing import Literal, get_args
 #: its model was not to be had.
 Ending = Literal["budget_spent", "refused", "cancelled", "loop_detected", "model_away"]
 
-#: In English, for callers without a channel; channels say it in the person's language (`pending.texts`).
+#: In English, for callers without a channel; channels say it in the person's language (`sayso.pending.texts`).
 _WORDS: dict[Ending, str] = {
     "budget_spent": "I have used up what I may spend on this for now, so I stopped. Please try again later.",
     "refused": "I may not answer that. Please ask for something else.",

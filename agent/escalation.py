@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from channels.types import Conversation, Reply
-from pending.texts import speak
-from workers.lane import Arm, outbox_entry
+from sayso.channels.types import Conversation, Reply
+from sayso.pending.texts import speak
+from sayso.workers.lane import Arm, outbox_entry
 
 
 @dataclass(frozen=True, slots=True)

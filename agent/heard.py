@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from agent.tools.fence import inert
-from agent.tools.screening import suspicions
-from channels.types import Turn
+from sayso.agent.tools.fence import inert
+from sayso.agent.tools.screening import suspicions
+from sayso.channels.types import Turn
 
 #: Characters of a quoted message, and of a note, that are read.
 MAX_QUOTED_CHARS = 1000

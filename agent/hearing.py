@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from agent.config import AgentConfig
-from agent.journal import Answered, CallOutcome, Journal, Recalled
+from sayso.agent.config import AgentConfig
+from sayso.agent.journal import Answered, CallOutcome, Journal, Recalled
 
 
 class Hearing(Protocol):

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
-from agent.messages import NO_USAGE, Message, Picture, Role, ToolCall, UsageStats
-from agent.swift import swift
-from agent.tools.artifacts import Artifact
-from agent.tools.timers import TimerChange
-from pending.proposals import Proposed
+from sayso.agent.messages import NO_USAGE, Message, Picture, Role, ToolCall, UsageStats
+from sayso.agent.swift import swift
+from sayso.agent.tools.artifacts import Artifact
+from sayso.agent.tools.timers import TimerChange
+from sayso.pending.proposals import Proposed
 
 #: What the model is told of a call that was begun by a worker that died, or that nobody answered.
 UNCLEAR = (

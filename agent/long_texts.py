@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
-from agent.messages import KeptText, Message
-from workers.offload import offload
+from sayso.agent.messages import KeptText, Message
+from sayso.workers.offload import offload
 
 log = logging.getLogger(__name__)
 

@@ -4,25 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from agent.asking import Asker
-from agent.call_watch import CallWatch
-from agent.calls import run_calls
-from agent.config import AgentConfig
-from agent.decision import is_always_denied
-from agent.endings import ending_words
-from agent.guards import GuardrailBlocked, guarded
-from agent.journal import Answered, CallOutcome, Recalled
-from agent.loop_detection import NUDGE
-from agent.messages import NO_USAGE, Message, Role
-from agent.providers.base import ProviderError
-from agent.run import Ending, OpenRound, Run
-from agent.schemas import Schemas
-from agent.selectors import ToolSelector, narrow
-from agent.spending import refusal
-from agent.structured import parse_and_validate, validation_retry_message
-from agent.tools.registry import Toolset
-from agent.tools.tool import Tool
-from channels.redaction import redact
+from sayso.agent.asking import Asker
+from sayso.agent.call_watch import CallWatch
+from sayso.agent.calls import run_calls
+from sayso.agent.config import AgentConfig
+from sayso.agent.decision import is_always_denied
+from sayso.agent.endings import ending_words
+from sayso.agent.guards.guarding import GuardrailBlocked, guarded
+from sayso.agent.journal import Answered, CallOutcome, Recalled
+from sayso.agent.loop_detection import NUDGE
+from sayso.agent.messages import NO_USAGE, Message, Role
+from sayso.agent.providers.base import ProviderError
+from sayso.agent.run import Ending, OpenRound, Run
+from sayso.agent.schemas import Schemas
+from sayso.agent.selectors.narrowing import narrow
+from sayso.agent.selectors.protocol import ToolSelector
+from sayso.agent.spending import refusal
+from sayso.agent.structured import parse_and_validate, validation_retry_message
+from sayso.agent.tools.registry import Toolset
+from sayso.agent.tools.tool import Tool
+from sayso.channels.redaction import redact
 
 
 class Loop:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
-from agent.messages import ToolCall
+from sayso.agent.messages import ToolCall
 
 #: What to do after a round: nothing, tell the model (`NUDGE`), or end the run.
 LoopVerdict = Literal["", "nudge", "stop"]

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Protocol
 
-from agent.case import Case
-from agent.messages import Role
-from agent.tools.artifacts import Artifact
-from agent.tools.received import ReceivedFile
-from channels.types import Media, Turn, named, owner_of
-from workers.offload import offload
+from sayso.agent.case import Case
+from sayso.agent.messages import Role
+from sayso.agent.tools.artifacts import Artifact
+from sayso.agent.tools.received import ReceivedFile
+from sayso.channels.types import Media, Turn, named, owner_of
+from sayso.workers.offload import offload
 
 log = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from threading import Lock
 from typing import Any
 
-from agent.messages import Message, Role
+from sayso.agent.messages import Message, Role
 
 #: Characters per token in the estimate that `max_tokens` goes by.
 CHARS_PER_TOKEN = 4

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from copy import deepcopy
 
-from agent.memory import ConversationMemory
-from agent.messages import Message
+from sayso.agent.memory import ConversationMemory
+from sayso.agent.messages import Message
 
 
 class MemoryDraft:

@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any, Literal
 
-from agent.swift import swift
-from channels.types import Media
+from sayso.agent.swift import swift
+from sayso.channels.types import Media
 
 #: The only argument of a call whose arguments were no JSON object: it is refused, whatever its tool would take.
 NOT_JSON = "arguments that are not a JSON object"

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from time import perf_counter
 
-from agent.chronicle import Chronicle
-from agent.config import AgentConfig, model_for
-from agent.guards.coherence import check_coherence
-from agent.messages import ToolCall
-from agent.providers.base import Provider
+from sayso.agent.chronicle import Chronicle
+from sayso.agent.config import AgentConfig, model_for
+from sayso.agent.guards.coherence import check_coherence
+from sayso.agent.messages import ToolCall
+from sayso.agent.providers.base import Provider
 
 
 class Objector:

@@ -8,23 +8,23 @@ from copy import deepcopy
 from dataclasses import dataclass, replace
 from typing import Any
 
-from agent.approval import RefusedError, confirmed
-from agent.chronicle import place_of
-from agent.config import AgentConfig
-from agent.journal import UNCLEAR, CallOutcome, digest
-from agent.messages import ToolCall
-from agent.policy import PolicyDecision
-from agent.result_cache import cache_key, recalled
-from agent.swift import swift
-from agent.tools.checked import Checked
-from agent.tools.errors import EffectUnknownError, ToolError, ToolParameterError
-from agent.tools.results import shown
-from agent.tools.tool import Tool, serialise
-from agent.tools.values import ChunkCallback
-from pending.proposals import asked_preview, in_channel_run
-from pending.results import PendingConfirmation
-from pending.unseen import readable
-from workers.offload import in_thread, within
+from sayso.agent.approval import RefusedError, confirmed
+from sayso.agent.chronicle import place_of
+from sayso.agent.config import AgentConfig
+from sayso.agent.journal import UNCLEAR, CallOutcome, digest
+from sayso.agent.messages import ToolCall
+from sayso.agent.policy import PolicyDecision
+from sayso.agent.result_cache import cache_key, recalled
+from sayso.agent.swift import swift
+from sayso.agent.tools.checked import Checked
+from sayso.agent.tools.errors import EffectUnknownError, ToolError, ToolParameterError
+from sayso.agent.tools.results import shown
+from sayso.agent.tools.tool import Tool
+from sayso.agent.tools.values import ChunkCallback, serialise
+from sayso.pending.proposals import asked_preview, in_channel_run
+from sayso.pending.results import PendingConfirmation
+from sayso.pending.unseen import readable
+from sayso.workers.offload import in_thread, within
 
 log = logging.getLogger(__name__)
 

@@ -7,9 +7,9 @@ import json
 import re
 from typing import Any
 
-from agent import gen_ai
-from agent.tools.names import shown_name
-from agent.trace import AgentTrace, TraceStep
+from sayso.agent import gen_ai
+from sayso.agent.tools.names import shown_name
+from sayso.agent.trace import AgentTrace, TraceStep
 
 _TRACE_ID = re.compile(r"(?!0{32})[0-9a-f]{32}")
 #: What an error's text begins with where it names a class.

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from agent.lenient_json import decode_value
-from agent.messages import NOT_JSON, ToolCall
-from agent.prompt import MARKER
+from sayso.agent.lenient_json import decode_value
+from sayso.agent.messages import NOT_JSON, ToolCall
+from sayso.agent.prompt import MARKER
 
 #: Broken payloads of one text that are repaired: as each may be long, many would take long.
 MAX_REPAIRS = 16

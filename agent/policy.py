@@ -9,8 +9,8 @@ from decimal import Decimal, InvalidOperation
 from fnmatch import fnmatchcase
 from typing import Any, Literal, cast
 
-from agent.argument_forms import FORMS, Form, matches_form, matches_text, problem_of
-from agent.swift import swift
+from sayso.agent.argument_forms import FORMS, Form, matches_form, matches_text, problem_of
+from sayso.agent.swift import swift
 
 Decision = Literal["allow", "review", "deny"]
 #: The lists of a policy, in the order in which they are read.

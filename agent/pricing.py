@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
-from agent.messages import UsageStats
+from sayso.agent.messages import UsageStats
 
 log = logging.getLogger(__name__)
 

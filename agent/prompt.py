@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from agent.tools.tool import Tool
+from sayso.agent.tools.tool import Tool
 
 #: What a call begins with, in the words of a model.
 MARKER = "TOOL_CALL"

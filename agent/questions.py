@@ -6,15 +6,15 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 
-from agent.case import Answer, Case
-from agent.decided import MAX_KEPT_CHARS, closing
-from agent.escalation import Escalation
-from channels.types import Button, Reply
-from pending.action import PendingAction
-from pending.plan import PLAN_KIND, Effect, Proposal, step_names, undo_of
-from pending.store import BasePendingStore
-from pending.texts import brief, speak
-from workers.lane import Arm, outbox_entry
+from sayso.agent.case import Answer, Case
+from sayso.agent.decided import MAX_KEPT_CHARS, closing
+from sayso.agent.escalation import Escalation
+from sayso.channels.types import Button, Reply
+from sayso.pending.action import PendingAction
+from sayso.pending.plan import PLAN_KIND, Effect, Proposal, step_names, undo_of
+from sayso.pending.store import BasePendingStore
+from sayso.pending.texts import brief, speak
+from sayso.workers.lane import Arm, outbox_entry
 
 #: Characters of a preview that a button may show.
 MAX_EFFECT_CHARS = 48

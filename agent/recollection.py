@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 
-from agent.case import Case
-from agent.memory import ConversationMemory
+from sayso.agent.case import Case
+from sayso.agent.memory import ConversationMemory
 
 
 def remembered(history: str, limits: ConversationMemory | None) -> ConversationMemory:

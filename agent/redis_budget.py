@@ -6,12 +6,12 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from agent.budget import BudgetLimits, Refusal, day_of, spent
-from agent.messages import UsageStats
-from agent.scope import digest_of
-from workers.breather import Breather
-from workers.connections import Connections
-from workers.offload import reach
+from sayso.agent.budget import BudgetLimits, Refusal, day_of, spent
+from sayso.agent.messages import UsageStats
+from sayso.agent.scope import digest_of
+from sayso.workers.breather import Breather
+from sayso.workers.connections import Connections
+from sayso.workers.offload import reach
 
 if TYPE_CHECKING:
     from redis import Redis

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
-from agent.messages import Role
-from agent.providers.wording import tell_result
-from agent.result import AgentResult
-from agent.tools.fence import unfenced
-from agent.tools.tool import Tool
-from pending.texts import Texts
+from sayso.agent.messages import Role
+from sayso.agent.providers.wording import tell_result
+from sayso.agent.result import AgentResult
+from sayso.agent.tools.fence import unfenced
+from sayso.agent.tools.tool import Tool
+from sayso.pending.texts import Texts
 
 #: Characters of one result of a read-only tool that a person reads above a question.
 MAX_READ_CHARS = 2000

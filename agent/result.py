@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from agent.messages import NO_USAGE, FinishReason, Message, Role, ToolCall, UsageStats
-from agent.providers.base import FailureKind
-from agent.swift import swift
-from agent.tools.artifacts import Artifact
-from agent.trace import AgentTrace
+from sayso.agent.messages import NO_USAGE, FinishReason, Message, Role, ToolCall, UsageStats
+from sayso.agent.providers.base import FailureKind
+from sayso.agent.swift import swift
+from sayso.agent.tools.artifacts import Artifact
+from sayso.agent.trace import AgentTrace
 
 #: Why a run ended. The model answered; a proposal waits for a yes; a terminal tool or the stop condition ended it; its
 #: tools were chosen and not run (`routing_only`); a limit, a guardrail, a budget, the person or a loop ended it; the

@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from agent.tools.tool import Tool
-from workers.offload import reach
+from sayso.agent.tools.tool import Tool
+from sayso.workers.offload import reach
 
 log = logging.getLogger(__name__)
 

@@ -7,8 +7,8 @@ import random
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from agent.config import AgentConfig
-from agent.providers.base import ProviderError, RateLimitedError
+from sayso.agent.config import AgentConfig
+from sayso.agent.providers.base import ProviderError, RateLimitedError
 
 T = TypeVar("T")
 

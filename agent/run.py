@@ -6,19 +6,19 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from agent.cancellation import CancellationToken
-from agent.chronicle import Chronicle
-from agent.compression import Compressor
-from agent.journal import UNCLEAR, CallOutcome, Journal, NoJournal
-from agent.loop_detection import LoopWatch
-from agent.memories.remembering import Remembering
-from agent.memory import ConversationMemory
-from agent.messages import NO_USAGE, FinishReason, Message, Role, ToolCall, UsageStats
-from agent.providers.base import FailureKind
-from agent.result import AgentResult, StopReason
-from agent.structured import ResponseFormat
-from agent.swift import swift
-from agent.tools.artifacts import Artifact
+from sayso.agent.cancellation import CancellationToken
+from sayso.agent.chronicle import Chronicle
+from sayso.agent.compression import Compressor
+from sayso.agent.journal import UNCLEAR, CallOutcome, Journal, NoJournal
+from sayso.agent.loop_detection import LoopWatch
+from sayso.agent.memories.remembering import Remembering
+from sayso.agent.memory import ConversationMemory
+from sayso.agent.messages import NO_USAGE, FinishReason, Message, Role, ToolCall, UsageStats
+from sayso.agent.providers.base import FailureKind
+from sayso.agent.result import AgentResult, StopReason
+from sayso.agent.structured import ResponseFormat
+from sayso.agent.swift import swift
+from sayso.agent.tools.artifacts import Artifact
 
 #: Hears the text of a reply as it comes.
 OnText = Callable[[str], Awaitable[None]]

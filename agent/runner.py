@@ -5,28 +5,28 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from agent.analytics import AgentAnalytics
-from agent.asking import Asker
-from agent.call_watch import CallWatch
-from agent.cancellation import RunCancelled
-from agent.chronicle import Chronicle
-from agent.compression import compressor_of
-from agent.config import AgentConfig, model_for
-from agent.endings import ending_words
-from agent.loop import Loop
-from agent.memories.remembering import Remembering
-from agent.memory import ConversationMemory
-from agent.memory_draft import MemoryDraft
-from agent.objection import objector_of
-from agent.observers.base import AgentObserver
-from agent.providers.base import Provider
-from agent.result import AgentResult
-from agent.run import Ending, Run, RunRequest
-from agent.scope import memory_scope
-from agent.session import Session
-from agent.spending import is_spent
-from agent.structured import build_schema_instruction, schema_from_response_format
-from agent.tools.artifacts import collect_artifacts
+from sayso.agent.analytics import AgentAnalytics
+from sayso.agent.asking import Asker
+from sayso.agent.call_watch import CallWatch
+from sayso.agent.cancellation import RunCancelled
+from sayso.agent.chronicle import Chronicle
+from sayso.agent.compression import compressor_of
+from sayso.agent.config import AgentConfig, model_for
+from sayso.agent.endings import ending_words
+from sayso.agent.loop import Loop
+from sayso.agent.memories.remembering import Remembering
+from sayso.agent.memory import ConversationMemory
+from sayso.agent.memory_draft import MemoryDraft
+from sayso.agent.objection import objector_of
+from sayso.agent.observers.base import AgentObserver
+from sayso.agent.providers.base import Provider
+from sayso.agent.result import AgentResult
+from sayso.agent.run import Ending, Run, RunRequest
+from sayso.agent.scope import memory_scope
+from sayso.agent.session import Session
+from sayso.agent.spending import is_spent
+from sayso.agent.structured import build_schema_instruction, schema_from_response_format
+from sayso.agent.tools.artifacts import collect_artifacts
 
 #: Endings of runs in which no model took in what was said, or nobody wants to wait any longer.
 _TEACH_NOTHING = frozenset(("cancelled", "guardrail", "provider_error"))

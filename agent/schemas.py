@@ -6,9 +6,9 @@ import logging
 from collections.abc import Iterable
 from typing import Any
 
-from agent.tools.errors import ToolError
-from agent.tools.tool import Tool
-from workers.offload import in_thread
+from sayso.agent.tools.errors import ToolError
+from sayso.agent.tools.tool import Tool
+from sayso.workers.offload import in_thread
 
 log = logging.getLogger(__name__)
 

@@ -6,7 +6,7 @@ import hashlib
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
 
-from workers.installed import installed
+from sayso.workers.installed import installed
 
 #: What `in_scope` was given. "" is a memory that is nobody's in particular; None: nobody has said whose run this is.
 memory_scope: ContextVar[str | None] = ContextVar("sayso_memory_scope", default=None)

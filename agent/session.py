@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from threading import Lock
 
-from agent.chronicle import Chronicle
-from agent.memory import ConversationMemory
-from agent.sessions import SessionStore
-from workers.offload import offload
+from sayso.agent.chronicle import Chronicle
+from sayso.agent.memory import ConversationMemory
+from sayso.agent.sessions.store import SessionStore
+from sayso.workers.offload import offload
 
 log = logging.getLogger(__name__)
 

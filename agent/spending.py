@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from agent.budget import Refusal, refusal_of
-from agent.config import AgentConfig
-from agent.endings import ending_words
-from agent.run import Ending, Run
+from sayso.agent.budget import Refusal, refusal_of
+from sayso.agent.config import AgentConfig
+from sayso.agent.endings import ending_words
+from sayso.agent.run import Ending, Run
 
 
 async def refusal(run: Run, config: AgentConfig) -> Ending | None:

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from pydantic import BaseModel, ValidationError
 
-from agent.json_in_text import starts_in, values_in
-from agent.tools.bounded_validator import bounded, bounded_work, draft_of
-from agent.tools.errors import ToolValidationError
-from agent.tools.schema import plain
-from agent.tools.shapes import together
-from agent.tools.truncation import truncate
-from agent.tools.typed_arguments import quoted
-from agent.tools.vendors import ApiFormat, vendor_schema
+from sayso.agent.json_in_text import starts_in, values_in
+from sayso.agent.tools.bounded_validator import bounded, bounded_work, draft_of
+from sayso.agent.tools.errors import ToolValidationError
+from sayso.agent.tools.schema import plain
+from sayso.agent.tools.shapes import together
+from sayso.agent.tools.truncation import truncate
+from sayso.agent.tools.typed_arguments import quoted
+from sayso.agent.tools.vendors import ApiFormat, vendor_schema
 
 if TYPE_CHECKING:
     from jsonschema.protocols import Validator

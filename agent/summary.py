@@ -8,10 +8,10 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from agent.messages import Message, Role, UsageStats
-from agent.providers.base import Provider, ProviderRequest, acall
-from agent.tools.fence import fenced, inert
-from channels.types import storable
+from sayso.agent.messages import Message, Role, UsageStats
+from sayso.agent.providers.base import Provider, ProviderRequest, acall
+from sayso.agent.tools.fence import fenced, inert
+from sayso.channels.types import storable
 
 log = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ import re
 import time
 from pathlib import Path
 
-from channels.disk import remove_older, sync_folder, write_atomically
+from sayso.channels.disk import remove_older, sync_folder, write_atomically
 
 #: The folder's name in the data folder. Nothing in it has a link: media are served from a folder of their own.
 FOLDER = "texts"

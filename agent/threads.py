@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
-from channels.types import Conversation, Turn
-from pending.records import StoredAction
-from pending.store import BasePendingStore
-from workers.offload import reach
+from sayso.channels.types import Conversation, Turn
+from sayso.pending.records import StoredAction
+from sayso.pending.store import BasePendingStore
+from sayso.workers.offload import reach
 
 
 async def note_asked(store: BasePendingStore, turn: Turn, pid: str) -> None:

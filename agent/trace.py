@@ -168,7 +168,7 @@ class AgentTrace:
         A nested run is in the trace of its parent, below the parent's span. Arguments, results and the words of errors
         are left out unless asked for.
         """
-        from agent.otel_spans import spans_of  # asked for by few
+        from sayso.agent.otel_spans import spans_of  # asked for by few
 
         return spans_of(self, include_content=include_content)
 

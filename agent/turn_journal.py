@@ -10,16 +10,16 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from agent.journal import UNCLEAR, Answered, CallOutcome, Recalled
-from agent.long_texts import BEGINNING_CHARS, MAX_TEXT_CHARS, LongTexts, cut, gone, is_long
-from agent.messages import KeptText, Message, ToolCall, UsageStats
-from agent.tools.artifacts import Artifact
-from agent.tools.timers import TimerChange
-from channels.types import Media
-from pending.proposals import Proposed
-from workers.journals import Journals
-from workers.lane import JournalUnreadable, Lease, QueuedTurn, journal_head
-from workers.offload import reach
+from sayso.agent.journal import UNCLEAR, Answered, CallOutcome, Recalled
+from sayso.agent.long_texts import BEGINNING_CHARS, MAX_TEXT_CHARS, LongTexts, cut, gone, is_long
+from sayso.agent.messages import KeptText, Message, ToolCall, UsageStats
+from sayso.agent.tools.artifacts import Artifact
+from sayso.agent.tools.timers import TimerChange
+from sayso.channels.types import Media
+from sayso.pending.proposals import Proposed
+from sayso.workers.journals import Journals
+from sayso.workers.lane import JournalUnreadable, Lease, QueuedTurn, journal_head
+from sayso.workers.offload import reach
 
 #: Characters of one result that a journalled run shows to its model, and keeps.
 MAX_RESULT_CHARS = MAX_TEXT_CHARS

@@ -7,7 +7,7 @@ from collections import Counter, deque
 from dataclasses import replace
 from typing import Any
 
-from agent.messages import UsageStats
+from sayso.agent.messages import UsageStats
 
 #: Questions that are remembered one by one, and tools that are told apart.
 MOST_ITERATIONS, MOST_TOOLS = 1000, 1000

@@ -15,7 +15,7 @@ from typing import Any, get_type_hints
 from pydantic import TypeAdapter
 from typing_extensions import TypedDict
 
-from agent import Agent, AgentConfig, ConversationMemory, Message, Role, Tool, ToolCall, UsageStats
+from sayso.agent import Agent, AgentConfig, ConversationMemory, Message, Role, Tool, ToolCall, UsageStats
 
 QUESTION, ANSWER, SYSTEM = "What is it?", "done", "You are a helpful assistant."
 ARGS = {"place": "Paris", "days": 3}

@@ -17,12 +17,13 @@ from benchmarks.peers import peer_app, with_enqueue, with_script
 from benchmarks.stack import ENVIRON, Stack
 from benchmarks.street import event
 from benchmarks.table import Row
-from channels.fakes.platforms import SLACK_SIGNING_SECRET, TELEGRAM_SECRET, TWILIO_ACCOUNT_SID, TWILIO_AUTH_TOKEN
-from channels.fakes.signing import Signed, slack_hook, telegram_hook, telegram_text, whatsapp_hook, whatsapp_text
-from channels.web import create_app
-from config.bootstrap import bootstrap
-from config.loader import load_settings
-from config.logs import set_up_logs
+from sayso.channels.fakes.platforms import SLACK_SIGNING_SECRET, TELEGRAM_SECRET, TWILIO_ACCOUNT_SID, TWILIO_AUTH_TOKEN
+from sayso.channels.fakes.signing import telegram_text, whatsapp_text
+from sayso.channels.signing import Signed, slack_hook, telegram_hook, whatsapp_hook
+from sayso.channels.web import create_app
+from sayso.config.bootstrap import bootstrap
+from sayso.config.loader import load_settings
+from sayso.config.logs import set_up_logs
 
 ROUNDS = 9
 CALLS = 100

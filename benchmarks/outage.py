@@ -16,9 +16,9 @@ import tempfile
 import timeit
 from pathlib import Path
 
+from sayso.workers.spool_file import SpoolFile
 from tests.flows.outage import Outage, Tally
 from tests.flows.system import System
-from workers.spool_file import SpoolFile
 
 LOOKS = 20_000
 

@@ -18,12 +18,12 @@ from redis import Redis
 from rq import Queue
 from rq.serializers import JSONSerializer
 
-from channels.types import Conversation, Turn
-from config.embedded import EmbeddedRedis
-from pending.texts import speak
-from workers.mailbox import LUA, RedisMailbox
-from workers.queue import DRAIN, WakeUps
-from workers.redis import Scripts, connect
+from sayso.channels.types import Conversation, Turn
+from sayso.config.embedded import EmbeddedRedis
+from sayso.pending.texts import speak
+from sayso.workers.mailbox import LUA, RedisMailbox
+from sayso.workers.queue import DRAIN, WakeUps
+from sayso.workers.redis import Scripts, connect
 
 ROUNDS = 7
 CALLS = 300

@@ -25,7 +25,7 @@ from redis import Redis
 from rq import Queue, SimpleWorker, Worker
 from rq.serializers import JSONSerializer
 
-from channels.fakes.platforms import SLACK_BOT_TOKEN, SLACK_SIGNING_SECRET, TELEGRAM_SECRET, TWILIO_AUTH_TOKEN
+from sayso.channels.fakes.platforms import SLACK_BOT_TOKEN, SLACK_SIGNING_SECRET, TELEGRAM_SECRET, TWILIO_AUTH_TOKEN
 
 QUEUE = "bench-peer"
 
@@ -114,8 +114,8 @@ def main(command: str, *args: str) -> None:
     """Serve, or work, until SIGTERM."""
     client = Redis.from_url(os.environ["REDIS_URL"])
     if command == "web":
-        from config.address import listen
-        from config.server import serve
+        from sayso.config.address import listen
+        from sayso.config.server import serve
 
         serve(peer_app(with_enqueue(client)), listen("127.0.0.1", int(args[0])), threads=32)
     else:

@@ -22,9 +22,9 @@ from typing import Any
 
 from redis import Redis
 
-from config.embedded import EmbeddedRedis
-from pending import PendingActionStore, RedisPendingStore
-from workers.redis import connect, shard_of
+from sayso.config.embedded import EmbeddedRedis
+from sayso.pending import PendingActionStore, RedisPendingStore
+from sayso.workers.redis import connect, shard_of
 
 ROUNDS = 11
 CALLS = 100

@@ -23,16 +23,16 @@ from typing import Any, cast
 
 from redis import Redis
 
-from agent import ConversationMemory
-from agent.messages import Message, Role
 from benchmarks.stack import Stack, cpu_seconds
 from benchmarks.street import Street
 from benchmarks.turns import accept
-from channels.types import Conversation, Reply, Turn
-from workers.lane import Change, QueuedReply, QueuedTurn
-from workers.mailbox import LUA
-from workers.outbox import RedisOutbox
-from workers.redis import Scripts, shard_of
+from sayso.agent import ConversationMemory
+from sayso.agent.messages import Message, Role
+from sayso.channels.types import Conversation, Reply, Turn
+from sayso.workers.lane import Change, QueuedReply, QueuedTurn
+from sayso.workers.mailbox import LUA
+from sayso.workers.outbox import RedisOutbox
+from sayso.workers.redis import Scripts, shard_of
 
 #: Worker processes, and Redis servers that conversations are spread over.
 SIZES = ((1, 1), (2, 1), (4, 1), (2, 2), (4, 2))

@@ -16,13 +16,13 @@ from typing import Any, Self, cast
 import httpx
 from redis import Redis
 
-from channels.fakes import platforms as fakes
-from config.embedded import EmbeddedRedis
-from pending.texts import speak
-from workers.mailbox import LUA, RedisMailbox
-from workers.queue import WakeUps
-from workers.redis import Scripts, connect
-from workers.shards import RoutedScripts, ShardMap
+from sayso.channels.fakes import platforms as fakes
+from sayso.config.embedded import EmbeddedRedis
+from sayso.pending.texts import speak
+from sayso.workers.mailbox import LUA, RedisMailbox
+from sayso.workers.queue import WakeUps
+from sayso.workers.redis import Scripts, connect
+from sayso.workers.shards import RoutedScripts, ShardMap
 
 #: What servers are called where there are several.
 NAMES = ("a", "b", "c", "d")
@@ -128,7 +128,7 @@ class Stack:
 
     def web(self) -> subprocess.Popen[bytes]:
         """Our web process, answering."""
-        process = self._start("config.cli", "web", *self._common, "--port", str(self.port))
+        process = self._start("sayso.config.cli", "web", *self._common, "--port", str(self.port))
         _await(lambda: _answers(f"{self.public_url}/healthz"))
         return process
 

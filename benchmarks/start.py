@@ -32,11 +32,11 @@ with open("/proc/self/status") as status:
 """
 #: What `sayso worker` does before it asks for work, and `sayso web` before it listens. Neither connects yet.
 _WIRED = """
-import config.cli
+import sayso.config.cli
 from pathlib import Path
-from config.bootstrap import bootstrap
-from config.loader import load_settings
-from config.logs import set_up_logs
+from sayso.config.bootstrap import bootstrap
+from sayso.config.loader import load_settings
+from sayso.config.logs import set_up_logs
 {imports}
 set_up_logs()
 settings = load_settings(Path("{file}"))

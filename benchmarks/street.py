@@ -11,8 +11,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Self, cast
 
-from channels.fakes.platforms import SLACK_SIGNING_SECRET
-from channels.fakes.signing import slack_hook, slack_text
+from sayso.channels.fakes.platforms import SLACK_SIGNING_SECRET
+from sayso.channels.fakes.signing import slack_text
+from sayso.channels.signing import slack_hook
 
 #: Seconds to wait for an answer before the run is given up.
 PATIENCE = 60.0

@@ -10,13 +10,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from agent.messages import Message, Role, UsageStats
-from agent.providers import OfflineProvider
-from agent.providers.base import Completion
-from config.bootstrap import bootstrap, check_redis, preload
-from config.loader import load_settings
-from config.logs import set_up_logs
-from workers.worker import run_worker
+from sayso.agent.messages import Message, Role, UsageStats
+from sayso.agent.providers import OfflineProvider
+from sayso.agent.providers.base import Completion
+from sayso.config.bootstrap import bootstrap, check_redis, preload
+from sayso.config.loader import load_settings
+from sayso.config.logs import set_up_logs
+from sayso.workers.worker import run_worker
 
 #: What a message begins with that names the seconds to think.
 COMMAND = "/think "

@@ -20,8 +20,8 @@ from typing import Annotated, Any, Literal, get_type_hints
 from pydantic import ConfigDict, Field, TypeAdapter
 from typing_extensions import TypedDict
 
-from agent import Tool
 from benchmarks.table import HEAD, Row, show
+from sayso.agent import Tool
 
 ROUNDS = 25
 CALLS = 2_000

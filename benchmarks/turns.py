@@ -21,8 +21,8 @@ from benchmarks.ingest import ingest
 from benchmarks.stack import QUEUE, Stack, rss_mb
 from benchmarks.street import Street
 from benchmarks.table import HEAD, Row, show
-from channels.types import Conversation, Turn
-from workers.mailbox import RedisMailbox
+from sayso.channels.types import Conversation, Turn
+from sayso.workers.mailbox import RedisMailbox
 
 #: Rounds of turns one after the other, and turns in each.
 ROUNDS, TURNS = 5, 40

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from agent import tool
+from sayso.agent import tool
 
 
 @tool(description="Wait, then say so")

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from channels.types import Turn
+from sayso.channels.types import Turn
 
 #: What an operator decided about somebody; "" for nothing.
 Standing = Literal["approved", "blocked", ""]

@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import BinaryIO, Protocol, runtime_checkable
 
-from channels.types import Conversation, Delivery, Hook, Media, Receipt, Received, Reply, Turn
+from sayso.channels.types import Conversation, Delivery, Hook, Media, Receipt, Received, Reply, Turn
 
 
 class ChannelError(Exception):

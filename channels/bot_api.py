@@ -10,7 +10,7 @@ from aiohttp import ClientError, ClientSession, ClientTimeout, FormData
 from telegram.error import NetworkError, TimedOut
 from telegram.request import BaseRequest, RequestData
 
-from channels.http import ANSWER_SECONDS, CALL_SECONDS, CONNECT_SECONDS, never_sent
+from sayso.channels.http import ANSWER_SECONDS, CALL_SECONDS, CONNECT_SECONDS, never_sent
 
 
 class NeverSent(NetworkError):

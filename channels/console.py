@@ -16,12 +16,14 @@ from urllib.parse import urlsplit
 
 from itsdangerous import BadData, URLSafeSerializer, URLSafeTimedSerializer
 
-from channels.base import BadHook, Forbidden, MediaStore, Pace, Unreachable
-from channels.console_files import ConsoleFiles
-from channels.console_logins import SESSION_SECONDS, Logins, MemoryLogins
-from channels.feed import CLEAR, MESSAGE_ID, Entry, Feed, FeedError, moment_of
-from channels.markup import page_html, plain, split
-from channels.types import (
+from sayso.channels.base import BadHook, Forbidden, MediaStore, Pace, Unreachable
+from sayso.channels.console_files import ConsoleFiles
+from sayso.channels.console_logins import SESSION_SECONDS, Logins, MemoryLogins
+from sayso.channels.feed import CLEAR, MESSAGE_ID, Entry, Feed, FeedError, moment_of
+from sayso.channels.markup import plain
+from sayso.channels.markup.cutting import split
+from sayso.channels.markup.page import page_html
+from sayso.channels.types import (
     Button,
     Conversation,
     Delivery,
@@ -42,7 +44,7 @@ MAX_TEXT_CHARS = 4000
 MAX_PIECE_CHARS = 16_000
 #: The largest hook body, in bytes: 4,000 characters of JSON escapes fit.
 MAX_BODY_BYTES = 64 * 1024
-#: The longest button data, in bytes (as in `channels.types.Button`).
+#: The longest button data, in bytes (as in `sayso.channels.types.Button`).
 MAX_TAP_BYTES = 64
 #: Seconds between two drafts of one answer.
 DRAFT_GAP = 0.25

@@ -9,9 +9,9 @@ from urllib.parse import unquote
 
 from itsdangerous import BadData, URLSafeSerializer
 
-from channels.base import BadHook, FetchError, MediaStore
-from channels.media import UNKNOWN_TYPE, settle_type
-from channels.types import Media, owner_of
+from sayso.channels.base import BadHook, FetchError, MediaStore
+from sayso.channels.media import UNKNOWN_TYPE, settle_type
+from sayso.channels.types import Media, owner_of
 
 #: Files that one message may bring: as many as an album has elsewhere.
 MAX_FILES = 10

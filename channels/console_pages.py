@@ -18,14 +18,21 @@ import flask
 from werkzeug.exceptions import RequestEntityTooLarge
 from werkzeug.http import parse_date
 
-from channels.base import Forbidden
-from channels.console import CLIENT_ID, MAX_TEXT_CHARS, RESERVED_NAMES, ConsoleChannel, is_encrypted, is_same_origin
-from channels.console_files import MAX_FILES, NotTaken, spelled
-from channels.console_logins import MAX_FAILURES, SESSION_SECONDS, LoginsDown
-from channels.feed import FeedError
-from channels.media import MAX_BYTES, TooLarge
-from channels.media_room import NoRoom, QuotaExceeded
-from channels.types import Hook, Turn
+from sayso.channels.base import Forbidden
+from sayso.channels.console import (
+    CLIENT_ID,
+    MAX_TEXT_CHARS,
+    RESERVED_NAMES,
+    ConsoleChannel,
+    is_encrypted,
+    is_same_origin,
+)
+from sayso.channels.console_files import MAX_FILES, NotTaken, spelled
+from sayso.channels.console_logins import MAX_FAILURES, SESSION_SECONDS, LoginsDown
+from sayso.channels.feed import FeedError
+from sayso.channels.media import MAX_BYTES, TooLarge
+from sayso.channels.media_room import NoRoom, QuotaExceeded
+from sayso.channels.types import Hook, Turn
 
 #: How long a browser is remembered, in seconds.
 COOKIE_SECONDS = 30 * 24 * 3600

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 from redis.exceptions import RedisError
 
-from channels.types import AddressNews, Received, StatusUpdate, Turn
-from config.bootstrap import Services, check_redis
-from pending.seal import split_button
+from sayso.channels.types import AddressNews, Received, StatusUpdate, Turn
+from sayso.config.bootstrap import Services, check_redis
+from sayso.pending.seal import split_button
 
 log = logging.getLogger(__name__)
 

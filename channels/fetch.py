@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, BinaryIO, TypeVar
 
-from channels.base import FetchError as FetchError  # also for those who know no channel
+from sayso.channels.base import FetchError as FetchError  # also for those who know no channel
 
 if TYPE_CHECKING:
     import httpx

@@ -8,13 +8,13 @@ from typing import Any
 
 from redis.exceptions import RedisError, ResponseError
 
-from config.bootstrap import Services
-from workers.presence import Presence
-from workers.queue import is_suspended
-from workers.redis import check_writable
-from workers.shards import Primary
-from workers.spool_file import SpoolUnusable
-from workers.tide import Tide
+from sayso.config.bootstrap import Services
+from sayso.workers.presence import Presence
+from sayso.workers.queue import is_suspended
+from sayso.workers.redis import check_writable
+from sayso.workers.shards import Primary
+from sayso.workers.spool_file import SpoolUnusable
+from sayso.workers.tide import Tide
 
 #: Characters of what a Redis says when it refuses to write.
 MAX_CHARS = 200

@@ -21,10 +21,10 @@ from werkzeug.exceptions import abort
 from werkzeug.http import HTTP_STATUS_CODES
 from werkzeug.wsgi import get_input_stream, get_path_info
 
-from channels.base import BadHook, Channel, Forbidden
-from channels.door import Door
-from channels.types import Hook, HookAnswer, Received
-from config.bootstrap import Services
+from sayso.channels.base import BadHook, Channel, Forbidden
+from sayso.channels.door import Door
+from sayso.channels.types import Hook, HookAnswer, Received
+from sayso.config.bootstrap import Services
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
@@ -41,7 +41,7 @@ LOG_SECONDS, MAX_SENDERS = 60.0, 1000
 #: Characters of a reason that tell it from others. What follows may be a stranger's own words.
 REASON_CHARS = 24
 
-#: The path of a webhook, as the routes in `channels.web` have it: the channel's name, and what follows it.
+#: The path of a webhook, as the routes in `sayso.channels.web` have it: the channel's name, and what follows it.
 _PLACE = re.compile(r"/*hooks/([^/]+)(?:/([^/].*?))?/?")
 
 

@@ -21,9 +21,9 @@ from typing import Any, BinaryIO, NamedTuple
 
 from itsdangerous import BadData, TimestampSigner, URLSafeTimedSerializer
 
-from channels.disk import make_private, remove_older, sync_folder
-from channels.media_room import MediaLimits, MediaRoom, counted, size_of
-from channels.types import Media
+from sayso.channels.disk import make_private, remove_older, sync_folder
+from sayso.channels.media_room import MediaLimits, MediaRoom, counted, size_of
+from sayso.channels.types import Media
 
 #: The largest file kept, in bytes.
 MAX_BYTES = 25 * 1024 * 1024
@@ -165,8 +165,8 @@ class LocalMediaStore:
     def receiving(self, owner: str, size: int = 0) -> Iterator[BinaryIO]:
         """Open a file for bytes that arrive bit by bit, for `keep`. One that is not kept is removed.
 
-        `owner` is a person as `channels.types.owner_of` names them, "" for nobody; `size` is the announced size, 0 when
-        unknown. Raises TooLarge, NoRoom and OSError.
+        `owner` is a person as `sayso.channels.types.owner_of` names them, "" for nobody; `size` is the announced
+        size, 0 when unknown. Raises TooLarge, NoRoom and OSError.
         """
         if size > MAX_BYTES:
             raise TooLarge(f"the file has {size} bytes: send at most {MAX_BYTES}")

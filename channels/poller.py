@@ -16,15 +16,15 @@ from typing import Any, Literal, Protocol
 from redis import Redis
 from redis.exceptions import RedisError, ResponseError
 
-from channels.base import ChannelDown, Elsewhere, RateLimited, SendError
-from channels.door import Door, TooMany
-from channels.telegram import TelegramChannel
-from channels.types import Conversation, Received
-from config.bootstrap import Services
-from workers.baton import Baton
-from workers.lane import stops
-from workers.offload import offload
-from workers.spool_file import SpoolUnusable
+from sayso.channels.base import ChannelDown, Elsewhere, RateLimited, SendError
+from sayso.channels.door import Door, TooMany
+from sayso.channels.telegram import TelegramChannel
+from sayso.channels.types import Conversation, Received
+from sayso.config.bootstrap import Services
+from sayso.workers.baton import Baton
+from sayso.workers.lane import stops
+from sayso.workers.offload import offload
+from sayso.workers.spool_file import SpoolUnusable
 
 log = logging.getLogger(__name__)
 

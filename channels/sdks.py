@@ -8,7 +8,7 @@ from importlib import import_module
 #: What sending needs, by platform. Adapters load it late, when it is not there: the web may never need it.
 _SENDS_WITH = {
     "whatsapp": ("twilio.rest.api", "aiohttp"),
-    "telegram": ("telegram", "channels.bot_api"),
+    "telegram": ("telegram", "sayso.channels.bot_api"),
     "slack": ("slack_sdk.web.async_client",),
 }
 

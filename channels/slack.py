@@ -10,15 +10,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from channels import slack_files
-from channels.base import AddressClosed, Forbidden, MediaSource, Pace, Refused, Unreachable
-from channels.http import PerLoop
-from channels.markup import fits, head, slack_mrkdwn, split
-from channels.signatures import slack_signed
-from channels.slack_blocks import BUTTON_LIMIT, SECTION_LIMIT, blocks_of, is_user, listed
-from channels.slack_errors import SlackAnswer, code_of, harmless, reaction_to, told
-from channels.slack_requests import SlackRequests
-from channels.types import Conversation, Delivery, Hook, Media, Receipt, Received, Reply, Turn
+from sayso.channels import slack_files
+from sayso.channels.base import AddressClosed, Forbidden, MediaSource, Pace, Refused, Unreachable
+from sayso.channels.http import PerLoop
+from sayso.channels.markup import slack_mrkdwn
+from sayso.channels.markup.cutting import fits, head, split
+from sayso.channels.signatures import slack_signed
+from sayso.channels.slack_blocks import BUTTON_LIMIT, SECTION_LIMIT, blocks_of, is_user, listed
+from sayso.channels.slack_errors import SlackAnswer, code_of, harmless, reaction_to, told
+from sayso.channels.slack_requests import SlackRequests
+from sayso.channels.types import Conversation, Delivery, Hook, Media, Receipt, Received, Reply, Turn
 
 if TYPE_CHECKING:
     from aiohttp import ClientSession
@@ -246,7 +247,7 @@ class SlackChannel:
     def _new_client(self, session: ClientSession) -> AsyncWebClient:
         from slack_sdk.web.async_client import AsyncWebClient
 
-        logger = logging.getLogger("channels.slack.sdk")
+        logger = logging.getLogger("sayso.channels.slack.sdk")
         # The SDK logs whole messages at DEBUG.
         logger.setLevel(logging.CRITICAL)
         # Its own retries would send twice behind the outbox's back.

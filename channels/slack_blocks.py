@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from channels.slack_requests import ROW_MARK, THREAD_MARK, USER_MARK
-from channels.types import Button, Conversation
+from sayso.channels.slack_requests import ROW_MARK, THREAD_MARK, USER_MARK
+from sayso.channels.types import Button, Conversation
 
 #: Characters in one section, after escaping; characters on a button.
 SECTION_LIMIT, LABEL_LIMIT = 3000, 75

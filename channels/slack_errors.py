@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from channels.base import AddressClosed, Ambiguous, ChannelDown, RateLimited, Refused, SendError, Unreachable
-from channels.http import never_sent
+from sayso.channels.base import AddressClosed, Ambiguous, ChannelDown, RateLimited, Refused, SendError, Unreachable
+from sayso.channels.http import never_sent
 
 #: What is done about an error: `wait` as long as Slack asks; `down`: nobody can use this token; `scope`: it may not do
 #: this; `closed`: nothing can be posted there; `plain`: the words once more without their form; `repost`: the message

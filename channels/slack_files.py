@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from channels.base import FetchError, Refused, Unreachable
-from channels.fetch import Download
-from channels.media import MAX_BYTES
-from channels.slack_errors import code_of, harmless, told
-from channels.slack_words import FILE_ID, media_of
-from channels.types import Media
+from sayso.channels.base import FetchError, Refused, Unreachable
+from sayso.channels.fetch import Download
+from sayso.channels.media import MAX_BYTES
+from sayso.channels.slack_errors import code_of, harmless, told
+from sayso.channels.slack_words import FILE_ID, media_of
+from sayso.channels.types import Media
 
 if TYPE_CHECKING:
     from slack_sdk.web.async_client import AsyncWebClient

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import parse_qsl
 
-from channels.base import BadHook
-from channels.slack_words import files_of, form_answers, media_of, names, notes_of, readable
-from channels.types import AddressNews, Conversation, HookAnswer, Received, Tap, Turn, storable
+from sayso.channels.base import BadHook
+from sayso.channels.slack_words import files_of, form_answers, media_of, names, notes_of, readable
+from sayso.channels.types import AddressNews, Conversation, HookAnswer, Received, Tap, Turn, storable
 
 #: Opens the block id that carries a message's thread back with a tap, or the person a direct message was opened with.
 THREAD_MARK, USER_MARK = "thread:", "user:"

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from channels.types import Media
+from sayso.channels.types import Media
 
 Json = Mapping[str, Any]
 

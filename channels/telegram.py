@@ -15,14 +15,15 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
-from channels.base import BadHook, Elsewhere, FetchError, Forbidden, MediaSource, Notebook, Pace, SendError
-from channels.fetch import Download, tls
-from channels.http import ANSWER_SECONDS, PerLoop
-from channels.markup import fits, split, telegram_length
-from channels.telegram_errors import reaction, send_error
-from channels.telegram_posts import CAPTION_LIMIT, TEXT_LIMIT, Post, anew, beginning, instead
-from channels.telegram_updates import ALLOWED_UPDATES, Reader
-from channels.types import Button, Conversation, Delivery, Hook, Media, Receipt, Received, Reply, Turn
+from sayso.channels.base import BadHook, Elsewhere, FetchError, Forbidden, MediaSource, Notebook, Pace, SendError
+from sayso.channels.fetch import Download, tls
+from sayso.channels.http import ANSWER_SECONDS, PerLoop
+from sayso.channels.markup import telegram_length
+from sayso.channels.markup.cutting import fits, split
+from sayso.channels.telegram_errors import reaction, send_error
+from sayso.channels.telegram_posts import CAPTION_LIMIT, TEXT_LIMIT, Post, anew, beginning, instead
+from sayso.channels.telegram_updates import ALLOWED_UPDATES, Reader
+from sayso.channels.types import Button, Conversation, Delivery, Hook, Media, Receipt, Received, Reply, Turn
 
 if TYPE_CHECKING:
     from aiohttp import ClientSession
@@ -291,7 +292,7 @@ def new_bot(token: str, api_url: str, session: ClientSession) -> Bot:
     from telegram import Bot
     from telegram.warnings import PTBDeprecationWarning, PTBUserWarning
 
-    from channels.bot_api import KeptRequest
+    from sayso.channels.bot_api import KeptRequest
 
     _hush()
     # PTB warns about its own attribute whenever Telegram asks us to wait.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from channels.types import Media
+from sayso.channels.types import Media
 
 Json = Mapping[str, Any]
 

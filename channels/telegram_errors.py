@@ -5,15 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any, Literal
 
-from channels.base import (
-    AddressClosed,
-    Ambiguous,
-    ChannelDown,
-    RateLimited,
-    Refused,
-    SendError,
-    Unreachable,
-)
+from sayso.channels.base import AddressClosed, Ambiguous, ChannelDown, RateLimited, Refused, SendError, Unreachable
 
 #: wait: after a while. moved: to the chat's new id, once. done: it is as it should be. plain: once more, unformatted.
 #: caption: edit the words under the file instead. anew: as a message of its own. document: as a file without preview.

@@ -8,10 +8,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from channels.base import MediaSource, Refused
-from channels.markup import head, plain, telegram_html, telegram_length
-from channels.telegram_errors import reaction
-from channels.types import Button, Media, Receipt, Reply
+from sayso.channels.base import MediaSource, Refused
+from sayso.channels.markup import plain, telegram_html, telegram_length
+from sayso.channels.markup.cutting import head
+from sayso.channels.telegram_errors import reaction
+from sayso.channels.types import Button, Media, Receipt, Reply
 
 if TYPE_CHECKING:
     from telegram import Bot, InlineKeyboardMarkup, Message

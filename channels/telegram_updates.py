@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from channels.telegram_content import files, full_name, notes, spoken
-from channels.types import AddressNews, Conversation, Received, Tap, Turn, storable
+from sayso.channels.telegram_content import files, full_name, notes, spoken
+from sayso.channels.types import AddressNews, Conversation, Received, Tap, Turn, storable
 
 Json = Mapping[str, Any]
 

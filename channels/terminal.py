@@ -10,10 +10,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO, Protocol, TextIO
 
-from channels.base import BadHook, FetchError, Forbidden, Pace, Refused, SendError
-from channels.markup import terminal_text
-from channels.types import Button, Conversation, Delivery, Hook, Media, Receipt, Received, Reply, Tap, Turn
-from workers.offload import run_sync
+from sayso.channels.base import BadHook, FetchError, Forbidden, Pace, Refused, SendError
+from sayso.channels.markup import terminal_text
+from sayso.channels.types import Button, Conversation, Delivery, Hook, Media, Receipt, Received, Reply, Tap, Turn
+from sayso.workers.offload import run_sync
 
 #: Ends the conversation.
 GOODBYE = ("exit", "quit", "/exit", "/quit")

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
-from channels.base import RateLimited
+from sayso.channels.base import RateLimited
 
 if TYPE_CHECKING:
     from aiohttp import ClientSession

@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from channels.base import Ambiguous, Notebook, Unreachable
-from channels.http import PerLoop
-from channels.markup import utf16_len
-from channels.twilio_client import JSON
-from channels.twilio_errors import translated
-from channels.types import Button
+from sayso.channels.base import Ambiguous, Notebook, Unreachable
+from sayso.channels.http import PerLoop
+from sayso.channels.markup import utf16_len
+from sayso.channels.twilio_client import JSON
+from sayso.channels.twilio_errors import translated
+from sayso.channels.types import Button
 
 #: Buttons a message may carry without an approved template, and characters on each.
 MAX_BUTTONS, LABEL_LIMIT = 3, 20

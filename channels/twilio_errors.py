@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from channels.base import (
+from sayso.channels.base import (
     AddressClosed,
     Ambiguous,
     ChannelDown,
@@ -18,7 +18,7 @@ from channels.base import (
     Unreachable,
     WindowClosed,
 )
-from channels.http import never_sent
+from sayso.channels.http import never_sent
 
 
 @dataclass(frozen=True, slots=True)

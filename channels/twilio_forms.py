@@ -9,8 +9,8 @@ import re
 from typing import Literal
 from urllib.parse import parse_qsl
 
-from channels.base import BadHook
-from channels.types import Conversation, Media, StatusUpdate, Tap, Turn, storable
+from sayso.channels.base import BadHook
+from sayso.channels.types import Conversation, Media, StatusUpdate, Tap, Turn, storable
 
 #: Fields a form may have: Twilio sends about thirty.
 MAX_FIELDS = 500

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from channels.base import Notebook
-from channels.types import Conversation, Turn
+from sayso.channels.base import Notebook
+from sayso.channels.types import Conversation, Turn
 
 #: Addresses of which a process knows by heart that they are noted.
 MAX_NAMES = 10_000

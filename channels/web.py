@@ -15,21 +15,21 @@ from redis.exceptions import RedisError
 from werkzeug.exceptions import NotFound
 from werkzeug.http import parse_range_header
 
-from channels import health
-from channels.base import Forbidden
-from channels.console import ConsoleChannel
-from channels.console_logins import LoginsDown
-from channels.console_pages import console_pages
-from channels.door import Door, TooMany, check_redis_if_there
-from channels.hooks import ERROR as HOOK_ERROR
-from channels.hooks import MAX_BODY, HookDoor
-from channels.media import BadToken, MediaGone
-from channels.types import Turn
-from config.bootstrap import Services, bootstrap
-from config.loader import ConfigError, default_config, load_settings
-from config.logs import set_up_logs
-from workers.redis import RedisUnfit
-from workers.spool_file import SpoolUnusable
+from sayso.channels import health
+from sayso.channels.base import Forbidden
+from sayso.channels.console import ConsoleChannel
+from sayso.channels.console_logins import LoginsDown
+from sayso.channels.console_pages import console_pages
+from sayso.channels.door import Door, TooMany, check_redis_if_there
+from sayso.channels.hooks import ERROR as HOOK_ERROR
+from sayso.channels.hooks import MAX_BODY, HookDoor
+from sayso.channels.media import BadToken, MediaGone
+from sayso.channels.types import Turn
+from sayso.config.bootstrap import Services, bootstrap
+from sayso.config.loader import ConfigError, default_config, load_settings
+from sayso.config.logs import set_up_logs
+from sayso.workers.redis import RedisUnfit
+from sayso.workers.spool_file import SpoolUnusable
 
 log = logging.getLogger(__name__)
 
@@ -165,7 +165,7 @@ def _add_console(app: Flask, services: Services) -> None:
 
 def _doorkeeper(services: Services) -> Callable[[Turn], None]:
     """Turns away whoever may not talk to the bot, or sends more files in a minute than they may say things."""
-    from workers.quota import memory_quota  # it loads its library
+    from sayso.workers.quota import memory_quota  # it loads its library
 
     quota, per_minute = memory_quota(), services.settings.limits.per_minute
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, BinaryIO
 from urllib.parse import parse_qs, urlsplit, urlunsplit
 
-from channels.base import (
+from sayso.channels.base import (
     AddressClosed,
     ChannelDown,
     FetchError,
@@ -20,18 +20,29 @@ from channels.base import (
     Refused,
     WindowClosed,
 )
-from channels.fetch import Download
-from channels.http import PerLoop
-from channels.markup import utf16_len, whatsapp_text
-from channels.media import MAX_BYTES
-from channels.signatures import TWILIO_SETTINGS, twilio_signed
-from channels.twilio_client import ORIGINS, SANDBOX, basic, new_client
-from channels.twilio_contents import Content, Contents, content_of, template_content
-from channels.twilio_errors import ContentLost, ContentRefused, reaction_to, translated
-from channels.twilio_forms import RECEIVED, Form, status_of, turn_of
-from channels.twilio_names import Names
-from channels.types import AddressNews, Conversation, Delivery, Hook, HookAnswer, Media, Receipt, Received, Reply, Turn
-from channels.whatsapp_pieces import BUTTONS_LIMIT, is_shown, link_text, pieces_of, words_of
+from sayso.channels.fetch import Download
+from sayso.channels.http import PerLoop
+from sayso.channels.markup import utf16_len, whatsapp_text
+from sayso.channels.media import MAX_BYTES
+from sayso.channels.signatures import TWILIO_SETTINGS, twilio_signed
+from sayso.channels.twilio_client import ORIGINS, SANDBOX, basic, new_client
+from sayso.channels.twilio_contents import Content, Contents, content_of, template_content
+from sayso.channels.twilio_errors import ContentLost, ContentRefused, reaction_to, translated
+from sayso.channels.twilio_forms import RECEIVED, Form, status_of, turn_of
+from sayso.channels.twilio_names import Names
+from sayso.channels.types import (
+    AddressNews,
+    Conversation,
+    Delivery,
+    Hook,
+    HookAnswer,
+    Media,
+    Receipt,
+    Received,
+    Reply,
+    Turn,
+)
+from sayso.channels.whatsapp_pieces import BUTTONS_LIMIT, is_shown, link_text, pieces_of, words_of
 
 #: Messages a second that a sender may send; Twilio raises it to 400 on request, its Sandbox takes one in 3 s.
 PACE, SANDBOX_PACE = Pace(per_second=80), Pace(per_second=1 / 3)

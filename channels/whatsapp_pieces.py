@@ -6,10 +6,11 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 
-from channels.markup import fits, split, utf16_len, whatsapp_text
-from channels.twilio_contents import MAX_BUTTONS
-from channels.twilio_contents import is_shown as are_shown
-from channels.types import Button, Media, Reply
+from sayso.channels.markup import utf16_len, whatsapp_text
+from sayso.channels.markup.cutting import fits, split
+from sayso.channels.twilio_contents import MAX_BUTTONS
+from sayso.channels.twilio_contents import is_shown as are_shown
+from sayso.channels.types import Button, Media, Reply
 
 #: Characters Twilio takes in a message, and in one that carries buttons or is a caption.
 TEXT_LIMIT, BUTTONS_LIMIT = 1600, 1024

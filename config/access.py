@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 from redis import Redis
 
-from channels.admission import Rules, rules
-from config.schema import AccessSettings, AnyChannel, Settings, WhatsAppSettings
-from workers.gate import Guard
-from workers.people import RedisPeople
+from sayso.channels.admission import Rules, rules
+from sayso.config.schema import AccessSettings, AnyChannel, Settings, WhatsAppSettings
+from sayso.workers.gate import Guard
+from sayso.workers.people import RedisPeople
 
 if TYPE_CHECKING:  # it loads its library
-    from workers.quota import Quota
+    from sayso.workers.quota import Quota
 
 _GROUPS = {"mention": "", "always": "every message of a group is for it", "never": "not in groups"}
 
@@ -45,7 +45,7 @@ def _quota(every: Iterable[Rules], client: Redis, url: str, prefix: str) -> Quot
     """Its library is loaded where somebody has a limit."""
     if all(each.per_minute is None for each in every):
         return None
-    from workers.quota import redis_quota
+    from sayso.workers.quota import redis_quota
 
     return redis_quota(client, url, prefix=prefix)
 

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from config.section import NotBoolean, OptionalRedisUrl, OptionalSecret, OptionalServerUrl, Section
+from sayso.config.section import NotBoolean, OptionalRedisUrl, OptionalSecret, OptionalServerUrl, Section
 
 #: Who answers without an account: a matcher, no language model.
 OFFLINE = "offline"

@@ -9,26 +9,26 @@ from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from agent import Agent, ChannelAgent, ConversationMemory, ToolPolicy
-from agent.escalation import Escalation
-from agent.long_texts import TextStore
-from agent.made import MediaSink
-from agent.tools.loader import LoadedTools
-from agent.tools.reload import Reload
-from channels.media import LocalMediaStore
-from channels.types import Conversation
-from config.data_folder import open_data
-from config.loader import ConfigError
-from config.outfit import Outfit, lone_outfit, own_tools
-from config.providers import is_remote
-from config.schema import AnyChannel, PolicySettings, Settings
-from config.selection import build_selector, misnamed
-from config.sources import OPEN_SECONDS, OpenTools, open_tools
-from pending import InMemoryPendingStore, RedisPendingStore, RegexConfirmParser
-from pending.store import BasePendingStore
-from workers.journals import Journals
-from workers.offload import run_sync
-from workers.redis import Scripts
+from sayso.agent import Agent, ChannelAgent, ConversationMemory, ToolPolicy
+from sayso.agent.escalation import Escalation
+from sayso.agent.long_texts import TextStore
+from sayso.agent.made import MediaSink
+from sayso.agent.tools.loader import LoadedTools
+from sayso.agent.tools.reload import Reload
+from sayso.channels.media import LocalMediaStore
+from sayso.channels.types import Conversation
+from sayso.config.data_folder import open_data
+from sayso.config.loader import ConfigError
+from sayso.config.outfit import Outfit, lone_outfit, own_tools
+from sayso.config.providers import is_remote
+from sayso.config.schema import AnyChannel, PolicySettings, Settings
+from sayso.config.selection import build_selector, misnamed
+from sayso.config.sources import OPEN_SECONDS, OpenTools, open_tools
+from sayso.pending import InMemoryPendingStore, RedisPendingStore, RegexConfirmParser
+from sayso.pending.store import BasePendingStore
+from sayso.workers.journals import Journals
+from sayso.workers.offload import run_sync
+from sayso.workers.redis import Scripts
 
 
 def load_tools_of(

@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from config.refusals import clear_errors, fail, load
+from sayso.config.refusals import clear_errors, fail, load
 
 if TYPE_CHECKING:  # as in config.cli: a command loads only what it needs
-    from config.schema import Settings
-    from pending.audit.body import Body
-    from pending.audit.check import Report
-    from pending.audit.entry import Entry
-    from pending.audit.ledger import Ledger
-    from pending.audit.tail import Tail, Tails
+    from sayso.config.schema import Settings
+    from sayso.pending.audit.body import Body
+    from sayso.pending.audit.check import Report
+    from sayso.pending.audit.entry import Entry
+    from sayso.pending.audit.ledger import Ledger
+    from sayso.pending.audit.tail import Tail, Tails
 
 #: Faults that are printed; a log that was restored from an old copy may have thousands.
 MOST_FAULTS = 20
@@ -51,7 +51,7 @@ def verify(files: tuple[Path, ...], config: Path | None, data: Path, whole: bool
 
     Several machines drain one log together: give all their files at once.
     """
-    from pending.audit import evidence
+    from sayso.pending.audit import evidence
 
     keys = _keys(data)
     paths = list(files) or [_path(data, config)]
@@ -85,7 +85,7 @@ def show(config: Path | None, data: Path, action: str, user: str, last: int) -> 
 @click.option("--out", type=click.Path(path_type=Path), help="The file to write.  [default: standard output]")
 def export(config: Path | None, data: Path, out: Path | None) -> None:
     """Write the entries as JSON lines, signed and without anything personal, to be kept elsewhere."""
-    from pending.audit.export import to_lines
+    from sayso.pending.audit.export import to_lines
 
     ledger = _ledger(data, config)
     with clear_errors():
@@ -108,7 +108,7 @@ def erase(config: Path | None, data: Path, user: str) -> None:
     """Erase all that this machine's ledger keeps of a user's actions, except that they took place, the long texts of
     what was said, and what agents know of the user beyond conversations.
     """
-    from config.erasing import erase_memories, erase_texts
+    from sayso.config.erasing import erase_memories, erase_texts
 
     ledger = _ledger(data, config)
     with clear_errors():
@@ -124,7 +124,7 @@ def erase(config: Path | None, data: Path, user: str) -> None:
 
 def _path(data: Path, config: Path | None) -> Path:
     """Return the ledger of the configuration's bot, or the only one in the data folder. Exit where there is none."""
-    from pending.audit.ledger import FILE
+    from sayso.pending.audit.ledger import FILE
 
     found = [path for path in (data / FILE, *sorted(data.glob(f"bots/*/{FILE}"))) if path.exists()]
     if not found:
@@ -136,15 +136,15 @@ def _path(data: Path, config: Path | None) -> Path:
 
 
 def _ledger(data: Path, config: Path | None) -> Ledger:
-    from pending.audit.ledger import Ledger
-    from pending.audit.signer import Signer
+    from sayso.pending.audit.ledger import Ledger
+    from sayso.pending.audit.signer import Signer
 
     return Ledger(_path(data, config), Signer(_keys(data)))
 
 
 def _keys(data: Path) -> list[str]:
     """The keys the log was signed with. A fresh one, as a first start makes it, would prove nothing."""
-    from config.keys import VARIABLE, secret_keys
+    from sayso.config.keys import VARIABLE, secret_keys
 
     try:
         made = bool(os.environ.get(VARIABLE)) or (data / "secret_keys").exists()
@@ -158,9 +158,9 @@ def _tail(config: Path | None, data: Path) -> tuple[Tail | Tails | None, list[st
     """What is still in Redis, or the note that nobody can tell."""
     from redis.exceptions import RedisError
 
-    from config.bootstrap import find_redis
-    from config.loader import ConfigError, load_settings
-    from config.running import find_config
+    from sayso.config.bootstrap import find_redis
+    from sayso.config.loader import ConfigError, load_settings
+    from sayso.config.running import find_config
 
     try:
         settings = load_settings(find_config(config, data))
@@ -170,9 +170,9 @@ def _tail(config: Path | None, data: Path) -> tuple[Tail | Tails | None, list[st
 
 
 def _tail_of(settings: Settings, url: str) -> Tail | Tails:
-    from pending.audit.tail import Tail, Tails
-    from workers.redis import connect
-    from workers.shards import ShardMap
+    from sayso.pending.audit.tail import Tail, Tails
+    from sayso.workers.redis import connect
+    from sayso.workers.shards import ShardMap
 
     client = connect(url)
     client.ping()
@@ -202,7 +202,7 @@ def _count(number: int, one: str, many: str) -> str:
 
 
 def _found(ledger: Ledger, bodies: Mapping[str, Body], action: str, user: str) -> Iterator[Entry]:
-    from pending.audit.entry import Entry
+    from sayso.pending.audit.entry import Entry
 
     for kept in ledger.entries():
         entry = Entry.parse(kept.text)
@@ -214,7 +214,7 @@ def _found(ledger: Ledger, bodies: Mapping[str, Body], action: str, user: str) -
 
 
 def _row(entry: Entry, body: Body | None) -> str:
-    from pending.audit.life import FINAL
+    from sayso.pending.audit.life import FINAL
 
     at = datetime.fromtimestamp(entry.at / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
     who = (body.user if body else "") or "-"

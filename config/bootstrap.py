@@ -13,62 +13,62 @@ from urllib.parse import urlsplit
 from redis import Redis
 from redis.exceptions import ResponseError
 
-from agent import ChannelAgent
-from agent.providers import Provider
-from agent.text_files import FOLDER as TEXTS
-from agent.text_files import TextFiles
-from channels.base import Channel
-from channels.console_logins import RedisLogins
-from channels.disk import NotLocal, check_local
-from channels.feed import RedisFeed
-from channels.markup.links import trust_hosts
-from channels.media import LocalMediaStore
-from channels.media_room import MediaLimits
-from channels.sdks import load_sdks
-from channels.types import Turn
-from config.access import guard_of
-from config.agents import agents_of, follow, load_tools_of, parser_of
-from config.data_folder import open_data
-from config.embedded import running_url
-from config.loader import ConfigError, check_consoles
-from config.outfit import Outfit, idle_outfit, preload_models, worker_outfit
-from config.platforms import Shelf, open_channel, paces_of, relayed
-from config.schema import AnyChannel, Settings, TelegramSettings, WhatsAppSettings
-from config.sources import OpenTools
-from pending.audit.auditor import Auditor
-from pending.audit.ledger import FILE as LEDGER
-from pending.audit.ledger import Ledger
-from pending.audit.signer import Signer
-from pending.redis_records import LUA as PENDING_LUA
-from pending.texts import speak
-from workers.alerts import Alerts, RedisAlerts
-from workers.connections import Connections
-from workers.deliveries import Deliveries, RedisDeliveries
-from workers.deployment import Deployment
-from workers.drain import Drain
-from workers.founding import check_alone, found
-from workers.gate import Gate
-from workers.journals import RedisJournals
-from workers.lifeline import ALIVE, Lifeline
-from workers.mailbox import LUA, Limits, Mailbox, RedisMailbox
-from workers.notebook import RedisNotebook
-from workers.outbox import Postman, RedisOutbox
-from workers.people import RedisPeople
-from workers.queue import WakeUps
-from workers.reaper import Reaper
-from workers.receipts import FOLDER as RECEIPTS
-from workers.receipts import ReceiptFiles
-from workers.redis import RedisUnfit, Scripts, check_fit, check_guarded, connect, hurry
-from workers.shards import Primary, RoutedScripts, ShardMap
-from workers.shared_clock import SharedClock
-from workers.spool import Spool
-from workers.spool_file import FOLDER as SPOOL
-from workers.spool_file import SpoolFile
-from workers.tide import Tide
-from workers.tide_file import FILE as TIDE
-from workers.tide_file import TideFile
-from workers.wire import Wire
-from workers.words import Voice, Words
+from sayso.agent import ChannelAgent
+from sayso.agent.providers import Provider
+from sayso.agent.text_files import FOLDER as TEXTS
+from sayso.agent.text_files import TextFiles
+from sayso.channels.base import Channel
+from sayso.channels.console_logins import RedisLogins
+from sayso.channels.disk import NotLocal, check_local
+from sayso.channels.feed import RedisFeed
+from sayso.channels.markup.links import trust_hosts
+from sayso.channels.media import LocalMediaStore
+from sayso.channels.media_room import MediaLimits
+from sayso.channels.sdks import load_sdks
+from sayso.channels.types import Turn
+from sayso.config.access import guard_of
+from sayso.config.agents import agents_of, follow, load_tools_of, parser_of
+from sayso.config.data_folder import open_data
+from sayso.config.embedded import running_url
+from sayso.config.loader import ConfigError, check_consoles
+from sayso.config.outfit import Outfit, idle_outfit, preload_models, worker_outfit
+from sayso.config.platforms import Shelf, open_channel, paces_of, relayed
+from sayso.config.schema import AnyChannel, Settings, TelegramSettings, WhatsAppSettings
+from sayso.config.sources import OpenTools
+from sayso.pending.audit.auditor import Auditor
+from sayso.pending.audit.ledger import FILE as LEDGER
+from sayso.pending.audit.ledger import Ledger
+from sayso.pending.audit.signer import Signer
+from sayso.pending.redis_records import LUA as PENDING_LUA
+from sayso.pending.texts import speak
+from sayso.workers.alerts import Alerts, RedisAlerts
+from sayso.workers.connections import Connections
+from sayso.workers.deliveries import Deliveries, RedisDeliveries
+from sayso.workers.deployment import Deployment
+from sayso.workers.drain import Drain
+from sayso.workers.founding import check_alone, found
+from sayso.workers.gate import Gate
+from sayso.workers.journals import RedisJournals
+from sayso.workers.lifeline import ALIVE, Lifeline
+from sayso.workers.mailbox import LUA, Limits, Mailbox, RedisMailbox
+from sayso.workers.notebook import RedisNotebook
+from sayso.workers.outbox import Postman, RedisOutbox
+from sayso.workers.people import RedisPeople
+from sayso.workers.queue import WakeUps
+from sayso.workers.reaper import Reaper
+from sayso.workers.receipts import FOLDER as RECEIPTS
+from sayso.workers.receipts import ReceiptFiles
+from sayso.workers.redis import RedisUnfit, Scripts, check_fit, check_guarded, connect, hurry
+from sayso.workers.shards import Primary, RoutedScripts, ShardMap
+from sayso.workers.shared_clock import SharedClock
+from sayso.workers.spool import Spool
+from sayso.workers.spool_file import FOLDER as SPOOL
+from sayso.workers.spool_file import SpoolFile
+from sayso.workers.tide import Tide
+from sayso.workers.tide_file import FILE as TIDE
+from sayso.workers.tide_file import TideFile
+from sayso.workers.wire import Wire
+from sayso.workers.words import Voice, Words
 
 log = logging.getLogger(__name__)
 

@@ -18,17 +18,17 @@ from typing import NoReturn
 import click
 
 # Each command loads only what it needs, and `up` hears signals before it loads anything.
-from config.audit_cli import audit
-from config.deliveries_cli import deliveries
-from config.doctor_cli import doctor
-from config.explain_cli import explain
-from config.people_cli import people
-from config.redis_cli import redis
-from config.refusals import clear_errors, fail, load
-from config.shards_cli import shards
-from config.simulate_cli import simulate
-from config.slack_cli import slack
-from config.webhook_cli import webhook
+from sayso.config.audit_cli import audit
+from sayso.config.deliveries_cli import deliveries
+from sayso.config.doctor_cli import doctor
+from sayso.config.explain_cli import explain
+from sayso.config.people_cli import people
+from sayso.config.redis_cli import redis
+from sayso.config.refusals import clear_errors, fail, load
+from sayso.config.shards_cli import shards
+from sayso.config.simulate_cli import simulate
+from sayso.config.slack_cli import slack
+from sayso.config.webhook_cli import webhook
 
 _config = click.option(
     "--config",
@@ -51,7 +51,7 @@ _port = click.option("--port", default=8000, show_default=True, type=click.IntRa
 @click.version_option(package_name="sayso")
 def main() -> None:
     """Chat bots that act only on the user's say-so."""
-    from config.logs import redact_uncaught
+    from sayso.config.logs import redact_uncaught
 
     redact_uncaught()
 
@@ -78,7 +78,7 @@ main.add_command(webhook)
 def up(config: Path | None, data: Path, host: str, port: int, workers: int, *, reload: bool) -> None:
     """Run everything on this machine: Redis if none is given, web and workers."""
     _leave_on_signals()
-    from config.loader import default_config
+    from sayso.config.loader import default_config
 
     with clear_errors():
         file = config or default_config()
@@ -95,8 +95,8 @@ def demo(data: Path, host: str, port: int, workers: int) -> None:
     invoices.
     """
     _leave_on_signals()
-    from config.loader import DEMO
-    from examples.invoices import FILE, reset_invoices
+    from sayso.config.loader import DEMO
+    from sayso.examples.invoices import FILE, reset_invoices
 
     try:
         reset_invoices(data / FILE)
@@ -106,11 +106,11 @@ def demo(data: Path, host: str, port: int, workers: int) -> None:
 
 
 def _up(config: Path, data: Path, host: str, port: int, workers: int, *, reload: bool = False) -> None:
-    from config.address import AddressUnusable
-    from config.embedded import EmbeddedRedisError
-    from config.loader import ConfigError
-    from config.logs import set_up_logs
-    from config.up import Up, UpError
+    from sayso.config.address import AddressUnusable
+    from sayso.config.embedded import EmbeddedRedisError
+    from sayso.config.loader import ConfigError
+    from sayso.config.logs import set_up_logs
+    from sayso.config.up import Up, UpError
 
     set_up_logs()
     if reload:
@@ -135,13 +135,13 @@ def _up(config: Path, data: Path, host: str, port: int, workers: int, *, reload:
 )
 def web(config: Path | None, data: Path, host: str, port: int, threads: int, processes: int | None = None) -> None:
     """Run the web process: webhooks in, media out, the console."""
-    from channels.door import Door, check_redis_if_there
-    from channels.web import create_app
-    from config.address import listen, local_url
-    from config.bootstrap import bootstrap, check_redis
-    from config.logs import set_up_logs
-    from config.prefork import prefork
-    from config.server import serve
+    from sayso.channels.door import Door, check_redis_if_there
+    from sayso.channels.web import create_app
+    from sayso.config.address import listen, local_url
+    from sayso.config.bootstrap import bootstrap, check_redis
+    from sayso.config.logs import set_up_logs
+    from sayso.config.prefork import prefork
+    from sayso.config.server import serve
 
     set_up_logs()
     settings = load(config)
@@ -169,10 +169,10 @@ def worker(
     config: Path | None, data: Path, shard: str = "", processes: int | None = None, *, reload: bool = False
 ) -> None:
     """Run a worker process: it answers turns and sends replies."""
-    from config.bootstrap import bootstrap, check_redis, preload
-    from config.logs import set_up_logs
-    from config.prefork import prefork
-    from workers.worker import run_worker
+    from sayso.config.bootstrap import bootstrap, check_redis, preload
+    from sayso.config.logs import set_up_logs
+    from sayso.config.prefork import prefork
+    from sayso.workers.worker import run_worker
 
     set_up_logs()
     settings = load(config)
@@ -191,10 +191,10 @@ def worker(
 @_data
 def poll(config: Path | None, data: Path) -> None:
     """Run the process that asks Telegram for what people write, for channels with `polling: true`."""
-    from channels.door import check_redis_if_there
-    from channels.poller import polling, run_pollers
-    from config.bootstrap import bootstrap, check_redis
-    from config.logs import set_up_logs
+    from sayso.channels.door import check_redis_if_there
+    from sayso.channels.poller import polling, run_pollers
+    from sayso.config.bootstrap import bootstrap, check_redis
+    from sayso.config.logs import set_up_logs
 
     set_up_logs()
     settings = load(config)
@@ -212,11 +212,11 @@ def poll(config: Path | None, data: Path) -> None:
 @click.option("--channel", help="Whose tools and policy to use; by default the first channel's.")
 def chat(config: Path | None, data: Path, channel: str | None) -> None:
     """Talk to the bot in this terminal, with nothing else running."""
-    from channels.media import MemoryMediaStore
-    from channels.terminal import Terminal, TerminalChannel, new_secret
-    from config.agents import terminal_agent
-    from config.loader import default_config, load_for_terminal
-    from config.logs import set_up_logs
+    from sayso.channels.media import MemoryMediaStore
+    from sayso.channels.terminal import Terminal, TerminalChannel, new_secret
+    from sayso.config.agents import terminal_agent
+    from sayso.config.loader import default_config, load_for_terminal
+    from sayso.config.logs import set_up_logs
 
     set_up_logs(logging.WARNING)  # between the lines of the conversation only what is wrong
     with clear_errors():
@@ -241,8 +241,8 @@ def chat(config: Path | None, data: Path, channel: str | None) -> None:
 @click.argument("file", type=click.Path(path_type=Path), required=False)
 def check(file: Path | None) -> None:
     """Check a configuration FILE and say what each channel may do.  [default: SAYSO_CONFIG, or ./sayso.yaml]"""
-    from config.description import describe
-    from config.loader import default_config
+    from sayso.config.description import describe
+    from sayso.config.loader import default_config
 
     with clear_errors():
         file = file or default_config()

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from channels.disk import make_tree_private
-from config.keys import secret_keys
-from config.loader import ConfigError
+from sayso.channels.disk import make_tree_private
+from sayso.config.keys import secret_keys
+from sayso.config.loader import ConfigError
 
 
 def open_data(data: Path) -> list[str]:

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any, cast
 
 import click
 
-from config.refusals import clear_errors, fail, load
-from config.rows import plain
+from sayso.config.refusals import clear_errors, fail, load
+from sayso.config.rows import plain
 
 if TYPE_CHECKING:  # as in config.cli: a command loads only what it needs
-    from workers.alerts import Alert
-    from workers.deliveries import Aside, Deliveries, Fate
+    from sayso.workers.alerts import Alert
+    from sayso.workers.deliveries import Aside, Deliveries, Fate
 
 #: Characters of a reason and of a reply's words that `list` has room for.
 WIDTH = 60
@@ -86,7 +86,7 @@ def show(delivery: str, config: Path | None, data: Path) -> None:
 @_data
 def retry(delivery: str, config: Path | None, data: Path) -> None:
     """Put a dead DELIVERY back at the end of its conversation's outbox, once."""
-    from workers.deliveries import NotRepeatable
+    from sayso.workers.deliveries import NotRepeatable
 
     with _opened(config, data) as (kept, _):
         try:
@@ -101,8 +101,8 @@ def _opened(config: Path | None, data: Path) -> Iterator[tuple[Deliveries, Calla
     """The deliveries, and what was last said of the channels."""
     from redis.exceptions import RedisError
 
-    from config.bootstrap import open_alerts, open_deliveries
-    from workers.redis import Halted
+    from sayso.config.bootstrap import open_alerts, open_deliveries
+    from sayso.workers.redis import Halted
 
     settings = load(config, data)
     with clear_errors():

@@ -6,18 +6,18 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from agent.config import AgentConfig
-from agent.decision import decide
-from agent.policy import Decision
-from agent.tools.tool import Tool
-from config.access import welcome
-from config.agents import load_tools_of, tool_policy
-from config.outfit import lone_outfit, own_tools
-from config.patterns import stray_patterns
-from config.portrait import portrait, unknown_prices
-from config.schema import Settings, polls
-from config.selection import build_selector
-from config.sources import OPEN_SECONDS
+from sayso.agent.config import AgentConfig
+from sayso.agent.decision import decide
+from sayso.agent.policy import Decision
+from sayso.agent.tools.tool import Tool
+from sayso.config.access import welcome
+from sayso.config.agents import load_tools_of, tool_policy
+from sayso.config.outfit import lone_outfit, own_tools
+from sayso.config.patterns import stray_patterns
+from sayso.config.portrait import portrait, unknown_prices
+from sayso.config.schema import Settings, polls
+from sayso.config.selection import build_selector
+from sayso.config.sources import OPEN_SECONDS
 
 #: What becomes of a call, as `sayso check` says it.
 _WORDS: Mapping[Decision, str] = {"allow": "runs at once", "review": "asks first", "deny": "never runs"}

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:  # as in config.cli: a command loads only what it needs
-    from config.setup.finding import Finding
+    from sayso.config.setup.finding import Finding
 
 
 @click.command()
@@ -54,10 +54,10 @@ async def _findings(config: Path | None, data: Path, *, model: bool, aloud: bool
 async def _checks(config: Path | None, data: Path, *, model: bool) -> AsyncIterator[Finding]:
     import httpx
 
-    from config.loader import ConfigError, load_settings
-    from config.running import find_config, url_of
-    from config.setup.doctor import WEB_SECONDS, Doctor, model_findings
-    from config.setup.finding import Finding
+    from sayso.config.loader import ConfigError, load_settings
+    from sayso.config.running import find_config, url_of
+    from sayso.config.setup.doctor import WEB_SECONDS, Doctor, model_findings
+    from sayso.config.setup.finding import Finding
 
     try:
         file = find_config(config, data)

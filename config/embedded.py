@@ -21,7 +21,7 @@ from redis import Redis
 from redis.exceptions import BusyLoadingError, RedisError
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from channels.disk import make_private, make_tree_private
+from sayso.channels.disk import make_private, make_tree_private
 
 #: A Unix socket's path may have about this many bytes.
 MAX_SOCKET_PATH = 100

@@ -8,22 +8,22 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from agent.memories import SQLiteTripleStore, TripleStoreError
-from agent.text_files import FOLDER as TEXTS
-from agent.text_files import TextFiles
-from channels.media import LocalMediaStore
-from channels.types import Conversation, Scope, owner_of
-from config.access import rules_of
-from config.bootstrap import find_redis, open_primaries
-from config.outfit import RELATIONSHIPS, knowledge_in
-from config.refusals import fail
-from config.schema import Settings, WhatsAppSettings
-from pending.audit.ledger import FILE as LEDGER
-from pending.audit.ledger import Ledger
-from pending.audit.signer import Signer
-from workers.erasure import Erasure, Person
-from workers.notebook import RedisNotebook
-from workers.redis import connect
+from sayso.agent.memories import SQLiteTripleStore, TripleStoreError
+from sayso.agent.text_files import FOLDER as TEXTS
+from sayso.agent.text_files import TextFiles
+from sayso.channels.media import LocalMediaStore
+from sayso.channels.types import Conversation, Scope, owner_of
+from sayso.config.access import rules_of
+from sayso.config.bootstrap import find_redis, open_primaries
+from sayso.config.outfit import RELATIONSHIPS, knowledge_in
+from sayso.config.refusals import fail
+from sayso.config.schema import Settings, WhatsAppSettings
+from sayso.pending.audit.ledger import FILE as LEDGER
+from sayso.pending.audit.ledger import Ledger
+from sayso.pending.audit.signer import Signer
+from sayso.workers.erasure import Erasure, Person
+from sayso.workers.notebook import RedisNotebook
+from sayso.workers.redis import connect
 
 #: What stays, and until when, for whoever asked for the erasure.
 REMAINS = (

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 if TYPE_CHECKING:  # as in config.cli: a command loads only what it needs
-    from agent import Tool
-    from config.explanation import Explanation, Question, Reason
+    from sayso.agent import Tool
+    from sayso.config.explanation import Explanation, Question, Reason
 
 #: Exit status where there was nothing to explain; 0 and 1 are answers.
 BAD_USAGE = 2
@@ -41,10 +41,10 @@ def explain(
     Nothing is run but the tool's preview. Exit status: 0 when it would run or ask, 1 when it never would, 2 when there
     is nothing to explain.
     """
-    from config.agents import load_tools_of
-    from config.explanation import BadQuestionError
-    from config.explanation import explain as explained
-    from config.loader import ConfigError, default_config, load_settings
+    from sayso.config.agents import load_tools_of
+    from sayso.config.explanation import BadQuestionError
+    from sayso.config.explanation import explain as explained
+    from sayso.config.loader import ConfigError, default_config, load_settings
 
     os.environ.setdefault("SAYSO_DATA", str(data))
     try:
@@ -112,7 +112,7 @@ def _value(text: str, tool: Tool | None, name: str) -> Any:
 
 def _is_taken(tool: Tool, name: str, value: Any) -> bool:
     """Whether the tool finds no fault with this argument, whatever it says of the others."""
-    from agent.tools.errors import ToolParameterError
+    from sayso.agent.tools.errors import ToolParameterError
 
     try:
         tool.validate({name: value})

@@ -8,20 +8,20 @@ from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import Any, Literal
 
-from agent import AgentConfig, Tool
-from agent.decision import decide
-from agent.policy import PolicyDecision
-from agent.selectors import Foreseen, foresee, roles_in
-from agent.tools.errors import ToolError
-from agent.tools.metadata import MEMORY
-from agent.tools.nearest import did_you_mean
-from agent.tools.registry import unknown_tool
-from config.agents import tool_policy
-from config.outfit import own_tools
-from config.schema import AnyChannel, Settings
-from config.selection import build_selector
-from config.sources import OpenTools
-from pending.proposals import ChannelRun, channel_run
+from sayso.agent import AgentConfig, Tool
+from sayso.agent.decision import decide
+from sayso.agent.policy import PolicyDecision
+from sayso.agent.selectors import Foreseen, foresee, roles_in
+from sayso.agent.tools.errors import ToolError
+from sayso.agent.tools.metadata import MEMORY
+from sayso.agent.tools.nearest import did_you_mean
+from sayso.agent.tools.registry import unknown_tool
+from sayso.config.agents import tool_policy
+from sayso.config.outfit import own_tools
+from sayso.config.schema import AnyChannel, Settings
+from sayso.config.selection import build_selector
+from sayso.config.sources import OpenTools
+from sayso.pending.proposals import ChannelRun, channel_run
 
 #: What becomes of a call: it runs at once, its user is asked first, or neither.
 Verdict = Literal["runs", "asks", "never"]

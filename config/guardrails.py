@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from agent.guards import (
+from sayso.agent.guards import (
     Guardrail,
     GuardrailAction,
     GuardrailsPipeline,
@@ -14,10 +14,10 @@ from agent.guards import (
     PatternGuardrail,
     TopicGuardrail,
 )
-from config.agent_schema import GuardrailSettings
-from config.loader import ConfigError
-from config.plugins import made
-from config.schema import Path_, Settings
+from sayso.config.agent_schema import GuardrailSettings
+from sayso.config.loader import ConfigError
+from sayso.config.plugins import made
+from sayso.config.schema import Path_, Settings
 
 _PATH: Path_ = ("agent", "guards")
 

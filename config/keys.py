@@ -7,8 +7,8 @@ import secrets
 from collections.abc import Mapping
 from pathlib import Path
 
-from channels.disk import make_private
-from channels.redaction import remember
+from sayso.channels.disk import make_private
+from sayso.channels.redaction import remember
 
 #: Comma-separated; the first signs, all are accepted, so that keys can rotate.
 VARIABLE = "SAYSO_SECRET_KEYS"

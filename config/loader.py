@@ -12,9 +12,9 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
-from agent.tools.nearest import did_you_mean, nearest
-from channels.redaction import remember, secrets_of
-from config.schema import Origin, Path_, Settings, is_secret_place, keys_beside, no_password, secret_fields
+from sayso.agent.tools.nearest import did_you_mean, nearest
+from sayso.channels.redaction import remember, secrets_of
+from sayso.config.schema import Origin, Path_, Settings, is_secret_place, keys_beside, no_password, secret_fields
 
 #: ${NAME}, ${NAME:-default} and ${file:path}; relative paths start beside the YAML file.
 _REFERENCE = re.compile(r"\$\{(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?P<default>:-[^}]*)?\}|\$\{file:(?P<file>[^}]+)\}")

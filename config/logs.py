@@ -12,7 +12,7 @@ from functools import lru_cache
 from types import TracebackType
 from typing import TextIO
 
-from channels.redaction import redact
+from sayso.channels.redaction import redact
 
 _STANDARD = set(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 #: Libraries whose INFO lines hold URLs with tokens in them.

@@ -6,9 +6,9 @@ import json
 import os
 from typing import Any
 
-from agent.messages import UsageStats
-from agent.pricing import cost_usd
-from agent.providers import (
+from sayso.agent.messages import UsageStats
+from sayso.agent.pricing import cost_usd
+from sayso.agent.providers import (
     AnthropicProvider,
     FallbackProvider,
     GeminiProvider,
@@ -20,11 +20,11 @@ from agent.providers import (
     ProviderConfigurationError,
     TextToolProvider,
 )
-from agent.providers.files import LoadMedia
-from agent.providers.vendor import VendorProvider
-from config.agent_schema import OFFLINE, VENDORS, AgentSettings, ModelSettings, SideSettings, name_of, vendor_of
-from config.loader import ConfigError
-from config.schema import Path_, Settings
+from sayso.agent.providers.files import LoadMedia
+from sayso.agent.providers.vendor import VendorProvider
+from sayso.config.agent_schema import OFFLINE, VENDORS, AgentSettings, ModelSettings, SideSettings, name_of, vendor_of
+from sayso.config.loader import ConfigError
+from sayso.config.schema import Path_, Settings
 
 _PROVIDERS: dict[str, type[VendorProvider]] = {
     "openai": OpenAIProvider,

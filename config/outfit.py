@@ -9,7 +9,7 @@ from typing import Any
 
 from redis import Redis
 
-from agent import (
+from sayso.agent import (
     AgentConfig,
     BudgetLimits,
     EntityMemory,
@@ -27,20 +27,20 @@ from agent import (
     Tool,
     ToolConfig,
 )
-from agent.budget import Budget
-from agent.cache import Cache
-from agent.chronicle import wait_for_observers
-from agent.guards import GuardrailsPipeline
-from agent.observers import AgentObserver
-from agent.providers import Provider
-from channels.media import LocalMediaStore
-from config.agent_schema import AgentSettings, CacheSettings, name_of
-from config.guardrails import guardrails_of
-from config.loader import ConfigError
-from config.models import Models
-from config.plugins import made
-from config.schema import Settings
-from config.tracing import TracingError, set_up_tracing
+from sayso.agent.budget import Budget
+from sayso.agent.cache import Cache
+from sayso.agent.chronicle import wait_for_observers
+from sayso.agent.guards import GuardrailsPipeline
+from sayso.agent.observers import AgentObserver
+from sayso.agent.providers import Provider
+from sayso.channels.media import LocalMediaStore
+from sayso.config.agent_schema import AgentSettings, CacheSettings, name_of
+from sayso.config.guardrails import guardrails_of
+from sayso.config.loader import ConfigError
+from sayso.config.models import Models
+from sayso.config.plugins import made
+from sayso.config.schema import Settings
+from sayso.config.tracing import TracingError, set_up_tracing
 
 #: Seconds that observers have at a worker's end, of the three that its farewell may take.
 OBSERVER_SECONDS = 1.5

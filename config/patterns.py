@@ -6,11 +6,11 @@ import re
 from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
 
-from agent.tools.errors import ToolError
-from agent.tools.nearest import nearest
-from config.outfit import own_tools
-from config.schema import Path_, Settings, SourceSettings
-from config.sources import OpenTools, own_names
+from sayso.agent.tools.errors import ToolError
+from sayso.agent.tools.nearest import nearest
+from sayso.config.outfit import own_tools
+from sayso.config.schema import Path_, Settings, SourceSettings
+from sayso.config.sources import OpenTools, own_names
 
 
 def stray_patterns(settings: Settings, opened: OpenTools) -> list[str]:

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from config.refusals import clear_errors, fail, load
-from config.rows import plain
+from sayso.config.refusals import clear_errors, fail, load
+from sayso.config.rows import plain
 
 if TYPE_CHECKING:  # as in config.cli: a command loads only what it needs
-    from channels.admission import Rules
-    from config.schema import Settings
-    from workers.outbox import Outbox
-    from workers.people import Book, Person, Register, Waiting
+    from sayso.channels.admission import Rules
+    from sayso.config.schema import Settings
+    from sayso.workers.outbox import Outbox
+    from sayso.workers.people import Book, Person, Register, Waiting
 
 #: Characters of a name and of somebody's ids that `list` has room for.
 WIDTH = 60
@@ -101,9 +101,9 @@ def erase(channel: str, user: str, config: Path | None, data: Path) -> None:
     """Erase what is kept of USER, as /whoami names them, on CHANNEL: history, actions, files, memories and timers."""
     from redis.exceptions import RedisError
 
-    from config.data_folder import open_data
-    from config.erasing import REMAINS, erase_person
-    from workers.erasure import ErasureBusy
+    from sayso.config.data_folder import open_data
+    from sayso.config.erasing import REMAINS, erase_person
+    from sayso.workers.erasure import ErasureBusy
 
     settings = load(config, data)
     if channel not in settings.channels:
@@ -145,7 +145,7 @@ class _Desk:
 
     def name_of(self, who: str) -> str:
         """An id as the channel spells it; a code stays one."""
-        from workers.people import looks_like_a_code
+        from sayso.workers.people import looks_like_a_code
 
         name = who if looks_like_a_code(who) else self.rules.spelled(who)
         if not name:
@@ -154,8 +154,8 @@ class _Desk:
 
     def tell(self, waited: Waiting) -> bool:
         """Say that they are let in, once for their code. Returns whether it will be said."""
-        from channels.types import Delivery, Reply
-        from pending.texts import speak
+        from sayso.channels.types import Delivery, Reply
+        from sayso.pending.texts import speak
 
         reply = Reply(speak(waited.language).approved(), language=waited.language)
         return bool(self.outbox.forward(Delivery(f"people:{waited.code}", waited.conversation, reply)))
@@ -165,10 +165,10 @@ class _Desk:
 def _opened(channel: str, config: Path | None, data: Path) -> Iterator[_Desk]:
     from redis.exceptions import RedisError
 
-    from config.access import rules_of
-    from config.bootstrap import open_people
-    from workers.people import Register, TooManyPeople, UnknownPerson
-    from workers.redis import Halted
+    from sayso.config.access import rules_of
+    from sayso.config.bootstrap import open_people
+    from sayso.workers.people import Register, TooManyPeople, UnknownPerson
+    from sayso.workers.redis import Halted
 
     settings = load(config, data)
     _check(settings, channel)

@@ -6,21 +6,21 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from channels.base import Channel, MediaStore, Notebook, Pace
-from channels.console import ConsoleChannel
-from channels.console_logins import Logins
-from channels.feed import Feed
-from channels.types import Conversation
-from config.loader import ConfigError
-from config.schema import AnyChannel, ConsoleSettings, Settings, SlackSettings, TelegramSettings, WhatsAppSettings
-from workers.drain import Answers
-from workers.mailbox import Entrance
-from workers.relay import Places, Relay
+from sayso.channels.base import Channel, MediaStore, Notebook, Pace
+from sayso.channels.console import ConsoleChannel
+from sayso.channels.console_logins import Logins
+from sayso.channels.feed import Feed
+from sayso.channels.types import Conversation
+from sayso.config.loader import ConfigError
+from sayso.config.schema import AnyChannel, ConsoleSettings, Settings, SlackSettings, TelegramSettings, WhatsAppSettings
+from sayso.workers.drain import Answers
+from sayso.workers.mailbox import Entrance
+from sayso.workers.relay import Places, Relay
 
 if TYPE_CHECKING:  # a process loads the adapters of its own platforms only
-    from channels.slack import SlackChannel
-    from channels.telegram import TelegramChannel
-    from channels.whatsapp import WhatsAppChannel
+    from sayso.channels.slack import SlackChannel
+    from sayso.channels.telegram import TelegramChannel
+    from sayso.channels.whatsapp import WhatsAppChannel
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ def _channel(name: str, settings: AnyChannel, shelf: Shelf) -> Channel:
 
 
 def _whatsapp(name: str, settings: WhatsAppSettings, shelf: Shelf) -> WhatsAppChannel:
-    from channels.whatsapp import WhatsAppChannel
+    from sayso.channels.whatsapp import WhatsAppChannel
 
     return WhatsAppChannel(
         name,
@@ -75,7 +75,7 @@ def _whatsapp(name: str, settings: WhatsAppSettings, shelf: Shelf) -> WhatsAppCh
 
 
 def _telegram(name: str, settings: TelegramSettings, shelf: Shelf) -> TelegramChannel:
-    from channels.telegram import TelegramChannel
+    from sayso.channels.telegram import TelegramChannel
 
     return TelegramChannel(
         name,
@@ -89,7 +89,7 @@ def _telegram(name: str, settings: TelegramSettings, shelf: Shelf) -> TelegramCh
 
 
 def _slack(name: str, settings: SlackSettings, shelf: Shelf) -> SlackChannel:
-    from channels.slack import SlackChannel
+    from sayso.channels.slack import SlackChannel
 
     return SlackChannel(
         name,

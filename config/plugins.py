@@ -7,8 +7,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeVar
 
-from config.loader import ConfigError
-from config.schema import Path_, Settings
+from sayso.config.loader import ConfigError
+from sayso.config.schema import Path_, Settings
 
 T = TypeVar("T")
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from agent.messages import UsageStats
-from agent.pricing import cost_usd
-from config.agent_schema import (
+from sayso.agent.messages import UsageStats
+from sayso.agent.pricing import cost_usd
+from sayso.config.agent_schema import (
     GUARDRAILS,
     OFFLINE,
     AgentSettings,
@@ -18,7 +18,7 @@ from config.agent_schema import (
     name_of,
     vendor_of,
 )
-from config.schema import Settings
+from sayso.config.schema import Settings
 
 
 def portrait(settings: Settings, channel: str) -> list[str]:

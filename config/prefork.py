@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-from config.embedded import die_with_parent
+from sayso.config.embedded import die_with_parent
 
 log = logging.getLogger(__name__)
 

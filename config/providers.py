@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from agent.sources import McpToolProvider, OpenApiToolProvider, mcp, openapi
-from agent.sources.openapi_auth import Auth
-from config.schema import AnySource, AuthSettings, McpSource, OpenApiSource
-from config.section import Secret
+from sayso.agent.sources import McpToolProvider, OpenApiToolProvider, mcp, openapi
+from sayso.agent.sources.openapi_auth import Auth
+from sayso.config.schema import AnySource, AuthSettings, McpSource, OpenApiSource
+from sayso.config.section import Secret
 
 
 def is_remote(source: AnySource) -> bool:

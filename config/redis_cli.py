@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from config.refusals import clear_errors, fail, load
+from sayso.config.refusals import clear_errors, fail, load
 
 if TYPE_CHECKING:  # as in config.cli: a command loads only what it needs
     from redis import Redis
 
-    from config.schema import Settings
-    from workers.resume import Resumed
-    from workers.shards import Primary
+    from sayso.config.schema import Settings
+    from sayso.workers.resume import Resumed
+    from sayso.workers.shards import Primary
 
 _config = click.option(
     "--config",
@@ -40,7 +40,7 @@ def redis() -> None:
 @_data
 def status(config: Path | None, data: Path) -> None:
     """Say of each server whether it is halted, and what it has forgotten. Ends with 1 when one is."""
-    from workers.resume import halt_of
+    from sayso.workers.resume import halt_of
 
     halted = 0
     with clear_errors():
@@ -59,8 +59,8 @@ def status(config: Path | None, data: Path) -> None:
 @_data
 def resume(config: Path | None, data: Path) -> None:
     """Go on with a Redis that has forgotten something: no number is given out twice. May be killed and run again."""
-    from workers.resume import resume as go_on
-    from workers.resume import tide_of
+    from sayso.workers.resume import resume as go_on
+    from sayso.workers.resume import tide_of
 
     settings = load(config, data)
     with clear_errors():
@@ -78,8 +78,8 @@ def _opened(settings: Settings, data: Path) -> tuple[Redis, Sequence[Primary]]:
     """The server that all share, and all that hold conversations, each compared with what is noted of it: after a
     restart of everything nobody else may have done so. Raises what `clear_errors` tells.
     """
-    from config.bootstrap import find_redis, open_primaries, open_tides
-    from workers.redis import connect
+    from sayso.config.bootstrap import find_redis, open_primaries, open_tides
+    from sayso.workers.redis import connect
 
     url = find_redis(settings, data)
     shared = connect(url)
@@ -93,8 +93,8 @@ def _found(settings: Settings, shared: Redis, primaries: Sequence[Primary]) -> N
     """A server that was emptied gets its name and its shards back. Where a move of shards may be among what was
     forgotten, nobody but an operator knows which copy counts.
     """
-    from workers.founding import found
-    from workers.move import Mover, ShardsAtOdds
+    from sayso.workers.founding import found
+    from sayso.workers.move import Mover, ShardsAtOdds
 
     found(shared, primaries, prefix=settings.key_prefix)
     clients = {primary.name: primary.client for primary in primaries}

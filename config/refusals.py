@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING, NoReturn
 
 import click
 
-from channels.redaction import redact
+from sayso.channels.redaction import redact
 
 if TYPE_CHECKING:  # commands load only what they need
-    from config.schema import Settings
+    from sayso.config.schema import Settings
 
 
 def load(config: Path | None, data: Path | None = None, *, without_secrets: bool = False) -> Settings:
     """The settings of a file, of the bot that runs on a data folder, or of the default file. Ends the program when they
     cannot be used.
     """
-    from config.loader import ConfigError, default_config, load_settings
-    from config.running import find_config
+    from sayso.config.loader import ConfigError, default_config, load_settings
+    from sayso.config.running import find_config
 
     try:
         file = find_config(config, data) if data else config or default_config()
@@ -37,11 +37,11 @@ class clear_errors:  # noqa: N801  # used like a function
     def __exit__(self, _: object, exc: BaseException | None, __: object) -> None:
         from redis.exceptions import RedisError
 
-        from config.address import AddressUnusable
-        from config.embedded import EmbeddedRedisError
-        from config.loader import ConfigError
-        from pending.audit.ledger import LedgerUnusable
-        from workers.redis import Halted, RedisUnfit
+        from sayso.config.address import AddressUnusable
+        from sayso.config.embedded import EmbeddedRedisError
+        from sayso.config.loader import ConfigError
+        from sayso.pending.audit.ledger import LedgerUnusable
+        from sayso.workers.redis import Halted, RedisUnfit
 
         if isinstance(exc, ConfigError | RedisUnfit | AddressUnusable | EmbeddedRedisError | LedgerUnusable | Halted):
             fail(str(exc))

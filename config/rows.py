@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from channels.redaction import redact
+from sayso.channels.redaction import redact
 
 
 def plain(words: str, width: int) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from config.loader import ConfigError, default_config, given_config
+from sayso.config.loader import ConfigError, default_config, given_config
 
 #: The note's name in a bot's own folder, and the version of what it holds.
 FILE = "running.json"

@@ -28,10 +28,10 @@ from pydantic import (
 )
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
-from agent.argument_forms import Form, problem_of
-from channels.media_room import MediaLimits
-from config.agent_schema import AgentSettings, ChannelAgentSettings, ModelSettings
-from config.section import (
+from sayso.agent.argument_forms import Form, problem_of
+from sayso.channels.media_room import MediaLimits
+from sayso.config.agent_schema import AgentSettings, ChannelAgentSettings, ModelSettings
+from sayso.config.section import (
     NotBoolean,
     OptionalSecret,
     OptionalServerUrl,
@@ -44,7 +44,7 @@ from config.section import (
     redis_address,
     web_address,
 )
-from pending.phrasebook import SHIPPED_LANGUAGES
+from sayso.pending.phrasebook import SHIPPED_LANGUAGES
 
 #: A deployment name is a part of Redis keys, of the RQ queue and of a folder name.
 DEPLOYMENT_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,31}")
@@ -101,7 +101,7 @@ class WorkerSettings(Section):
 
 
 class LimitSettings(Section):
-    """What is refused at the door, as `workers.mailbox.Limits` explains."""
+    """What is refused at the door, as `sayso.workers.mailbox.Limits` explains."""
 
     waiting: Annotated[int, NotBoolean] = Field(default=50, ge=1, le=1000)
     per_minute: Annotated[int, NotBoolean] = Field(default=60, ge=1, le=60_000)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 
-from agent import AllOf, Always, AnyOf, EmbeddingSelector, FailOpen, KeywordSelector, RoleBasedSelector, Tool
-from agent.selectors import Embedder, HttpEmbedder, SelectorLoadError, ToolSelector, UserRoles, find_selector
-from agent.tools.nearest import did_you_mean
-from channels.admission import role_names
-from config.loader import ConfigError
-from config.schema import (
+from sayso.agent import AllOf, Always, AnyOf, EmbeddingSelector, FailOpen, KeywordSelector, RoleBasedSelector, Tool
+from sayso.agent.selectors import Embedder, HttpEmbedder, SelectorLoadError, ToolSelector, UserRoles, find_selector
+from sayso.agent.tools.nearest import did_you_mean
+from sayso.channels.admission import role_names
+from sayso.config.loader import ConfigError
+from sayso.config.schema import (
     DenyWhenSettings,
     EmbeddingSettings,
     Path_,

@@ -22,10 +22,10 @@ from waitress.parser import HTTPRequestParser
 from waitress.server import TcpWSGIServer
 from waitress.utilities import BadRequest, RequestEntityTooLarge
 
-from channels.console_pages import UPLOADS
-from channels.hooks import MAX_BODY, LogLimit
-from channels.media import MAX_BYTES
-from config.address import BACKLOG
+from sayso.channels.console_pages import UPLOADS
+from sayso.channels.hooks import MAX_BODY, LogLimit
+from sayso.channels.media import MAX_BYTES
+from sayso.config.address import BACKLOG
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import WSGIApplication

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from config.refusals import clear_errors, fail, load
+from sayso.config.refusals import clear_errors, fail, load
 
 if TYPE_CHECKING:  # as in config.cli: a command loads only what it needs
-    from config.schema import Settings
-    from workers.move import Moved, Mover, ShardBusy, Survey
-    from workers.shards import Primary
+    from sayso.config.schema import Settings
+    from sayso.workers.move import Moved, Mover, ShardBusy, Survey
+    from sayso.workers.shards import Primary
 
 _config = click.option(
     "--config",
@@ -55,7 +55,7 @@ def status(config: Path | None, data: Path) -> None:
 )  # fmt: skip
 def rebalance(config: Path | None, data: Path, without: tuple[str, ...], rest: float) -> None:
     """Move shards, under traffic, until each is where it belongs. May be killed and run again."""
-    from workers.move import Moved, MoveError
+    from sayso.workers.move import Moved, MoveError
 
     settings = _settings(config, data)
     names = _remaining(settings, without)
@@ -88,10 +88,10 @@ def _mover(settings: Settings, data: Path, rest: float = 180.0, targets: list[st
     """A mover for the servers of the configuration, which are founded first. Raises what `clear_errors` tells."""
     from redis import Redis
 
-    from config.bootstrap import find_redis, open_primaries
-    from workers.founding import found
-    from workers.move import Mover
-    from workers.redis import connect
+    from sayso.config.bootstrap import find_redis, open_primaries
+    from sayso.workers.founding import found
+    from sayso.workers.move import Mover
+    from sayso.workers.redis import connect
 
     url = find_redis(settings, data)
     shared = connect(url, patient=True)
@@ -105,7 +105,7 @@ def _mover(settings: Settings, data: Path, rest: float = 180.0, targets: list[st
 
 def _check_workers(primaries: Sequence[Primary], targets: list[str], prefix: str) -> None:
     """Nobody would answer what arrives where no worker is."""
-    from workers.presence import Presence
+    from sayso.workers.presence import Presence
 
     for primary in primaries:
         if primary.name in targets and not Presence(primary.client, prefix=prefix).count():
@@ -114,7 +114,7 @@ def _check_workers(primaries: Sequence[Primary], targets: list[str], prefix: str
 
 def _patiently(mover: Mover, names: list[str]) -> Iterator[Moved | ShardBusy]:
     """All outcomes; a mover that was just killed is waited for."""
-    from workers.move import LOCK_MS, MoveBusy
+    from sayso.workers.move import LOCK_MS, MoveBusy
 
     until = time.monotonic() + LOCK_MS / 1000 + 1
     while True:
@@ -129,7 +129,7 @@ def _patiently(mover: Mover, names: list[str]) -> Iterator[Moved | ShardBusy]:
 
 
 def _line(outcome: Moved | ShardBusy) -> str:
-    from workers.move import Moved
+    from sayso.workers.move import Moved
 
     if not isinstance(outcome, Moved):
         return f"{outcome}: run it again later"

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from config.refusals import clear_errors, fail
+from sayso.config.refusals import clear_errors, fail
 
 if TYPE_CHECKING:  # commands load only what they need
-    from config.simulation.plan import Plan
-    from config.simulation.report import Report
+    from sayso.config.simulation.plan import Plan
+    from sayso.config.simulation.report import Report
 
 
 @click.command()
@@ -112,7 +112,7 @@ def simulate(
 
     Exits with 1 when a promise was broken, and keeps the data folder; also when faults cost more than they may.
     """
-    from config.simulation.report import table
+    from sayso.config.simulation.report import table
 
     plan = _plan(options)
     reports = [_run(each, data) for each in _planned(plan, row, matrix=matrix, full_size=full_size)]
@@ -123,8 +123,8 @@ def simulate(
 
 
 def _plan(options: dict[str, Any]) -> Plan:
-    from config.simulation import plan
-    from config.simulation.matrix import EVERYTHING
+    from sayso.config.simulation import plan
+    from sayso.config.simulation.matrix import EVERYTHING
 
     usual = {
         "pause": plan.PAUSE_SECONDS, "restart": plan.RESTART_SECONDS, "cut": plan.CUT_CHANCE, "slow": plan.SLOW_MS,
@@ -169,7 +169,7 @@ def _number(word: str, place: str) -> float:
 
 
 def _planned(given: Plan, rows: tuple[str, ...], *, matrix: bool, full_size: bool) -> list[Plan]:
-    from config.simulation.matrix import ROWS, planned
+    from sayso.config.simulation.matrix import ROWS, planned
 
     for row in rows:
         if row not in ROWS:
@@ -182,9 +182,9 @@ def _planned(given: Plan, rows: tuple[str, ...], *, matrix: bool, full_size: boo
 
 def _run(plan: Plan, data: Path | None) -> Report:
     """One simulation, on a folder that is kept when a promise was broken or when it was named."""
-    from config.simulation.run import Simulation
-    from config.simulation.settings import MachineError
-    from config.simulation.stories import StoriesUnusable
+    from sayso.config.simulation.run import Simulation
+    from sayso.config.simulation.settings import MachineError
+    from sayso.config.simulation.stories import StoriesUnusable
 
     folder = _folder(data)
     click.echo(f"faults: {plan.described()}; seed {plan.seed}; data in {folder}")

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from config.refusals import fail, load
+from sayso.config.refusals import fail, load
 
 if TYPE_CHECKING:  # as in config.cli: a command loads only what it needs
-    from config.schema import Settings
+    from sayso.config.schema import Settings
 
 
 @click.group()
@@ -51,9 +51,9 @@ def manifest(
     With --validate, --create or --update it is given to Slack instead, with the app configuration token in
     SLACK_CONFIG_TOKEN. The bot's own token and secret need not be there yet.
     """
-    from config.bootstrap import find_public_url
-    from config.setup.desk import SetupError
-    from config.setup.slack_manifest import manifest as made
+    from sayso.config.bootstrap import find_public_url
+    from sayso.config.setup.desk import SetupError
+    from sayso.config.setup.slack_manifest import manifest as made
 
     wishes = [validate, create, app_id is not None]
     if sum(wishes) > 1:
@@ -73,10 +73,10 @@ def manifest(
 
 async def _given(manifest: dict[str, Any], settings: Settings, channel: str, what: str, app_id: str) -> list[str]:
     """What Slack says to a manifest: whether it takes it, or of the app that it makes or changes."""
-    from config.bootstrap import find_public_url
-    from config.schema import SlackSettings
-    from config.setup.desk import check_outside
-    from config.setup.slack_apps import VARIABLE, SlackApps
+    from sayso.config.bootstrap import find_public_url
+    from sayso.config.schema import SlackSettings
+    from sayso.config.setup.desk import check_outside
+    from sayso.config.setup.slack_apps import VARIABLE, SlackApps
 
     slack = settings.channels[channel]
     assert isinstance(slack, SlackSettings)  # noqa: S101  # it was looked for among those

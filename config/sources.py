@@ -10,22 +10,30 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
-from agent.sources import provided
-from agent.sources.confirming import asking
-from agent.sources.errors import SourceError
-from agent.sources.live import LiveSource, LiveSources
-from agent.sources.names import Choice, legal_names
-from agent.sources.protocol import called
-from agent.toolbox import open_toolbox
-from agent.tools import LoadedTools, Tool, ToolRegistry, load_tools
-from agent.tools.errors import ToolError, ToolLoadError
-from agent.tools.loader import claim
-from agent.tools.reload import Watched
-from config.loader import ConfigError
-from config.providers import is_remote, mcp_provider, provider_of
-from config.schema import AnySource, McpSource, ModuleSource, OpenApiSource, Settings, SourceSettings, ToolboxSource
-from pending.proposals import ExecutorFactory
-from workers.offload import run_sync
+from sayso.agent.sources import provided
+from sayso.agent.sources.confirming import asking
+from sayso.agent.sources.errors import SourceError
+from sayso.agent.sources.live import LiveSource, LiveSources
+from sayso.agent.sources.names import Choice, legal_names
+from sayso.agent.sources.protocol import called
+from sayso.agent.toolbox import open_toolbox
+from sayso.agent.tools import LoadedTools, Tool, ToolRegistry, load_tools
+from sayso.agent.tools.errors import ToolError, ToolLoadError
+from sayso.agent.tools.loader import claim
+from sayso.agent.tools.reload import Watched
+from sayso.config.loader import ConfigError
+from sayso.config.providers import is_remote, mcp_provider, provider_of
+from sayso.config.schema import (
+    AnySource,
+    McpSource,
+    ModuleSource,
+    OpenApiSource,
+    Settings,
+    SourceSettings,
+    ToolboxSource,
+)
+from sayso.pending.proposals import ExecutorFactory
+from sayso.workers.offload import run_sync
 
 #: Seconds that a process waits at its start for remote sources; those that answer later are there from then on.
 OPEN_SECONDS = 10.0

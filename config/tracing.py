@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from agent.extras import install_command
+from sayso.agent.extras import install_command
 
 #: Exporters are found by these, as the library's own start-up finds them.
 _GROUP, _METRICS_GROUP = "opentelemetry_traces_exporter", "opentelemetry_metrics_exporter"

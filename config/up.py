@@ -19,11 +19,11 @@ from pathlib import Path
 from types import FrameType
 from typing import IO
 
-from config.address import check_free, local_url
-from config.embedded import EmbeddedRedis, EmbeddedRedisError, die_with_parent
-from config.loader import check_consoles
-from config.running import Running, leave_note, take_note_back
-from config.schema import ConsoleSettings, Settings, polls
+from sayso.config.address import check_free, local_url
+from sayso.config.embedded import EmbeddedRedis, EmbeddedRedisError, die_with_parent
+from sayso.config.loader import check_consoles
+from sayso.config.running import Running, leave_note, take_note_back
+from sayso.config.schema import ConsoleSettings, Settings, polls
 
 log = logging.getLogger(__name__)
 
@@ -184,7 +184,7 @@ class Up:
             "SAYSO_PUBLIC_URL": self.public_url,
         }
         # -P: an agent.py or a config folder where the user stands must not be taken for ours.
-        sayso = [sys.executable, "-P", "-m", "config.cli"]
+        sayso = [sys.executable, "-P", "-m", "sayso.config.cli"]
         common = ["--config", str(self.config), "--data", str(self.data)]
         web = [*sayso, "web", *common, "--host", self.host, "--port", str(self.port)]
         self._children = [Child("web", web, environ)]
@@ -241,7 +241,7 @@ class Up:
 
 def python_path(given: str) -> str:
     """Where children look for packages: they run the code we run, also from a checkout that is not installed."""
-    ours = str(Path(__file__).parents[1])
+    ours = str(Path(__file__).parents[2])
     installed = ours in (sysconfig.get_path("purelib"), sysconfig.get_path("platlib"))
     return given if installed else os.pathsep.join(filter(None, [ours, given]))
 

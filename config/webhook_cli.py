@@ -14,17 +14,17 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import click
 
-from config.refusals import clear_errors, fail, load
+from sayso.config.refusals import clear_errors, fail, load
 
 if TYPE_CHECKING:  # as in config.cli: a command loads only what it needs
-    from channels.base import Notebook
-    from config.schema import Settings
-    from config.setup.desk import Desk
-    from config.setup.finding import Finding
-    from config.setup.forgetting import Forgetting
-    from config.setup.recovery import Found, Recovery, State
-    from config.setup.twilio_list import TwilioList
-    from workers.gate import Gate
+    from sayso.channels.base import Notebook
+    from sayso.config.schema import Settings
+    from sayso.config.setup.desk import Desk
+    from sayso.config.setup.finding import Finding
+    from sayso.config.setup.forgetting import Forgetting
+    from sayso.config.setup.recovery import Found, Recovery, State
+    from sayso.config.setup.twilio_list import TwilioList
+    from sayso.workers.gate import Gate
 
 T = TypeVar("T")
 
@@ -122,8 +122,8 @@ def recover(channel: str, config: Path | None, data: Path, since: float, *, dry_
     What was taken before is not run again. Ends with 1 when a message was refused: run it again then.
     """
     with _opened(channel, config, data) as (settings, listed, gate, notebook):
-        from config.access import rules_of
-        from config.setup.recovery import Recovery
+        from sayso.config.access import rules_of
+        from sayso.config.setup.recovery import Recovery
 
         recovery = Recovery(channel, listed, gate, notebook, rules_of(settings.channels[channel]))
         states = asyncio.run(_recover(recovery, since, dry_run=dry_run))
@@ -146,7 +146,7 @@ def forget_media(
     It may be run again at any time, as by cron. Our own copies are not touched.
     """
     with _opened(channel, config, data) as (_, listed, gate, _):
-        from config.setup.forgetting import Forgetting
+        from sayso.config.setup.forgetting import Forgetting
 
         asyncio.run(_forget(Forgetting(channel, listed, gate), older, back, dry_run=dry_run))
 
@@ -185,9 +185,9 @@ def _opened(
     channel: str, config: Path | None, data: Path
 ) -> Iterator[tuple[Settings, TwilioList, Gate, Notebook]]:  # fmt: skip
     """What a platform keeps of a channel, and where turns go in. Ends the program with what an operator can cure."""
-    from config.bootstrap import open_door
-    from config.setup.desk import SetupError
-    from config.setup.desks import list_of
+    from sayso.config.bootstrap import open_door
+    from sayso.config.setup.desk import SetupError
+    from sayso.config.setup.desks import list_of
 
     settings = load(config, data)
     try:
@@ -199,9 +199,9 @@ def _opened(
 
 
 def _desk(config: Path | None, channel: str, *, drop_pending: bool = False, max_connections: int = 40) -> Desk:
-    from config.bootstrap import find_public_url
-    from config.setup.desk import SetupError
-    from config.setup.desks import desk_of
+    from sayso.config.bootstrap import find_public_url
+    from sayso.config.setup.desk import SetupError
+    from sayso.config.setup.desks import desk_of
 
     settings = load(config)
     try:
@@ -212,7 +212,7 @@ def _desk(config: Path | None, channel: str, *, drop_pending: bool = False, max_
 
 
 def _run(asked: Coroutine[Any, Any, T]) -> T:
-    from config.setup.desk import SetupError
+    from sayso.config.setup.desk import SetupError
 
     try:
         return asyncio.run(asked)

@@ -16,10 +16,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
-from agent import Ambiguous, NotFound, emit_artifact, tool
-from pending.action import PendingAction
-from pending.proposals import executor_factory, stash_pending
-from pending.results import PendingConfirmation, ToolResult
+from sayso.agent import Ambiguous, NotFound, emit_artifact, tool
+from sayso.pending.action import PendingAction
+from sayso.pending.proposals import executor_factory, stash_pending
+from sayso.pending.results import PendingConfirmation, ToolResult
 
 Status = Literal["open", "paid", "overdue", "refunded"]
 

@@ -7,9 +7,9 @@ import re
 from datetime import datetime, timedelta
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from agent import tool
-from agent.tools import SchedulingError, cancel_scheduled, remind, scheduled, time_of_turn, words_of_turn
-from workers.lane import Timer
+from sayso.agent import tool
+from sayso.agent.tools import SchedulingError, cancel_scheduled, remind, scheduled, time_of_turn, words_of_turn
+from sayso.workers.lane import Timer
 
 #: Names the time zone that people mean, such as Europe/Berlin. Without it they mean the server's.
 ZONE_VARIABLE = "SAYSO_TIMEZONE"

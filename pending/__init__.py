@@ -1,6 +1,6 @@
 """Pending: proposals that wait for a yes, and the kernel that runs each confirmed one once."""
 
-from pending.action import (
+from sayso.pending.action import (
     DEFAULT_IGNORE_TTL_SECONDS,
     DEFAULT_TTL_SECONDS,
     PendingAction,
@@ -8,13 +8,13 @@ from pending.action import (
     PendingError,
     compute_args_digest,
 )
-from pending.context import Confirmation, Person, ToolContext
-from pending.executors import idempotency_key
-from pending.outcome import ConfirmOutcome
-from pending.parser import ConfirmParser, RegexConfirmParser
-from pending.proposals import current_context, current_user, executor_factory, stash_pending
-from pending.results import PendingConfirmation
-from pending.store import InMemoryPendingStore, PendingActionStore, RedisPendingStore
+from sayso.pending.context import Confirmation, Person, ToolContext
+from sayso.pending.executors import idempotency_key
+from sayso.pending.outcome import ConfirmOutcome
+from sayso.pending.parser import ConfirmParser, RegexConfirmParser
+from sayso.pending.proposals import current_context, current_user, executor_factory, stash_pending
+from sayso.pending.results import PendingConfirmation
+from sayso.pending.store import InMemoryPendingStore, PendingActionStore, RedisPendingStore
 
 __all__ = [
     "DEFAULT_IGNORE_TTL_SECONDS",

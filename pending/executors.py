@@ -9,9 +9,9 @@ from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from typing import Any
 
-from pending.action import Executor, PendingAction
-from pending.proposals import ExecutorFactory
-from workers.installed import installed
+from sayso.pending.action import Executor, PendingAction
+from sayso.pending.proposals import ExecutorFactory
+from sayso.workers.installed import installed
 
 log = logging.getLogger(__name__)
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Literal
 
-from channels.types import Turn
-from pending.parser import ConfirmParser, RegexConfirmParser
-from pending.records import StoredAction
-from pending.seal import split_button
+from sayso.channels.types import Turn
+from sayso.pending.parser import ConfirmParser, RegexConfirmParser
+from sayso.pending.records import StoredAction
+from sayso.pending.seal import split_button
 
 #: Longer messages carry no code; the cap also bounds the work on hostile input.
 MAX_CODED_CHARS = 80

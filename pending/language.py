@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 
-from pending.texts import catalogue, languages, shipped
+from sayso.pending.texts import catalogue, languages, shipped
 
 #: Characters of a message that are read; the rest would only repeat the evidence, and the cap bounds the work.
 MAX_CHARS = 1000

@@ -11,8 +11,8 @@ from hashlib import sha1
 from json import dumps
 from typing import Any, Literal, Protocol
 
-from pending.action import State
-from pending.records import (
+from sayso.pending.action import State
+from sayso.pending.records import (
     MAX_ATTEMPTS,
     OPEN_STATES,
     Claim,
@@ -23,7 +23,7 @@ from pending.records import (
     StoredAction,
     Verdict,
 )
-from workers.lane import Arm, Change, Deciding, Lease, Move
+from sayso.workers.lane import Arm, Change, Deciding, Lease, Move
 
 #: Entries of the audit log that are kept.
 MAX_ENTRIES = 5000

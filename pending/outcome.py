@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from pending.action import PendingAction, State
-from pending.plan import Effect
-from pending.texts import speak
+from sayso.pending.action import PendingAction, State
+from sayso.pending.plan import Effect
+from sayso.pending.texts import speak
 
 #: The seed's statuses, and two that only a lane knows: `early` and `unknown`.
 OutcomeStatus = Literal[

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from functools import cache, cached_property
 from typing import Literal, Protocol
 
-from pending.normalise import emoji_of, is_syllabic, unstretched, without_emoji, words_of
-from pending.phrasebook import phrasebook
+from sayso.pending.normalise import emoji_of, is_syllabic, unstretched, without_emoji, words_of
+from sayso.pending.phrasebook import phrasebook
 
 #: Longer messages are never a decision; the cap also bounds the work on hostile input.
 MAX_DECISION_CHARS = 60

@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from pending.normalise import is_syllabic, spellings, words_of
+from sayso.pending.normalise import is_syllabic, spellings, words_of
 
 _FOLDER = Path(__file__).parent / "phrases"
 #: Every language with a file in pending/phrases.

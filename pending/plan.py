@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from secrets import token_urlsafe
 
-from pending.action import PendingAction, compute_args_digest
-from pending.executors import UNDO_PREFIX, undo_kind
-from pending.records import StoredAction, seal_action
-from pending.seal import Seal
-from pending.texts import speak
-from workers.lane import Arm
+from sayso.pending.action import PendingAction, compute_args_digest
+from sayso.pending.executors import UNDO_PREFIX, undo_kind
+from sayso.pending.records import StoredAction, seal_action
+from sayso.pending.seal import Seal
+from sayso.pending.texts import speak
+from sayso.workers.lane import Arm
 
 #: The kind of a plan's own record, which no tool can have. It has no effect itself: its steps do.
 PLAN_KIND = "sayso:plan"

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, replace
 from secrets import randbelow
 from typing import Any, TypeVar
 
-from channels.types import Scope
-from pending.action import (
+from sayso.channels.types import Scope
+from sayso.pending.action import (
     MAX_PREVIEW_CHARS,
     Executor,
     PendingAction,
@@ -23,8 +23,8 @@ from pending.action import (
     compute_args_digest,
     exact,
 )
-from pending.context import Confirmation, Person, ToolContext
-from workers.installed import installed
+from sayso.pending.context import Confirmation, Person, ToolContext
+from sayso.workers.installed import installed
 
 #: Rebuilds what a confirmed action runs, from its record alone; None when it must not run any more.
 ExecutorFactory = Callable[[PendingAction], Executor | None]

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import Any, Literal, Protocol
 
-from channels.types import Intent, Scope
-from pending.action import PendingAction, State, spell
-from pending.seal import Seal
-from workers.lane import Arm, Change, Lease
+from sayso.channels.types import Intent, Scope
+from sayso.pending.action import PendingAction, State, spell
+from sayso.pending.seal import Seal
+from sayso.workers.lane import Arm, Change, Lease
 
 #: What a claim found. Only `mine` may go on; the others execute nothing.
 Verdict = Literal["mine", "other", "gone", "expired", "early", "tampered", "lost", "moved"]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Literal
 
-from pending.action import State
-from pending.records import (
+from sayso.pending.action import State
+from sayso.pending.records import (
     MAX_ATTEMPTS,
     Claim,
     Decision,
@@ -16,8 +16,8 @@ from pending.records import (
     StoredAction,
     Verdict,
 )
-from workers.lane import Arm, Change, Lease
-from workers.redis import Scripts
+from sayso.workers.lane import Arm, Change, Lease
+from sayso.workers.redis import Scripts
 
 #: Where this room's scripts are.
 LUA = Path(__file__).parent / "lua"

@@ -9,7 +9,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from channels.types import Intent, Scope
+from sayso.channels.types import Intent, Scope
 
 #: Bytes of MAC in a button: 96 bits, so that the whole payload stays under Telegram's 64 bytes.
 BUTTON_MAC_BYTES = 12

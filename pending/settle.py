@@ -11,20 +11,20 @@ from secrets import token_hex
 from time import time as unix_now
 from typing import Any
 
-from channels.redaction import redact
-from channels.types import Reply, Scope, storable
-from pending.action import Executor, PendingAction, State
-from pending.context import Confirmation, with_context
-from pending.executors import Executors, performing, words_for_person
-from pending.outcome import ConfirmOutcome, EndState, early, ended, expired, state_of_plan, told_of
-from pending.plan import PLAN_KIND, Effect, is_step, is_undo, step_names
-from pending.proposals import acting, current_context
-from pending.records import CHANGED, OPEN_STATES, Claim, Decision, Ending, Records, StoredAction
-from pending.results import Ambiguous, NotFound, ToolResult
-from pending.seal import Seal
-from pending.texts import speak
-from workers.lane import Change, LaneLost, Move, TurnOvertaken, outbox_entry
-from workers.offload import CutOff, LateOutcome, NeverBegan, perform, reach
+from sayso.channels.redaction import redact
+from sayso.channels.types import Reply, Scope, storable
+from sayso.pending.action import Executor, PendingAction, State
+from sayso.pending.context import Confirmation, with_context
+from sayso.pending.executors import Executors, performing, words_for_person
+from sayso.pending.outcome import ConfirmOutcome, EndState, early, ended, expired, state_of_plan, told_of
+from sayso.pending.plan import PLAN_KIND, Effect, is_step, is_undo, step_names
+from sayso.pending.proposals import acting, current_context
+from sayso.pending.records import CHANGED, OPEN_STATES, Claim, Decision, Ending, Records, StoredAction
+from sayso.pending.results import Ambiguous, NotFound, ToolResult
+from sayso.pending.seal import Seal
+from sayso.pending.texts import speak
+from sayso.workers.lane import Change, LaneLost, Move, TurnOvertaken, outbox_entry
+from sayso.workers.offload import CutOff, LateOutcome, NeverBegan, perform, reach
 
 log = logging.getLogger(__name__)
 

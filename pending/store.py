@@ -12,8 +12,8 @@ from typing import Any, Protocol
 
 from redis import Redis
 
-from channels.types import Conversation, Intent, Scope
-from pending.action import (
+from sayso.channels.types import Conversation, Intent, Scope
+from sayso.pending.action import (
     DEFAULT_IGNORE_TTL_SECONDS,
     DEFAULT_TTL_SECONDS,
     MAX_TTL_SECONDS,
@@ -23,18 +23,18 @@ from pending.action import (
     check_proposal,
     exact,
 )
-from pending.executors import Executors, Reconciler
-from pending.intent import read_words
-from pending.memory_records import MemoryRecords
-from pending.outcome import ConfirmOutcome
-from pending.parser import ConfirmParser, RegexConfirmParser
-from pending.proposals import ExecutorFactory
-from pending.records import Decision, Records, StoredAction, seal_action
-from pending.redis_records import LUA, RedisRecords
-from pending.seal import Seal
-from pending.settle import Settlement
-from workers.offload import run_here
-from workers.redis import PREFIX, Scripts, connect
+from sayso.pending.executors import Executors, Reconciler
+from sayso.pending.intent import read_words
+from sayso.pending.memory_records import MemoryRecords
+from sayso.pending.outcome import ConfirmOutcome
+from sayso.pending.parser import ConfirmParser, RegexConfirmParser
+from sayso.pending.proposals import ExecutorFactory
+from sayso.pending.records import Decision, Records, StoredAction, seal_action
+from sayso.pending.redis_records import LUA, RedisRecords
+from sayso.pending.seal import Seal
+from sayso.pending.settle import Settlement
+from sayso.workers.offload import run_here
+from sayso.workers.redis import PREFIX, Scripts, connect
 
 log = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ from typing import Literal, Protocol
 from redis import Redis
 from redis.exceptions import RedisError
 
-from workers.redis import PREFIX
+from sayso.workers.redis import PREFIX
 
 #: Seconds for which an alert is kept.
 KEEP_SECONDS = 7 * 24 * 3600

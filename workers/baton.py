@@ -6,7 +6,7 @@ from redis import Redis
 from redis.exceptions import LockError
 from redis.lock import Lock
 
-from workers.redis import PREFIX
+from sayso.workers.redis import PREFIX
 
 #: Seconds after its holder's last sign of life that somebody else may take it.
 HOLD_SECONDS = 3

@@ -25,7 +25,7 @@ from rq.utils import current_timestamp, now, utcformat
 from rq.worker import BaseWorker, WorkerStatus
 from rq.worker_registration import register
 
-from channels.redaction import redact
+from sayso.channels.redaction import redact
 
 log = logging.getLogger(__name__)
 

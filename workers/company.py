@@ -8,12 +8,12 @@ from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import Self
 
-from channels.base import Channel, SendError
-from channels.types import Delivery, Reply, shown_to
-from workers.beside import Beside
-from workers.drafts import Draft
-from workers.lane import QueuedTurn
-from workers.words import Words
+from sayso.channels.base import Channel, SendError
+from sayso.channels.types import Delivery, Reply, shown_to
+from sayso.workers.beside import Beside
+from sayso.workers.drafts import Draft
+from sayso.workers.lane import QueuedTurn
+from sayso.workers.words import Words
 
 log = logging.getLogger(__name__)
 

@@ -16,9 +16,9 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import DataError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from workers.breather import Breather
-from workers.ferry import aboard, wait_for
-from workers.wire import Wire
+from sayso.workers.breather import Breather
+from sayso.workers.ferry import aboard, wait_for
+from sayso.workers.wire import Wire
 
 
 class Connections:

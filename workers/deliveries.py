@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol
 
-from channels.types import Reply
-from workers.lane import pairs
-from workers.redis import Scripts, WakeUp, shard_of
+from sayso.channels.types import Reply
+from sayso.workers.lane import pairs
+from sayso.workers.redis import Scripts, WakeUp, shard_of
 
 #: What may have become of a reply. `ambiguous`: sent after a try that may have arrived too; `failed`: taken by the
 #: platform and not delivered; `dead`: given up; `retried`: put back into its outbox; `held`: it waits for its person to

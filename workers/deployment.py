@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 
 from redis import Redis
 
-from workers.presence import GONE_SECONDS
-from workers.redis import PREFIX, RedisUnfit
+from sayso.workers.presence import GONE_SECONDS
+from sayso.workers.redis import PREFIX, RedisUnfit
 
 #: Digits of the digest that stands for a secret key or an account.
 _DIGITS = 16

@@ -12,10 +12,10 @@ from typing import Protocol, Self
 
 from redis.exceptions import RedisError
 
-from channels.base import Channel, Pace, RateLimited, SendError
-from workers.beside import Beside
-from workers.lane import QueuedTurn
-from workers.offload import offload
+from sayso.channels.base import Channel, Pace, RateLimited, SendError
+from sayso.workers.beside import Beside
+from sayso.workers.lane import QueuedTurn
+from sayso.workers.offload import offload
 
 log = logging.getLogger(__name__)
 

@@ -15,11 +15,11 @@ from typing import Any, BinaryIO, Protocol
 
 from redis.exceptions import RedisError
 
-from channels.base import Channel, FetchError, Pace, QuoteSource
-from channels.types import Media, Reply, named, owner_of, shown_to
-from workers.company import Company
-from workers.drafts import Draft, Easel, Notes
-from workers.lane import (
+from sayso.channels.base import Channel, FetchError, Pace, QuoteSource
+from sayso.channels.types import Media, Reply, named, owner_of, shown_to
+from sayso.workers.company import Company
+from sayso.workers.drafts import Draft, Easel, Notes
+from sayso.workers.lane import (
     ABOUT,
     PART,
     Arm,
@@ -34,12 +34,12 @@ from workers.lane import (
     Work,
     stops,
 )
-from workers.mailbox import LEASE_MS, Mailbox, new_token
-from workers.notebook import MemoryNotebook
-from workers.offload import Strays, offload, reach, watch_strays
-from workers.outbox import Postman
-from workers.redis import Halted, ShardMoved
-from workers.words import Voice, Words
+from sayso.workers.mailbox import LEASE_MS, Mailbox, new_token
+from sayso.workers.notebook import MemoryNotebook
+from sayso.workers.offload import Strays, offload, reach, watch_strays
+from sayso.workers.outbox import Postman
+from sayso.workers.redis import Halted, ShardMoved
+from sayso.workers.words import Voice, Words
 
 log = logging.getLogger(__name__)
 

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 
 from redis import Redis
 
-from workers.redis import PREFIX, SHARDS, RedisUnfit
-from workers.shards import Primary, rendezvous
+from sayso.workers.redis import PREFIX, SHARDS, RedisUnfit
+from sayso.workers.shards import Primary, rendezvous
 
 _SHARD = re.compile(r"\{(\d{1,2})\}:(?!home$)")
 

@@ -7,15 +7,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from channels.admission import Admitted, Ignored, Rules, Stranger, Verdict, asks_who
-from channels.types import Reply, Turn
-from workers.lane import stops
-from workers.mailbox import REFUSAL, Accepted, Porch, Stage, refusal
-from workers.people import WAIT_SECONDS, People, Waiting
+from sayso.channels.admission import Admitted, Ignored, Rules, Stranger, Verdict, asks_who
+from sayso.channels.types import Reply, Turn
+from sayso.workers.lane import stops
+from sayso.workers.mailbox import REFUSAL, Accepted, Porch, Stage, refusal
+from sayso.workers.people import WAIT_SECONDS, People, Waiting
 
 if TYPE_CHECKING:  # it loads its library
-    from workers.quota import Quota
-from workers.words import Voice
+    from sayso.workers.quota import Quota
+from sayso.workers.words import Voice
 
 log = logging.getLogger(__name__)
 

@@ -6,9 +6,9 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from config.bootstrap import Services, bootstrap
-from config.loader import default_config, load_settings
-from workers.loop import LoopThread
+from sayso.config.bootstrap import Services, bootstrap
+from sayso.config.loader import default_config, load_settings
+from sayso.workers.loop import LoopThread
 
 
 @dataclass(frozen=True, slots=True)

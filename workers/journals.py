@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from workers.lane import LaneLost, Lease, TurnOvertaken
-from workers.redis import Scripts
+from sayso.workers.lane import LaneLost, Lease, TurnOvertaken
+from sayso.workers.redis import Scripts
 
 
 class Journals(Protocol):

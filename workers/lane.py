@@ -16,7 +16,7 @@ from itertools import takewhile
 from math import inf
 from typing import Any
 
-from channels.types import Conversation, Delivery, Reply, Turn
+from sayso.channels.types import Conversation, Delivery, Reply, Turn
 
 #: Timers that one conversation may have. The scripts know it too.
 MAX_TIMERS = 100

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from channels.types import Reply, Turn, shown_to
-from workers.lane import (
+from sayso.channels.types import Reply, Turn, shown_to
+from sayso.workers.lane import (
     Change,
     LaneLost,
     Lease,
@@ -27,8 +27,8 @@ from workers.lane import (
     read_work,
     stops,
 )
-from workers.redis import SHARDS, Scripts, WakeUp
-from workers.words import Voice, Words
+from sayso.workers.redis import SHARDS, Scripts, WakeUp
+from sayso.workers.words import Voice, Words
 
 #: Milliseconds a lane stays with a worker that stopped renewing: how long a killed worker's turn waits at most.
 LEASE_MS = 10_000

@@ -13,8 +13,8 @@ from itertools import takewhile
 from math import inf
 from typing import Any, Protocol, TypeVar
 
-from channels.types import Delivery, Reply, Turn, shown_to
-from workers.deliveries import (
+from sayso.channels.types import Delivery, Reply, Turn, shown_to
+from sayso.workers.deliveries import (
     LATE_SECONDS,
     MAX_DELIVERIES,
     REPORTS,
@@ -25,7 +25,7 @@ from workers.deliveries import (
     repeatable,
     split_id,
 )
-from workers.lane import (
+from sayso.workers.lane import (
     ABOUT,
     MAX_TIMERS,
     PART,
@@ -45,9 +45,9 @@ from workers.lane import (
     outbox_entry,
     stops,
 )
-from workers.mailbox import LEASE_MS, SEEN_MS, Accepted, Limits, Outcome, Stage, hears_refusal, refusal, waited_ms
-from workers.outbox import KEEP_HELD_SECONDS, MAX_WAITING, End, Why
-from workers.words import Voice
+from sayso.workers.mailbox import LEASE_MS, SEEN_MS, Accepted, Limits, Outcome, Stage, hears_refusal, refusal, waited_ms
+from sayso.workers.outbox import KEEP_HELD_SECONDS, MAX_WAITING, End, Why
+from sayso.workers.words import Voice
 
 V = TypeVar("V")
 
@@ -81,7 +81,7 @@ WAKE_GRACE_SECONDS = 5.0
 
 
 class Pendings(Protocol):
-    """The pending actions that move together with the lanes: `pending.records.MemoryRecords`.
+    """The pending actions that move together with the lanes: `sayso.pending.records.MemoryRecords`.
 
     `lock` is the one lock of both; `fence` is where the records find the lanes.
     """

@@ -28,8 +28,8 @@ from typing import Any
 
 from redis import Redis
 
-from workers.redis import PREFIX, SHARDS
-from workers.shards import rendezvous
+from sayso.workers.redis import PREFIX, SHARDS
+from sayso.workers.shards import rendezvous
 
 #: Keys copied or deleted in one round trip.
 BATCH = 200

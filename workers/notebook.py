@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from redis import Redis
 
-from workers.redis import PREFIX
+from sayso.workers.redis import PREFIX
 
 #: Seconds a note is kept: 90 days. What is looked up again is made again.
 KEEP_SECONDS = 90 * 24 * 3600

@@ -14,10 +14,10 @@ from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
 from typing import Any, Generic, ParamSpec, Self, TypeVar
 
-from workers.ferry import ferry
-from workers.installed import installed
-from workers.own_loop import OwnLoop, own_loop
-from workers.threads import Threads, Work
+from sayso.workers.ferry import ferry
+from sayso.workers.installed import installed
+from sayso.workers.own_loop import OwnLoop, own_loop
+from sayso.workers.threads import Threads, Work
 
 P = ParamSpec("P")
 T = TypeVar("T")

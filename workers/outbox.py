@@ -12,7 +12,7 @@ from typing import Literal, Protocol
 
 from redis.exceptions import RedisError
 
-from channels.base import (
+from sayso.channels.base import (
     AddressClosed,
     Ambiguous,
     Channel,
@@ -23,14 +23,14 @@ from channels.base import (
     Unreachable,
     WindowClosed,
 )
-from channels.types import Conversation, Delivery, Receipt, Reply
-from workers.alerts import Alerts, MemoryAlerts
-from workers.lane import LaneLost, LaneParked, Lease, QueuedReply, Work, outbox_entry, read_work
-from workers.offload import offload, reach
-from workers.receipts import NoReceipts, Receipts
-from workers.redis import Scripts, WakeUp
-from workers.turnstile import Turnstile
-from workers.words import Speak
+from sayso.channels.types import Conversation, Delivery, Receipt, Reply
+from sayso.workers.alerts import Alerts, MemoryAlerts
+from sayso.workers.lane import LaneLost, LaneParked, Lease, QueuedReply, Work, outbox_entry, read_work
+from sayso.workers.offload import offload, reach
+from sayso.workers.receipts import NoReceipts, Receipts
+from sayso.workers.redis import Scripts, WakeUp
+from sayso.workers.turnstile import Turnstile
+from sayso.workers.words import Speak
 
 log = logging.getLogger(__name__)
 

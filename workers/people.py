@@ -13,10 +13,10 @@ from typing import Any, Literal, Protocol
 
 from redis import Redis
 
-from channels.admission import Standing, digest
-from channels.types import Conversation
-from workers.connections import Connections
-from workers.redis import PREFIX
+from sayso.channels.admission import Standing, digest
+from sayso.channels.types import Conversation
+from sayso.workers.connections import Connections
+from sayso.workers.redis import PREFIX
 
 #: What codes are made of: letters that nobody takes for another one, and without vowels, so that they are no words. A
 #: code is no id of any platform: those have digits.

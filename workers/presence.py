@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from redis import Redis
 
-from workers.redis import PREFIX
+from sayso.workers.redis import PREFIX
 
 #: Seconds after its last sign of life that a worker counts as gone.
 GONE_SECONDS = 5

@@ -23,7 +23,7 @@ from rq.utils import now
 #: The RQ queue of wake-ups.
 QUEUE = "sayso"
 #: The one function our workers run.
-DRAIN = "workers.jobs.drain"
+DRAIN = "sayso.workers.jobs.drain"
 #: What the ids of urgent jobs begin with: they are put at the front of the queue, and may take a worker's last places.
 FIRST = "first-"
 #: Seconds after which RQ gives a drain up; a turn has its own, shorter limit.

@@ -7,8 +7,8 @@ from limits.storage import MemoryStorage, RedisStorage
 from limits.strategies import MovingWindowRateLimiter
 from redis import Redis
 
-from channels.admission import digest
-from workers.redis import PREFIX
+from sayso.channels.admission import digest
+from sayso.workers.redis import PREFIX
 
 
 class Quota:

@@ -13,11 +13,11 @@ from itertools import cycle, islice
 from redis import Redis
 from redis.exceptions import RedisError
 
-from workers.lifeline import Lifeline
-from workers.mailbox import mark
-from workers.offload import offload
-from workers.presence import Presence
-from workers.redis import PREFIX, SHARDS, Scripts, ShardMoved, WakeUp
+from sayso.workers.lifeline import Lifeline
+from sayso.workers.mailbox import mark
+from sayso.workers.offload import offload
+from sayso.workers.presence import Presence
+from sayso.workers.redis import PREFIX, SHARDS, Scripts, ShardMoved, WakeUp
 
 log = logging.getLogger(__name__)
 

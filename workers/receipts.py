@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 from typing import Protocol
 
-from channels.types import Delivery
+from sayso.channels.types import Delivery
 
 log = logging.getLogger(__name__)
 

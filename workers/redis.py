@@ -20,8 +20,8 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import NoScriptError, RedisError, ResponseError
 from redis.retry import Retry
 
-from workers.breather import Breather
-from workers.connections import Connections
+from sayso.workers.breather import Breather
+from sayso.workers.connections import Connections
 
 #: Conversations are spread over this many shards, so that a shard can later move to a Redis of its own.
 SHARDS = 64
@@ -51,7 +51,7 @@ end
 """
 #: The script that begins work on a lane.
 LEASE = "lease"
-#: Scripts that only look: they leave the tide (`workers.tide`) as it is.
+#: Scripts that only look: they leave the tide (`sayso.workers.tide`) as it is.
 LOOKS = frozenset({"aside", "asked", "fates", "look", "overdue", "read", "stage"})
 #: What the names of scripts begin with that prepare a halted server for going on.
 RESUME = "resume"

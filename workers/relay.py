@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Protocol, runtime_checkable
 
-from channels.base import SendError
-from channels.types import Conversation
-from workers.drafts import Draft
-from workers.drain import Answers
-from workers.lane import Change, Lease, QueuedTurn
-from workers.mailbox import Entrance
-from workers.offload import reach
+from sayso.channels.base import SendError
+from sayso.channels.types import Conversation
+from sayso.workers.drafts import Draft
+from sayso.workers.drain import Answers
+from sayso.workers.lane import Change, Lease, QueuedTurn
+from sayso.workers.mailbox import Entrance
+from sayso.workers.offload import reach
 
 
 @runtime_checkable

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from redis import Redis
 from redis.exceptions import ResponseError
 
-from workers.mailbox import LUA
-from workers.redis import PREFIX, RESUMED, Scripts
-from workers.tide import Found, Halt, keys_of
+from sayso.workers.mailbox import LUA
+from sayso.workers.redis import PREFIX, RESUMED, Scripts
+from sayso.workers.tide import Found, Halt, keys_of
 
 #: How far beyond all that a server knows, and that anybody remembers of it, its numbers go on: more than any counter
 #: rises between two resumes.

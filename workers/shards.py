@@ -15,9 +15,9 @@ from typing import Any
 
 from redis import Redis
 
-from workers.connections import Connections
-from workers.ferry import aboard, wait_for
-from workers.redis import LEASE, PREFIX, SHARDS, Scripts, ShardMoved
+from sayso.workers.connections import Connections
+from sayso.workers.ferry import aboard, wait_for
+from sayso.workers.redis import LEASE, PREFIX, SHARDS, Scripts, ShardMoved
 
 #: Seconds between the tries of a call whose shard is on its way: about two in all.
 PAUSES = (0.02, 0.03, 0.05, *[0.1] * 19)

@@ -10,10 +10,10 @@ from collections.abc import Callable, Sequence
 
 from redis.exceptions import RedisError, ResponseError
 
-from channels.types import Turn
-from workers.breather import Breather, NotAsked
-from workers.mailbox import Accepted, Entrance
-from workers.spool_file import Kept, SpoolFile, SpoolUnusable
+from sayso.channels.types import Turn
+from sayso.workers.breather import Breather, NotAsked
+from sayso.workers.mailbox import Accepted, Entrance
+from sayso.workers.spool_file import Kept, SpoolFile, SpoolUnusable
 
 log = logging.getLogger(__name__)
 

@@ -20,7 +20,7 @@ from typing import IO
 
 from pydantic import ValidationError
 
-from channels.types import Turn
+from sayso.channels.types import Turn
 
 log = logging.getLogger(__name__)
 

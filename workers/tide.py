@@ -26,8 +26,8 @@ from redis import Redis
 from redis.connection import Connection
 from redis.exceptions import BusyLoadingError, ReadOnlyError, RedisError, ResponseError
 
-from workers.connections import Connections
-from workers.redis import CURE, PREFIX, Halted
+from sayso.workers.connections import Connections
+from sayso.workers.redis import CURE, PREFIX, Halted
 
 log = logging.getLogger(__name__)
 

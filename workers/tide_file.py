@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 
-from workers.tide import Mark
+from sayso.workers.tide import Mark
 
 log = logging.getLogger(__name__)
 

@@ -18,7 +18,7 @@ class Turnstile:
         self._waiting: deque[asyncio.Future[None]] = deque()
 
     async def step(self) -> None:
-        """Wait for one's turn. Where there is no loop (`workers.offload.run_here`), there is nobody else."""
+        """Wait for one's turn. Where there is no loop (`sayso.workers.offload.run_here`), there is nobody else."""
         try:
             loop = asyncio.get_running_loop()
         except RuntimeError:

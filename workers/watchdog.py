@@ -7,8 +7,8 @@ import threading
 import time
 from collections.abc import Callable
 
-from workers.loop import LoopThread
-from workers.threads import stack_of
+from sayso.workers.loop import LoopThread
+from sayso.workers.threads import stack_of
 
 log = logging.getLogger(__name__)
 

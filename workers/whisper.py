@@ -9,7 +9,7 @@ from collections.abc import Callable
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from workers.redis import PREFIX
+from sayso.workers.redis import PREFIX
 
 log = logging.getLogger(__name__)
 

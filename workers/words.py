@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from channels.types import Turn
+from sayso.channels.types import Turn
 
 
 class Words(Protocol):
-    """One language's words: `pending.texts.Texts`, as far as workers speak."""
+    """One language's words: `sayso.pending.texts.Texts`, as far as workers speak."""
 
     def busy(self) -> str:
         """Too many turns of this conversation wait."""

@@ -36,14 +36,14 @@ from rq.serializers import JSONSerializer
 from rq.utils import now
 from rq.worker import BaseWorker
 
-from config.bootstrap import Services
-from workers import jobs
-from workers.books import Books, Stopped
-from workers.loop import LoopThread
-from workers.offload import bound_threads, offload
-from workers.queue import FIRST, SaysoJob
-from workers.watchdog import Watchdog
-from workers.whisper import listen
+from sayso.config.bootstrap import Services
+from sayso.workers import jobs
+from sayso.workers.books import Books, Stopped
+from sayso.workers.loop import LoopThread
+from sayso.workers.offload import bound_threads, offload
+from sayso.workers.queue import FIRST, SaysoJob
+from sayso.workers.watchdog import Watchdog
+from sayso.workers.whisper import listen
 
 log = logging.getLogger(__name__)
 

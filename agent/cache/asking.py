@@ -8,10 +8,10 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from agent.cache.base import Cache, Entry
-from agent.messages import Message, Role, UsageStats
-from agent.usage import countable
-from workers.offload import reach
+from sayso.agent.cache.base import Cache, Entry
+from sayso.agent.messages import Message, Role, UsageStats
+from sayso.agent.usage import countable
+from sayso.workers.offload import reach
 
 log = logging.getLogger(__name__)
 

@@ -6,8 +6,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from agent.cache.base import Entry
-from agent.messages import Message, Role, UsageStats
+from sayso.agent.cache.base import Entry
+from sayso.agent.messages import Message, Role, UsageStats
 
 #: What a usage is compared with.
 _NOTHING = UsageStats()

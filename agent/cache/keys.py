@@ -7,9 +7,9 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from agent.messages import Message
-from agent.structured import ResponseFormat, schema_from_response_format
-from agent.tools.tool import Tool
+from sayso.agent.messages import Message
+from sayso.agent.structured import ResponseFormat, schema_from_response_format
+from sayso.agent.tools.tool import Tool
 
 #: What every key begins with.
 KEY_PREFIX = "sayso:"

@@ -7,9 +7,9 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 
-from agent.cache.base import CacheStats, Entry
-from agent.cache.entries import read, written
-from agent.cache.tally import Tally
+from sayso.agent.cache.base import CacheStats, Entry
+from sayso.agent.cache.entries import read, written
+from sayso.agent.cache.tally import Tally
 
 
 class InMemoryCache:

@@ -7,9 +7,9 @@ import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from agent.cache.base import CacheStats, Entry
-from agent.cache.entries import read, written
-from agent.cache.tally import Tally
+from sayso.agent.cache.base import CacheStats, Entry
+from sayso.agent.cache.entries import read, written
+from sayso.agent.cache.tally import Tally
 
 if TYPE_CHECKING:
     from redis import Redis
@@ -46,7 +46,7 @@ class RedisCache:
             raise ValueError("prefix is '': give one that only this cache has, because clear() removes all it begins")
         if default_ttl <= 0:
             raise ValueError(f"default_ttl is {default_ttl!r}: give a number of seconds above 0")
-        from workers.connections import Connections
+        from sayso.workers.connections import Connections
 
         self._connections = Connections.of(_client(url) if client is None else client)
         self._prefix = prefix
@@ -116,9 +116,9 @@ class RedisCache:
 
 def _client(url: str) -> Redis:
     """One that gives up soon where nothing is answered, and is not asked again for a while."""
-    from workers.breather import Breather
-    from workers.connections import Connections
-    from workers.redis import connect, hurry
+    from sayso.workers.breather import Breather
+    from sayso.workers.connections import Connections
+    from sayso.workers.redis import connect, hurry
 
     client = connect(url)
     hurry(client, answer_seconds=ANSWER_SECONDS)

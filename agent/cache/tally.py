@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from dataclasses import replace
 
-from agent.cache.base import CacheStats
+from sayso.agent.cache.base import CacheStats
 
 
 class Tally:

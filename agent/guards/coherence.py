@@ -8,9 +8,9 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
-from agent.messages import Message, Role, ToolCall, UsageStats
-from agent.providers.base import Provider, ProviderRequest, acall
-from agent.tools.fence import fenced, inert
+from sayso.agent.messages import Message, Role, ToolCall, UsageStats
+from sayso.agent.providers.base import Provider, ProviderRequest, acall
+from sayso.agent.tools.fence import fenced, inert
 
 log = logging.getLogger(__name__)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from typing import Any, Literal, Protocol
 
-from agent.endings import ending_words
-from agent.guards.pipeline import GuardrailsPipeline
+from sayso.agent.endings import ending_words
+from sayso.agent.guards.pipeline import GuardrailsPipeline
 
 #: Whether a text is the user's or the answer.
 Stage = Literal["input", "output"]

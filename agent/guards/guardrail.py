@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from workers.offload import in_thread
+from sayso.workers.offload import in_thread
 
 
 class GuardrailAction(StrEnum):

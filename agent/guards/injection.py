@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from agent.guards.guardrail import Guardrail, GuardrailAction, GuardrailResult
-from agent.tools.screening import suspicions
+from sayso.agent.guards.guardrail import Guardrail, GuardrailAction, GuardrailResult
+from sayso.agent.tools.screening import suspicions
 
 
 class InjectionGuardrail(Guardrail):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from agent.guards.guardrail import Guardrail, GuardrailAction, GuardrailResult
+from sayso.agent.guards.guardrail import Guardrail, GuardrailAction, GuardrailResult
 
 
 class LengthGuardrail(Guardrail):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from agent.guards.guardrail import Guardrail, GuardrailAction, GuardrailResult
+from sayso.agent.guards.guardrail import Guardrail, GuardrailAction, GuardrailResult
 
 #: What stands where a match stood.
 REDACTED = "[redacted]"

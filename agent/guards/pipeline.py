@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-from agent.guards.guardrail import Guardrail, GuardrailAction, GuardrailResult, Trip
-from workers.offload import contained, run_sync
+from sayso.agent.guards.guardrail import Guardrail, GuardrailAction, GuardrailResult, Trip
+from sayso.workers.offload import contained, run_sync
 
 log = logging.getLogger(__name__)
 

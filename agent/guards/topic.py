@@ -6,8 +6,8 @@ import re
 import unicodedata
 from collections.abc import Iterable
 
-from agent.guards.guardrail import Guardrail, GuardrailAction, GuardrailResult
-from agent.tools.reading import plain
+from sayso.agent.guards.guardrail import Guardrail, GuardrailAction, GuardrailResult
+from sayso.agent.tools.reading import plain
 
 #: Scripts that put no space between words: there, a word is found inside others.
 _UNSPACED = re.compile(r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff]")

@@ -9,11 +9,11 @@ from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
 from typing import Any
 
-from agent.memories.extraction import TIMEOUT_SECONDS, extracted, heard, model_for, text_of
-from agent.memories.lines import one_line, section
-from agent.messages import Message, UsageStats
-from agent.providers.base import Provider
-from workers.offload import run_sync
+from sayso.agent.memories.extraction import TIMEOUT_SECONDS, extracted, heard, model_for, text_of
+from sayso.agent.memories.lines import one_line, section
+from sayso.agent.messages import Message, UsageStats
+from sayso.agent.providers.base import Provider
+from sayso.workers.offload import run_sync
 
 #: Characters of a name or a kind, of an attribute's value, and attributes of one entity.
 NAME_CHARS, VALUE_CHARS, MAX_ATTRIBUTES = 80, 200, 10

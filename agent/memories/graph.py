@@ -11,15 +11,15 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
 
-from agent.memories.extraction import TIMEOUT_SECONDS, extracted, heard, model_for, text_of
-from agent.memories.lines import section
-from agent.memories.sqlite_triples import SQLiteTripleStore
-from agent.memories.triples import MemoryTripleStore, Triple, TripleStore
-from agent.messages import Message, Role, UsageStats
-from agent.providers.base import Provider
-from agent.scope import named
-from agent.selectors.scripts import has_word, needs_no_space
-from workers.offload import run_sync
+from sayso.agent.memories.extraction import TIMEOUT_SECONDS, extracted, heard, model_for, text_of
+from sayso.agent.memories.lines import section
+from sayso.agent.memories.sqlite_triples import SQLiteTripleStore
+from sayso.agent.memories.triples import MemoryTripleStore, Triple, TripleStore
+from sayso.agent.messages import Message, Role, UsageStats
+from sayso.agent.providers.base import Provider
+from sayso.agent.scope import named
+from sayso.agent.selectors.scripts import has_word, needs_no_space
+from sayso.workers.offload import run_sync
 
 #: Keywords of a question that are looked for, and characters from which on a word is one, in scripts with spaces.
 MAX_KEYWORDS, MIN_KEYWORD_CHARS = 30, 3

@@ -13,15 +13,15 @@ from typing import Annotated
 
 from pydantic import Field
 
-from agent.memories.lines import one_line, section
-from agent.memories.notes_file import NOTE_CHARS, Note, NotesFile, locked
-from agent.scope import memory_scope, named
-from agent.tools.decorator import tool
-from agent.tools.errors import ToolError
-from agent.tools.metadata import MEMORY, ToolMetadata
-from agent.tools.tool import Tool
-from channels.disk import write_atomically
-from workers.offload import offload
+from sayso.agent.memories.lines import one_line, section
+from sayso.agent.memories.notes_file import NOTE_CHARS, Note, NotesFile, locked
+from sayso.agent.scope import memory_scope, named
+from sayso.agent.tools.decorator import tool
+from sayso.agent.tools.errors import ToolError
+from sayso.agent.tools.metadata import MEMORY, ToolMetadata
+from sayso.agent.tools.tool import Tool
+from sayso.channels.disk import write_atomically
+from sayso.workers.offload import offload
 
 log = logging.getLogger(__name__)
 

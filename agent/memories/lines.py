@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from agent.tools.fence import HIDDEN
+from sayso.agent.tools.fence import HIDDEN
 
 
 def one_line(text: str, most: int) -> str:

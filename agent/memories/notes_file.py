@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from agent.memories.lines import one_line
-from channels.disk import write_atomically
+from sayso.agent.memories.lines import one_line
+from sayso.channels.disk import write_atomically
 
 #: Characters of one note and of its category.
 NOTE_CHARS, CATEGORY_CHARS = 500, 40

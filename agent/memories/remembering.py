@@ -9,21 +9,21 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 
-from agent.at_once import at_once
-from agent.chronicle import Chronicle
-from agent.memories.entity import Entity, EntityMemory
-from agent.memories.extraction import heard
-from agent.memories.graph import KnowledgeGraphMemory
-from agent.memories.knowledge import KnowledgeMemory
-from agent.memories.lines import one_line
-from agent.memory import ConversationMemory
-from agent.messages import Message, Role, UsageStats
-from agent.providers.base import Provider
-from agent.scope import in_scope, named
-from agent.summary import summarised
-from agent.tools.fence import fenced
-from agent.trace import StepType
-from workers.offload import offload
+from sayso.agent.at_once import at_once
+from sayso.agent.chronicle import Chronicle
+from sayso.agent.memories.entity import Entity, EntityMemory
+from sayso.agent.memories.extraction import heard
+from sayso.agent.memories.graph import KnowledgeGraphMemory
+from sayso.agent.memories.knowledge import KnowledgeMemory
+from sayso.agent.memories.lines import one_line
+from sayso.agent.memory import ConversationMemory
+from sayso.agent.messages import Message, Role, UsageStats
+from sayso.agent.providers.base import Provider
+from sayso.agent.scope import in_scope, named
+from sayso.agent.summary import summarised
+from sayso.agent.tools.fence import fenced
+from sayso.agent.trace import StepType
+from sayso.workers.offload import offload
 
 log = logging.getLogger(__name__)
 

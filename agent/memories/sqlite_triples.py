@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 
-from agent.memories.triples import Triple, TripleStoreError
+from sayso.agent.memories.triples import Triple, TripleStoreError
 
 #: Seconds that a call waits for another that writes.
 PATIENCE = 10.0

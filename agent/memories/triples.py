@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-from agent.memories.lines import one_line
+from sayso.agent.memories.lines import one_line
 
 #: Characters of a subject, a relation or an object.
 PART_CHARS = 120

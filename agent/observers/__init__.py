@@ -1,10 +1,10 @@
 """Observers: who is told what happens in runs."""
 
-from agent.observers.asynchronous import AsyncAgentObserver
-from agent.observers.base import EVENTS, AgentObserver
-from agent.observers.hooks import HOOKS, hooks_observer, warn_of_hooks
-from agent.observers.lines import LoggingObserver
-from agent.observers.otel import OpenTelemetryObserver
+from sayso.agent.observers.asynchronous import AsyncAgentObserver
+from sayso.agent.observers.base import EVENTS, AgentObserver
+from sayso.agent.observers.hooks import HOOKS, hooks_observer, warn_of_hooks
+from sayso.agent.observers.lines import LoggingObserver
+from sayso.agent.observers.otel import OpenTelemetryObserver
 
 __all__ = [
     "EVENTS",

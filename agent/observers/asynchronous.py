@@ -5,18 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from agent.messages import Message, UsageStats
-from agent.observers.base import AgentObserver
+from sayso.agent.messages import Message, UsageStats
+from sayso.agent.observers.base import AgentObserver
 
 if TYPE_CHECKING:
-    from agent.result import AgentResult  # which names observers in turn
+    from sayso.agent.result import AgentResult  # which names observers in turn
 
 
 class AsyncAgentObserver(AgentObserver):
     """Hears each event twice: in `on_<event>`, then in `a_on_<event>`, if it overrides them.
 
     With `blocking` the run waits for it; without, it goes on meanwhile, and what the observer has begun is lost if the
-    event loop ends first: `agent.chronicle.wait_for_observers` waits for it. A sync `run()` calls no `a_on_<event>`.
+    event loop ends first: `sayso.agent.chronicle.wait_for_observers` waits for it. A sync
+    `run()` calls no `a_on_<event>`.
     """
 
     blocking: bool = False

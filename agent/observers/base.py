@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from agent.messages import Message, UsageStats
+from sayso.agent.messages import Message, UsageStats
 
 if TYPE_CHECKING:
-    from agent.result import AgentResult  # which names observers in turn
+    from sayso.agent.result import AgentResult  # which names observers in turn
 
 
 class AgentObserver:

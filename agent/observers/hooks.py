@@ -6,11 +6,11 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from agent.messages import Message, UsageStats
-from agent.observers.base import AgentObserver
+from sayso.agent.messages import Message, UsageStats
+from sayso.agent.observers.base import AgentObserver
 
 if TYPE_CHECKING:
-    from agent.result import AgentResult  # which names observers in turn
+    from sayso.agent.result import AgentResult  # which names observers in turn
 
 Hooks = Mapping[str, Callable[..., Any]]
 

@@ -9,9 +9,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from agent.messages import Message, UsageStats
-from agent.observers.base import AgentObserver
-from agent.tools.names import shown_name
+from sayso.agent.messages import Message, UsageStats
+from sayso.agent.observers.base import AgentObserver
+from sayso.agent.tools.names import shown_name
 
 #: Runs whose model is being asked at a time; of more, the oldest are told without a duration.
 MOST_RUNS = 10_000

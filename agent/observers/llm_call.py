@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
-from agent.messages import Message, UsageStats
-from agent.providers.base import Provider, ProviderRequest, UnchosenTemperature
-from agent.providers.fallback import name_of
+from sayso.agent.messages import Message, UsageStats
+from sayso.agent.providers.base import Provider, ProviderRequest, UnchosenTemperature
+from sayso.agent.providers.fallback import name_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,21 +7,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from agent import gen_ai
-from agent.extras import install_command
-from agent.messages import Message, Role, UsageStats
-from agent.observers.base import AgentObserver
-from agent.observers.llm_call import LlmCall
-from agent.providers.base import ProviderError
-from agent.scope import digest_of, memory_scope
-from channels.redaction import redact
+from sayso.agent import gen_ai
+from sayso.agent.extras import install_command
+from sayso.agent.messages import Message, Role, UsageStats
+from sayso.agent.observers.base import AgentObserver
+from sayso.agent.observers.llm_call import LlmCall
+from sayso.agent.providers.base import ProviderError
+from sayso.agent.scope import digest_of, memory_scope
+from sayso.channels.redaction import redact
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
     from opentelemetry.metrics import Meter, MeterProvider
     from opentelemetry.trace import Span, TracerProvider
 
-    from agent.result import AgentResult  # which names observers in turn
+    from sayso.agent.result import AgentResult  # which names observers in turn
 
 #: Runs that are watched at a time; of more, the spans of the oldest end.
 MOST_RUNS = 10_000

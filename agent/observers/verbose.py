@@ -6,9 +6,9 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from agent.messages import UsageStats
-from agent.observers.base import AgentObserver
-from agent.result import AgentResult
+from sayso.agent.messages import UsageStats
+from sayso.agent.observers.base import AgentObserver
+from sayso.agent.result import AgentResult
 
 #: Characters of an argument or a result that are printed.
 SHOWN_CHARS = 120

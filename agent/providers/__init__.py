@@ -1,7 +1,7 @@
 """Providers: adapters to language models, and some that need no network."""
 
-from agent.providers.anthropic import AnthropicProvider
-from agent.providers.base import (
+from sayso.agent.providers.anthropic import AnthropicProvider
+from sayso.agent.providers.base import (
     Provider,
     ProviderConfigurationError,
     ProviderError,
@@ -10,15 +10,15 @@ from agent.providers.base import (
     RequestRefusedError,
     acall,
 )
-from agent.providers.fallback import FallbackProvider
-from agent.providers.gemini import GeminiProvider
-from agent.providers.offline import OfflineProvider
-from agent.providers.ollama import OllamaProvider
-from agent.providers.openai import OpenAIProvider
-from agent.providers.openai_responses import OpenAIResponsesProvider
-from agent.providers.scripted import ScriptedProvider
-from agent.providers.stubs import LocalProvider
-from agent.providers.text_tools import TextToolProvider
+from sayso.agent.providers.fallback import FallbackProvider
+from sayso.agent.providers.gemini import GeminiProvider
+from sayso.agent.providers.offline import OfflineProvider
+from sayso.agent.providers.ollama import OllamaProvider
+from sayso.agent.providers.openai import OpenAIProvider
+from sayso.agent.providers.openai_responses import OpenAIResponsesProvider
+from sayso.agent.providers.scripted import ScriptedProvider
+from sayso.agent.providers.stubs import LocalProvider
+from sayso.agent.providers.text_tools import TextToolProvider
 
 __all__ = [
     "AnthropicProvider",

@@ -6,8 +6,8 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from agent.messages import NOT_JSON, AnswerDetails, Message, Role, ToolCall
-from agent.tools.typed_arguments import quoted
+from sayso.agent.messages import NOT_JSON, AnswerDetails, Message, Role, ToolCall
+from sayso.agent.tools.typed_arguments import quoted
 
 #: Characters of such arguments that are kept.
 MAX_NOT_JSON_CHARS = 500

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
-from agent.providers.clients import http_client
-from agent.providers.files import LoadMedia
-from agent.providers.vendor import IMAGES, VendorProvider, key_of
+from sayso.agent.providers.clients import http_client
+from sayso.agent.providers.files import LoadMedia
+from sayso.agent.providers.vendor import IMAGES, VendorProvider, key_of
 
 if TYPE_CHECKING:
     from pydantic_ai.models import Model

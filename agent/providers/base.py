@@ -16,13 +16,13 @@ from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, cast, runtime_checkable
 
-from agent.messages import AnswerDetails, Message, Role, ToolCall, UsageStats
-from agent.providers.answer import usable
-from agent.providers.reason import reason
-from agent.swift import swift
-from agent.usage import countable
-from workers.in_time import TimeIsUp, in_time
-from workers.offload import contained, in_thread
+from sayso.agent.messages import AnswerDetails, Message, Role, ToolCall, UsageStats
+from sayso.agent.providers.answer import usable
+from sayso.agent.providers.reason import reason
+from sayso.agent.swift import swift
+from sayso.agent.usage import countable
+from sayso.workers.in_time import TimeIsUp, in_time
+from sayso.workers.offload import contained, in_thread
 
 #: What a failure means for the person who waits: no answer at all; too many requests at the vendor; the vendor does not
 #: take this request; the conversation is too long for the model; the answer ended too early.

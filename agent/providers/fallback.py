@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any
 
-from agent.messages import UsageStats
-from agent.providers.base import (
+from sayso.agent.messages import UsageStats
+from sayso.agent.providers.base import (
     Completion,
     Provider,
     ProviderError,
@@ -24,10 +24,10 @@ from agent.providers.base import (
     acall,
     pieces,
 )
-from agent.providers.breaker import Breaker, Permit
-from agent.providers.drawn import drawn
-from agent.providers.reason import without_secrets
-from workers.offload import run_sync
+from sayso.agent.providers.breaker import Breaker, Permit
+from sayso.agent.providers.drawn import drawn
+from sayso.agent.providers.reason import without_secrets
+from sayso.workers.offload import run_sync
 
 #: Hears that a provider failed and the next one is asked: both names and the error.
 FallbackListener = Callable[[str, str, Exception], None]

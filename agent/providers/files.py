@@ -13,11 +13,11 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from weakref import WeakKeyDictionary
 
-from agent.messages import Message, Picture, Role
-from agent.tools.fence import fenced, inert
-from channels.media import settle_type
-from channels.types import Media
-from workers.offload import in_thread, offload
+from sayso.agent.messages import Message, Picture, Role
+from sayso.agent.tools.fence import fenced, inert
+from sayso.channels.media import settle_type
+from sayso.channels.types import Media
+from sayso.workers.offload import in_thread, offload
 
 log = logging.getLogger(__name__)
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
-from agent.providers.clients import http_client
-from agent.providers.files import LoadMedia
-from agent.providers.vendor import VendorProvider, key_of
+from sayso.agent.providers.clients import http_client
+from sayso.agent.providers.files import LoadMedia
+from sayso.agent.providers.vendor import VendorProvider, key_of
 
 if TYPE_CHECKING:
     from pydantic_ai.models import Model
@@ -26,7 +26,7 @@ class GeminiProvider(VendorProvider):
     api_format = "gemini"
     sdk = "google.genai"
     extra = "google"
-    modules = ("agent.providers.wire.google", "pydantic_ai.providers.google")
+    modules = ("sayso.agent.providers.wire.google", "pydantic_ai.providers.google")
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class GeminiProvider(VendorProvider):
         await http.aclose()
 
     def _model(self, client: Any, name: str) -> Model[Any]:
-        from agent.providers.wire.google import GeminiModel
+        from sayso.agent.providers.wire.google import GeminiModel
 
         _, speaker = client
         return GeminiModel(name, provider=speaker)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from agent.providers.words import WEAK_WORDS, name_words, stem, stems, tokens
+from sayso.agent.providers.words import WEAK_WORDS, name_words, stem, stems, tokens
 
 #: A word of the tool's name weighs this much; a word of its description or parameters weighs 1.
 NAME_WEIGHT = 10

@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from agent.tools.vendors import ApiFormat
+from sayso.agent.tools.vendors import ApiFormat
 
 #: Fields of a request that are made for each turn, and what sets those that can be set.
 RESERVED: Mapping[str, str] = {

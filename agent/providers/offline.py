@@ -8,12 +8,12 @@ from datetime import UTC, date, datetime
 from itertools import takewhile
 from typing import Any
 
-from agent.heard import spoken
-from agent.messages import Message, Role, ToolCall, UsageStats
-from agent.providers.base import Completion, ProviderRequest
-from agent.providers.matching import match_tools
-from agent.providers.picking import convert, pick_calls
-from agent.providers.wording import ask_missing, ask_which, tell_help, tell_result, tell_unmatched
+from sayso.agent.heard import spoken
+from sayso.agent.messages import Message, Role, ToolCall, UsageStats
+from sayso.agent.providers.base import Completion, ProviderRequest
+from sayso.agent.providers.matching import match_tools
+from sayso.agent.providers.picking import convert, pick_calls
+from sayso.agent.providers.wording import ask_missing, ask_which, tell_help, tell_result, tell_unmatched
 
 #: Commands that explain; Telegram sends /start when a person opens the bot.
 HELP_COMMANDS = frozenset({"help", "start"})

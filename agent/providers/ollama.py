@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from agent.providers.files import LoadMedia
-from agent.providers.openai import OpenAIProvider
+from sayso.agent.providers.files import LoadMedia
+from sayso.agent.providers.openai import OpenAIProvider
 
 #: Where a local Ollama listens.
 OLLAMA_URL = "http://localhost:11434/v1"
@@ -15,7 +15,7 @@ OLLAMA_URL = "http://localhost:11434/v1"
 class OllamaProvider(OpenAIProvider):
     """As OpenAIProvider. Ollama does not say which of its models see: an image sent to one that does not is refused."""
 
-    modules = ("agent.providers.wire.deltas", "pydantic_ai.providers.ollama")
+    modules = ("sayso.agent.providers.wire.deltas", "pydantic_ai.providers.ollama")
 
     def __init__(
         self,

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
-from agent.providers.clients import http_client
-from agent.providers.files import LoadMedia
-from agent.providers.vendor import IMAGES, VendorProvider, key_of
+from sayso.agent.providers.clients import http_client
+from sayso.agent.providers.files import LoadMedia
+from sayso.agent.providers.vendor import IMAGES, VendorProvider, key_of
 
 if TYPE_CHECKING:
     from pydantic_ai.models import Model
@@ -32,7 +32,7 @@ class OpenAIProvider(VendorProvider):
     extra = "llm"
     ends_streams = False  # the library asks for a reason where all servers give one
     modules: tuple[str, ...] = (
-        "agent.providers.wire.deltas",
+        "sayso.agent.providers.wire.deltas",
         "pydantic_ai.providers.openai",
         "pydantic_ai.providers.openai_compatible",
     )
@@ -76,7 +76,7 @@ class OpenAIProvider(VendorProvider):
         await client.close()
 
     def _model(self, client: Any, name: str) -> Model[Any]:
-        from agent.providers.wire.deltas import ChatModel
+        from sayso.agent.providers.wire.deltas import ChatModel
 
         profile = _WHOLE if self.name in _GIVE_A_REASON else None
         return ChatModel(name, provider=self._speaker(client), profile=profile)

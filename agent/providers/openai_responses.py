@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from agent.providers.openai import OpenAIProvider
+from sayso.agent.providers.openai import OpenAIProvider
 
 if TYPE_CHECKING:
     from pydantic_ai.models import Model

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from datetime import date, timedelta
 from typing import Any
 
-from agent.providers.words import STOP_WORDS, Token, name_words, stem, tokens
+from sayso.agent.providers.words import STOP_WORDS, Token, name_words, stem, tokens
 
 _ID_PARAMETER = re.compile(r"(^|_)(id|ids|number|no|nr|code|ref|reference|key|uuid|sku)$")
 _DATE_PARAMETER = re.compile(r"(^|_)(date|day|on|due|since|until)(_|$)")

@@ -6,8 +6,8 @@ import threading
 from collections.abc import Iterable
 from typing import Any
 
-from agent.messages import Message, Role, ToolCall, UsageStats
-from agent.providers.base import Completion, ProviderError, ProviderRequest
+from sayso.agent.messages import Message, Role, ToolCall, UsageStats
+from sayso.agent.providers.base import Completion, ProviderError, ProviderRequest
 
 #: One answer: a message, its text alone, its tool calls alone, or an exception to raise.
 Line = Message | str | ToolCall | list[ToolCall] | Exception

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Iterator
 from typing import Any
 
-from agent.messages import Message, Role, UsageStats
-from agent.providers.base import Completion, ProviderRequest, StreamItem
-from agent.providers.scripted import ScriptedProvider
+from sayso.agent.messages import Message, Role, UsageStats
+from sayso.agent.providers.base import Completion, ProviderRequest, StreamItem
+from sayso.agent.providers.scripted import ScriptedProvider
 
 __all__ = ["LocalProvider", "ScriptedProvider"]
 

@@ -11,12 +11,12 @@ from copy import copy
 from dataclasses import replace
 from typing import Any
 
-from agent.messages import Message, Role, ToolCall
-from agent.parser import ToolCallParser
-from agent.prompt import MARKER, PromptBuilder
-from agent.providers.base import Completion, Provider, ProviderRequest, Restart, StreamItem, acall, pieces
-from agent.providers.fallback import name_of
-from agent.tools.fence import fenced
+from sayso.agent.messages import Message, Role, ToolCall
+from sayso.agent.parser import ToolCallParser
+from sayso.agent.prompt import MARKER, PromptBuilder
+from sayso.agent.providers.base import Completion, Provider, ProviderRequest, Restart, StreamItem, acall, pieces
+from sayso.agent.providers.fallback import name_of
+from sayso.agent.tools.fence import fenced
 
 #: What a provider may be asked by.
 _DOORS = ("acomplete", "complete", "astream", "stream")

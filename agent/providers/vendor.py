@@ -10,19 +10,19 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from agent.extras import install_command
-from agent.pricing import context_tokens
-from agent.providers.base import Completion, ProviderConfigurationError, ProviderRequest, StreamItem
-from agent.providers.clients import Clients
-from agent.providers.files import MAX_BYTES_AT_ONCE, Files, LoadMedia
-from agent.providers.model_settings import checked, library_settings
-from agent.tools.vendors import ApiFormat
-from workers.offload import offload
+from sayso.agent.extras import install_command
+from sayso.agent.pricing import context_tokens
+from sayso.agent.providers.base import Completion, ProviderConfigurationError, ProviderRequest, StreamItem
+from sayso.agent.providers.clients import Clients
+from sayso.agent.providers.files import MAX_BYTES_AT_ONCE, Files, LoadMedia
+from sayso.agent.providers.model_settings import checked, library_settings
+from sayso.agent.tools.vendors import ApiFormat
+from sayso.workers.offload import offload
 
 if TYPE_CHECKING:
     from pydantic_ai.models import Model
 
-    from agent.providers.wire.exchange import Exchange
+    from sayso.agent.providers.wire.exchange import Exchange
 
 #: Files that every vendor's model can look at.
 IMAGES = ("image/png", "image/jpeg", "image/gif", "image/webp")
@@ -137,7 +137,7 @@ class VendorProvider(ABC):
 
     def _import(self) -> None:
         try:
-            for name in ("agent.providers.wire.exchange", *self.modules):
+            for name in ("sayso.agent.providers.wire.exchange", *self.modules):
                 import_module(name)
         except ImportError as exc:
             raise _missing(self.sdk, self.extra) from exc
@@ -147,7 +147,7 @@ class VendorProvider(ABC):
         """One request, and the bytes of its files for as long as it takes."""
         if not self._preloaded:
             await offload(self.preload)
-        from agent.providers.wire.exchange import Exchange
+        from sayso.agent.providers.wire.exchange import Exchange
 
         request = ProviderRequest(**kwargs)
         name = request.model or self.default_model

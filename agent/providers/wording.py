@@ -7,10 +7,10 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from agent.messages import Message
-from agent.providers.words import name_words
-from channels.types import Media
-from pending.results import Ambiguous, NotFound, plain
+from sayso.agent.messages import Message
+from sayso.agent.providers.words import name_words
+from sayso.channels.types import Media
+from sayso.pending.results import Ambiguous, NotFound, plain
 
 #: Tools that are named to a user whose words match none.
 MAX_NAMED = 12

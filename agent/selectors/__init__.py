@@ -1,15 +1,15 @@
 """Selectors: which of its tools a model is shown before each call."""
 
-from agent.selectors.composition import AllOf, Always, AnyOf, FailOpen
-from agent.selectors.discovery import SelectorLoadError, discover_selectors, find_selector
-from agent.selectors.embedding import EmbeddingSelector
-from agent.selectors.foresight import Foreseen, foresee, roles_in
-from agent.selectors.http_embedder import HttpEmbedder
-from agent.selectors.keyword import KeywordSelector
-from agent.selectors.narrowing import narrow
-from agent.selectors.ngrams import NgramEmbedder
-from agent.selectors.protocol import Embedder, ToolSelector
-from agent.selectors.roles import RoleBasedSelector, UserRoles
+from sayso.agent.selectors.composition import AllOf, Always, AnyOf, FailOpen
+from sayso.agent.selectors.discovery import SelectorLoadError, discover_selectors, find_selector
+from sayso.agent.selectors.embedding import EmbeddingSelector
+from sayso.agent.selectors.foresight import Foreseen, foresee, roles_in
+from sayso.agent.selectors.http_embedder import HttpEmbedder
+from sayso.agent.selectors.keyword import KeywordSelector
+from sayso.agent.selectors.narrowing import narrow
+from sayso.agent.selectors.ngrams import NgramEmbedder
+from sayso.agent.selectors.protocol import Embedder, ToolSelector
+from sayso.agent.selectors.roles import RoleBasedSelector, UserRoles
 
 __all__ = [
     "AllOf",

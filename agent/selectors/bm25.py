@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from functools import cache, lru_cache
 from importlib.resources import files
 
-from agent.selectors.ngrams import words_of
-from pending.language import recognise
+from sayso.agent.selectors.ngrams import words_of
+from sayso.pending.language import recognise
 
 #: The usual constants of BM25: how soon repeated words stop to count, and how much long texts lose.
 _SATURATION, _LENGTH_PENALTY = 1.2, 0.75
@@ -83,7 +83,7 @@ def _stems(words: Sequence[str], language: str) -> tuple[str, ...]:
 
 @cache
 def _word_lists() -> Mapping[str, str]:
-    text = files("agent.selectors").joinpath("words.toml").read_text(encoding="utf-8")
+    text = files("sayso.agent.selectors").joinpath("words.toml").read_text(encoding="utf-8")
     return tomllib.loads(text)
 
 

@@ -6,10 +6,10 @@ import logging
 from collections.abc import Iterable
 from fnmatch import fnmatchcase
 
-from agent.messages import Message
-from agent.selectors.narrowing import chosen, narrow
-from agent.selectors.protocol import ToolSelector
-from agent.tools.tool import Tool
+from sayso.agent.messages import Message
+from sayso.agent.selectors.narrowing import chosen, narrow
+from sayso.agent.selectors.protocol import ToolSelector
+from sayso.agent.tools.tool import Tool
 
 log = logging.getLogger(__name__)
 

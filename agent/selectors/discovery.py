@@ -6,10 +6,10 @@ import logging
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from agent.selectors.embedding import EmbeddingSelector
-from agent.selectors.keyword import KeywordSelector
-from agent.selectors.roles import RoleBasedSelector
-from agent.tools.errors import ToolError
+from sayso.agent.selectors.embedding import EmbeddingSelector
+from sayso.agent.selectors.keyword import KeywordSelector
+from sayso.agent.selectors.roles import RoleBasedSelector
+from sayso.agent.tools.errors import ToolError
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint

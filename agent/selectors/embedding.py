@@ -12,11 +12,11 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeAlias
 
-from agent.messages import Message, Role
-from agent.selectors.bm25 import bm25_scores
-from agent.selectors.ngrams import NgramEmbedder
-from agent.selectors.protocol import Embedder
-from agent.tools.tool import Tool
+from sayso.agent.messages import Message, Role
+from sayso.agent.selectors.bm25 import bm25_scores
+from sayso.agent.selectors.ngrams import NgramEmbedder
+from sayso.agent.selectors.protocol import Embedder
+from sayso.agent.tools.tool import Tool
 
 log = logging.getLogger(__name__)
 

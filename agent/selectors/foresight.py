@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Literal
 
-from agent.selectors.composition import AllOf, Always, AnyOf, FailOpen
-from agent.selectors.protocol import ToolSelector
-from agent.selectors.roles import RoleBasedSelector
-from agent.tools.tool import Tool
+from sayso.agent.selectors.composition import AllOf, Always, AnyOf, FailOpen
+from sayso.agent.selectors.protocol import ToolSelector
+from sayso.agent.selectors.roles import RoleBasedSelector
+from sayso.agent.tools.tool import Tool
 
 #: Shown or hidden whatever is said, or it depends on that.
 Foreseen = Literal["shown", "hidden", "depends"]

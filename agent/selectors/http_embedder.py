@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from channels.fetch import tls
+from sayso.channels.fetch import tls
 
 if TYPE_CHECKING:  # a process that embeds nothing does not load it
     import httpx

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from agent.messages import Message, Role
-from agent.selectors.scripts import has_word
-from agent.tools.tool import Tool
+from sayso.agent.messages import Message, Role
+from sayso.agent.selectors.scripts import has_word
+from sayso.agent.tools.tool import Tool
 
 
 class KeywordSelector:

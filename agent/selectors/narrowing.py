@@ -6,9 +6,9 @@ import asyncio
 import logging
 from collections.abc import Iterable
 
-from agent.messages import Message
-from agent.selectors.protocol import ToolSelector
-from agent.tools.tool import Tool
+from sayso.agent.messages import Message
+from sayso.agent.selectors.protocol import ToolSelector
+from sayso.agent.tools.tool import Tool
 
 log = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ import zlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from agent.selectors.scripts import needs_no_space
+from sayso.agent.selectors.scripts import needs_no_space
 
 #: Lengths of the runs of letters that are counted.
 _SIZES = (2, 3, 4)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Protocol, runtime_checkable
 
-from agent.messages import Message
-from agent.tools.tool import Tool
+from sayso.agent.messages import Message
+from sayso.agent.tools.tool import Tool
 
 
 @runtime_checkable

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import ClassVar
 
-from agent.messages import Message
-from agent.tools.tool import Tool
-from pending.proposals import current_names
+from sayso.agent.messages import Message
+from sayso.agent.tools.tool import Tool
+from sayso.pending.proposals import current_names
 
 #: Says the role of whoever speaks now; async, if it has to ask somebody for it.
 RoleOf = Callable[[], str | Awaitable[str | None] | None]

@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from agent.sessions.record import SessionKey
-from agent.sessions.shelved import ShelvedSessions
-from agent.sessions.store import SessionStoreUnavailable
-from channels.disk import remove_older, sync_folder, write_atomically
+from sayso.agent.sessions.record import SessionKey
+from sayso.agent.sessions.shelved import ShelvedSessions
+from sayso.agent.sessions.store import SessionStoreUnavailable
+from sayso.channels.disk import remove_older, sync_folder, write_atomically
 
 #: Seconds after which a file that somebody began to write, and was killed over, is removed.
 UNFINISHED_SECONDS = 3600

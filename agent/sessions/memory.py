@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable
 from threading import Lock
 
-from agent.sessions.record import SessionKey
-from agent.sessions.shelved import ShelvedSessions
+from sayso.agent.sessions.record import SessionKey
+from sayso.agent.sessions.shelved import ShelvedSessions
 
 
 class InMemorySessionStore(ShelvedSessions):

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Self
 
-from agent.memory import ConversationMemory
-from agent.sessions.store import BrokenSession, SessionMetadata
+from sayso.agent.memory import ConversationMemory
+from sayso.agent.sessions.store import BrokenSession, SessionMetadata
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,11 +11,11 @@ from contextlib import contextmanager
 from redis import Redis
 from redis.exceptions import RedisError, ResponseError
 
-from agent.sessions.record import SessionKey
-from agent.sessions.shelved import ShelvedSessions
-from agent.sessions.store import SessionStoreUnavailable
-from workers.connections import Connections
-from workers.redis import connect
+from sayso.agent.sessions.record import SessionKey
+from sayso.agent.sessions.shelved import ShelvedSessions
+from sayso.agent.sessions.store import SessionStoreUnavailable
+from sayso.workers.connections import Connections
+from sayso.workers.redis import connect
 
 #: About how many keys one command looks at.
 CHUNK = 500

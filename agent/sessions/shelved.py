@@ -8,9 +8,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 
-from agent.memory import ConversationMemory
-from agent.sessions.record import SessionKey, SessionRecord
-from agent.sessions.store import BrokenSession, SessionMetadata, Sessions
+from sayso.agent.memory import ConversationMemory
+from sayso.agent.sessions.record import SessionKey, SessionRecord
+from sayso.agent.sessions.store import BrokenSession, SessionMetadata, Sessions
 
 log = logging.getLogger(__name__)
 

@@ -9,9 +9,9 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-from agent.sessions.record import SessionKey
-from agent.sessions.shelved import ShelvedSessions
-from agent.sessions.store import SessionStoreUnavailable
+from sayso.agent.sessions.record import SessionKey
+from sayso.agent.sessions.shelved import ShelvedSessions
+from sayso.agent.sessions.store import SessionStoreUnavailable
 
 #: Seconds to wait for another process that writes to the same file.
 PATIENCE = 5.0

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from agent.memory import ConversationMemory
+from sayso.agent.memory import ConversationMemory
 
 
 class SessionError(Exception):

@@ -6,8 +6,9 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Literal
 
-from agent.sources.names import matches
-from agent.tools import Tool, ToolTag
+from sayso.agent.sources.names import matches
+from sayso.agent.tools.metadata import ToolTag
+from sayso.agent.tools.tool import Tool
 
 #: `hints`: those that the source itself calls destructive, where no rule of a policy names them. `always`: all.
 #: `never`: none because of a hint. Patterns: those whose names match, besides the hints.

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from agent.tools.errors import ToolError
+from sayso.agent.tools.errors import ToolError
 
 
 class SourceError(ToolError):

@@ -9,12 +9,12 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
 
-from agent.sources.confirming import Confirm
-from agent.sources.pause import pause_seconds
-from agent.sources.protocol import ToolProviderProtocol, provided
-from agent.tools import Tool
-from agent.tools.errors import ToolError
-from workers.loop import LoopThread
+from sayso.agent.sources.confirming import Confirm
+from sayso.agent.sources.pause import pause_seconds
+from sayso.agent.sources.protocol import ToolProviderProtocol, provided
+from sayso.agent.tools.errors import ToolError
+from sayso.agent.tools.tool import Tool
+from sayso.workers.loop import LoopThread
 
 log = logging.getLogger(__name__)
 

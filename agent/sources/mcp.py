@@ -9,17 +9,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from agent.sources.errors import AnswerLost, CallRefused, SourceUnreachable, scrub, scrub_value
-from agent.sources.mcp_link import McpLink
-from agent.sources.mcp_result import complaint, value_of
-from agent.sources.mcp_server import McpServer
-from agent.sources.names import MAX_TOOLS, Choice, described, digest, legal_names
-from agent.sources.protocol import UnclearOutcome
-from agent.sources.schemas import UnusableSchema, outside_schema
-from agent.tools import Tool, ToolMetadata, ToolTag
-from agent.tools.errors import ToolValidationError
-from agent.tools.outcome import ToolOutcome
-from workers.offload import offload
+from sayso.agent.sources.errors import AnswerLost, CallRefused, SourceUnreachable, scrub, scrub_value
+from sayso.agent.sources.mcp_link import McpLink
+from sayso.agent.sources.mcp_result import complaint, value_of
+from sayso.agent.sources.mcp_server import McpServer
+from sayso.agent.sources.names import MAX_TOOLS, Choice, described, digest, legal_names
+from sayso.agent.sources.protocol import UnclearOutcome
+from sayso.agent.sources.schemas import UnusableSchema, outside_schema
+from sayso.agent.tools.errors import ToolValidationError
+from sayso.agent.tools.metadata import ToolMetadata, ToolTag
+from sayso.agent.tools.outcome import ToolOutcome
+from sayso.agent.tools.tool import Tool
+from sayso.workers.offload import offload
 
 if TYPE_CHECKING:
     from mcp.types import Tool as Definition

@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from pathlib import PurePosixPath
 from typing import Any
 
-from agent.tools.artifacts import MAX_ARTIFACT_BYTES, emit_artifact
-from channels.media import UNKNOWN_TYPE, settle_type
-from channels.types import extension_of
+from sayso.agent.tools.artifacts import MAX_ARTIFACT_BYTES, emit_artifact
+from sayso.channels.media import UNKNOWN_TYPE, settle_type
+from sayso.channels.types import extension_of
 
 #: Characters of base64 that are taken for binary content at least. Shorter ones may be ids, keys and signatures.
 MIN_CHARS = 256

@@ -8,11 +8,11 @@ from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from agent.extras import install_command
-from agent.sources.errors import AnswerLost, CallRefused, SourceError, SourceUnreachable, scrub
-from agent.sources.mcp_errors import broke_off, is_forgotten, is_unclear, told, words
-from agent.sources.mcp_server import HttpAnswer, McpServer, Noticed, http_answer
-from agent.sources.names import MAX_TOOLS
+from sayso.agent.extras import install_command
+from sayso.agent.sources.errors import AnswerLost, CallRefused, SourceError, SourceUnreachable, scrub
+from sayso.agent.sources.mcp_errors import broke_off, is_forgotten, is_unclear, told, words
+from sayso.agent.sources.mcp_server import HttpAnswer, McpServer, Noticed, http_answer
+from sayso.agent.sources.names import MAX_TOOLS
 
 if TYPE_CHECKING:
     from mcp import Client

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
-from agent.sources.errors import UNCLEAR_STATUSES, SourceError, scrub
+from sayso.agent.sources.errors import UNCLEAR_STATUSES, SourceError, scrub
 
 if TYPE_CHECKING:
     from mcp.shared.exceptions import MCPError

@@ -12,11 +12,11 @@ from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from agent.sources.errors import AnswerLost, SourceUnreachable
-from agent.sources.mcp_connection import McpConnection
-from agent.sources.mcp_server import McpServer
-from agent.sources.pause import pause_seconds
-from workers.loop import LoopThread
+from sayso.agent.sources.errors import AnswerLost, SourceUnreachable
+from sayso.agent.sources.mcp_connection import McpConnection
+from sayso.agent.sources.mcp_server import McpServer
+from sayso.agent.sources.pause import pause_seconds
+from sayso.workers.loop import LoopThread
 
 if TYPE_CHECKING:
     from mcp.types import CallToolResult

@@ -10,8 +10,8 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
-from agent.sources.errors import scrub, scrub_value
-from agent.sources.mcp_binaries import Binaries, with_extension
+from sayso.agent.sources.errors import scrub, scrub_value
+from sayso.agent.sources.mcp_binaries import Binaries, with_extension
 
 if TYPE_CHECKING:
     from mcp.types import CallToolResult

@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
 
-from agent.sources.errors import scrub
-from agent.sources.mcp_errors import status_words
-from agent.sources.mcp_http import capped_client
-from channels.redaction import redact
+from sayso.agent.sources.errors import scrub
+from sayso.agent.sources.mcp_errors import status_words
+from sayso.agent.sources.mcp_http import capped_client
+from sayso.channels.redaction import redact
 
 #: Characters of a line that a program writes to standard error; a longer one is passed on in parts.
 MAX_STDERR_CHARS = 65_536

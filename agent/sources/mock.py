@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from agent.tools import Tool
-from agent.tools.outcome import ToolOutcome
+from sayso.agent.tools.outcome import ToolOutcome
+from sayso.agent.tools.tool import Tool
 
 
 class MockToolProvider:

@@ -12,23 +12,24 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from agent.sources.errors import UNCLEAR_STATUSES, AnswerLost, SourceError, SourceUnreachable, scrub, scrub_value
-from agent.sources.names import MAX_TOOLS, Choice, described, digest, legal_names
-from agent.sources.openapi_arguments import is_json_type
-from agent.sources.openapi_auth import Auth
-from agent.sources.openapi_call import request_for
-from agent.sources.openapi_document import MAX_DOCUMENT_BYTES, parse, server_url
-from agent.sources.openapi_operations import Operation, operations
-from agent.sources.openapi_schema import Document
-from agent.sources.pinned import Answer, Pinned
-from agent.sources.protocol import UnclearOutcome
-from agent.sources.schemas import UnusableSchema, outside_schema
-from agent.tools import Tool, ToolMetadata, ToolTag
-from agent.tools.artifacts import emit_artifact
-from agent.tools.errors import ToolValidationError
-from agent.tools.outcome import ToolOutcome
-from channels.fetch import Resolve, addresses_of, decoded, origin_of
-from workers.offload import offload
+from sayso.agent.sources.errors import UNCLEAR_STATUSES, AnswerLost, SourceError, SourceUnreachable, scrub, scrub_value
+from sayso.agent.sources.names import MAX_TOOLS, Choice, described, digest, legal_names
+from sayso.agent.sources.openapi_arguments import is_json_type
+from sayso.agent.sources.openapi_auth import Auth
+from sayso.agent.sources.openapi_call import request_for
+from sayso.agent.sources.openapi_document import MAX_DOCUMENT_BYTES, parse, server_url
+from sayso.agent.sources.openapi_operations import Operation, operations
+from sayso.agent.sources.openapi_schema import Document
+from sayso.agent.sources.pinned import Answer, Pinned
+from sayso.agent.sources.protocol import UnclearOutcome
+from sayso.agent.sources.schemas import UnusableSchema, outside_schema
+from sayso.agent.tools.artifacts import emit_artifact
+from sayso.agent.tools.errors import ToolValidationError
+from sayso.agent.tools.metadata import ToolMetadata, ToolTag
+from sayso.agent.tools.outcome import ToolOutcome
+from sayso.agent.tools.tool import Tool
+from sayso.channels.fetch import Resolve, addresses_of, decoded, origin_of
+from sayso.workers.offload import offload
 
 log = logging.getLogger(__name__)
 

@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from agent.sources.errors import SourceError
-from agent.sources.names import legal_names
-from agent.sources.openapi_document import as_mapping
-from agent.sources.openapi_schema import Document, Inliner
+from sayso.agent.sources.errors import SourceError
+from sayso.agent.sources.names import legal_names
+from sayso.agent.sources.openapi_document import as_mapping
+from sayso.agent.sources.openapi_schema import Document, Inliner
 
 #: Headers that belong to HTTP, or to who signs in: the specification has a document's own say about them ignored.
 _OWN_HEADERS = {

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 from urllib.parse import quote, quote_plus, unquote
 
-from agent.sources.openapi_call import Request
+from sayso.agent.sources.openapi_call import Request
 
 
 @dataclass(frozen=True, slots=True)

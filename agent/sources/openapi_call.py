@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote, urlencode
 
-from agent.sources.errors import SourceError
-from agent.sources.openapi_arguments import Place, is_json_type
-from agent.sources.openapi_operations import Operation
+from sayso.agent.sources.errors import SourceError
+from sayso.agent.sources.openapi_arguments import Place, is_json_type
+from sayso.agent.sources.openapi_operations import Operation
 
 #: What separates the values of a list in a query that is not repeated.
 _SEPARATORS = {"form": ",", "spaceDelimited": " ", "pipeDelimited": "|"}

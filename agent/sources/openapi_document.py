@@ -10,8 +10,8 @@ from urllib.parse import urljoin, urlsplit
 
 import yaml
 
-from agent.sources.errors import SourceError
-from agent.sources.openapi_schema import Document
+from sayso.agent.sources.errors import SourceError
+from sayso.agent.sources.openapi_schema import Document
 
 #: Bytes of a document.
 MAX_DOCUMENT_BYTES = 50_000_000

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from agent.sources.errors import SourceError
-from agent.sources.openapi_arguments import Fills, Place, arguments_of
-from agent.sources.openapi_document import as_mapping
-from agent.sources.openapi_schema import Document, Inliner
+from sayso.agent.sources.errors import SourceError
+from sayso.agent.sources.openapi_arguments import Fills, Place, arguments_of
+from sayso.agent.sources.openapi_document import as_mapping
+from sayso.agent.sources.openapi_schema import Document, Inliner
 
 #: The methods of HTTP that a document may have operations for.
 METHODS = ("get", "put", "post", "delete", "options", "head", "patch")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from agent.sources.errors import SourceError
-from agent.tools.drafts import each_part, exclusive
+from sayso.agent.sources.errors import SourceError
+from sayso.agent.tools.drafts import each_part, exclusive
 
 #: Parts of one operation's schemas that are read; what lies beyond is left open.
 MAX_PARTS = 4000

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from agent.sources.errors import AnswerLost, SourceError, SourceUnreachable
-from channels.fetch import (
+from sayso.agent.sources.errors import AnswerLost, SourceError, SourceUnreachable
+from sayso.channels.fetch import (
     Hop,
     NotPublic,
     Resolve,

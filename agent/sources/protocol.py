@@ -7,11 +7,11 @@ from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, runtime_checkable
 
-from agent.sources.confirming import Confirm, asking, idle
-from agent.sources.names import legal_names
-from agent.tools import Tool
-from agent.tools.errors import EffectUnknownError, ToolExecutionError
-from agent.tools.outcome import ToolOutcome
+from sayso.agent.sources.confirming import Confirm, asking, idle
+from sayso.agent.sources.names import legal_names
+from sayso.agent.tools.errors import EffectUnknownError, ToolExecutionError
+from sayso.agent.tools.outcome import ToolOutcome
+from sayso.agent.tools.tool import Tool
 
 log = logging.getLogger(__name__)
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from agent.tools import Tool, ToolRegistry, tool
-from agent.tools.errors import ToolError
-from agent.tools.outcome import ToolOutcome
+from sayso.agent.tools.decorator import tool
+from sayso.agent.tools.errors import ToolError
+from sayso.agent.tools.outcome import ToolOutcome
+from sayso.agent.tools.registry import ToolRegistry
+from sayso.agent.tools.tool import Tool
 
 
 class PythonToolProvider:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from agent.tools.bounded_validator import draft_of, linear_search
+from sayso.agent.tools.bounded_validator import draft_of, linear_search
 
 #: Characters of a tool's schema: more would fill a model's window at every question.
 MAX_SCHEMA_CHARS = 30_000

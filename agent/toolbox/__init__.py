@@ -6,9 +6,9 @@ import importlib
 from collections.abc import Sequence
 from pathlib import Path
 
-from agent.tools.errors import ToolLoadError
-from agent.tools.nearest import did_you_mean
-from agent.tools.tool import Tool
+from sayso.agent.tools.errors import ToolLoadError
+from sayso.agent.tools.nearest import did_you_mean
+from sayso.agent.tools.tool import Tool
 
 __all__ = ["FAMILIES", "NEED_FOLDER", "open_toolbox"]
 
@@ -55,5 +55,5 @@ def _check_settings(families: Sequence[str], folder: Path | None, hosts: Sequenc
 
 
 def _open(family: str, folder: Path | None, hosts: tuple[str, ...]) -> list[Tool]:
-    opened: list[Tool] = importlib.import_module(f"agent.toolbox.{family}").tools(folder, hosts)
+    opened: list[Tool] = importlib.import_module(f"sayso.agent.toolbox.{family}").tools(folder, hosts)
     return opened

@@ -28,9 +28,9 @@ from typing import Annotated
 
 from pydantic import Field
 
-from agent.toolbox.figures import shown
-from agent.tools.decorator import tool
-from agent.tools.tool import Tool
+from sayso.agent.toolbox.figures import shown
+from sayso.agent.tools.decorator import tool
+from sayso.agent.tools.tool import Tool
 
 #: Characters of the longest expression.
 MAX_EXPRESSION_CHARS = 500

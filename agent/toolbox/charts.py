@@ -8,13 +8,13 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from agent.toolbox.filenames import filename
-from agent.toolbox.glyphs import refuse_undrawable
-from agent.toolbox.libraries import need
-from agent.toolbox.picture import Kind, Row, Words, png
-from agent.tools.artifacts import emit_artifact
-from agent.tools.decorator import tool
-from agent.tools.tool import Tool
+from sayso.agent.toolbox.filenames import filename
+from sayso.agent.toolbox.glyphs import refuse_undrawable
+from sayso.agent.toolbox.libraries import need
+from sayso.agent.toolbox.picture import Kind, Row, Words, png
+from sayso.agent.tools.artifacts import emit_artifact
+from sayso.agent.tools.decorator import tool
+from sayso.agent.tools.tool import Tool
 
 #: Points of the longest line or scatter.
 MAX_POINTS = 500

@@ -13,8 +13,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from agent.toolbox.csv_table import Table, table_of
-from agent.toolbox.figures import Figure, figure_in, number_in, shown
+from sayso.agent.toolbox.csv_table import Table, table_of
+from sayso.agent.toolbox.figures import Figure, figure_in, number_in, shown
 
 #: Characters of the longest column name that can be asked for.
 MAX_COLUMN_CHARS = 200

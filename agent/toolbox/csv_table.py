@@ -7,7 +7,7 @@ import io
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from agent.toolbox.listing import listed
+from sayso.agent.toolbox.listing import listed
 
 #: Cells of the largest table.
 MAX_CELLS = 500_000

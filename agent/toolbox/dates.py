@@ -11,10 +11,10 @@ from typing import Annotated
 
 from pydantic import Field
 
-from agent.toolbox.libraries import need
-from agent.toolbox.zones import MAX_ZONE_CHARS, zone_named
-from agent.tools.decorator import tool
-from agent.tools.tool import Tool
+from sayso.agent.toolbox.libraries import need
+from sayso.agent.toolbox.zones import MAX_ZONE_CHARS, zone_named
+from sayso.agent.tools.decorator import tool
+from sayso.agent.tools.tool import Tool
 
 #: Characters of the longest time.
 MAX_TIME_CHARS = 40

@@ -12,12 +12,12 @@ from typing import Annotated
 
 from pydantic import Field
 
-from agent.toolbox.filenames import MAX_STEM_CHARS, filename
-from agent.toolbox.glyphs import named, undrawable, visible
-from agent.toolbox.libraries import need
-from agent.tools.artifacts import emit_artifact
-from agent.tools.decorator import tool
-from agent.tools.tool import Tool
+from sayso.agent.toolbox.filenames import MAX_STEM_CHARS, filename
+from sayso.agent.toolbox.glyphs import named, undrawable, visible
+from sayso.agent.toolbox.libraries import need
+from sayso.agent.tools.artifacts import emit_artifact
+from sayso.agent.tools.decorator import tool
+from sayso.agent.tools.tool import Tool
 
 #: Characters of the longest text of a PDF: about twenty pages, set in a second or two whatever they say.
 MAX_PDF_CHARS = 60_000
@@ -56,7 +56,7 @@ def make_pdf(
     file_name: Name = "",
 ) -> str:
     """Hand the PDF over and say how many pages it has. Raises ValueError when its letters cannot be drawn."""
-    from agent.toolbox.pdf import pdf_of_markdown
+    from sayso.agent.toolbox.pdf import pdf_of_markdown
 
     left_out = _left_out(title + text)
     pdf, pages = pdf_of_markdown(_without(title, left_out), _without(text, left_out))

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
 
-from agent.toolbox.html_text import text_of_html
-from agent.tools.decorator import tool
-from agent.tools.errors import ToolLoadError
-from agent.tools.metadata import ToolMetadata, ToolTag
-from agent.tools.tool import Tool
-from channels.fetch import Download, FetchError, File, Resolve, addresses_of, decoded
-from workers.offload import in_thread
+from sayso.agent.toolbox.html_text import text_of_html
+from sayso.agent.tools.decorator import tool
+from sayso.agent.tools.errors import ToolLoadError
+from sayso.agent.tools.metadata import ToolMetadata, ToolTag
+from sayso.agent.tools.tool import Tool
+from sayso.channels.base import FetchError
+from sayso.channels.fetch import Download, File, Resolve, addresses_of, decoded
+from sayso.workers.offload import in_thread
 
 if TYPE_CHECKING:
     import httpx
@@ -27,7 +28,7 @@ MAX_URL_CHARS = 2_000
 MAX_PAGE_BYTES = 1_000_000
 #: Redirects that are followed; each is checked like the first address.
 MAX_REDIRECTS = 5
-#: Seconds that one call may take; what is downloaded has `channels.fetch.TIMEOUT` of them.
+#: Seconds that one call may take; what is downloaded has `sayso.channels.fetch.TIMEOUT` of them.
 MAX_SECONDS = 25.0
 #: Characters of one part of a page.
 MAX_PART_CHARS = 8_000

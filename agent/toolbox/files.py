@@ -9,11 +9,11 @@ from typing import Annotated
 
 from pydantic import Field
 
-from agent.toolbox.folder import MAX_FILE_BYTES, MAX_NAME_CHARS, Folder
-from agent.tools.decorator import tool
-from agent.tools.errors import ToolLoadError
-from agent.tools.metadata import ToolMetadata, ToolTag
-from agent.tools.tool import Tool
+from sayso.agent.toolbox.folder import MAX_FILE_BYTES, MAX_NAME_CHARS, Folder
+from sayso.agent.tools.decorator import tool
+from sayso.agent.tools.errors import ToolLoadError
+from sayso.agent.tools.metadata import ToolMetadata, ToolTag
+from sayso.agent.tools.tool import Tool
 
 #: Files that one list names.
 MAX_LISTED = 200

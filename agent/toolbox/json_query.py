@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from agent.toolbox.listing import listed
+from sayso.agent.toolbox.listing import listed
 
 #: Characters of the longest expression.
 MAX_QUERY_CHARS = 300

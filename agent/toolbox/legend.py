@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from agent.toolbox.lettering import plain, width
+from sayso.agent.toolbox.lettering import plain, width
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

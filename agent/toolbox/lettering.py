@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 
-from agent.toolbox.glyphs import font_file, visible
+from sayso.agent.toolbox.glyphs import font_file, visible
 
 #: Points to the inch.
 _POINTS = 72.0

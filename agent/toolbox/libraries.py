@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 
-from agent.extras import install_command
-from agent.tools.errors import ToolLoadError
+from sayso.agent.extras import install_command
+from sayso.agent.tools.errors import ToolLoadError
 
 
 def need(family: str, *modules: str) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from xml.sax.saxutils import escape, quoteattr
 
-from agent.toolbox.pdf_styles import ACCENT, DARK, FONT, GREY, MONO, indented, rule, styles, table_style
+from sayso.agent.toolbox.pdf_styles import ACCENT, DARK, FONT, GREY, MONO, indented, rule, styles, table_style
 
 if TYPE_CHECKING:
     from markdown_it.tree import SyntaxTreeNode

@@ -6,7 +6,7 @@ import functools
 from collections.abc import Mapping
 from typing import Any
 
-from agent.toolbox.glyphs import font_file
+from sayso.agent.toolbox.glyphs import font_file
 
 #: The fonts of words and of code, as reportlab knows them.
 FONT, MONO = "SaysoSans", "SaysoMono"

@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from agent.toolbox.legend import planned
-from agent.toolbox.lettering import plain, width
-from agent.toolbox.scale import short, ticked
+from sayso.agent.toolbox.legend import planned
+from sayso.agent.toolbox.lettering import plain, width
+from sayso.agent.toolbox.scale import short, ticked
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -8,7 +8,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from agent.toolbox.csv_query import (
+from sayso.agent.toolbox.csv_query import (
     MAX_ASKED,
     MAX_COLUMN_CHARS,
     MAX_SHOWN_ROWS,
@@ -17,13 +17,13 @@ from agent.toolbox.csv_query import (
     Question,
     answered,
 )
-from agent.toolbox.csv_table import MAX_COLUMNS
-from agent.toolbox.folder import MAX_NAME_CHARS, Folder
-from agent.toolbox.json_query import MAX_QUERY_CHARS, searched
-from agent.toolbox.libraries import need
-from agent.tools.decorator import tool
-from agent.tools.metadata import ToolMetadata, ToolTag
-from agent.tools.tool import Tool
+from sayso.agent.toolbox.csv_table import MAX_COLUMNS
+from sayso.agent.toolbox.folder import MAX_NAME_CHARS, Folder
+from sayso.agent.toolbox.json_query import MAX_QUERY_CHARS, searched
+from sayso.agent.toolbox.libraries import need
+from sayso.agent.tools.decorator import tool
+from sayso.agent.tools.metadata import ToolMetadata, ToolTag
+from sayso.agent.tools.tool import Tool
 
 #: Characters of the longest table or document that a call may carry. Files may have more: `folder.MAX_FILE_BYTES`.
 MAX_DATA_CHARS = 200_000

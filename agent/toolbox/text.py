@@ -14,8 +14,8 @@ from urllib.parse import quote, unquote
 
 from pydantic import Field
 
-from agent.tools.decorator import tool
-from agent.tools.tool import Tool
+from sayso.agent.tools.decorator import tool
+from sayso.agent.tools.tool import Tool
 
 #: Characters of the longest text.
 MAX_TEXT_CHARS = 50_000

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
 
-from agent.toolbox.figures import shown
-from agent.toolbox.libraries import need
-from agent.tools.decorator import tool
-from agent.tools.nearest import did_you_mean
-from agent.tools.tool import Tool
+from sayso.agent.toolbox.figures import shown
+from sayso.agent.toolbox.libraries import need
+from sayso.agent.tools.decorator import tool
+from sayso.agent.tools.nearest import did_you_mean
+from sayso.agent.tools.tool import Tool
 
 if TYPE_CHECKING:
     import pint

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta, timezone, tzinfo
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
 
-from agent.tools.nearest import nearest
+from sayso.agent.tools.nearest import nearest
 
 #: Names the zone that people mean who name none, such as Europe/Berlin. Without it they mean the server's.
 ZONE_VARIABLE = "SAYSO_TIMEZONE"

@@ -1,8 +1,8 @@
 """Tools: functions a model may call, their schemas, and what they hand back."""
 
-from agent.tools.artifacts import Artifact, collect_artifacts, emit_artifact
-from agent.tools.decorator import tool
-from agent.tools.errors import (
+from sayso.agent.tools.artifacts import Artifact, collect_artifacts, emit_artifact
+from sayso.agent.tools.decorator import tool
+from sayso.agent.tools.errors import (
     ToolError,
     ToolExecutionError,
     ToolLoadError,
@@ -10,13 +10,14 @@ from agent.tools.errors import (
     ToolParameterError,
     ToolValidationError,
 )
-from agent.tools.loader import LoadedTools, ToolLoader, load_tools
-from agent.tools.metadata import ToolMetadata, ToolTag
-from agent.tools.offers import collect_choices, offer_choices
-from agent.tools.outcome import ToolOutcome
-from agent.tools.received import ReceivedFile, received_file, received_files
-from agent.tools.registry import ToolRegistry
-from agent.tools.timers import (
+from sayso.agent.tools.loader import LoadedTools, ToolLoader, load_tools
+from sayso.agent.tools.metadata import ToolMetadata, ToolTag
+from sayso.agent.tools.offers import collect_choices, offer_choices
+from sayso.agent.tools.outcome import ToolOutcome
+from sayso.agent.tools.parameter import ToolParameter
+from sayso.agent.tools.received import ReceivedFile, received_file, received_files
+from sayso.agent.tools.registry import ToolRegistry
+from sayso.agent.tools.timers import (
     SchedulingError,
     cancel_scheduled,
     remind,
@@ -25,8 +26,8 @@ from agent.tools.timers import (
     time_of_turn,
     words_of_turn,
 )
-from agent.tools.tool import Tool, ToolParameter
-from pending.results import Ambiguous, NotFound, PendingConfirmation, ToolResult
+from sayso.agent.tools.tool import Tool
+from sayso.pending.results import Ambiguous, NotFound, PendingConfirmation, ToolResult
 
 __all__ = [
     "Ambiguous",

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from channels.media import MAX_BYTES
-from channels.types import Media
-from workers.installed import installed
+from sayso.channels.media import MAX_BYTES
+from sayso.channels.types import Media
+from sayso.workers.installed import installed
 
 #: The MIME type of bytes that nobody named.
 UNKNOWN_MIME_TYPE = "application/octet-stream"

@@ -9,7 +9,7 @@ from functools import partial
 from importlib.resources import files
 from itertools import product
 
-from agent.tools.reading import plain, words
+from sayso.agent.tools.reading import plain, words
 
 _BLOCK = re.compile(r"\{([a-z_|]+)\}")
 _UNSPACED = {"ja"}
@@ -20,7 +20,7 @@ _WORD_CHARS = 3
 
 def combinations() -> Iterator[tuple[str, str]]:
     """Each combination in each language that has its blocks, with its kind, as `blocks.toml` explains them."""
-    content = tomllib.loads(files("agent.tools").joinpath("blocks.toml").read_text(encoding="utf-8"))
+    content = tomllib.loads(files("sayso.agent.tools").joinpath("blocks.toml").read_text(encoding="utf-8"))
     languages = [(name in _UNSPACED, _choices(blocks)) for name, blocks in content["blocks"].items()]
     for kind, several in content["combinations"].items():
         for combination, (unspaced, blocks) in product(several, languages):

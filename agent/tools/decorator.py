@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, overload
 
-from agent.tools.injection import Injector
-from agent.tools.metadata import ToolMetadata
-from agent.tools.preview import Preview
-from agent.tools.tool import Tool
-from agent.tools.undo import UNDO_SECONDS, Undo
-from pending.executors import Reconciler
+from sayso.agent.tools.injection import Injector
+from sayso.agent.tools.metadata import ToolMetadata
+from sayso.agent.tools.preview import Preview
+from sayso.agent.tools.tool import Tool
+from sayso.agent.tools.undo import UNDO_SECONDS, Undo
+from sayso.pending.executors import Reconciler
 
 
 @overload

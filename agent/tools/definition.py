@@ -9,17 +9,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import CodeType
 from typing import TYPE_CHECKING, Any
 
-from agent.tools.errors import ToolValidationError
-from agent.tools.inference import is_method
-from agent.tools.metadata import ToolMetadata
-from agent.tools.preview import check_preview
-from agent.tools.undo import check_undo
-from pending.action import MAX_TTL_SECONDS
-from pending.context import context_parameters
-from pending.proposals import stash_pending
+from sayso.agent.tools.errors import ToolValidationError
+from sayso.agent.tools.inference import is_method
+from sayso.agent.tools.metadata import ToolMetadata
+from sayso.agent.tools.preview import check_preview
+from sayso.agent.tools.undo import check_undo
+from sayso.pending.action import MAX_TTL_SECONDS
+from sayso.pending.context import context_parameters
+from sayso.pending.proposals import stash_pending
 
 if TYPE_CHECKING:
-    from agent.tools.tool import Tool
+    from sayso.agent.tools.tool import Tool
 
 #: What a tool may be called; a dot is Gemini's alone, and `get_schema` of the others refuses it.
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")

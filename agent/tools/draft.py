@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
-from agent.tools.errors import ToolExecutionError
-from pending.action import PendingActionExistsError
-from pending.proposals import stash_pending
-from pending.results import PendingConfirmation, ToolResult
+from sayso.agent.tools.errors import ToolExecutionError
+from sayso.pending.action import PendingActionExistsError
+from sayso.pending.proposals import stash_pending
+from sayso.pending.results import PendingConfirmation, ToolResult
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any
 
-from channels.redaction import redact
+from sayso.channels.redaction import redact
 
 #: What a tool's own code may raise to leave more than itself. A KeyboardInterrupt is the user's, in sync code.
 LEAVES = (SystemExit, GeneratorExit, asyncio.CancelledError)

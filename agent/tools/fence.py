@@ -6,7 +6,7 @@ import hashlib
 import re
 from itertools import count
 
-from pending.unseen import UNSEEN
+from sayso.pending.unseen import UNSEEN
 
 #: Hex digits of a boundary.
 BOUNDARY_CHARS = 12

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from agent.tools.dialects import GEMINI, said_of, types_of, without
-from agent.tools.drafts import each_part
-from agent.tools.schema import MAX_INLINED
+from sayso.agent.tools.dialects import GEMINI, said_of, types_of, without
+from sayso.agent.tools.drafts import each_part
+from sayso.agent.tools.schema import MAX_INLINED
 
 #: Anything, for Gemini, which wants to be told a type.
 _ANYTHING: Sequence[Mapping[str, Any]] = (

@@ -13,11 +13,11 @@ from typing import Any
 from pydantic import Field
 from pydantic.fields import FieldInfo
 
-from agent.tools.choices import is_union
-from agent.tools.errors import ToolValidationError
-from agent.tools.parameter import ToolParameter, default_description
-from agent.tools.parameters import Parameters
-from pending.context import is_context
+from sayso.agent.tools.choices import is_union
+from sayso.agent.tools.errors import ToolValidationError
+from sayso.agent.tools.parameter import ToolParameter, default_description
+from sayso.agent.tools.parameters import Parameters
+from sayso.pending.context import is_context
 
 _VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 

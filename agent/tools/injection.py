@@ -7,9 +7,9 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any, NoReturn
 
-from agent.tools.errors import LEAVES, ToolExecutionError
-from pending.context import with_context
-from pending.proposals import current_context
+from sayso.agent.tools.errors import LEAVES, ToolExecutionError
+from sayso.pending.context import with_context
+from sayso.pending.proposals import current_context
 
 #: Says what to inject now: a mapping or None, or a context manager or generator of one, closed after the call. It may
 #: have one ToolContext parameter.

@@ -13,7 +13,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from agent.tools.combinations import combinations
+from sayso.agent.tools.combinations import combinations
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,4 +135,4 @@ def phrases() -> Mapping[str, Sequence[str]]:
 
 
 def _read(name: str) -> dict[str, Any]:
-    return tomllib.loads(files("agent.tools").joinpath(name).read_text(encoding="utf-8"))
+    return tomllib.loads(files("sayso.agent.tools").joinpath(name).read_text(encoding="utf-8"))

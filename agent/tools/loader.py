@@ -17,11 +17,11 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any, TypeVar
 
-from agent.tools.errors import ToolLoadError
-from agent.tools.registry import ToolRegistry
-from agent.tools.tool import Tool
-from agent.tools.typed_arguments import quoted
-from pending.proposals import ExecutorFactory
+from sayso.agent.tools.errors import ToolLoadError
+from sayso.agent.tools.registry import ToolRegistry
+from sayso.agent.tools.tool import Tool
+from sayso.agent.tools.typed_arguments import quoted
+from sayso.pending.proposals import ExecutorFactory
 
 log = logging.getLogger(__name__)
 

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping
 from types import FunctionType, ModuleType
 from typing import Any
 
-from agent.tools.errors import ToolValidationError
-from agent.tools.inference import name_of
-from agent.tools.names import normalise_namespace
-from agent.tools.tool import Tool
+from sayso.agent.tools.errors import ToolValidationError
+from sayso.agent.tools.inference import name_of
+from sayso.agent.tools.names import normalise_namespace
+from sayso.agent.tools.tool import Tool
 
 
 def members(target: Any, namespace: bool | str = False) -> list[Tool]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from agent.tools.errors import ToolValidationError
+from sayso.agent.tools.errors import ToolValidationError
 
 _SEPARATORS = re.compile(r"[.-]")
 #: What vendors let a name be, and a namespace before it.

@@ -5,8 +5,8 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
 
-from pending.unseen import readable
-from workers.installed import installed
+from sayso.pending.unseen import readable
+from sayso.workers.installed import installed
 
 #: Labels of one offer: more are no choice but a list, and a button says which one it is by one digit.
 MAX_CHOICES = 10

@@ -9,8 +9,8 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic import BeforeValidator
 
-from agent.tools.choices import is_union, misfits, narrowed
-from agent.tools.errors import ToolValidationError
+from sayso.agent.tools.choices import is_union, misfits, narrowed
+from sayso.agent.tools.errors import ToolValidationError
 
 #: JSON's names of types, and ours.
 JSON_TYPES: Mapping[str, Any] = {
@@ -87,7 +87,7 @@ class ToolParameter:
         """The JSON schema of this one argument."""
         if self.json_schema is not None:
             return dict(self.json_schema)
-        from agent.tools.typed_arguments import TypedArguments  # which is built from parameters
+        from sayso.agent.tools.typed_arguments import TypedArguments  # which is built from parameters
 
         schema: dict[str, Any] = TypedArguments("parameter", [self]).schema["properties"][self.name]
         return schema

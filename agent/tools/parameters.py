@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, overload
 
-from agent.tools.errors import ToolValidationError
-from agent.tools.parameter import ToolParameter
+from sayso.agent.tools.errors import ToolValidationError
+from sayso.agent.tools.parameter import ToolParameter
 
 
 class Parameters(tuple[ToolParameter, ...]):

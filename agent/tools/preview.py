@@ -14,11 +14,11 @@ from typing import Any
 
 from pydantic_core import to_jsonable_python
 
-from agent.tools.errors import ToolValidationError
-from pending.context import with_context
-from pending.proposals import current_context
-from pending.results import ToolResult
-from pending.unseen import readable
+from sayso.agent.tools.errors import ToolValidationError
+from sayso.pending.context import with_context
+from sayso.pending.proposals import current_context
+from sayso.pending.results import ToolResult
+from sayso.pending.unseen import readable
 
 #: A format template over the arguments, or a function of them. A ToolResult means: there is nothing to propose.
 Preview = str | Callable[..., str | ToolResult]

@@ -8,7 +8,7 @@ import html
 import re
 import unicodedata
 
-from agent.tools.fence import HIDDEN
+from sayso.agent.tools.fence import HIDDEN
 
 #: Letters of other scripts that look like Latin ones, in lower case.
 _TWINS = str.maketrans("абвгезіјкмнорстухѕԁһԛԝαεηικνορτυχ", "abbre3ijkmhopctyxsdhqwaenikvoptux")

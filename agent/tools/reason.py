@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from agent.tools.parameter import ToolParameter
+from sayso.agent.tools.parameter import ToolParameter
 
 #: The argument that a tool with `think_augment` has besides its own.
 REASON = "toolcall_reason"

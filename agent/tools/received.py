@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 
-from workers.installed import installed
+from sayso.workers.installed import installed
 
 #: Names that are told to whoever asks for one that was not sent.
 MAX_NAMES = 20

@@ -9,15 +9,15 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol, runtime_checkable
 
-from agent.tools.errors import ToolError, ToolExecutionError, ToolNotFoundError, ToolValidationError
-from agent.tools.members import members
-from agent.tools.nearest import nearest
-from agent.tools.outcome import ToolOutcome
-from agent.tools.results import shown
-from agent.tools.tool import Tool
-from agent.tools.typed_arguments import quoted
-from agent.tools.vendors import ApiFormat
-from workers.offload import run_sync
+from sayso.agent.tools.errors import ToolError, ToolExecutionError, ToolNotFoundError, ToolValidationError
+from sayso.agent.tools.members import members
+from sayso.agent.tools.nearest import nearest
+from sayso.agent.tools.outcome import ToolOutcome
+from sayso.agent.tools.results import shown
+from sayso.agent.tools.tool import Tool
+from sayso.agent.tools.typed_arguments import quoted
+from sayso.agent.tools.vendors import ApiFormat
+from sayso.workers.offload import run_sync
 
 log = logging.getLogger(__name__)
 

@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from agent.tools.errors import ToolError
-from agent.tools.loader import LoadedTools
+from sayso.agent.tools.errors import ToolError
+from sayso.agent.tools.loader import LoadedTools
 
 log = logging.getLogger(__name__)
 

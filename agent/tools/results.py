@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from agent.tools.screening import marked, suspicions
-from agent.tools.tool import Tool
-from agent.tools.truncation import truncate
-from workers.offload import offload
+from sayso.agent.tools.screening import marked, suspicions
+from sayso.agent.tools.tool import Tool
+from sayso.agent.tools.truncation import truncate
+from sayso.workers.offload import offload
 
 #: Characters that are screened in the event loop, in about 5 ms; longer texts in a thread.
 MAX_INLINE_CHARS = 20_000

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import unquote
 
-from agent.tools.drafts import as_object, each_part, modern
+from sayso.agent.tools.drafts import as_object, each_part, modern
 
 #: Where definitions are kept, in the new and the old spelling.
 DEFINITIONS = ("$defs", "definitions")

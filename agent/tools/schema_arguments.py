@@ -10,14 +10,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
-from agent.tools.bounded_validator import bounded, bounded_work
-from agent.tools.checked import Checked
-from agent.tools.errors import ToolParameterError, ToolValidationError
-from agent.tools.frozen import frozen
-from agent.tools.parameter import FALSE_WORDS, JSON_TYPES, TRUE_WORDS, ToolParameter
-from agent.tools.schema import DEFINITIONS, plain
-from agent.tools.shapes import together
-from agent.tools.typed_arguments import HALF_A_CHARACTER, MISSING, Mistake, cure_of_type, quoted, refusal
+from sayso.agent.tools.bounded_validator import bounded, bounded_work
+from sayso.agent.tools.checked import Checked
+from sayso.agent.tools.errors import ToolParameterError, ToolValidationError
+from sayso.agent.tools.frozen import frozen
+from sayso.agent.tools.parameter import FALSE_WORDS, JSON_TYPES, TRUE_WORDS, ToolParameter
+from sayso.agent.tools.schema import DEFINITIONS, plain
+from sayso.agent.tools.shapes import together
+from sayso.agent.tools.typed_arguments import HALF_A_CHARACTER, MISSING, Mistake, cure_of_type, quoted, refusal
 
 if TYPE_CHECKING:
     from jsonschema.protocols import Validator

@@ -8,10 +8,10 @@ from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from functools import cache
 
-from agent.tools.fence import fenced
-from agent.tools.injections import hiding, phrases, shapes
-from agent.tools.reading import decoded, plain, words
-from workers.installed import installed
+from sayso.agent.tools.fence import fenced
+from sayso.agent.tools.injections import hiding, phrases, shapes
+from sayso.agent.tools.reading import decoded, plain, words
+from sayso.workers.installed import installed
 
 _collected: ContextVar[list[str] | None] = ContextVar("sayso_suspicions", default=None)
 

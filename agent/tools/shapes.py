@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from agent.tools.dialects import said_of, types_of, without
-from agent.tools.drafts import each_part, is_nothing
-from agent.tools.schema import MAX_INLINED
+from sayso.agent.tools.dialects import said_of, types_of, without
+from sayso.agent.tools.drafts import each_part, is_nothing
+from sayso.agent.tools.schema import MAX_INLINED
 
 #: What is told about values, and narrows nothing.
 _TOLD = ("description", "default", "examples", "deprecated", "readOnly", "writeOnly")

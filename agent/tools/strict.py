@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from agent.tools.dialects import Dialect, types_of, without
-from agent.tools.drafts import each_part
-from agent.tools.errors import ToolValidationError
+from sayso.agent.tools.dialects import Dialect, types_of, without
+from sayso.agent.tools.drafts import each_part
+from sayso.agent.tools.errors import ToolValidationError
 
 _KINDS: Mapping[type, str] = {
     bool: "boolean", int: "integer", float: "number", str: "string", type(None): "null",

@@ -9,11 +9,11 @@ from contextvars import ContextVar
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from agent.tools.errors import ToolError
-from channels.types import storable
-from pending.texts import Texts, speak
-from workers.installed import installed
-from workers.lane import MAX_TIMERS, Timer
+from sayso.agent.tools.errors import ToolError
+from sayso.channels.types import storable
+from sayso.pending.texts import Texts, speak
+from sayso.workers.installed import installed
+from sayso.workers.lane import MAX_TIMERS, Timer
 
 #: Seconds ahead that something can be said at most.
 HORIZON_SECONDS = 400 * 86_400.0

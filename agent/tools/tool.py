@@ -15,31 +15,31 @@ from typing import Any, ClassVar, Literal, Self
 from pydantic import BaseModel
 from pydantic_core import CoreSchema, SchemaSerializer, core_schema
 
-from agent.tools.artifacts import ArtifactsOfACall
-from agent.tools.checked import Checked
-from agent.tools.definition import check_definition, check_kinds, names_stash_pending
-from agent.tools.docstring import describe
-from agent.tools.draft import AlreadyPending, Draft
-from agent.tools.errors import LEAVES, ToolError, ToolExecutionError, ToolNotFoundError, ToolValidationError
-from agent.tools.frozen import FrozenDict, frozen, thawed
-from agent.tools.inference import infer_parameters, is_method, name_of, with_own_defaults
-from agent.tools.injection import Injected, Injection, Injector
-from agent.tools.metadata import ToolMetadata, ToolTag
-from agent.tools.names import base_name, in_words, namespaced, normalise_namespace
-from agent.tools.parameter import ToolParameter
-from agent.tools.parameters import as_parameters
-from agent.tools.preview import Preview, preview_words
-from agent.tools.reason import REASON, with_reason, without_reason
-from agent.tools.schema_arguments import SchemaArguments, is_json_schema
-from agent.tools.typed_arguments import TypedArguments
-from agent.tools.undo import UNDO_SECONDS, Undo, call_undo
-from agent.tools.values import ChunkCallback, awaited, finished, is_async_value, serialise
-from agent.tools.vendors import ApiFormat, vendor_schema
-from pending.context import context_parameters
-from pending.executors import Reconciler
-from pending.proposals import current_context, running_tool
-from pending.results import ToolResult
-from workers.offload import in_lent_thread, in_thread, run_sync, within
+from sayso.agent.tools.artifacts import ArtifactsOfACall
+from sayso.agent.tools.checked import Checked
+from sayso.agent.tools.definition import check_definition, check_kinds, names_stash_pending
+from sayso.agent.tools.docstring import describe
+from sayso.agent.tools.draft import AlreadyPending, Draft
+from sayso.agent.tools.errors import LEAVES, ToolError, ToolExecutionError, ToolNotFoundError, ToolValidationError
+from sayso.agent.tools.frozen import FrozenDict, frozen, thawed
+from sayso.agent.tools.inference import infer_parameters, is_method, name_of, with_own_defaults
+from sayso.agent.tools.injection import Injected, Injection, Injector
+from sayso.agent.tools.metadata import ToolMetadata, ToolTag
+from sayso.agent.tools.names import base_name, in_words, namespaced, normalise_namespace
+from sayso.agent.tools.parameter import ToolParameter
+from sayso.agent.tools.parameters import as_parameters
+from sayso.agent.tools.preview import Preview, preview_words
+from sayso.agent.tools.reason import REASON, with_reason, without_reason
+from sayso.agent.tools.schema_arguments import SchemaArguments, is_json_schema
+from sayso.agent.tools.typed_arguments import TypedArguments
+from sayso.agent.tools.undo import UNDO_SECONDS, Undo, call_undo
+from sayso.agent.tools.values import ChunkCallback, awaited, finished, is_async_value, serialise
+from sayso.agent.tools.vendors import ApiFormat, vendor_schema
+from sayso.pending.context import context_parameters
+from sayso.pending.executors import Reconciler
+from sayso.pending.proposals import current_context, running_tool
+from sayso.pending.results import ToolResult
+from sayso.workers.offload import in_lent_thread, in_thread, run_sync, within
 
 __all__ = [
     "AlreadyPending",

@@ -14,13 +14,13 @@ from pydantic.errors import PydanticUserError
 from pydantic.json_schema import PydanticJsonSchemaWarning
 from pydantic_core import SchemaError, to_jsonable_python
 
-from agent.tools.checked import Checked
-from agent.tools.errors import ToolError, ToolParameterError, ToolValidationError
-from agent.tools.frozen import frozen, thawed
-from agent.tools.hints import HintsSchema
-from agent.tools.nearest import nearest
-from agent.tools.parameter import ToolParameter, default_description
-from agent.tools.schema import plain
+from sayso.agent.tools.checked import Checked
+from sayso.agent.tools.errors import ToolError, ToolParameterError, ToolValidationError
+from sayso.agent.tools.frozen import frozen, thawed
+from sayso.agent.tools.hints import HintsSchema
+from sayso.agent.tools.nearest import nearest
+from sayso.agent.tools.parameter import ToolParameter, default_description
+from sayso.agent.tools.schema import plain
 
 #: Longest value an error quotes back to the model.
 MAX_QUOTED_CHARS = 80

@@ -6,10 +6,10 @@ import inspect
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from agent.tools.errors import ToolValidationError
-from pending.context import context_parameters, with_context
-from pending.proposals import current_context
-from workers.offload import in_thread
+from sayso.agent.tools.errors import ToolValidationError
+from sayso.pending.context import context_parameters, with_context
+from sayso.pending.proposals import current_context
+from sayso.workers.offload import in_thread
 
 #: Takes any of the tool's arguments by name, and `result`, the text that the tool returned; sync or async.
 Undo = Callable[..., Any]

@@ -7,8 +7,8 @@ import inspect
 from collections.abc import AsyncGenerator, Callable, Iterator
 from typing import Any
 
-from pending.results import ToolResult, as_json
-from workers.offload import contained
+from sayso.pending.results import ToolResult, as_json
+from sayso.workers.offload import contained
 
 #: Hears each chunk of a streaming tool as it comes. For a sync tool it is called from the tool's thread.
 ChunkCallback = Callable[[str], None]

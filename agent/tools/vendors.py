@@ -6,13 +6,13 @@ import re
 from collections.abc import Mapping
 from typing import Any, Literal, get_args
 
-from agent.tools.dialects import STRICT_ANTHROPIC, STRICT_OPENAI, Dialect, types_of, without
-from agent.tools.drafts import each_part
-from agent.tools.errors import ToolValidationError
-from agent.tools.frozen import thawed
-from agent.tools.gemini import for_gemini
-from agent.tools.shapes import shaped
-from agent.tools.strict import strict as strict_schema
+from sayso.agent.tools.dialects import STRICT_ANTHROPIC, STRICT_OPENAI, Dialect, types_of, without
+from sayso.agent.tools.drafts import each_part
+from sayso.agent.tools.errors import ToolValidationError
+from sayso.agent.tools.frozen import thawed
+from sayso.agent.tools.gemini import for_gemini
+from sayso.agent.tools.shapes import shaped
+from sayso.agent.tools.strict import strict as strict_schema
 
 ApiFormat = Literal["openai-chat", "openai-response", "anthropic", "gemini"]
 

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from agent.tools.screening import suspicions
+from sayso.agent.tools.screening import suspicions
 
 PARTS = ("tuned", "held_out", "blind", "evasive")
 

@@ -16,10 +16,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from agent import EmbeddingSelector, Message, Tool
-from agent.messages import Role
-from agent.selectors import NgramEmbedder, narrow
-from agent.tools.parameter import ToolParameter
+from sayso.agent import EmbeddingSelector, Message, Tool
+from sayso.agent.messages import Role
+from sayso.agent.selectors import NgramEmbedder, narrow
+from sayso.agent.tools.parameter import ToolParameter
 
 PARTS = ("open", "held_out", "foreign")
 _FOLDER = Path(__file__).parent

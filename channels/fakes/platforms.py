@@ -1,6 +1,6 @@
 """Platforms: Twilio, Telegram and Slack on one port, strict where they are strict, with a ledger of what arrived.
 
-In Python: `with FakePlatforms() as platforms: ...`. As a process: `python -m channels.fakes.platforms --port 0`.
+In Python: `with FakePlatforms() as platforms: ...`. As a process: `python -m sayso.channels.fakes.platforms --port 0`.
 
 Paths: /twilio/..., /telegram/..., /slack/... are the platforms. For whoever started them:
 
@@ -28,10 +28,10 @@ from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Self
 
-from channels.fakes.base import ACCEPTED, Answer, Call, Failure, Fake, Ledger, json_answer
-from channels.fakes.slack_api import FakeSlack
-from channels.fakes.telegram_api import FakeTelegram
-from channels.fakes.twilio_api import FakeTwilio
+from sayso.channels.fakes.base import ACCEPTED, Answer, Call, Failure, Fake, Ledger, json_answer
+from sayso.channels.fakes.slack_api import FakeSlack
+from sayso.channels.fakes.telegram_api import FakeTelegram
+from sayso.channels.fakes.twilio_api import FakeTwilio
 
 #: Credentials the fakes accept, and the secrets their webhooks are signed with. No real platform knows them.
 TWILIO_ACCOUNT_SID = "AC0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a"

@@ -1,4 +1,4 @@
-"""Signing: what people do, as the platforms' webhooks tell it; `channels.signing` signs them."""
+"""Signing: what people do, as the platforms' webhooks tell it; `sayso.channels.signing` signs them."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlencode
 
-from channels.signing import Signed as Signed
-from channels.signing import slack_hook as slack_hook
-from channels.signing import telegram_hook as telegram_hook
-from channels.signing import whatsapp_hook as whatsapp_hook
+from sayso.channels.signing import Signed as Signed
+from sayso.channels.signing import slack_hook as slack_hook
+from sayso.channels.signing import telegram_hook as telegram_hook
+from sayso.channels.signing import whatsapp_hook as whatsapp_hook
 
 #: What Telegram sends.
 Update = dict[str, Any]

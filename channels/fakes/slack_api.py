@@ -12,9 +12,9 @@ from typing import Any
 from slack_sdk.errors import SlackObjectFormationError
 from slack_sdk.models.blocks import Block
 
-from channels.fakes.base import ACCEPTED, Answer, Call, Ledger, json_answer
-from channels.fakes.slack_manifests import TAKES, SlackManifests
-from channels.fakes.slack_setup import SCOPES, auth_test
+from sayso.channels.fakes.base import ACCEPTED, Answer, Call, Ledger, json_answer
+from sayso.channels.fakes.slack_manifests import TAKES, SlackManifests
+from sayso.channels.fakes.slack_setup import SCOPES, auth_test
 
 _FILES = "/files-pri/"
 _LOGIN = b"<!DOCTYPE html><html><head><title>Sign in | Slack</title></head><body>Sign in</body></html>"

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 from urllib.parse import urlsplit
 
-from channels.fakes.base import Answer, json_answer
+from sayso.channels.fakes.base import Answer, json_answer
 
 Json = dict[str, Any]
 

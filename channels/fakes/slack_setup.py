@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from channels.fakes.base import Answer, json_answer
+from sayso.channels.fakes.base import Answer, json_answer
 
 #: Scopes of an app with all that a bot of ours does.
 SCOPES = frozenset(

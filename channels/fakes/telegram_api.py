@@ -7,10 +7,10 @@ import time
 from http import HTTPStatus
 from typing import Any
 
-from channels.fakes import telegram_setup as setup
-from channels.fakes.base import Answer, Call, Ledger, json_answer
-from channels.fakes.telegram_queue import UpdateQueue
-from channels.fakes.telegram_rules import (
+from sayso.channels.fakes import telegram_setup as setup
+from sayso.channels.fakes.base import Answer, Call, Ledger, json_answer
+from sayso.channels.fakes.telegram_queue import UpdateQueue
+from sayso.channels.fakes.telegram_rules import (
     ConflictError,
     RefusedError,
     buttons,

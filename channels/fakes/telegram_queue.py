@@ -5,9 +5,9 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-from channels.fakes.base import Ledger
-from channels.fakes.telegram_rules import UPDATES, ConflictError, RefusedError, listed
-from channels.fakes.telegram_setup import WAITING, WEBHOOK
+from sayso.channels.fakes.base import Ledger
+from sayso.channels.fakes.telegram_rules import UPDATES, ConflictError, RefusedError, listed
+from sayso.channels.fakes.telegram_setup import WAITING, WEBHOOK
 
 _ALLOWED = "telegram allowed updates"
 #: Kinds of update that come where none are named.

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from channels.fakes.base import Ledger
-from channels.fakes.telegram_rules import UPDATES, RefusedError, check_commands, check_webhook, listed
+from sayso.channels.fakes.base import Ledger
+from sayso.channels.fakes.telegram_rules import UPDATES, RefusedError, check_commands, check_webhook, listed
 
 #: What is kept of a bot: its webhook as getWebhookInfo tells it, which a test may add to, its commands by language, and
 #: the updates that wait for who asks.

@@ -18,11 +18,11 @@ from typing import Any
 from urllib.parse import urldefrag
 from uuid import uuid4
 
-from channels.fakes.base import ACCEPTED, Answer, Call, Ledger, json_answer
-from channels.fakes.signing import whatsapp_hook
-from channels.fakes.twilio_messages import TwilioMessages
-from channels.fakes.twilio_setup import TwilioSetup
-from channels.markup import utf16_len
+from sayso.channels.fakes.base import ACCEPTED, Answer, Call, Ledger, json_answer
+from sayso.channels.fakes.twilio_messages import TwilioMessages
+from sayso.channels.fakes.twilio_setup import TwilioSetup
+from sayso.channels.markup import utf16_len
+from sayso.channels.signing import whatsapp_hook
 
 _ADDRESS = re.compile(r"whatsapp:(\+\d{6,15}|[A-Z]{2}\.\w+)")
 _MESSAGE_SID = re.compile(r"(SM|MM)[0-9a-fA-F]{32}")

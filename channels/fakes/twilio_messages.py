@@ -11,8 +11,8 @@ from typing import Any
 from urllib.parse import urlencode
 from uuid import uuid4
 
-from channels.fakes.base import Answer, Call, Ledger, json_answer
-from channels.fakes.twilio_setup import SENDER
+from sayso.channels.fakes.base import Answer, Call, Ledger, json_answer
+from sayso.channels.fakes.twilio_setup import SENDER
 
 _KEPT = "twilio messages"
 #: Messages of a page that names no size, and the most of any.

@@ -7,7 +7,7 @@ import re
 from typing import Any
 from urllib.parse import urlsplit
 
-from channels.fakes.base import Answer, Call, json_answer
+from sayso.channels.fakes.base import Answer, Call, json_answer
 
 #: A sender and a messaging service that every fake account has. The Sandbox's number is no sender.
 SENDER, SENDER_SID = "whatsapp:+4930123456", f"XE{1:032x}"

@@ -9,11 +9,11 @@ from collections.abc import Iterator, Sequence
 
 from markdown_it.token import Token
 
-from channels.markup.blocks import Blocks
-from channels.markup.cutting import fits, head, split
-from channels.markup.dialects import ANSI, HTML, MRKDWN, PLAIN, TERMINAL, WHATSAPP, Dialect
-from channels.markup.page import page_html
-from channels.markup.reading import parser
+from sayso.channels.markup.blocks import Blocks
+from sayso.channels.markup.cutting import fits, head, split
+from sayso.channels.markup.dialects import ANSI, HTML, MRKDWN, PLAIN, TERMINAL, WHATSAPP, Dialect
+from sayso.channels.markup.page import page_html
+from sayso.channels.markup.reading import parser
 
 __all__ = [
     "fits",

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 
 from markdown_it.token import Token
 
-from channels.markup.dialects import PLAIN, Dialect
-from channels.markup.inline import inline_text
-from channels.markup.reading import LANGUAGE, is_overfull
-from channels.markup.tables import aligned, records, widths
+from sayso.channels.markup.dialects import PLAIN, Dialect
+from sayso.channels.markup.inline import inline_text
+from sayso.channels.markup.reading import LANGUAGE, is_overfull
+from sayso.channels.markup.tables import aligned, records, widths
 
 
 @dataclass(frozen=True, slots=True)

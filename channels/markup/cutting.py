@@ -9,7 +9,7 @@ import unicodedata
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
-from channels.markup.reading import cells
+from sayso.channels.markup.reading import cells
 
 Measure = Callable[[str], int]
 #: How many source characters per unit of the limit are looked at: formatting is mostly shorter than its source.

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field, replace
 
 from markdown_it.token import Token
 
-from channels.markup.dialects import Dialect, bare_link
-from channels.markup.links import hides_host
-from channels.markup.reading import ALLOWED
+from sayso.channels.markup.dialects import Dialect, bare_link
+from sayso.channels.markup.links import hides_host
+from sayso.channels.markup.reading import ALLOWED
 
 
 def inline_text(tokens: Sequence[Token], dialect: Dialect, bold: bool = False) -> str:

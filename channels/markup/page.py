@@ -11,9 +11,9 @@ from itertools import takewhile
 
 from markdown_it.token import Token
 
-from channels.markup.dialects import escape_html
-from channels.markup.links import hides_host
-from channels.markup.reading import ALLOWED, LANGUAGE, is_overfull, parser
+from sayso.channels.markup.dialects import escape_html
+from sayso.channels.markup.links import hides_host
+from sayso.channels.markup.reading import ALLOWED, LANGUAGE, is_overfull, parser
 
 
 def page_html(md: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Sequence
 
-from channels.markup.dialects import Dialect
+from sayso.channels.markup.dialects import Dialect
 
 
 def aligned(rows: Sequence[Sequence[str]], rights: Sequence[bool]) -> str:

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import Protocol
 from urllib.parse import urlsplit
 
-from config.setup.finding import Finding
+from sayso.config.setup.finding import Finding
 
 #: Seconds that one command to a platform may take in all.
 ASK_SECONDS = 10.0

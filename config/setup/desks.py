@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from config.schema import AnyChannel, Settings, SlackSettings, TelegramSettings, WhatsAppSettings
-from config.setup.desk import MAX_CONNECTIONS, Desk, SetupError
+from sayso.config.schema import AnyChannel, Settings, SlackSettings, TelegramSettings, WhatsAppSettings
+from sayso.config.setup.desk import MAX_CONNECTIONS, Desk, SetupError
 
 if TYPE_CHECKING:  # as each desk: a command loads only what it needs
-    from config.setup.twilio_list import TwilioList
+    from sayso.config.setup.twilio_list import TwilioList
 
 
 def desk_of(
@@ -28,15 +28,15 @@ def desk_of(
         raise SetupError(f"{channel.platform} keeps no updates that could be dropped", "leave out --drop-pending")
     match channel:
         case TelegramSettings():
-            from config.setup.telegram import TelegramDesk
+            from sayso.config.setup.telegram import TelegramDesk
 
             return TelegramDesk(name, channel, public_url, max_connections=max_connections, drop_pending=drop_pending)
         case WhatsAppSettings():
-            from config.setup.twilio import TwilioDesk
+            from sayso.config.setup.twilio import TwilioDesk
 
             return TwilioDesk(name, channel, public_url)
         case SlackSettings():
-            from config.setup.slack import SlackDesk
+            from sayso.config.setup.slack import SlackDesk
 
             return SlackDesk(name, channel, public_url)
     raise SetupError(f"{name} is a page in the browser", "it needs no webhook")
@@ -46,7 +46,7 @@ def list_of(settings: Settings, name: str) -> TwilioList:
     """What the channel's platform keeps of what people sent. Raises SetupError where that is no concern of a bot's."""
     match channel := _channel(settings, name):
         case WhatsAppSettings():
-            from config.setup.twilio_list import TwilioList
+            from sayso.config.setup.twilio_list import TwilioList
 
             return TwilioList(channel)
         case TelegramSettings():

@@ -12,24 +12,24 @@ import httpx
 from redis import Redis
 from redis.exceptions import RedisError, ResponseError
 
-from channels.media_room import MediaRoom
-from channels.poller import baton_of
-from config.access import rules_of
-from config.bootstrap import find_public_url, find_redis, media_limits, open_door, open_primaries, risks_of
-from config.loader import ConfigError
-from config.schema import AnyChannel, ConsoleSettings, Settings, TelegramSettings, WhatsAppSettings, polls
-from config.setup.desk import Desk, SetupError, is_local, not_told
-from config.setup.desks import desk_of
-from config.setup.finding import Finding, shown
-from config.setup.probe import probe_of
-from config.setup.recovery import Found, Recovery
-from config.setup.twilio_list import TwilioList
-from workers.founding import check_alone
-from workers.presence import Presence
-from workers.queue import is_suspended
-from workers.redis import RedisUnfit, check_writable, connect
-from workers.resume import halt_of
-from workers.shards import Primary
+from sayso.channels.media_room import MediaRoom
+from sayso.channels.poller import baton_of
+from sayso.config.access import rules_of
+from sayso.config.bootstrap import find_public_url, find_redis, media_limits, open_door, open_primaries, risks_of
+from sayso.config.loader import ConfigError
+from sayso.config.schema import AnyChannel, ConsoleSettings, Settings, TelegramSettings, WhatsAppSettings, polls
+from sayso.config.setup.desk import Desk, SetupError, is_local, not_told
+from sayso.config.setup.desks import desk_of
+from sayso.config.setup.finding import Finding, shown
+from sayso.config.setup.probe import probe_of
+from sayso.config.setup.recovery import Found, Recovery
+from sayso.config.setup.twilio_list import TwilioList
+from sayso.workers.founding import check_alone
+from sayso.workers.presence import Presence
+from sayso.workers.queue import is_suspended
+from sayso.workers.redis import RedisUnfit, check_writable, connect
+from sayso.workers.resume import halt_of
+from sayso.workers.shards import Primary
 
 #: Seconds for an answer of our own web.
 WEB_SECONDS = 10.0
@@ -202,9 +202,9 @@ class Doctor:
 
 async def model_findings(settings: Settings) -> AsyncIterator[Finding]:
     """Each model of the configuration, asked for one word. It costs what that costs."""
-    from agent.messages import Message, Role
-    from agent.providers.base import ProviderError, ProviderRequest, acall
-    from config.models import Models
+    from sayso.agent.messages import Message, Role
+    from sayso.agent.providers.base import ProviderError, ProviderRequest, acall
+    from sayso.config.models import Models
 
     models = Models(settings)
     for model, channel in {settings.agent_of(name).model: name for name in settings.channels}.items():

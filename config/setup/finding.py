@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 from urllib.parse import urlsplit
 
-from channels.redaction import redact
+from sayso.channels.redaction import redact
 
 State = Literal["ok", "warn", "fail"]
 

@@ -7,11 +7,11 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
-from channels.types import Conversation, Turn
-from config.setup.desk import SetupError
-from config.setup.twilio_list import Listed, TwilioList
-from workers.gate import Gate
-from workers.mailbox import SEEN_MS
+from sayso.channels.types import Conversation, Turn
+from sayso.config.setup.desk import SetupError
+from sayso.config.setup.twilio_list import Listed, TwilioList
+from sayso.workers.gate import Gate
+from sayso.workers.mailbox import SEEN_MS
 
 #: The youngest file that is deleted, in seconds: its turn may have just begun.
 LEAST_SECONDS = 3600

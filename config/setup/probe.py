@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 import httpx
 
-from channels.signing import Signed, slack_hook, telegram_hook, whatsapp_hook
-from config.schema import AnyChannel, SlackSettings, TelegramSettings, WhatsAppSettings
-from config.setup.desk import hook_url
-from config.setup.finding import Finding, shown
+from sayso.channels.signing import Signed, slack_hook, telegram_hook, whatsapp_hook
+from sayso.config.schema import AnyChannel, SlackSettings, TelegramSettings, WhatsAppSettings
+from sayso.config.setup.desk import hook_url
+from sayso.config.setup.finding import Finding, shown
 
 #: Signed with this, a webhook is a forgery. No channel's secret is so short.
 FORGED = "forged"

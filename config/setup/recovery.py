@@ -13,15 +13,15 @@ from datetime import UTC, datetime
 from typing import Literal
 from urllib.parse import urlencode
 
-from channels.admission import Ignored, Rules, Stranger
-from channels.base import Notebook
-from channels.twilio_forms import Form, turn_of
-from channels.twilio_names import Names
-from channels.types import Conversation, Turn
-from config.setup.desk import SetupError
-from config.setup.twilio_list import Listed, ListedFile, TwilioList
-from workers.gate import Gate
-from workers.mailbox import SEEN_MS
+from sayso.channels.admission import Ignored, Rules, Stranger
+from sayso.channels.base import Notebook
+from sayso.channels.twilio_forms import Form, turn_of
+from sayso.channels.twilio_names import Names
+from sayso.channels.types import Conversation, Turn
+from sayso.config.setup.desk import SetupError
+from sayso.config.setup.twilio_list import Listed, ListedFile, TwilioList
+from sayso.workers.gate import Gate
+from sayso.workers.mailbox import SEEN_MS
 
 #: Seconds back of which every message that was taken is still remembered, less an hour: two clocks measure them.
 MOST_SECONDS = SEEN_MS // 1000 - 3600

@@ -6,11 +6,11 @@ import logging
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from channels.http import PerLoop
-from config.schema import SlackSettings
-from config.setup.desk import NO_WAY, SetupError, asking, check_https, check_outside, hook_url, not_told
-from config.setup.finding import Finding, shown
-from config.setup.slack_needs import events, scopes
+from sayso.channels.http import PerLoop
+from sayso.config.schema import SlackSettings
+from sayso.config.setup.desk import NO_WAY, SetupError, asking, check_https, check_outside, hook_url, not_told
+from sayso.config.setup.finding import Finding, shown
+from sayso.config.setup.slack_needs import events, scopes
 
 if TYPE_CHECKING:
     from aiohttp import ClientSession
@@ -90,7 +90,7 @@ def new_client(token: str, api_url: str | None, session: ClientSession) -> Async
     """Slack's Web API for whoever has the token."""
     from slack_sdk.web.async_client import AsyncWebClient
 
-    logger = logging.getLogger("channels.slack.sdk")
+    logger = logging.getLogger("sayso.channels.slack.sdk")
     logger.setLevel(logging.CRITICAL)  # the SDK logs whole answers at DEBUG
     url = f"{api_url or 'https://slack.com'}/api/"
     return AsyncWebClient(token, url, session=session, logger=logger, retry_handlers=[])

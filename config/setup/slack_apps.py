@@ -8,11 +8,11 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
 
-from channels.http import PerLoop, never_sent
-from channels.slack_errors import reaction_to
-from config.setup.desk import SetupError, asking
-from config.setup.finding import plain
-from config.setup.slack import DEAD, code_of, new_client, why
+from sayso.channels.http import PerLoop, never_sent
+from sayso.channels.slack_errors import reaction_to
+from sayso.config.setup.desk import SetupError, asking
+from sayso.config.setup.finding import plain
+from sayso.config.setup.slack import DEAD, code_of, new_client, why
 
 #: The environment variable with the token. It is good for 12 hours, and nothing here keeps it.
 VARIABLE = "SLACK_CONFIG_TOKEN"

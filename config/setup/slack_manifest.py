@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from config.setup.desk import SetupError, check_https, hook_url
-from config.setup.slack_needs import View, events, scopes
+from sayso.config.setup.desk import SetupError, check_https, hook_url
+from sayso.config.setup.slack_needs import View, events, scopes
 
 #: Slack's limits, in characters.
 NAME_LIMIT, BOT_LIMIT, COMMAND_LIMIT = 35, 80, 32

@@ -9,12 +9,12 @@ from functools import partial
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from channels.fetch import tls
-from channels.http import PerLoop
-from channels.telegram import new_bot
-from channels.telegram_updates import ALLOWED_UPDATES
-from config.schema import TelegramSettings
-from config.setup.desk import (
+from sayso.channels.fetch import tls
+from sayso.channels.http import PerLoop
+from sayso.channels.telegram import new_bot
+from sayso.channels.telegram_updates import ALLOWED_UPDATES
+from sayso.config.schema import TelegramSettings
+from sayso.config.setup.desk import (
     MAX_CONNECTIONS,
     NO_WAY,
     SetupError,
@@ -24,9 +24,9 @@ from config.setup.desk import (
     hook_url,
     not_told,
 )
-from config.setup.finding import Finding, shown
-from pending.phrasebook import SHIPPED_LANGUAGES
-from pending.texts import speak
+from sayso.config.setup.finding import Finding, shown
+from sayso.pending.phrasebook import SHIPPED_LANGUAGES
+from sayso.pending.texts import speak
 
 if TYPE_CHECKING:
     from telegram import WebhookInfo
@@ -203,7 +203,7 @@ def _check_address(url: str) -> None:
 def _why(channel: str, exc: Exception) -> tuple[str, str]:
     from telegram import error
 
-    from channels.bot_api import NeverSent
+    from sayso.channels.bot_api import NeverSent
 
     if isinstance(exc, error.InvalidToken):
         token = f"copy the bot's token from @BotFather again, to where channels.{channel}.token comes from"

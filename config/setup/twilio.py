@@ -7,12 +7,12 @@ from contextlib import AbstractAsyncContextManager
 from functools import partial
 from typing import Any
 
-from channels.base import RateLimited
-from channels.http import PerLoop
-from channels.twilio_client import SANDBOX, new_client
-from config.schema import WhatsAppSettings
-from config.setup.desk import NO_WAY, SetupError, asking, check_outside, hook_url, not_told
-from config.setup.finding import Finding, shown
+from sayso.channels.base import RateLimited
+from sayso.channels.http import PerLoop
+from sayso.channels.twilio_client import SANDBOX, new_client
+from sayso.config.schema import WhatsAppSettings
+from sayso.config.setup.desk import NO_WAY, SetupError, asking, check_outside, hook_url, not_told
+from sayso.config.setup.finding import Finding, shown
 
 #: What Twilio is to do when a webhook fails: up to three tries more, also after a 5xx or where nobody answers in time.
 #: It would try again once, and only where no connection stood. A fragment is never sent and never signed.

@@ -10,13 +10,13 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any, TypeVar
 
-from channels.base import RateLimited
-from channels.http import PerLoop
-from channels.twilio_client import ORIGINS, new_client
-from channels.types import storable
-from config.schema import WhatsAppSettings
-from config.setup.desk import SetupError, asking
-from config.setup.twilio import status_of, why
+from sayso.channels.base import RateLimited
+from sayso.channels.http import PerLoop
+from sayso.channels.twilio_client import ORIGINS, new_client
+from sayso.channels.types import storable
+from sayso.config.schema import WhatsAppSettings
+from sayso.config.setup.desk import SetupError, asking
+from sayso.config.setup.twilio import status_of, why
 
 T = TypeVar("T")
 

@@ -6,9 +6,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from config.simulation.inbox import Heard, by_bill
-from config.simulation.people import Act
-from config.simulation.verdict import least
+from sayso.config.simulation.inbox import Heard, by_bill
+from sayso.config.simulation.people import Act
+from sayso.config.simulation.verdict import least
 
 
 def decisions_by_bill(diary: Iterable[Act]) -> dict[str, list[Act]]:

@@ -1,6 +1,6 @@
 """Clock: runs a module as if the clock of this machine were wrong, for its Python code.
 
-    python -m config.simulation.clock SECONDS MODULE [ARGUMENT ...]
+    python -m sayso.config.simulation.clock SECONDS MODULE [ARGUMENT ...]
 
 `time` and `datetime` are replaced before anything else is imported. Clocks that only measure how long something takes
 are left alone, as they are where a wall clock is wrong.

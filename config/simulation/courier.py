@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from random import Random
 from urllib.parse import urlsplit
 
-from channels.fakes.signing import Signed
-from config.simulation.plan import LATE_SECONDS
+from sayso.channels.signing import Signed
+from sayso.config.simulation.plan import LATE_SECONDS
 
 #: Webhooks on their way at once.
 HANDS = 24

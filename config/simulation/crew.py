@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from random import Random
 
-from config.up import Child
+from sayso.config.up import Child
 
 
 class Crew:

@@ -8,14 +8,14 @@ import time
 from random import Random
 from typing import Self
 
-from channels.fakes.platforms import FakePlatforms
-from config.simulation.courier import Courier
-from config.simulation.inbox import Inbox, follow, follow_signs
-from config.simulation.machine import Machine
-from config.simulation.people import Budget, Person
-from config.simulation.phones import phones
-from config.simulation.plan import Plan
-from config.simulation.stories import Repertoire
+from sayso.channels.fakes.platforms import FakePlatforms
+from sayso.config.simulation.courier import Courier
+from sayso.config.simulation.inbox import Inbox, follow, follow_signs
+from sayso.config.simulation.machine import Machine
+from sayso.config.simulation.people import Budget, Person
+from sayso.config.simulation.phones import phones
+from sayso.config.simulation.plan import Plan
+from sayso.config.simulation.stories import Repertoire
 
 
 class Crowd:

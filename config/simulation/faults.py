@@ -11,12 +11,12 @@ from collections.abc import Callable
 from functools import partial
 from random import Random
 
-from config.simulation.crew import pick
-from config.simulation.full import Full
-from config.simulation.machine import Machine
-from config.simulation.outage import Outage
-from config.simulation.plan import Plan, Room
-from workers.mailbox import LEASE_MS
+from sayso.config.simulation.crew import pick
+from sayso.config.simulation.full import Full
+from sayso.config.simulation.machine import Machine
+from sayso.config.simulation.outage import Outage
+from sayso.config.simulation.plan import Plan, Room
+from sayso.workers.mailbox import LEASE_MS
 
 #: Seconds that a worker is stopped for: twice as long as it may hold a conversation without a word.
 PAUSED_SECONDS = 2 * LEASE_MS / 1000

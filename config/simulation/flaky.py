@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable
 from random import Random
 
-from channels.fakes.base import Call, Failure
+from sayso.channels.fakes.base import Call, Failure
 
 #: How probable each failure is. The two hang-ups stand for timeouts, cut short: before the message was taken, after it.
 CHANCES = {"drop": 0.15, "lost": 0.15, "429": 0.10, "503": 0.05}

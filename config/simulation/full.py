@@ -6,9 +6,9 @@ import contextlib
 
 from redis.exceptions import RedisError
 
-from config.embedded import EmbeddedRedisError
-from config.simulation.plan import Room
-from config.simulation.server import Server
+from sayso.config.embedded import EmbeddedRedisError
+from sayso.config.simulation.plan import Room
+from sayso.config.simulation.server import Server
 
 #: Seconds without room, and between two tries to start what ended itself for want of it.
 FULL_SECONDS, RETRY_SECONDS = 5.0, 1.0

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from config.simulation.machine import Machine
+from sayso.config.simulation.machine import Machine
 
 #: Seconds after which processes have imported what they need and met everybody: memory is compared from there on.
 WARM_SECONDS = 15.0

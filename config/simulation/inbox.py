@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from config.simulation.verdict import DONE, Reader, Telling
+from sayso.config.simulation.verdict import DONE, Reader, Telling
 
 #: Seconds between two looks at the platforms.
 LOOK_SECONDS = 0.01

@@ -16,16 +16,16 @@ from typing import IO, Self
 
 import yaml
 
-from channels.fakes.platforms import FakePlatforms
-from config.embedded import socket_path
-from config.keys import VARIABLE, secret_keys
-from config.simulation.crew import Crew
-from config.simulation.door import workers_known
-from config.simulation.plan import Plan
-from config.simulation.server import Server
-from config.simulation.settings import CREDENTIALS, MachineError, simulated
-from config.simulation.tools import MODEL_MS
-from config.up import Child, python_path
+from sayso.channels.fakes.platforms import FakePlatforms
+from sayso.config.embedded import socket_path
+from sayso.config.keys import VARIABLE, secret_keys
+from sayso.config.simulation.crew import Crew
+from sayso.config.simulation.door import workers_known
+from sayso.config.simulation.plan import Plan
+from sayso.config.simulation.server import Server
+from sayso.config.simulation.settings import CREDENTIALS, MachineError, simulated
+from sayso.config.simulation.tools import MODEL_MS
+from sayso.config.up import Child, python_path
 
 #: Seconds until everything must be ready.
 READY_SECONDS = 60.0
@@ -146,12 +146,12 @@ class Machine:
         return socket_path(self._data).with_name("front.sock")
 
     def _child(self, name: str, door: str = "", count: int = 1, skew: float = 0.0, folder: Path | None = None) -> Child:
-        python = [sys.executable, "-P", "-m", *(["config.simulation.clock", str(skew)] if skew else [])]
+        python = [sys.executable, "-P", "-m", *(["sayso.config.simulation.clock", str(skew)] if skew else [])]
         common = ["--config", str(self._data / "sayso.yaml"), "--data", str(folder or self._data)]
         commands = {
-            "web": [*python, "config.cli", "web", *common, "--port", door.rpartition(":")[2]],
-            "worker": [*python, "config.cli", "worker", *common, "--processes", str(count)],
-            "proxy": [*python, "config.simulation.proxy", *self._proxy_arguments()],
+            "web": [*python, "sayso.config.cli", "web", *common, "--port", door.rpartition(":")[2]],
+            "worker": [*python, "sayso.config.cli", "worker", *common, "--processes", str(count)],
+            "proxy": [*python, "sayso.config.simulation.proxy", *self._proxy_arguments()],
         }
         return Child(name, commands[name], self._environ(), log=self._log)
 

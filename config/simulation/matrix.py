@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from config.simulation import plan
-from config.simulation.plan import Plan
+from sayso.config.simulation import plan
+from sayso.config.simulation.plan import Plan
 
 #: Stories in which a late yes could find somebody else's question.
 CONFIRMING = ("pays, then refuses the next", "says yes twice", "taps twice", "changes the subject")

@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from config.simulation.door import spooled
-from config.simulation.server import Server
+from sayso.config.simulation.door import spooled
+from sayso.config.simulation.server import Server
 
 #: Seconds after which it begins: by then everybody talks.
 BEGIN_SECONDS = 5.0

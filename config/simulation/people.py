@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from random import Random
 
-from config.simulation.courier import Courier, Hook
-from config.simulation.inbox import Heard, Inbox, about
-from config.simulation.phones import Phone
-from config.simulation.stories import BUTTON, Step, Story, Verb
-from config.simulation.verdict import NO_OUTCOME, window
+from sayso.config.simulation.courier import Courier, Hook
+from sayso.config.simulation.inbox import Heard, Inbox, about
+from sayso.config.simulation.phones import Phone
+from sayso.config.simulation.stories import BUTTON, Step, Story, Verb
+from sayso.config.simulation.verdict import NO_OUTCOME, window
 
 #: Seconds after which somebody stops waiting and does something else. What comes later still counts as told.
 PATIENCE = 90.0

@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Protocol
 
-from channels.fakes import platforms as fakes
-from channels.fakes import signing
-from channels.fakes.platforms import FakePlatforms
+from sayso.channels.fakes import platforms as fakes
+from sayso.channels.fakes import signing
+from sayso.channels.fakes.platforms import FakePlatforms
 
 #: What lies between the names of two people in one group: more than there are groups.
 OTHERS = 1_000_000

@@ -1,6 +1,6 @@
 """Proxy: stands between processes and Redis, loses replies with their connections, and makes Redis slow.
 
-    python -m config.simulation.proxy LISTEN TARGET CUT SLOW_MS SEED COUNTS
+    python -m sayso.config.simulation.proxy LISTEN TARGET CUT SLOW_MS SEED COUNTS
 
 `LISTEN` and `TARGET` are Unix sockets. Told to stop, it writes what it did into the file `COUNTS`, as JSON.
 """

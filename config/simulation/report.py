@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from config.simulation.gauge import Memory
-from config.simulation.outage import Away
-from config.simulation.plan import Plan
-from config.simulation.review import Review, percentile
+from sayso.config.simulation.gauge import Memory
+from sayso.config.simulation.outage import Away
+from sayso.config.simulation.plan import Plan
+from sayso.config.simulation.review import Review, percentile
 
 #: What must never happen, as review.py names it, and as the table heads it.
 PROMISES = ("lost", "doubled", "unwanted", "out of order", "untold", "untrue", "unmarked", "stray")

@@ -7,11 +7,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
 
-from config.simulation import answers
-from config.simulation.effects import Entry
-from config.simulation.inbox import Heard, by_bill
-from config.simulation.people import PATIENCE, Act, Person
-from config.simulation.verdict import NO_OUTCOME, Kind, Verdict, judge, says_expired, window
+from sayso.config.simulation import answers
+from sayso.config.simulation.effects import Entry
+from sayso.config.simulation.inbox import Heard, by_bill
+from sayso.config.simulation.people import PATIENCE, Act, Person
+from sayso.config.simulation.verdict import NO_OUTCOME, Kind, Verdict, judge, says_expired, window
 
 
 @dataclass(frozen=True, slots=True)

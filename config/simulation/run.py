@@ -10,17 +10,17 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from random import Random
 
-from channels.fakes.platforms import FakePlatforms
-from config.simulation.crowd import Crowd
-from config.simulation.effects import Effects
-from config.simulation.faults import Faults
-from config.simulation.flaky import Flaky
-from config.simulation.gauge import Gauge
-from config.simulation.machine import Machine
-from config.simulation.plan import Plan
-from config.simulation.report import Report
-from config.simulation.review import Review, review
-from config.simulation.stories import load_stories
+from sayso.channels.fakes.platforms import FakePlatforms
+from sayso.config.simulation.crowd import Crowd
+from sayso.config.simulation.effects import Effects
+from sayso.config.simulation.faults import Faults
+from sayso.config.simulation.flaky import Flaky
+from sayso.config.simulation.gauge import Gauge
+from sayso.config.simulation.machine import Machine
+from sayso.config.simulation.plan import Plan
+from sayso.config.simulation.report import Report
+from sayso.config.simulation.review import Review, review
+from sayso.config.simulation.stories import load_stories
 
 #: Seconds between two looks, and between two lines of progress.
 STEP_SECONDS, PROGRESS_SECONDS = 0.02, 5.0

@@ -12,7 +12,7 @@ from typing import Any, cast
 from redis import Redis
 from redis.exceptions import RedisError
 
-from config.embedded import EmbeddedRedis
+from sayso.config.embedded import EmbeddedRedis
 
 #: Bytes that a full memory or disk still takes.
 LAST_BYTES = 4096

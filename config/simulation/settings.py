@@ -7,9 +7,9 @@ from typing import Any
 
 import yaml
 
-from channels.fakes import platforms as fakes
-from channels.fakes.platforms import FakePlatforms
-from config.simulation.plan import Plan
+from sayso.channels.fakes import platforms as fakes
+from sayso.channels.fakes.platforms import FakePlatforms
+from sayso.config.simulation.plan import Plan
 
 #: The credentials that the fakes take, as the environment names them.
 CREDENTIALS = {
@@ -24,7 +24,7 @@ UNHURRIED = {"per_minute": 60_000, "in_one_go": 60_000, "waiting": 1000}
 #: The configuration when none is given.
 DEFAULT: dict[str, Any] = {
     "agent": {"model": "offline"},
-    "tools": ["config.simulation.tools"],
+    "tools": ["sayso.config.simulation.tools"],
     "channels": {
         "shop-wa": {"platform": "whatsapp", "confirm_ttl": 300},
         "ops-tg": {"platform": "telegram", "confirm_ttl": 300},

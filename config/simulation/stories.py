@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args
 
 import yaml
 
-from config.simulation.verdict import DONE
+from sayso.config.simulation.verdict import DONE
 
 #: What one step is; stories.yaml says what each means.
 Verb = Literal["say", "send", "want", "ask", "agree", "refuse"]

@@ -7,9 +7,9 @@ import os
 import random
 import time
 
-from agent import emit_artifact, tool
-from config.simulation.effects import effects
-from pending import PendingAction, idempotency_key
+from sayso.agent import emit_artifact, tool
+from sayso.config.simulation.effects import effects
+from sayso.pending import PendingAction, idempotency_key
 
 #: Seconds at most from the beginning to the effect, and from the effect to the result.
 BEFORE_SECONDS, AFTER_SECONDS = 0.06, 0.03

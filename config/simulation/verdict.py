@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Literal
 
-from config.simulation.effects import Entry
+from sayso.config.simulation.effects import Entry
 
 #: What one message says of a bill. `foreign`: that a button is somebody else's; `nothing`: that nothing was done;
 #: `aside`: a yes or no that nothing waited for; `odd`: nothing we know.

@@ -14,12 +14,12 @@ from pathlib import Path
 from redis import Redis
 from redis.exceptions import RedisError
 
-from pending.audit.body import Body
-from pending.audit.entry import Entry, Kept
-from pending.audit.ledger import Ledger, LedgerUnusable
-from pending.audit.tail import Tail, waiting
-from workers.offload import offload
-from workers.redis import PREFIX, Scripts, ShardMoved
+from sayso.pending.audit.body import Body
+from sayso.pending.audit.entry import Entry, Kept
+from sayso.pending.audit.ledger import Ledger, LedgerUnusable
+from sayso.pending.audit.tail import Tail, waiting
+from sayso.workers.offload import offload
+from sayso.workers.redis import PREFIX, Scripts, ShardMoved
 
 log = logging.getLogger(__name__)
 

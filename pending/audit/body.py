@@ -7,11 +7,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from pending.audit.chain import Fault
-from pending.audit.entry import Entry, Kept
-from pending.audit.signer import Signer
-from pending.plan import PLAN_KIND
-from pending.seal import Seal
+from sayso.pending.audit.chain import Fault
+from sayso.pending.audit.entry import Entry, Kept
+from sayso.pending.audit.signer import Signer
+from sayso.pending.plan import PLAN_KIND
+from sayso.pending.seal import Seal
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Literal
 
-from pending.audit.entry import NO_HEAD, Entry, Kept, Tip, head_of
-from pending.audit.life import Lives
-from pending.audit.signer import Signer
+from sayso.pending.audit.entry import NO_HEAD, Entry, Kept, Tip, head_of
+from sayso.pending.audit.life import Lives
+from sayso.pending.audit.signer import Signer
 
 #: What may be wrong with an entry. `forked`: two different ones under one number. `rolled back`: Redis knows less than
 #: the log. The last two are about the body, which is kept apart.

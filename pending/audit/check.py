@@ -6,8 +6,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from pending.audit.chain import Chain, Fault, Terms
-from pending.audit.entry import Kept
+from sayso.pending.audit.chain import Chain, Fault, Terms
+from sayso.pending.audit.entry import Kept
 
 
 @dataclass(frozen=True, slots=True)

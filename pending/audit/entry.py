@@ -7,7 +7,7 @@ import json
 import re
 from dataclasses import dataclass
 
-from pending.action import State
+from sayso.pending.action import State
 
 #: What an entry records: the state an action moved to.
 Event = State

@@ -6,15 +6,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from pending.audit.body import Body, check_bodies
-from pending.audit.chain import Fault, Terms
-from pending.audit.check import Report, check
-from pending.audit.entry import Kept
-from pending.audit.export import read_export
-from pending.audit.ledger import Ledger, LedgerUnusable
-from pending.audit.signer import Signer
-from pending.audit.tail import Tail, Tails
-from pending.seal import Seal
+from sayso.pending.audit.body import Body, check_bodies
+from sayso.pending.audit.chain import Fault, Terms
+from sayso.pending.audit.check import Report, check
+from sayso.pending.audit.entry import Kept
+from sayso.pending.audit.export import read_export
+from sayso.pending.audit.ledger import Ledger, LedgerUnusable
+from sayso.pending.audit.signer import Signer
+from sayso.pending.audit.tail import Tail, Tails
+from sayso.pending.seal import Seal
 
 _SQLITE = b"SQLite format 3\0"
 

@@ -6,8 +6,8 @@ import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from pending.audit.entry import Entry, Kept
-from pending.audit.ledger import LedgerUnusable
+from sayso.pending.audit.entry import Entry, Kept
+from sayso.pending.audit.ledger import LedgerUnusable
 
 
 def to_lines(kept: Iterable[Kept]) -> Iterator[str]:

@@ -12,9 +12,9 @@ from contextlib import closing, contextmanager
 from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 
-from pending.audit.body import Body
-from pending.audit.entry import Entry, Kept, head_of
-from pending.audit.signer import Signer
+from sayso.pending.audit.body import Body
+from sayso.pending.audit.entry import Entry, Kept, head_of
+from sayso.pending.audit.signer import Signer
 
 #: The ledger's name in the data folder.
 FILE = "audit.sqlite3"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Set
 
-from pending.audit.entry import Entry
+from sayso.pending.audit.entry import Entry
 
 #: From each event to those that may follow it; "" is an action that is new.
 LAWFUL: Mapping[str, Set[str]] = {

@@ -10,8 +10,8 @@ from redis import Redis
 from redis.client import Pipeline
 from redis.exceptions import ResponseError
 
-from pending.audit.entry import NO_HEAD, Entry, Kept, Tip
-from workers.redis import PREFIX, SHARDS
+from sayso.pending.audit.entry import NO_HEAD, Entry, Kept, Tip
+from sayso.workers.redis import PREFIX, SHARDS
 
 #: Entries of one shard that are read at once; the rest is there in the next round. -1 for all.
 BATCH = 500

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from agent import Agent, AgentObserver, AgentResult, AsyncAgentObserver, Message, Role, ToolCall, UsageStats, tool
-from agent.observers import EVENTS
+from sayso.agent import Agent, AgentObserver, AgentResult, AsyncAgentObserver, Message, Role, ToolCall, UsageStats, tool
+from sayso.agent.observers import EVENTS
 
 
 class Heard(AgentObserver):

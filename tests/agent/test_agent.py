@@ -9,7 +9,7 @@ from typing import Annotated
 import pytest
 from pydantic import BaseModel, PlainSerializer
 
-from agent import (
+from sayso.agent import (  # fmt: skip
     Agent,
     AgentConfig,
     AgentObserver,
@@ -23,13 +23,13 @@ from agent import (
     ToolCall,
     UsageStats,
     tool,
-)  # fmt: skip
-from agent.cache import InMemoryCache
-from agent.guards import Guardrail, GuardrailAction, GuardrailsPipeline
-from agent.result import StreamChunk
-from agent.run import NOT_RUN, WITHHELD
-from agent.sessions import InMemorySessionStore
-from agent.sessions.store import SessionStoreUnavailable
+)
+from sayso.agent.cache import InMemoryCache
+from sayso.agent.guards import Guardrail, GuardrailAction, GuardrailsPipeline
+from sayso.agent.result import StreamChunk
+from sayso.agent.run import NOT_RUN, WITHHELD
+from sayso.agent.sessions import InMemorySessionStore
+from sayso.agent.sessions.store import SessionStoreUnavailable
 
 
 @tool

@@ -9,8 +9,8 @@ from dataclasses import fields
 
 import pytest
 
-import agent as room
-from agent import (
+import sayso.agent as room
+from sayso.agent import (
     Agent,
     AgentConfig,
     AgentResult,

@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args
 import pytest
 from pydantic import BaseModel
 
-from agent import (
+from sayso.agent import (
     Agent,
     AgentConfig,
     Cache,
@@ -24,7 +24,7 @@ from agent import (
     ToolCall,
     UsageStats,
 )
-from agent.structured import extract_json, parse_and_validate
+from sayso.agent.structured import extract_json, parse_and_validate
 from tests.agent.listening import SEARCH, Heard, Streaming, search, user
 
 

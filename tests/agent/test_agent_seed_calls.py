@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from agent import Agent, AgentConfig, ScriptedProvider, ToolCall, ToolPolicy, tool
+from sayso.agent import Agent, AgentConfig, ScriptedProvider, ToolCall, ToolPolicy, tool
 from tests.agent.listening import SEARCH, Heard, every_door, fails, search
 
 POLICY = ToolPolicy(allow=["search"], review=["send_*"], deny=["delete_*"])

@@ -10,7 +10,7 @@ from typing import Any, get_args
 
 import pytest
 
-from agent import (
+from sayso.agent import (
     Agent,
     AgentConfig,
     AgentObserver,
@@ -32,9 +32,9 @@ from agent import (
     TopicGuardrail,
     tool,
 )
-from agent.chronicle import wait_for_observers
-from agent.observers import EVENTS
-from agent.trace import StepType
+from sayso.agent.chronicle import wait_for_observers
+from sayso.agent.observers import EVENTS
+from sayso.agent.trace import StepType
 from tests.agent.listening import SEARCH, Heard, HeardLater, fails, search, user
 from tests.agent.memories.models import Reader
 

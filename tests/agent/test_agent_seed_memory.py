@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-import agent.sessions
-from agent import (
+from sayso import agent
+from sayso.agent import (
     Agent,
     AgentConfig,
     ConversationMemory,
@@ -21,7 +21,7 @@ from agent import (
     ScriptedProvider,
     ToolCall,
 )
-from agent.sessions import JsonFileSessionStore, SQLiteSessionStore
+from sayso.agent.sessions import JsonFileSessionStore, SQLiteSessionStore
 from tests.agent.listening import search, user
 from tests.agent.memories.models import Reader
 

@@ -6,10 +6,10 @@ import threading
 
 import pytest
 
-from agent import Agent, AgentConfig, EmbeddingSelector, NotFound, ScriptedProvider, ToolCall, ToolPolicy, tool
-from agent.messages import Role
-from pending.proposals import ChannelRun, channel_run, stash_pending
-from pending.results import PendingConfirmation
+from sayso.agent import Agent, AgentConfig, EmbeddingSelector, NotFound, ScriptedProvider, ToolCall, ToolPolicy, tool
+from sayso.agent.messages import Role
+from sayso.pending.proposals import ChannelRun, channel_run, stash_pending
+from sayso.pending.results import PendingConfirmation
 
 DELETE = ToolCall("delete_invoice", {"invoice_id": "INV-42"}, "c1")
 

@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel, Field, TypeAdapter
 
-from agent import Tool, ToolParameterError
+from sayso.agent import Tool, ToolParameterError
 
 
 class Size(enum.Enum):

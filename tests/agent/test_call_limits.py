@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent import Agent, AgentConfig, Role, ScriptedProvider, ToolCall, ToolMetadata, tool
-from agent.tools.truncation import truncate
+from sayso.agent import Agent, AgentConfig, Role, ScriptedProvider, ToolCall, ToolMetadata, tool
+from sayso.agent.tools.truncation import truncate
 
 
 def results(tools, lines, **config):

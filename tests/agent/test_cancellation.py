@@ -8,8 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from agent.cancellation import CancellationToken, RunCancelled
-from workers.offload import in_thread, within
+from sayso.agent.cancellation import CancellationToken, RunCancelled
+from sayso.workers.offload import in_thread, within
 
 
 async def waits(token: CancellationToken, started: threading.Event | None = None) -> str:

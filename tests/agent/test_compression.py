@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from agent import (
+from sayso.agent import (
     Agent,
     AgentConfig,
     Message,
@@ -22,8 +22,8 @@ from agent import (
     UsageStats,
     tool,
 )
-from agent.compression import SUMMARY_PROMPT, Compressor
-from pending.proposals import ChannelRun, channel_run
+from sayso.agent.compression import SUMMARY_PROMPT, Compressor
+from sayso.pending.proposals import ChannelRun, channel_run
 
 LONG = "row 1; " * 40  # 280 characters
 SUMMARY = "40 rows; id 1"
@@ -243,8 +243,8 @@ def test_proposals_are_never_compressed(nothing):
 
 def test_the_raw_result_can_be_told_from_others():
     """What a detector of loops compares is the raw result's digest, not what a model made of it."""
-    from agent.calls import run_calls
-    from agent.journal import CallOutcome, NoJournal
+    from sayso.agent.calls import run_calls
+    from sayso.agent.journal import CallOutcome, NoJournal
 
     async def outcome(compressor):
         calls = [ToolCall("scrape")]

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from agent import EmbeddingSelector, KeywordSelector, RoleBasedSelector, discover_selectors
-from agent.selectors import SelectorLoadError, find_selector
+from sayso.agent import EmbeddingSelector, KeywordSelector, RoleBasedSelector, discover_selectors
+from sayso.agent.selectors import SelectorLoadError, find_selector
 
 OURS = {"keyword": KeywordSelector, "role_based": RoleBasedSelector, "embedding": EmbeddingSelector}
 

@@ -6,8 +6,8 @@ import functools
 
 import pytest
 
-from agent import Tool
-from agent.tools.docstring import describe
+from sayso.agent import Tool
+from sayso.agent.tools.docstring import describe
 
 GOOGLE = """Delete a file.
 

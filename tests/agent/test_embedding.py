@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent import EmbeddingSelector, Message, Tool
-from agent.messages import Role
-from agent.selectors import Embedder, HttpEmbedder, NgramEmbedder, narrow
-from agent.selectors.bm25 import bm25_scores
-from agent.selectors.embedding import REST_SECONDS, cosine
-from agent.tools.parameter import ToolParameter
 from benchmarks.selection.__main__ import missed, read_requests, read_tools
+from sayso.agent import EmbeddingSelector, Message, Tool
+from sayso.agent.messages import Role
+from sayso.agent.selectors import Embedder, HttpEmbedder, NgramEmbedder, narrow
+from sayso.agent.selectors.bm25 import bm25_scores
+from sayso.agent.selectors.embedding import REST_SECONDS, cosine
+from sayso.agent.tools.parameter import ToolParameter
 
 
 def make(name: str, description: str) -> Tool:

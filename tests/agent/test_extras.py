@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from agent import extras
-from agent.extras import install_command
+from sayso.agent import extras
+from sayso.agent.extras import install_command
 
 METADATA = [
     "click>=8.3",

@@ -7,8 +7,8 @@ import threading
 
 import pytest
 
-from agent import Agent, Message, ProviderError, Role, ToolCall, UsageStats
-from agent.providers.base import (
+from sayso.agent import Agent, Message, ProviderError, Role, ToolCall, UsageStats
+from sayso.agent.providers.base import (
     ProviderConfigurationError,
     ProviderRequest,
     RateLimitedError,
@@ -17,8 +17,8 @@ from agent.providers.base import (
     astream_call,
     joined,
 )
-from agent.providers.fallback import FallbackProvider, fallback_listener
-from agent.providers.stubs import LocalProvider
+from sayso.agent.providers.fallback import FallbackProvider, fallback_listener
+from sayso.agent.providers.stubs import LocalProvider
 
 REQUEST = ProviderRequest("big", "", (Message(Role.USER, "hi"),), timeout=5)
 

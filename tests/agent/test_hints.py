@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import pytest
 from pydantic import BaseModel, Field
 
-from agent import Tool, ToolParameter, ToolParameterError
+from sayso.agent import Tool, ToolParameter, ToolParameterError
 
 Share = Annotated[Decimal, Field(gt=0, le=100)]
 

@@ -12,7 +12,7 @@ import pytest
 from pydantic import BaseModel, ConfigDict
 from pydantic_core import to_json
 
-from agent import Agent, ScriptedProvider, Tool, ToolExecutionError, ToolParameterError, ToolValidationError, tool
+from sayso.agent import Agent, ScriptedProvider, Tool, ToolExecutionError, ToolParameterError, ToolValidationError, tool
 
 
 @tool

@@ -4,11 +4,11 @@ import sys
 
 import pytest
 
-from agent.tools import ToolLoadError, load_tools
+from sayso.agent.tools import ToolLoadError, load_tools
 
 GOOD = '''
-from agent import tool
-from pending.proposals import executor_factory
+from sayso.agent import tool
+from sayso.pending.proposals import executor_factory
 
 @tool
 def ping() -> str:

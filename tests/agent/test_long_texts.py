@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent import Message, ToolCall
-from agent.long_texts import (
+from sayso.agent import Message, ToolCall
+from sayso.agent.long_texts import (
     BEGINNING_CHARS,
     MAX_CUT_CHARS,
     MAX_INLINE_CHARS,
@@ -22,8 +22,8 @@ from agent.long_texts import (
     LongTexts,
     cut,
 )
-from agent.messages import Role
-from agent.text_files import TextFiles
+from sayso.agent.messages import Role
+from sayso.agent.text_files import TextFiles
 
 ANA = "a" * 20
 LONG = "x" * 60_000

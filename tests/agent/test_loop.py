@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from agent import (
+from sayso.agent import (
     Agent,
     AgentConfig,
     ConversationMemory,
@@ -17,7 +17,7 @@ from agent import (
     UsageStats,
     tool,
 )
-from agent.journal import NoJournal
+from sayso.agent.journal import NoJournal
 
 
 @tool

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from agent.loop_detection import LoopDetector, LoopWatch
-from agent.messages import ToolCall
+from sayso.agent.loop_detection import LoopDetector, LoopWatch
+from sayso.agent.messages import ToolCall
 
 
 def rounds(watch: LoopWatch, letters: str, result: str = "same") -> list[str]:

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import agent.memory
-from agent import ConversationMemory, Message, Role, ToolCall
-from channels.types import Media
+from sayso.agent import ConversationMemory, Message, Role, ToolCall
+from sayso.agent.memory import estimate_tokens
+from sayso.channels.types import Media
 
 
 def exchange(tool_calls=0, words="hi"):
@@ -82,7 +82,7 @@ def test_no_transcript_is_cut_between_a_call_and_its_result(messages, sizes, max
     assert sorted(map(id, [*gone, *kept])) == sorted(map(id, messages))
     places = {id(message): index for index, message in enumerate(messages)}
     assert [places[id(message)] for message in kept] == sorted(places[id(message)] for message in kept)
-    cost = sum(map(agent.memory.estimate_tokens, kept))
+    cost = sum(map(estimate_tokens, kept))
     if len(kept) > max_messages or cost > (max_tokens or cost):
         starts = [index for index, message in enumerate(kept) if message.role is Role.USER]
         assert all(any(call < start <= result for call, result in answered(kept)) for start in starts[1:])
@@ -144,7 +144,7 @@ def test_add_tells_what_was_forgotten():
 def test_each_message_is_counted_once(monkeypatch):
     """A long history costs no more at each turn than a short one; without a limit of tokens nothing is counted."""
     counted = []
-    monkeypatch.setattr(agent.memory, "estimate_tokens", lambda message: counted.append(message) or 1)
+    monkeypatch.setattr("sayso.agent.memory.estimate_tokens", lambda message: counted.append(message) or 1)
     memory, free = ConversationMemory(1000, 900), ConversationMemory(1000)
     for _ in range(600):
         memory.add_many(exchange())

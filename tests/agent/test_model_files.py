@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from agent.messages import Message, Role
-from agent.providers.files import MAX_BYTES_AT_ONCE, Binary, Files
-from channels.types import Media
+from sayso.agent.messages import Message, Role
+from sayso.agent.providers.files import MAX_BYTES_AT_ONCE, Binary, Files
+from sayso.channels.types import Media
 
 PDF = "application/pdf"
 

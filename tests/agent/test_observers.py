@@ -9,9 +9,9 @@ import warnings
 
 import pytest
 
-from agent import AgentResult, Message, Role, ToolCall, UsageStats
-from agent.chronicle import Chronicle
-from agent.observers import (
+from sayso.agent import AgentResult, Message, Role, ToolCall, UsageStats
+from sayso.agent.chronicle import Chronicle
+from sayso.agent.observers import (
     EVENTS,
     HOOKS,
     AgentObserver,
@@ -21,7 +21,7 @@ from agent.observers import (
     lines,
     warn_of_hooks,
 )
-from workers.offload import run_sync
+from sayso.workers.offload import run_sync
 
 #: The seed's table, after the id.
 SEED = {

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent import Ambiguous, Message, NotFound, OfflineProvider, Role, tool
-from channels.types import Media
+from sayso.agent import Ambiguous, Message, NotFound, OfflineProvider, Role, tool
+from sayso.channels.types import Media
 
 
 @tool

@@ -16,7 +16,7 @@ from opentelemetry.semconv._incubating.attributes import gen_ai_attributes
 from opentelemetry.semconv._incubating.metrics import gen_ai_metrics
 from opentelemetry.trace import SpanKind, StatusCode
 
-from agent import (
+from sayso.agent import (
     Agent,
     AgentConfig,
     AgentResult,
@@ -28,7 +28,7 @@ from agent import (
     UsageStats,
     gen_ai,
 )
-from agent.observers import OpenTelemetryObserver, otel
+from sayso.agent.observers import OpenTelemetryObserver, otel
 
 SECRET = "s3cret"
 MESSAGES = [

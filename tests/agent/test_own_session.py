@@ -7,9 +7,9 @@ import logging
 
 import pytest
 
-from agent import Agent, AgentConfig, AgentObserver, Message, Role, UsageStats
-from agent.memory import ConversationMemory
-from agent.sessions import InMemorySessionStore, SessionStoreUnavailable
+from sayso.agent import Agent, AgentConfig, AgentObserver, Message, Role, UsageStats
+from sayso.agent.memory import ConversationMemory
+from sayso.agent.sessions import InMemorySessionStore, SessionStoreUnavailable
 
 NUMBER = "+43660123456"
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Optional
 import pytest
 from pydantic import Field
 
-from agent import Tool, ToolParameter, ToolParameterError, ToolValidationError, tool
+from sayso.agent import Tool, ToolParameter, ToolParameterError, ToolValidationError, tool
 
 AB = {"type": "string", "enum": ["a", "b"]}
 

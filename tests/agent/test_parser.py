@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent import ToolCall
-from agent.messages import NOT_JSON
-from agent.parser import ToolCallParser
-from agent.tools.fence import fenced
+from sayso.agent import ToolCall
+from sayso.agent.messages import NOT_JSON
+from sayso.agent.parser import ToolCallParser
+from sayso.agent.tools.fence import fenced
 
 CALL = '{"tool_name": "search", "parameters": {"query": "Python"}}'
 FOUND = ToolCall("search", {"query": "Python"})

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent import AgentConfig, KnowledgeMemory, Tool, ToolPolicy, tool
-from agent.decision import decide
-from agent.policy import Rule
-from agent.tools.metadata import ToolMetadata, ToolTag
-from pending.unseen import UNSEEN
+from sayso.agent import AgentConfig, KnowledgeMemory, Tool, ToolPolicy, tool
+from sayso.agent.decision import decide
+from sayso.agent.policy import Rule
+from sayso.agent.tools.metadata import ToolMetadata, ToolTag
+from sayso.pending.unseen import UNSEEN
 
 POLICY = ToolPolicy(
     allow=["read_*", "send_*"],

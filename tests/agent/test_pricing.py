@@ -9,8 +9,8 @@ import sys
 
 import pytest
 
-from agent import UsageStats, pricing
-from agent.pricing import cost_usd
+from sayso.agent import UsageStats, pricing
+from sayso.agent.pricing import cost_usd
 
 USAGE = UsageStats(1_000_000, 100_000, 1_100_000)
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from agent import tool
-from agent.parser import ToolCallParser
-from agent.prompt import PromptBuilder
+from sayso.agent import tool
+from sayso.agent.parser import ToolCallParser
+from sayso.agent.prompt import PromptBuilder
 
 
 @tool

@@ -7,9 +7,9 @@ import threading
 
 import pytest
 
-from agent import Message, ProviderError, Role, ToolCall, UsageStats
-from agent.providers.base import ProviderConfigurationError, ProviderRequest, acall, astream_call
-from agent.providers.reason import MAX_REASON_CHARS, reason
+from sayso.agent import Message, ProviderError, Role, ToolCall, UsageStats
+from sayso.agent.providers.base import ProviderConfigurationError, ProviderRequest, acall, astream_call
+from sayso.agent.providers.reason import MAX_REASON_CHARS, reason
 
 REQUEST = ProviderRequest("m", "", (), timeout=5)
 ITEMS = ("a", ToolCall("t", {}, "c"), "b", UsageStats(1, 2, 3))

@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
-from agent import Agent, ChannelAgent, ScriptedProvider, ToolCall, received_file, received_files, tool
-from channels.media import MemoryMediaStore
-from channels.types import Conversation, Media, Turn
+from sayso.agent import Agent, ChannelAgent, ScriptedProvider, ToolCall, received_file, received_files, tool
+from sayso.channels.media import MemoryMediaStore
+from sayso.channels.types import Conversation, Media, Turn
 
 CHAT = Conversation("chat", "1")
 DELETED = "Deleted: a, b"

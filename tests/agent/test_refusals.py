@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from agent import Tool, ToolParameter, ToolParameterError, tool
+from sayso.agent import Tool, ToolParameter, ToolParameterError, tool
 
 
 @tool

@@ -8,7 +8,7 @@ from types import ModuleType
 
 import pytest
 
-from agent import (
+from sayso.agent import (
     Agent,
     Role,
     ScriptedProvider,
@@ -22,7 +22,7 @@ from agent import (
     ToolValidationError,
     tool,
 )
-from agent.tools.outcome import ToolOutcome
+from sayso.agent.tools.outcome import ToolOutcome
 
 
 def named(name: str, **options) -> Tool:

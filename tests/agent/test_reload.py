@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from agent import ToolLoader, ToolLoadError, ToolRegistry
-from agent.tools.loader import load_tools
-from agent.tools.reload import Reload, Watched
+from sayso.agent import ToolLoader, ToolLoadError, ToolRegistry
+from sayso.agent.tools.loader import load_tools
+from sayso.agent.tools.reload import Reload, Watched
 
 TOOL = "from agent import tool\n\n\n@tool\ndef {name}() -> str:\n    '''Say.'''\n    return {said!r}\n"
 

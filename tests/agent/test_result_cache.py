@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from agent import (
+from sayso.agent import (
     Agent,
     AgentConfig,
     CachedResult,
@@ -20,9 +20,9 @@ from agent import (
     emit_artifact,
     tool,
 )
-from agent.result_cache import cache_key
-from agent.tools.timers import TimerBook, schedule_reply, timer_book
-from pending.proposals import ChannelRun, channel_run, stash_pending
+from sayso.agent.result_cache import cache_key
+from sayso.agent.tools.timers import TimerBook, schedule_reply, timer_book
+from sayso.pending.proposals import ChannelRun, channel_run, stash_pending
 from tests.agent.test_compression import LONG, Summariser
 
 AGAIN = [ToolCall("price", {"of": "tea"}), ToolCall("price", {"of": "tea"}), "done"]

@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
-from agent import AgentConfig, ProviderError
-from agent.providers.base import ProviderConfigurationError, RateLimitedError
-from agent.retry import JITTER, MAX_RETRY_AFTER_SECONDS, with_retries
+from sayso.agent import AgentConfig, ProviderError
+from sayso.agent.providers.base import ProviderConfigurationError, RateLimitedError
+from sayso.agent.retry import JITTER, MAX_RETRY_AFTER_SECONDS, with_retries
 
 
 def retried(*outcomes, chance=0.0, **config):

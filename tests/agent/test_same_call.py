@@ -10,7 +10,7 @@ from typing import Annotated
 import pytest
 from pydantic import AfterValidator, BaseModel, BeforeValidator, Field
 
-from agent import (
+from sayso.agent import (
     Agent,
     AgentConfig,
     ChannelAgent,
@@ -22,9 +22,9 @@ from agent import (
     ToolRegistry,
     tool,
 )
-from agent.tools.errors import ToolExecutionError, ToolParameterError, ToolValidationError
-from pending import InMemoryPendingStore, PendingConfirmation, stash_pending
-from pending.proposals import ChannelRun, channel_run
+from sayso.agent.tools.errors import ToolExecutionError, ToolParameterError, ToolValidationError
+from sayso.pending import InMemoryPendingStore, PendingConfirmation, stash_pending
+from sayso.pending.proposals import ChannelRun, channel_run
 
 RAN: list[object] = []
 NUMBERS = itertools.count(7)

@@ -11,7 +11,7 @@ from typing import Annotated, ClassVar, Literal, Optional, Self, Union
 import pytest
 from pydantic import BaseModel, Field, SecretStr
 
-from agent import Tool, ToolParameter, ToolParameterError, ToolValidationError, tool
+from sayso.agent import Tool, ToolParameter, ToolParameterError, ToolValidationError, tool
 
 
 class Address(BaseModel):

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from agent import Tool, ToolParameterError
+from sayso.agent import Tool, ToolParameterError
 
 NODE = {
     "type": "object",

@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from agent import Agent, ChannelAgent, ScriptedProvider, ToolCall, tool
-from pending import (
+from sayso.agent import Agent, ChannelAgent, ScriptedProvider, ToolCall, tool
+from sayso.pending import (
     DEFAULT_IGNORE_TTL_SECONDS,
     InMemoryPendingStore,
     PendingConfirmation,

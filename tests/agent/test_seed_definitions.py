@@ -8,7 +8,7 @@ from typing import Literal, Optional, Union
 
 import pytest
 
-from agent import Tool, ToolExecutionError, ToolParameter, ToolParameterError, ToolValidationError, tool
+from sayso.agent import Tool, ToolExecutionError, ToolParameter, ToolParameterError, ToolValidationError, tool
 
 
 @pytest.mark.parametrize("name", ["", " ", "\n", "has space", "x" * 65])

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import pytest
 
-from agent import (
+from sayso.agent import (
     Agent,
     Ambiguous,
     Artifact,

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import pytest
 
-from agent import (
+from sayso.agent import (
     Agent,
     AgentConfig,
     InMemoryCache,
@@ -24,8 +24,8 @@ from agent import (
     UsageStats,
     tool,
 )
-from agent.config import ToolConfig
-from agent.providers.scripted import ScriptedProvider
+from sayso.agent.config import ToolConfig
+from sayso.agent.providers.scripted import ScriptedProvider
 
 
 @tool(terminal=True)

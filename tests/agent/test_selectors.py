@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from agent import (
+from sayso.agent import (
     Agent,
     AllOf,
     Always,
@@ -22,10 +22,10 @@ from agent import (
     ToolCall,
     ToolSelector,
 )
-from agent.journal import NoJournal, Recalled
-from agent.messages import Role
-from agent.selectors import EmbeddingSelector, UserRoles, foresee, narrow
-from pending.proposals import ChannelRun, channel_run
+from sayso.agent.journal import NoJournal, Recalled
+from sayso.agent.messages import Role
+from sayso.agent.selectors import EmbeddingSelector, UserRoles, foresee, narrow
+from sayso.pending.proposals import ChannelRun, channel_run
 
 
 def make(name: str, description: str = "A tool") -> Tool:

@@ -14,8 +14,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel, Field
 
-from agent import Tool, ToolParameterError, ToolValidationError
-from agent.tools.dialects import GEMINI
+from sayso.agent import Tool, ToolParameterError, ToolValidationError
+from sayso.agent.tools.dialects import GEMINI
 
 DRAFT_7, DRAFT_4 = ({"$schema": f"http://json-schema.org/draft-0{number}/schema#"} for number in (7, 4))
 TEXT, WHOLE = {"type": "string"}, {"type": "integer"}

@@ -6,14 +6,14 @@ import asyncio
 
 import pytest
 
-from agent import Agent, AgentConfig, Message, ProviderError, Role, UsageStats
-from agent.budget import BudgetLimits, MemoryBudget
-from agent.chronicle import Chronicle
-from agent.guards import Guardrail, GuardrailsPipeline
-from agent.memories import EntityMemory, KnowledgeGraphMemory
-from agent.memories.remembering import Remembering
-from agent.memory import ConversationMemory
-from agent.run import WITHHELD
+from sayso.agent import Agent, AgentConfig, Message, ProviderError, Role, UsageStats
+from sayso.agent.budget import BudgetLimits, MemoryBudget
+from sayso.agent.chronicle import Chronicle
+from sayso.agent.guards import Guardrail, GuardrailsPipeline
+from sayso.agent.memories import EntityMemory, KnowledgeGraphMemory
+from sayso.agent.memories.remembering import Remembering
+from sayso.agent.memory import ConversationMemory
+from sayso.agent.run import WITHHELD
 
 
 class Counting:

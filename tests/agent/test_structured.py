@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, ConfigDict, Field, RootModel, field_validator
 
-from agent import json_in_text
-from agent.json_in_text import values_in
-from agent.structured import (
+from sayso.agent import json_in_text
+from sayso.agent.json_in_text import values_in
+from sayso.agent.structured import (
     build_schema_instruction,
     extract_json,
     native_schema,

@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent import Agent, AgentConfig, Message, Role, ToolCall, tool
-from agent.providers.base import ProviderRequest, astream_call, joined
-from agent.providers.stubs import LocalProvider, ScriptedProvider
+from sayso.agent import Agent, AgentConfig, Message, Role, ToolCall, tool
+from sayso.agent.providers.base import ProviderRequest, astream_call, joined
+from sayso.agent.providers.scripted import ScriptedProvider
+from sayso.agent.providers.stubs import LocalProvider
 
 
 def request(*messages, model="local"):

@@ -8,8 +8,8 @@ import logging
 
 import pytest
 
-from agent import Message, ProviderError, Role, ScriptedProvider, ToolCall, UsageStats
-from agent.summary import ALL_CHARS, FORGETTING_PROMPT, MESSAGE_CHARS, OUTPUT_CHARS, summarised
+from sayso.agent import Message, ProviderError, Role, ScriptedProvider, ToolCall, UsageStats
+from sayso.agent.summary import ALL_CHARS, FORGETTING_PROMPT, MESSAGE_CHARS, OUTPUT_CHARS, summarised
 
 FORGOTTEN = [
     Message(Role.USER, "I am Ana; move my table to 19:30"),

@@ -9,8 +9,8 @@ from dataclasses import FrozenInstanceError, InitVar, asdict, dataclass, field, 
 
 import pytest
 
-from agent.messages import Message, Role, ToolCall, UsageStats
-from agent.swift import swift
+from sayso.agent.messages import Message, Role, ToolCall, UsageStats
+from sayso.agent.swift import swift
 
 
 @swift

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent import Agent, Message, Role, ScriptedProvider, ToolCall, UsageStats, tool
-from agent.prompt import PromptBuilder
-from agent.providers.base import ProviderRequest, acall, astream_call
-from agent.providers.text_tools import TextToolProvider
+from sayso.agent import Agent, Message, Role, ScriptedProvider, ToolCall, UsageStats, tool
+from sayso.agent.prompt import PromptBuilder
+from sayso.agent.providers.base import ProviderRequest, acall, astream_call
+from sayso.agent.providers.text_tools import TextToolProvider
 
 PAY = 'TOOL_CALL\n{"tool_name": "pay", "parameters": {"sum": 5}}'
 

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import pytest
 from pydantic import BeforeValidator
 
-from agent import (
+from sayso.agent import (
     Ambiguous,
     NotFound,
     Tool,
@@ -26,7 +26,7 @@ from agent import (
     ToolValidationError,
     tool,
 )
-from agent.tools import ToolNotFoundError
+from sayso.agent.tools import ToolNotFoundError
 
 WHO: ContextVar[str] = ContextVar("who", default="nobody")
 

@@ -12,7 +12,7 @@ import pickle
 import pytest
 from pydantic_core import to_json
 
-from agent import (
+from sayso.agent import (
     Tool,
     ToolExecutionError,
     ToolMetadata,
@@ -22,7 +22,7 @@ from agent import (
     ToolValidationError,
     tool,
 )
-from pending.results import as_json
+from sayso.pending.results import as_json
 
 AREA = {
     "type": "object",

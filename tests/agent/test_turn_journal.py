@@ -7,14 +7,14 @@ import asyncio
 import pytest
 from redis.exceptions import RedisError
 
-from agent import Message, ToolCall, UsageStats
-from agent.journal import Answered, CallOutcome, digest
-from agent.long_texts import LongTexts
-from agent.messages import Role
-from agent.turn_journal import TurnJournal, unclear_calls
+from sayso.agent import Message, ToolCall, UsageStats
+from sayso.agent.journal import Answered, CallOutcome, digest
+from sayso.agent.long_texts import LongTexts
+from sayso.agent.messages import Role
+from sayso.agent.turn_journal import TurnJournal, unclear_calls
+from sayso.workers.lane import Lease, QueuedTurn
+from sayso.workers.offload import crossing, run_sync
 from tests.contracts.rigs import turn
-from workers.lane import Lease, QueuedTurn
-from workers.offload import crossing, run_sync
 
 CALLS = (ToolCall("look", {"what": "a"}, "1"), ToolCall("look", {"what": "a"}, "2"))
 LEASE = Lease("chat:room", 1, "w1")

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import pytest
 from pydantic import AfterValidator, BaseModel
 
-from agent import (
+from sayso.agent import (
     Agent,
     AgentConfig,
     ChannelAgent,
@@ -23,10 +23,10 @@ from agent import (
     ToolRegistry,
     tool,
 )
-from agent.confirmed import is_same_call
-from agent.tools.metadata import ToolMetadata, ToolTag
-from pending.proposals import stash_pending
-from pending.results import PendingConfirmation
+from sayso.agent.confirmed import is_same_call
+from sayso.agent.tools.metadata import ToolMetadata, ToolTag
+from sayso.pending.proposals import stash_pending
+from sayso.pending.results import PendingConfirmation
 
 RAN: list[tuple[str, int]] = []
 

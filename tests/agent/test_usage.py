@@ -9,10 +9,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from agent import Agent, AgentConfig, Message, Role, ToolCall, UsageStats, analytics, tool, usage
-from agent.analytics import AgentAnalytics, ToolMetrics
-from agent.messages import NO_USAGE
-from agent.usage import AgentUsage, countable
+from sayso.agent import Agent, AgentConfig, Message, Role, ToolCall, UsageStats, analytics, tool, usage
+from sayso.agent.analytics import AgentAnalytics, ToolMetrics
+from sayso.agent.messages import NO_USAGE
+from sayso.agent.usage import AgentUsage, countable
 
 QUESTION = UsageStats(100, 20, 120, 0.01, "m", "p")
 

@@ -12,8 +12,8 @@ from typing import Annotated, Any, Literal, get_args
 import pytest
 from pydantic import BaseModel, Field
 
-from agent import Tool, ToolMetadata, ToolParameter, ToolParameterError, ToolValidationError, tool
-from agent.tools.vendors import ApiFormat
+from sayso.agent import Tool, ToolMetadata, ToolParameter, ToolParameterError, ToolValidationError, tool
+from sayso.agent.tools.vendors import ApiFormat
 
 FORMATS = get_args(ApiFormat)
 #: Google: Generative Language API, Schema.

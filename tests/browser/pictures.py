@@ -12,12 +12,12 @@ from typing import Any
 
 from playwright.sync_api import sync_playwright
 
-from agent.decided import closing
-from channels.base import Channel
-from channels.fakes.platforms import FakePlatforms
-from channels.markup import page_html
-from channels.terminal import TerminalChannel
-from channels.types import Button, Delivery, Media, Receipt, Reply
+from sayso.agent.decided import closing
+from sayso.channels.base import Channel
+from sayso.channels.fakes.platforms import FakePlatforms
+from sayso.channels.markup import page_html
+from sayso.channels.terminal import TerminalChannel
+from sayso.channels.types import Button, Delivery, Media, Receipt, Reply
 from tests.browser import screens
 from tests.browser.demo import FLAGS, chromium
 from tests.channels.harness import CONSOLE, EVERY, MemoryMedia, Platform

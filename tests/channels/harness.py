@@ -20,17 +20,17 @@ from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
 
-from channels.base import Channel
-from channels.console import MAX_PIECE_CHARS, ConsoleChannel
-from channels.fakes import platforms as fakes
-from channels.fakes import signing
-from channels.feed import Feed, MemoryFeed
-from channels.markup import slack_mrkdwn, telegram_length, whatsapp_text
-from channels.slack import SlackChannel
-from channels.telegram import TelegramChannel
-from channels.terminal import TerminalChannel
-from channels.types import Button, Conversation, Hook, Media
-from channels.whatsapp import WhatsAppChannel
+from sayso.channels.base import Channel
+from sayso.channels.console import MAX_PIECE_CHARS, ConsoleChannel
+from sayso.channels.fakes import platforms as fakes
+from sayso.channels.fakes import signing
+from sayso.channels.feed import Feed, MemoryFeed
+from sayso.channels.markup import slack_mrkdwn, telegram_length, whatsapp_text
+from sayso.channels.slack import SlackChannel
+from sayso.channels.telegram import TelegramChannel
+from sayso.channels.terminal import TerminalChannel
+from sayso.channels.types import Button, Conversation, Hook, Media
+from sayso.channels.whatsapp import WhatsAppChannel
 from tests.console.echo import DownFeed
 
 NOW = 1795204800.0

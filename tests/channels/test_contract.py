@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import pytest
 
-from channels.base import (
+from sayso.channels.base import (
     AddressClosed,
     Ambiguous,
     BadHook,
@@ -22,8 +22,8 @@ from channels.base import (
     SendError,
     Unreachable,
 )
-from channels.fakes.platforms import TWILIO_ACCOUNT_SID, FakePlatforms
-from channels.types import Button, Delivery, Hook, Receipt, Reply, Turn
+from sayso.channels.fakes.platforms import TWILIO_ACCOUNT_SID, FakePlatforms
+from sayso.channels.types import Button, Delivery, Hook, Receipt, Reply, Turn
 from tests.channels.harness import (
     ALL,
     EVERY,

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from channels.fakes.slack_manifests import SlackManifests, faults
-from config.setup.slack_manifest import manifest
+from sayso.channels.fakes.slack_manifests import SlackManifests, faults
+from sayso.config.setup.slack_manifest import manifest
 
 GOOD = manifest("sl", "https://bots.example.com", name="Acme")
 COMMAND = "/features/slash_commands/0"

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from channels.fakes.platforms import TELEGRAM_TOKEN, FakePlatforms
-from channels.fakes.telegram_setup import WEBHOOK
+from sayso.channels.fakes.platforms import TELEGRAM_TOKEN, FakePlatforms
+from sayso.channels.fakes.telegram_setup import WEBHOOK
 
 HOOK = "https://bots.example.com/hooks/tg"
 

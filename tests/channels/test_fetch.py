@@ -11,14 +11,14 @@ from typing import Any
 import httpx
 import pytest
 
-from channels import fetch
-from channels.base import Channel, FetchError
-from channels.bot_api import KeptRequest
-from channels.fakes.platforms import SLACK_BOT_TOKEN, TELEGRAM_TOKEN, TWILIO_ACCOUNT_SID, FakePlatforms
-from channels.fakes.signing import JPEG
-from channels.fetch import Download, is_public
-from channels.telegram import FILE_LIMIT
-from channels.types import Media
+from sayso.channels import fetch
+from sayso.channels.base import Channel, FetchError
+from sayso.channels.bot_api import KeptRequest
+from sayso.channels.fakes.platforms import SLACK_BOT_TOKEN, TELEGRAM_TOKEN, TWILIO_ACCOUNT_SID, FakePlatforms
+from sayso.channels.fakes.signing import JPEG
+from sayso.channels.fetch import Download, is_public
+from sayso.channels.telegram import FILE_LIMIT
+from sayso.channels.types import Media
 from tests.channels.harness import ALL, SLACK, TELEGRAM, WHATSAPP, MemoryMedia, Platform, fetch_bytes
 
 MESSAGES = f"https://api.twilio.com/2010-04-01/Accounts/{TWILIO_ACCOUNT_SID}/Messages"

@@ -8,7 +8,7 @@ import socket
 import pytest
 from aiohttp import ClientError, ClientSession
 
-from channels.http import PerLoop, never_sent
+from sayso.channels.http import PerLoop, never_sent
 from tests.channels.harness import server
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from channels import markup
-from channels.fakes.telegram_rules import parsed
-from channels.markup import (
+from sayso.channels import markup
+from sayso.channels.fakes.telegram_rules import parsed
+from sayso.channels.markup import (
     page_html,
     plain,
     slack_mrkdwn,
@@ -23,9 +23,9 @@ from channels.markup import (
     utf16_len,
     whatsapp_text,
 )
-from channels.markup.dialects import HTML, MRKDWN, PLAIN, WHATSAPP
-from channels.markup.links import trust_hosts
-from channels.markup.reading import parser
+from sayso.channels.markup.dialects import HTML, MRKDWN, PLAIN, WHATSAPP
+from sayso.channels.markup.links import trust_hosts
+from sayso.channels.markup.reading import parser
 
 WORDS = st.text(st.characters(codec="utf-8"), max_size=400)
 #: Pieces of Markdown, and of what looks like it.

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from channels.base import Channel
-from channels.fakes.platforms import SLACK_SIGNING_SECRET, TELEGRAM_SECRET, TWILIO_AUTH_TOKEN
-from channels.types import Conversation, Hook, HookAnswer, Media, Received, StatusUpdate, Tap, Turn
+from sayso.channels.base import Channel
+from sayso.channels.fakes.platforms import SLACK_SIGNING_SECRET, TELEGRAM_SECRET, TWILIO_AUTH_TOKEN
+from sayso.channels.types import Conversation, Hook, HookAnswer, Media, Received, StatusUpdate, Tap, Turn
 from tests.channels.harness import NOW, MemoryMedia, slack, telegram, whatsapp
 
 PAYLOADS = Path(__file__).parent.parent / "payloads"

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from channels.fakes.telegram_rules import parsed
-from channels.markup import (
+from sayso.channels.fakes.telegram_rules import parsed
+from sayso.channels.markup import (
     page_html,
     plain,
     slack_mrkdwn,

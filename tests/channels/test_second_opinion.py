@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from channels.fakes import signing
-from channels.fakes.base import Answer, Call
-from channels.fakes.platforms import TELEGRAM_SECRET, FakePlatforms
-from channels.fakes.telegram_api import MOVED
-from channels.telegram import TelegramChannel
-from channels.types import Conversation, Delivery, Media, Reply
+from sayso.channels.fakes import signing
+from sayso.channels.fakes.base import Answer, Call
+from sayso.channels.fakes.platforms import TELEGRAM_SECRET, FakePlatforms
+from sayso.channels.fakes.telegram_api import MOVED
+from sayso.channels.telegram import TelegramChannel
+from sayso.channels.types import Conversation, Delivery, Media, Reply
 from tests.channels.harness import FILES, IMAGE, PDF, YES_NO, MemoryMedia, telegram, telegram_hook
 
 ROOT = Path(__file__).parents[2]

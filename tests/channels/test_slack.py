@@ -8,15 +8,15 @@ from dataclasses import replace
 
 import pytest
 
-from channels.base import Forbidden, Refused
-from channels.fakes import signing
-from channels.fakes.platforms import FakePlatforms
-from channels.slack import SlackChannel
-from channels.types import Button, Conversation, Delivery, Reply, Turn
+from sayso.channels.base import Forbidden, Refused
+from sayso.channels.fakes import signing
+from sayso.channels.fakes.platforms import FakePlatforms
+from sayso.channels.slack import SlackChannel
+from sayso.channels.types import Button, Conversation, Delivery, Reply, Turn
+from sayso.workers.lane import Change
+from sayso.workers.mailbox import Limits
 from tests.channels.harness import IMAGE, NOW, MemoryMedia, slack, slack_hook
 from tests.contracts.rigs import MemoryRig
-from workers.lane import Change
-from workers.mailbox import Limits
 
 THREAD = Conversation("sl", "C0OPS", "1795204800.000150")
 YES_NO = (Button("Yes", "a:1:yes", "primary"), Button("No", "a:1:no", "danger"))

@@ -8,12 +8,12 @@ from dataclasses import replace
 
 import pytest
 
-from channels.base import AddressClosed, Ambiguous, ChannelDown, RateLimited, Refused, SendError, Unreachable
-from channels.fakes.platforms import FakePlatforms
-from channels.fakes.slack_api import FakeSlack
-from channels.fakes.slack_setup import SCOPES
-from channels.slack_errors import REACTIONS, reaction_to
-from channels.types import Conversation, Delivery, Receipt, Reply
+from sayso.channels.base import AddressClosed, Ambiguous, ChannelDown, RateLimited, Refused, SendError, Unreachable
+from sayso.channels.fakes.platforms import FakePlatforms
+from sayso.channels.fakes.slack_api import FakeSlack
+from sayso.channels.fakes.slack_setup import SCOPES
+from sayso.channels.slack_errors import REACTIONS, reaction_to
+from sayso.channels.types import Conversation, Delivery, Receipt, Reply
 from tests.channels.harness import IMAGE, MemoryMedia, server, slack
 
 THREAD = Conversation("sl", "C0OPS", "1795204800.000150")

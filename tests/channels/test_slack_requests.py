@@ -8,9 +8,9 @@ from urllib.parse import urlencode
 
 import pytest
 
-from channels.base import BadHook
-from channels.fakes import signing
-from channels.types import Conversation, Received, Turn
+from sayso.channels.base import BadHook
+from sayso.channels.fakes import signing
+from sayso.channels.types import Conversation, Received, Turn
 from tests.channels.harness import MemoryMedia, slack, slack_hook
 
 ROOT = "1795204800.000100"

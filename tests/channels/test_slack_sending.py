@@ -6,13 +6,13 @@ import asyncio
 
 import pytest
 
-from channels.base import AddressClosed, FetchError, RateLimited, Refused, Unreachable
-from channels.fakes import signing
-from channels.fakes.platforms import FakePlatforms
-from channels.fakes.slack_api import FakeSlack
-from channels.slack import SlackChannel
-from channels.slack_blocks import LABEL_LIMIT
-from channels.types import Button, Conversation, Delivery, Media, Receipt, Reply, Turn
+from sayso.channels.base import AddressClosed, FetchError, RateLimited, Refused, Unreachable
+from sayso.channels.fakes import signing
+from sayso.channels.fakes.platforms import FakePlatforms
+from sayso.channels.fakes.slack_api import FakeSlack
+from sayso.channels.slack import SlackChannel
+from sayso.channels.slack_blocks import LABEL_LIMIT
+from sayso.channels.types import Button, Conversation, Delivery, Media, Receipt, Reply, Turn
 from tests.channels.harness import IMAGE, MemoryMedia, fetch_bytes, server, slack, slack_hook
 
 THREAD = Conversation("sl", "C0OPS", "1795204800.000150")

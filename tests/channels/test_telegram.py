@@ -6,11 +6,11 @@ import asyncio
 
 import pytest
 
-from channels.base import BadHook, Forbidden, Refused
-from channels.fakes import signing
-from channels.fakes.platforms import TELEGRAM_SECRET, FakePlatforms
-from channels.types import Button, Conversation, Delivery, Reply
-from config.schema import TelegramSettings
+from sayso.channels.base import BadHook, Forbidden, Refused
+from sayso.channels.fakes import signing
+from sayso.channels.fakes.platforms import TELEGRAM_SECRET, FakePlatforms
+from sayso.channels.types import Button, Conversation, Delivery, Reply
+from sayso.config.schema import TelegramSettings
 from tests.channels.harness import IMAGE, MemoryMedia, hook, telegram, telegram_hook
 
 CHAT = Conversation("tg", "5123456789")

@@ -7,14 +7,14 @@ from dataclasses import replace
 
 import pytest
 
-from channels.base import RateLimited, Refused
-from channels.fakes import signing
-from channels.fakes.platforms import FakePlatforms
-from channels.fakes.telegram_api import MOVED
-from channels.fakes.telegram_api import _told as told
-from channels.markup import telegram_length
-from channels.telegram_posts import beginning
-from channels.types import Button, Conversation, Delivery, Media, Receipt, Reply
+from sayso.channels.base import RateLimited, Refused
+from sayso.channels.fakes import signing
+from sayso.channels.fakes.platforms import FakePlatforms
+from sayso.channels.fakes.telegram_api import MOVED
+from sayso.channels.fakes.telegram_api import _told as told
+from sayso.channels.markup import telegram_length
+from sayso.channels.telegram_posts import beginning
+from sayso.channels.types import Button, Conversation, Delivery, Media, Receipt, Reply
 from tests.channels.harness import FILES, IMAGE, MemoryMedia, MemoryNotebook, telegram, telegram_hook
 
 CHAT = Conversation("tg", "5123456789")
@@ -86,7 +86,7 @@ def test_an_id_that_telegram_never_gave_is_no_edit(channel, platforms: FakePlatf
 @pytest.mark.parametrize("file", [None, IMAGE])
 def test_a_message_without_an_id_has_no_receipt(channel, platforms: FakePlatforms, monkeypatch, file: Media | None):
     """platforms.md 2.1: message_id is 0 for what Telegram sends later by itself: that is no id to edit by."""
-    monkeypatch.setattr("channels.fakes.telegram_api._told", lambda _, chat: told(0, chat))
+    monkeypatch.setattr("sayso.channels.fakes.telegram_api._told", lambda _, chat: told(0, chat))
     assert send(channel, Reply("?", media=file)) == Receipt("")
 
 

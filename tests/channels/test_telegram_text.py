@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from channels.fakes.telegram_rules import buttons, check_length, parsed
-from channels.markup import head, split, telegram_length
-from channels.telegram_posts import Post, beginning
-from channels.types import Button, Reply
+from sayso.channels.fakes.telegram_rules import buttons, check_length, parsed
+from sayso.channels.markup import head, split, telegram_length
+from sayso.channels.telegram_posts import Post, beginning
+from sayso.channels.types import Button, Reply
 from tests.channels.harness import IMAGE, MemoryMedia, telegram
 from tests.channels.test_markup import MARKDOWN, SYNTAX, WORDS
 

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from agent import Agent, AgentConfig, ScriptedProvider, ToolCall, tool
-from agent.channel_agent import ChannelAgent
-from channels.media import MemoryMediaStore
-from channels.terminal import Terminal, TerminalChannel
-from channels.types import Button, Delivery, Hook, Reply
-from pending import InMemoryPendingStore
+from sayso.agent import Agent, AgentConfig, ScriptedProvider, ToolCall, tool
+from sayso.agent.channel_agent import ChannelAgent
+from sayso.channels.media import MemoryMediaStore
+from sayso.channels.terminal import Terminal, TerminalChannel
+from sayso.channels.types import Button, Delivery, Hook, Reply
+from sayso.pending import InMemoryPendingStore
 
 QUESTION = Reply("Delete **INV-42**?", (Button("Yes", "a:1:yes"), Button("No", "a:1:no")))
 

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from channels.base import (
+from sayso.channels.base import (
     AddressClosed,
     Ambiguous,
     ChannelDown,
@@ -16,12 +16,12 @@ from channels.base import (
     Unreachable,
     WindowClosed,
 )
-from channels.fakes.base import Answer
-from channels.fakes.platforms import FakePlatforms
-from channels.twilio_errors import DAY_LIMIT_SECONDS, REACTIONS, send_error
-from channels.types import Conversation, Delivery, Reply
+from sayso.channels.fakes.base import Answer
+from sayso.channels.fakes.platforms import FakePlatforms
+from sayso.channels.twilio_errors import DAY_LIMIT_SECONDS, REACTIONS, send_error
+from sayso.channels.types import Conversation, Delivery, Reply
+from sayso.workers.outbox import MAX_ATTEMPTS
 from tests.channels.harness import MemoryMedia, whatsapp
-from workers.outbox import MAX_ATTEMPTS
 
 CHAT = Conversation("wa", "whatsapp:+4915100000042")
 

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from channels.types import Conversation, Turn
+from sayso.channels.types import Conversation, Turn
 
 WHERE = Conversation("tg", "1")
 

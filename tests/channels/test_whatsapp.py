@@ -10,11 +10,11 @@ from dataclasses import replace
 
 import pytest
 
-from channels.base import Ambiguous, Forbidden, RateLimited, Unreachable, WindowClosed
-from channels.fakes import signing
-from channels.fakes.platforms import TWILIO_ACCOUNT_SID, TWILIO_AUTH_TOKEN, FakePlatforms
-from channels.twilio_client import SANDBOX
-from channels.types import Button, Conversation, Delivery, Reply, Turn
+from sayso.channels.base import Ambiguous, Forbidden, RateLimited, Unreachable, WindowClosed
+from sayso.channels.fakes import signing
+from sayso.channels.fakes.platforms import TWILIO_ACCOUNT_SID, TWILIO_AUTH_TOKEN, FakePlatforms
+from sayso.channels.twilio_client import SANDBOX
+from sayso.channels.types import Button, Conversation, Delivery, Reply, Turn
 from tests.channels.harness import (
     IMAGE,
     PDF,
@@ -323,7 +323,7 @@ def test_attend_shows_typing(media: MemoryMedia, platforms: FakePlatforms):
 
 def test_no_call_waits_for_ever(media: MemoryMedia, platforms: FakePlatforms, monkeypatch: pytest.MonkeyPatch):
     """platforms.md 1.3: Twilio's client has no timeout of its own; what was sent and not answered may have arrived."""
-    monkeypatch.setattr("channels.http.ANSWER_SECONDS", 0.05)
+    monkeypatch.setattr("sayso.channels.http.ANSWER_SECONDS", 0.05)
     platforms.script("twilio", "slow", seconds=0.2)
     with pytest.raises(Ambiguous):
         send(whatsapp(media, platforms.twilio_url), Reply("x"))

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from channels.fakes.platforms import FakePlatforms
-from channels.markup import plain, whatsapp_text
-from channels.types import Button, Conversation, Delivery, Media, Reply
-from channels.whatsapp_pieces import (
+from sayso.channels.fakes.platforms import FakePlatforms
+from sayso.channels.markup import plain, whatsapp_text
+from sayso.channels.types import Button, Conversation, Delivery, Media, Reply
+from sayso.channels.whatsapp_pieces import (
     BUTTONS_LIMIT,
     FILE_BYTES,
     PICTURE_BYTES,

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from channels.base import AddressClosed, WindowClosed
-from channels.fakes.platforms import FakePlatforms
-from channels.fakes.twilio_api import CONFIRM_TEMPLATE, TEMPLATE
-from channels.types import Button, Conversation, Delivery, Hook, Reply
+from sayso.channels.base import AddressClosed, WindowClosed
+from sayso.channels.fakes.platforms import FakePlatforms
+from sayso.channels.fakes.twilio_api import CONFIRM_TEMPLATE, TEMPLATE
+from sayso.channels.types import Button, Conversation, Delivery, Hook, Reply
 from tests.channels.harness import IMAGE, PDF, MemoryMedia, whatsapp
 
 CHAT = Conversation("wa", "whatsapp:+4915100000042")

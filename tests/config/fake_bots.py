@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from channels.fakes import platforms as fakes
-from channels.fakes.platforms import FakePlatforms
-from channels.fakes.twilio_setup import SENDER
+from sayso.channels.fakes import platforms as fakes
+from sayso.channels.fakes.platforms import FakePlatforms
+from sayso.channels.fakes.twilio_setup import SENDER
 
 PUBLIC_URL = "https://bots.example.com"
 ENVIRON = {

@@ -8,18 +8,18 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from agent.messages import Message, Role
-from agent.selectors.narrowing import narrow
-from channels.types import Conversation, Turn
-from config.access import guard_of, rules_of
-from config.cli import main
-from config.description import describe
-from config.loader import ConfigError, load_settings
-from config.schema import Settings
-from config.selection import build_selector
-from config.sources import open_tools
-from pending.proposals import ChannelRun, channel_run
-from workers.people import RedisPeople
+from sayso.agent.messages import Message, Role
+from sayso.agent.selectors.narrowing import narrow
+from sayso.channels.types import Conversation, Turn
+from sayso.config.access import guard_of, rules_of
+from sayso.config.cli import main
+from sayso.config.description import describe
+from sayso.config.loader import ConfigError, load_settings
+from sayso.config.schema import Settings
+from sayso.config.selection import build_selector
+from sayso.config.sources import open_tools
+from sayso.pending.proposals import ChannelRun, channel_run
+from sayso.workers.people import RedisPeople
 
 WHATSAPP = (
     "{platform: whatsapp, account_sid: AC1, auth_token: '${KEY}', from: 'whatsapp:+14155238886', access: {access}}"
@@ -45,7 +45,7 @@ MISTAKES = {
 def load(folder: Path, access: str, more: str = "", channel: str = "{platform: console, access: {access}{more}}"):
     """The settings of a channel with this access."""
     text = channel.replace("{access}", access).replace("{more}", more)
-    (folder / "sayso.yaml").write_text(f"tools: [examples.invoices]\nchannels:\n  web: {text}\n")
+    (folder / "sayso.yaml").write_text(f"tools: [sayso.examples.invoices]\nchannels:\n  web: {text}\n")
     return load_settings(folder / "sayso.yaml", {"KEY": "k"})
 
 

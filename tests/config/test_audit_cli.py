@@ -9,14 +9,14 @@ from contextlib import closing
 import pytest
 from click.testing import CliRunner
 
-from agent.memories import SQLiteTripleStore, Triple
-from agent.text_files import TextFiles
-from channels.types import Conversation, Scope
-from config.cli import main
-from config.outfit import RELATIONSHIPS, knowledge_in
-from pending.audit.auditor import Auditor
-from pending.audit.body import Body
-from pending.audit.ledger import FILE, Ledger
+from sayso.agent.memories import SQLiteTripleStore, Triple
+from sayso.agent.text_files import TextFiles
+from sayso.channels.types import Conversation, Scope
+from sayso.config.cli import main
+from sayso.config.outfit import RELATIONSHIPS, knowledge_in
+from sayso.pending.audit.auditor import Auditor
+from sayso.pending.audit.body import Body
+from sayso.pending.audit.ledger import FILE, Ledger
 from tests.config.processes import free_port
 from tests.pending.state_log import AT, KEY, SIGNER, StateLog, busy_log, sealed
 

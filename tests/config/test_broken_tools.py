@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from agent.tools.reload import Reload
-from config.agents import terminal_agent
-from config.bootstrap import bootstrap
-from config.description import describe
-from config.loader import ConfigError, load_settings
-from config.sources import OpenTools, open_tools
+from sayso.agent.tools.reload import Reload
+from sayso.config.agents import terminal_agent
+from sayso.config.bootstrap import bootstrap
+from sayso.config.description import describe
+from sayso.config.loader import ConfigError, load_settings
+from sayso.config.sources import OpenTools, open_tools
 
 GOOD = (
     "from agent import tool\n\n\n@tool\ndef greet(name: str) -> str:\n    '''Greet.'''\n    return f'{said} {name}'\n"

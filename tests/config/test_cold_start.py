@@ -16,10 +16,10 @@ ROOT = Path(__file__).parents[2]
 WORKER = """
 import asyncio, contextlib, json, sys
 from pathlib import Path
-from channels.base import SendError
-from channels.types import Conversation, Delivery, Reply
-from config import cli
-import workers.worker
+from sayso.channels.base import SendError
+from sayso.channels.types import Conversation, Delivery, Reply
+from sayso.config import cli
+import sayso.workers.worker
 
 def send(services):
     ready = set(sys.modules)
@@ -32,7 +32,7 @@ cli.worker.callback(Path(sys.argv[1]), Path(sys.argv[2]))
 """
 WEB = """
 import json, sys
-from channels.web import app
+from sayso.channels.web import app
 app()
 print(json.dumps([sorted(sys.modules), []]))
 """
@@ -55,7 +55,7 @@ def loaded(tmp_path: Path, redis_url: str):
         file = tmp_path / f"bot-{secrets.token_hex(4)}.yaml"  # a name of its own: workers before it look alive
         names = ["bot", *platforms[1:]]
         channels = [f"  {name}: {PLATFORMS[platform]}\n" for name, platform in zip(names, platforms, strict=True)]
-        file.write_text(f"tools: [examples.invoices]\nchannels:\n{''.join(channels)}")
+        file.write_text(f"tools: [sayso.examples.invoices]\nchannels:\n{''.join(channels)}")
         places = {"REDIS_URL": redis_url, "SAYSO_CONFIG": str(file), "SAYSO_DATA": str(tmp_path / "data")}
         done = subprocess.run(
             [sys.executable, "-c", code, str(file), str(tmp_path / "data")],
@@ -73,7 +73,12 @@ def test_a_worker_with_a_console_only_loads_no_vendor_and_nothing_of_the_web(loa
     ready, added = loaded(WORKER, "console")
     assert not ready & (SDKS | FOREIGN)
     assert not added & (SDKS | FOREIGN)
-    assert not ready & {"channels.whatsapp", "channels.telegram", "channels.slack", "channels.web"}
+    assert not ready & {
+        "sayso.channels.whatsapp",
+        "sayso.channels.telegram",
+        "sayso.channels.slack",
+        "sayso.channels.web",
+    }
 
 
 @pytest.mark.parametrize(

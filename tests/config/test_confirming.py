@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from config.agents import terminal_agent
-from config.loader import ConfigError, load_settings
-from pending.phrasebook import SHIPPED_LANGUAGES
+from sayso.config.agents import terminal_agent
+from sayso.config.loader import ConfigError, load_settings
+from sayso.pending.phrasebook import SHIPPED_LANGUAGES
 
 
 def settings_of(folder: Path, line: str):
     """The settings of a console with this line of its own."""
     file = folder / "sayso.yaml"
-    file.write_text(f"channels:\n  web:\n    platform: console\n    {line}\ntools: [examples.invoices]\n")
+    file.write_text(f"channels:\n  web:\n    platform: console\n    {line}\ntools: [sayso.examples.invoices]\n")
     return load_settings(file, {})
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 from click.testing import CliRunner
 
-from channels.types import Reply
-from config.cli import main
+from sayso.channels.types import Reply
+from sayso.config.cli import main
+from sayso.workers.alerts import RedisAlerts
 from tests.config.processes import free_port
 from tests.contracts.rigs import CHAT, RedisRig, turn
 from tests.contracts.test_deliveries import bury, on_hold, said, saying
-from workers.alerts import RedisAlerts
 
 DEAD = f"{CHAT.id}#1"
 

@@ -15,20 +15,20 @@ from click.testing import CliRunner
 from flask.testing import FlaskClient
 from redis import Redis
 
-from channels.fakes import platforms as fakes
-from channels.fakes.platforms import FakePlatforms
-from channels.poller import baton_of
-from config.cli import main
-from config.loader import load_settings
-from config.setup.desks import desk_of
-from config.setup.doctor import Doctor, model_findings
-from config.setup.finding import Finding
-from config.setup.probe import FORGED
+from sayso.channels.fakes import platforms as fakes
+from sayso.channels.fakes.platforms import FakePlatforms
+from sayso.channels.poller import baton_of
+from sayso.config.cli import main
+from sayso.config.loader import load_settings
+from sayso.config.setup.desks import desk_of
+from sayso.config.setup.doctor import Doctor, model_findings
+from sayso.config.setup.finding import Finding
+from sayso.config.setup.probe import FORGED
+from sayso.workers.presence import Presence
+from sayso.workers.tide import keys_of
 from tests.config.fake_bots import ENVIRON, PUBLIC_URL, written
 from tests.config.processes import free_port
 from tests.web import services
-from workers.presence import Presence
-from workers.tide import keys_of
 
 Handler = Callable[[httpx.Request], httpx.Response]
 
@@ -144,7 +144,7 @@ def test_messages_that_never_reached_us_are_found(clinic: Clinic):
 
 def test_busy_sender_is_looked_at_in_part(clinic: Clinic, monkeypatch: pytest.MonkeyPatch):
     """Thousands an hour are no finding: the newest tell enough."""
-    monkeypatch.setattr("config.setup.doctor.MISSED_MOST", 2)
+    monkeypatch.setattr("sayso.config.setup.doctor.MISSED_MOST", 2)
     for n in range(4):
         clinic.platforms.arrive("twilio", "whatsapp:+4915100000042", "hello", ago=600 + n)
     assert "2 of the 2 newest messages of the last hour never reached us" in clinic.wrong()["wa messages"]
@@ -308,7 +308,7 @@ def test_only_what_fails_fails_a_build(monkeypatch: pytest.MonkeyPatch, state: s
     async def found(*_: object, **__: object) -> AsyncIterator[Finding]:
         yield Finding("clock", state, "says", "" if state == "ok" else "cure")
 
-    monkeypatch.setattr("config.doctor_cli._checks", found)
+    monkeypatch.setattr("sayso.config.doctor_cli._checks", found)
     code, words = run()
     assert (code, "1 to look at" in words) == (expected, state != "ok")
 

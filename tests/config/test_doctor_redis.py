@@ -15,11 +15,11 @@ import pytest
 from redis.exceptions import NoPermissionError
 from rq.suspension import suspend
 
-from config.embedded import EmbeddedRedis, server_binary
-from config.loader import load_settings
-from config.setup.doctor import Doctor
+from sayso.config.embedded import EmbeddedRedis, server_binary
+from sayso.config.loader import load_settings
+from sayso.config.setup.doctor import Doctor
+from sayso.workers.redis import RedisUnfit, check_fit, connect
 from tests.config.processes import free_port, until
-from workers.redis import RedisUnfit, check_fit, connect
 
 
 def redis_findings(folder: Path, url: str, monkeypatch: pytest.MonkeyPatch) -> str:

@@ -12,14 +12,21 @@ from pathlib import Path
 import pytest
 from redis import Redis
 
-from config.embedded import MAX_SOCKET_PATH, EmbeddedRedis, EmbeddedRedisError, running_url, server_binary, socket_path
+from sayso.config.embedded import (
+    MAX_SOCKET_PATH,
+    EmbeddedRedis,
+    EmbeddedRedisError,
+    running_url,
+    server_binary,
+    socket_path,
+)
 from tests.config.processes import PATIENCE, is_running, short_folder, until
 
 #: A process that starts a server on a folder, prints its pid and sleeps.
 PARENT = """
 import sys, time
 from pathlib import Path
-from config.embedded import EmbeddedRedis
+from sayso.config.embedded import EmbeddedRedis
 server = EmbeddedRedis(Path(sys.argv[1]))
 server.start()
 print(server.pid, flush=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from config.cli import main
+from sayso.config.cli import main
 
 ROOT = Path(__file__).parents[2]
 TOOLS = '''
@@ -18,8 +18,8 @@ from urllib.parse import unquote
 
 from pydantic import AfterValidator
 
-from agent import NotFound, Tool, tool
-from agent.tools.metadata import ToolMetadata, ToolTag
+from sayso.agent import NotFound, Tool, tool
+from sayso.agent.tools.metadata import ToolMetadata, ToolTag
 
 RAN = Path(__file__).parent / "ran"
 

@@ -9,13 +9,13 @@ import pytest
 from click.testing import CliRunner
 from redis import Redis
 
-from channels.fakes.platforms import FakePlatforms
-from channels.types import Conversation, Turn
-from config.bootstrap import open_door
-from config.cli import main
-from config.loader import load_settings
+from sayso.channels.fakes.platforms import FakePlatforms
+from sayso.channels.types import Conversation, Turn
+from sayso.config.bootstrap import open_door
+from sayso.config.cli import main
+from sayso.config.loader import load_settings
+from sayso.workers.lane import Change, QueuedTurn
 from tests.config.fake_bots import written
-from workers.lane import Change, QueuedTurn
 
 ANA = "whatsapp:+4915100000042"
 HOUR = 3600

@@ -18,9 +18,9 @@ from pathlib import Path
 
 import pytest
 
-from channels.fakes import signing
-from channels.fakes.platforms import FakePlatforms
-from config.embedded import EmbeddedRedis
+from sayso.channels.fakes import signing
+from sayso.channels.fakes.platforms import FakePlatforms
+from sayso.config.embedded import EmbeddedRedis
 from tests.config.processes import PATIENCE, free_port, short_folder, until
 from tests.flows.system import ENVIRON
 
@@ -30,13 +30,13 @@ PACKAGES = ("agent", "channels", "config", "examples", "pending", "workers")
 HIS_OWN = ("agent.py", "channels.py", "config.py", "workers/__init__.py", "pending/__init__.py")
 BOT = """
 agent: {{model: offline}}
-tools: [./fruit.py, examples.invoices]
+tools: [./fruit.py, sayso.examples.invoices]
 channels:
   web: {{platform: console}}
   tg: {{platform: telegram, token: "${{TELEGRAM_TOKEN}}", secret_token: "${{TELEGRAM_SECRET}}", api_url: {url}}}
 """
 FRUIT = '''
-from agent import tool
+from sayso.agent import tool
 
 @tool()
 def count_apples() -> str:

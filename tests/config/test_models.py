@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 
-from agent import AnthropicProvider, FallbackProvider, OllamaProvider, OpenAIProvider
-from agent.extras import install_command
-from agent.providers import TextToolProvider
-from agent.providers.openai import OPENAI_URL
-from agent.providers.vendor import VendorProvider
-from config.agent_schema import VENDORS
-from config.description import describe
-from config.loader import ConfigError, load_settings
-from config.models import Models
-from config.schema import Settings
+from sayso.agent import AnthropicProvider, FallbackProvider, OllamaProvider, OpenAIProvider
+from sayso.agent.extras import install_command
+from sayso.agent.providers import TextToolProvider
+from sayso.agent.providers.openai import OPENAI_URL
+from sayso.agent.providers.vendor import VendorProvider
+from sayso.config.agent_schema import VENDORS
+from sayso.config.description import describe
+from sayso.config.loader import ConfigError, load_settings
+from sayso.config.models import Models
+from sayso.config.schema import Settings
 
 KEY = "s3cr3t"
 
@@ -85,7 +85,7 @@ def test_a_missing_key_is_told_with_its_line_and_cure(tmp_path: Path, vendor: st
 
 def test_a_missing_library_is_told_with_its_cure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Before the first question."""
-    monkeypatch.setattr("agent.providers.vendor._is_there", lambda name: name != "anthropic")
+    monkeypatch.setattr("sayso.agent.providers.vendor._is_there", lambda name: name != "anthropic")
     said = refusal(tmp_path, "{model: anthropic:m, api_key: '${KEY}'}")
     assert said.endswith(f"agent.model: the library 'anthropic' is missing: {install_command('anthropic')}")
 

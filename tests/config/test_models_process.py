@@ -21,9 +21,9 @@ ROOT = Path(__file__).parents[2]
 WORKER = """
 import asyncio, json, sys
 from pathlib import Path
-from config import cli
-import workers.worker
-from workers.loop import LoopThread
+from sayso.config import cli
+import sayso.workers.worker
+from sayso.workers.loop import LoopThread
 
 def ask(services):
     ready, loop = set(sys.modules), LoopThread()
@@ -46,7 +46,7 @@ def file(tmp_path: Path, server: Server) -> Path:
     agent = (
         f"{{model: openai:gpt-4o-mini, api_key: '${{KEY}}', base_url: '{server.url}/v1', memory: {{knowledge: true}}}}"
     )
-    path.write_text(f"agent: {agent}\ntools: [examples.invoices]\nchannels: {{web: {{platform: console}}}}\n")
+    path.write_text(f"agent: {agent}\ntools: [sayso.examples.invoices]\nchannels: {{web: {{platform: console}}}}\n")
     return path
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from redis import Redis
 
-from agent import (
+from sayso.agent import (
     Agent,
     AgentConfig,
     AgentResult,
@@ -21,19 +21,19 @@ from agent import (
     RedisCache,
     ScriptedProvider,
 )
-from agent.guards import GuardrailAction
-from channels.media import LocalMediaStore
-from config.agents import load_tools_of, terminal_agent
-from config.bootstrap import bootstrap
-from config.description import describe
-from config.explanation import explain
-from config.loader import ConfigError, load_settings
-from config.outfit import lone_outfit, worker_outfit
-from config.schema import Settings
+from sayso.agent.guards import GuardrailAction
+from sayso.channels.media import LocalMediaStore
+from sayso.config.agents import load_tools_of, terminal_agent
+from sayso.config.bootstrap import bootstrap
+from sayso.config.description import describe
+from sayso.config.explanation import explain
+from sayso.config.loader import ConfigError, load_settings
+from sayso.config.outfit import lone_outfit, worker_outfit
+from sayso.config.schema import Settings
 
 PLUGINS = """
-from agent.observers import AgentObserver
-from agent.guards import Guardrail
+from sayso.agent.observers import AgentObserver
+from sayso.agent.guards import Guardrail
 
 class Watch(AgentObserver):
     pass

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 from click.testing import CliRunner
 
-from channels.types import Conversation
-from config.cli import main
-from pending.texts import speak
+from sayso.channels.types import Conversation
+from sayso.config.cli import main
+from sayso.pending.texts import speak
+from sayso.workers.people import RedisPeople, Waiting
 from tests.config.processes import free_port
 from tests.contracts.rigs import CHAT, RedisRig
-from workers.people import RedisPeople, Waiting
 
 FILE = """
 channels:

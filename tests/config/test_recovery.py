@@ -10,18 +10,18 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from channels.fakes.base import Answer
-from channels.fakes.platforms import FakePlatforms
-from channels.fakes.twilio_setup import SERVICE_SID
-from channels.types import Conversation, Turn
-from channels.whatsapp import WhatsAppChannel
-from config.bootstrap import open_door
-from config.cli import main
-from config.loader import load_settings
-from config.setup import recovery, twilio_list
+from sayso.channels.fakes.base import Answer
+from sayso.channels.fakes.platforms import FakePlatforms
+from sayso.channels.fakes.twilio_setup import SERVICE_SID
+from sayso.channels.types import Conversation, Turn
+from sayso.channels.whatsapp import WhatsAppChannel
+from sayso.config.bootstrap import open_door
+from sayso.config.cli import main
+from sayso.config.loader import load_settings
+from sayso.config.setup import recovery, twilio_list
+from sayso.workers.lane import QueuedTurn
+from sayso.workers.mailbox import RedisMailbox
 from tests.config.fake_bots import ENVIRON, written
-from workers.lane import QueuedTurn
-from workers.mailbox import RedisMailbox
 
 ANA, BEN = "whatsapp:+4915100000042", "whatsapp:+4915100000043"
 HIDDEN = "whatsapp:DE.1234567890"

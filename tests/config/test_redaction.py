@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from agent import Agent, AgentConfig, ScriptedProvider, ToolCall, tool
-from channels.redaction import REDACTED, Redactor, remember, secrets_of
-from config.logs import EventFormatter
-from config.rows import plain
-from config.setup.finding import Finding
+from sayso.agent import Agent, AgentConfig, ScriptedProvider, ToolCall, tool
+from sayso.channels.redaction import REDACTED, Redactor, remember, secrets_of
+from sayso.config.logs import EventFormatter
+from sayso.config.rows import plain
+from sayso.config.setup.finding import Finding
 from tests.config.processes import sayso
 
 KEY, FILED = "sk-live-5Ya/pq+2==", "hunter2-of-a-file"
@@ -26,8 +26,8 @@ channels:
 """
 TOOLS = f"""
 import base64, os, warnings
-from agent import NotFound, tool
-from agent.tools.errors import ToolError
+from sayso.agent import NotFound, tool
+from sayso.agent.tools.errors import ToolError
 
 KEY = os.environ["SHOP_API_KEY"]
 

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from redis import Redis
 
-from config.embedded import EmbeddedRedis
+from sayso.config.embedded import EmbeddedRedis
+from sayso.workers.redis import connect
+from sayso.workers.shards import rendezvous
+from sayso.workers.tide import Tide, keys_of
+from sayso.workers.tide_file import FILE, TideFile
 from tests.config.processes import sayso, short_folder
-from workers.redis import connect
-from workers.shards import rendezvous
-from workers.tide import Tide, keys_of
-from workers.tide_file import FILE, TideFile
 
 #: What the keys of a bot begin with whose file is bot.yaml.
 PREFIX = "sayso:bot:"

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from config.loader import ConfigError, load_settings
-from config.schema import ConsoleSettings, WhatsAppSettings
+from sayso.config.loader import ConfigError, load_settings
+from sayso.config.schema import ConsoleSettings, WhatsAppSettings
 
 SECRETS = {
     "TWILIO_ACCOUNT_SID": "AC0",

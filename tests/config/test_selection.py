@@ -7,16 +7,19 @@ from pathlib import Path
 
 import pytest
 
-from agent import AllOf, AnyOf, EmbeddingSelector, KeywordSelector, Message
-from agent.messages import Role
-from agent.selectors import Always, FailOpen, HttpEmbedder, NgramEmbedder
-from config.agents import terminal_agent
-from config.description import describe
-from config.loader import ConfigError, load_settings
-from config.selection import build_selector
-from pending.proposals import ChannelRun, channel_run
+from sayso.agent import AllOf, AnyOf, EmbeddingSelector, KeywordSelector, Message
+from sayso.agent.messages import Role
+from sayso.agent.selectors import Always, FailOpen, HttpEmbedder, NgramEmbedder
+from sayso.config.agents import terminal_agent
+from sayso.config.description import describe
+from sayso.config.loader import ConfigError, load_settings
+from sayso.config.selection import build_selector
+from sayso.pending.proposals import ChannelRun, channel_run
 
-HEAD = "tools: [examples.invoices]\nchannels:\n  web:\n    platform: console\n    tools: [find_*, delete_*, sales_*]\n"
+HEAD = (
+    "tools: [sayso.examples.invoices]\nchannels:\n"
+    "  web:\n    platform: console\n    tools: [find_*, delete_*, sales_*]\n"
+)
 KNOWN = "known: find_invoice, delete_invoice, sales_chart, sales_report"
 
 #: The selector, and what the error must say after `sayso.yaml:6:`; @ is the path of the selector.

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from channels.console import RESERVED_NAMES
-from channels.types import Conversation
-from config.agents import load_tools_of
-from config.bootstrap import bootstrap
-from config.description import describe
-from config.loader import DEMO, ConfigError, default_config, load_for_terminal, load_settings
-from config.schema import CONSOLE_PATHS
+from sayso.channels.console import RESERVED_NAMES
+from sayso.channels.types import Conversation
+from sayso.config.agents import load_tools_of
+from sayso.config.bootstrap import bootstrap
+from sayso.config.description import describe
+from sayso.config.loader import DEMO, ConfigError, default_config, load_for_terminal, load_settings
+from sayso.config.schema import CONSOLE_PATHS
 
 SECRET = "s3cr3t-value"
 

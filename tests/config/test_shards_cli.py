@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from config.embedded import EmbeddedRedis
+from sayso.config.embedded import EmbeddedRedis
+from sayso.workers.presence import Presence
+from sayso.workers.redis import connect
 from tests.config.processes import Up, sayso, short_folder
-from workers.presence import Presence
-from workers.redis import connect
 
 
 @pytest.fixture

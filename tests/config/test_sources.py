@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from agent.tools import ToolExecutionError, ToolTag
-from config.agents import load_tools_of, terminal_agent
-from config.description import describe
-from config.loader import ConfigError, load_settings
-from config.schema import Settings
-from config.sources import open_tools
+from sayso.agent.tools import ToolExecutionError, ToolTag
+from sayso.config.agents import load_tools_of, terminal_agent
+from sayso.config.description import describe
+from sayso.config.loader import ConfigError, load_settings
+from sayso.config.schema import Settings
+from sayso.config.sources import open_tools
 from tests.config.processes import sayso
 
 SECRET = "s3cr3t-value"
@@ -151,7 +151,7 @@ MISTAKES = {
 TOOL = 'from agent import tool\n@tool()\ndef good() -> str:\n    """Do good."""\n    return ""\n'
 SLOW = """
 import threading
-from agent import tool
+from sayso.agent import tool
 @tool()
 def slow() -> str:
     '''Take long.'''

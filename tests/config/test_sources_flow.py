@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from agent import Agent, ChannelAgent, ScriptedProvider, ToolCall
-from config.loader import load_settings
-from config.sources import OpenTools, open_tools
+from sayso.agent import Agent, ChannelAgent, ScriptedProvider, ToolCall
+from sayso.config.loader import load_settings
+from sayso.config.sources import OpenTools, open_tools
 
 TINY = Path(__file__).parents[1] / "agent" / "sources" / "tiny_mcp.py"
 

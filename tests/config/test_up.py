@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from channels.fakes.platforms import TELEGRAM_TOKEN, FakePlatforms
-from channels.fakes.signing import telegram_text
-from channels.fakes.telegram_setup import WAITING
-from config.embedded import EmbeddedRedisError
-from config.up import MAX_PAUSE_SECONDS, Kept
-from examples import invoices
+from sayso.channels.fakes.platforms import TELEGRAM_TOKEN, FakePlatforms
+from sayso.channels.fakes.signing import telegram_text
+from sayso.channels.fakes.telegram_setup import WAITING
+from sayso.config.embedded import EmbeddedRedisError
+from sayso.config.up import MAX_PAUSE_SECONDS, Kept
+from sayso.examples import invoices
 from tests.config.processes import POLL, REDIS, WEB, WORKER, Up, free_port, is_running, sayso, short_folder, until
 
 POLLED = """

@@ -9,18 +9,18 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from channels.fakes import platforms as fakes
-from channels.fakes.base import Answer
-from channels.fakes.platforms import FakePlatforms
-from channels.fakes.telegram_setup import WEBHOOK
-from channels.fakes.twilio_setup import SENDER, SERVICE_SID
-from channels.telegram_updates import ALLOWED_UPDATES
-from channels.twilio_client import SANDBOX
-from config.cli import main
-from config.setup.telegram import COMMANDS
-from config.setup.twilio import RETRIES
-from pending.phrasebook import SHIPPED_LANGUAGES
-from pending.texts import speak
+from sayso.channels.fakes import platforms as fakes
+from sayso.channels.fakes.base import Answer
+from sayso.channels.fakes.platforms import FakePlatforms
+from sayso.channels.fakes.telegram_setup import WEBHOOK
+from sayso.channels.fakes.twilio_setup import SENDER, SERVICE_SID
+from sayso.channels.telegram_updates import ALLOWED_UPDATES
+from sayso.channels.twilio_client import SANDBOX
+from sayso.config.cli import main
+from sayso.config.setup.telegram import COMMANDS
+from sayso.config.setup.twilio import RETRIES
+from sayso.pending.phrasebook import SHIPPED_LANGUAGES
+from sayso.pending.texts import speak
 from tests.config.fake_bots import ENVIRON, PUBLIC_URL, written
 from tests.config.processes import free_port
 

@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 from redis import Redis
 
-from agent.escalation import Escalation
-from channels.types import Conversation, Delivery, Reply
-from config.bootstrap import bootstrap
-from config.loader import load_settings
-from workers.connections import Connections
-from workers.journals import RedisJournals
-from workers.redis import HURRY_SECONDS
-from workers.relay import Relay
+from sayso.agent.escalation import Escalation
+from sayso.channels.types import Conversation, Delivery, Reply
+from sayso.config.bootstrap import bootstrap
+from sayso.config.loader import load_settings
+from sayso.workers.connections import Connections
+from sayso.workers.journals import RedisJournals
+from sayso.workers.redis import HURRY_SECONDS
+from sayso.workers.relay import Relay
 
 
 def test_agents_of_a_worker_journal_their_turns(tmp_path: Path, redis_url: str):

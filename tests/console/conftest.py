@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 import redis
 
-from channels.console import ConsoleChannel
-from channels.feed import MemoryFeed
-from channels.media import LocalMediaStore
-from channels.types import Button, Conversation, Reply
+from sayso.channels.console import ConsoleChannel
+from sayso.channels.feed import MemoryFeed
+from sayso.channels.media import LocalMediaStore
+from sayso.channels.types import Button, Conversation, Reply
 
 from .echo import KEYS, EchoApp
 

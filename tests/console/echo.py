@@ -7,13 +7,13 @@ from typing import Any
 
 import flask
 
-from channels.base import BadHook, Forbidden
-from channels.console import ConsoleChannel
-from channels.console_pages import console_pages
-from channels.feed import Entry, FeedError, MemoryFeed
-from channels.media import LocalMediaStore
-from channels.types import Delivery, Hook, Reply, Turn
-from workers.offload import run_sync
+from sayso.channels.base import BadHook, Forbidden
+from sayso.channels.console import ConsoleChannel
+from sayso.channels.console_pages import console_pages
+from sayso.channels.feed import Entry, FeedError, MemoryFeed
+from sayso.channels.media import LocalMediaStore
+from sayso.channels.types import Delivery, Hook, Reply, Turn
+from sayso.workers.offload import run_sync
 
 KEYS = ["console-test-key"]
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from channels.base import BadHook, Forbidden, Unreachable
-from channels.console import MAX_PIECE_CHARS, ConsoleChannel
-from channels.feed import KEPT_ENTRIES, MemoryFeed
-from channels.media import LocalMediaStore
-from channels.types import Button, Conversation, Delivery, Hook, Media, Reply, Tap, Turn
+from sayso.channels.base import BadHook, Forbidden, Unreachable
+from sayso.channels.console import MAX_PIECE_CHARS, ConsoleChannel
+from sayso.channels.feed import KEPT_ENTRIES, MemoryFeed
+from sayso.channels.media import LocalMediaStore
+from sayso.channels.types import Button, Conversation, Delivery, Hook, Media, Reply, Tap, Turn
 
 from .echo import DownFeed
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import redis
 
-from channels.console import ConsoleChannel
-from channels.console_logins import (
+from sayso.channels.console import ConsoleChannel
+from sayso.channels.console_logins import (
     FREE_FAILURES,
     LOCKOUT_SECONDS,
     MAX_FAILURES,
@@ -21,8 +21,8 @@ from channels.console_logins import (
     RedisLogins,
     network,
 )
-from channels.feed import MemoryFeed
-from channels.media import LocalMediaStore
+from sayso.channels.feed import MemoryFeed
+from sayso.channels.media import LocalMediaStore
 
 from .echo import KEYS, EchoApp
 
@@ -44,7 +44,7 @@ class Clock:
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """What the pages, the log-ins and the signer of sessions take for now."""
     clock = Clock()
-    monkeypatch.setattr("channels.console_pages.time.time", clock)
+    monkeypatch.setattr("sayso.channels.console_pages.time.time", clock)
     return clock
 
 

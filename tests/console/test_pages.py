@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from channels.console import ConsoleChannel
-from channels.console_pages import console_pages
-from channels.feed import MemoryFeed
-from channels.media import LocalMediaStore
-from channels.types import Turn
+from sayso.channels.console import ConsoleChannel
+from sayso.channels.console_pages import console_pages
+from sayso.channels.feed import MemoryFeed
+from sayso.channels.media import LocalMediaStore
+from sayso.channels.types import Turn
 
 from .echo import KEYS, DownFeed, EchoApp, QuietFeed
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pending import InMemoryPendingStore, RedisPendingStore
+from sayso.pending import InMemoryPendingStore, RedisPendingStore
 from tests.contracts.rigs import MemoryRig, RedisRig
 
 

@@ -9,18 +9,18 @@ from pathlib import Path
 
 from redis import Redis
 
-from channels.types import Conversation, Tap, Turn
-from pending import InMemoryPendingStore, RedisPendingStore
-from pending.seal import split_button
-from pending.texts import Texts, speak
-from workers.deliveries import RedisDeliveries
-from workers.journals import RedisJournals
-from workers.lifeline import Lifeline
-from workers.mailbox import LEASE_MS, LUA, Limits, RedisMailbox
-from workers.memory import MemoryLanes
-from workers.outbox import RedisOutbox
-from workers.reaper import Reaper
-from workers.redis import PREFIX, Scripts, shard_of
+from sayso.channels.types import Conversation, Tap, Turn
+from sayso.pending import InMemoryPendingStore, RedisPendingStore
+from sayso.pending.seal import split_button
+from sayso.pending.texts import Texts, speak
+from sayso.workers.deliveries import RedisDeliveries
+from sayso.workers.journals import RedisJournals
+from sayso.workers.lifeline import Lifeline
+from sayso.workers.mailbox import LEASE_MS, LUA, Limits, RedisMailbox
+from sayso.workers.memory import MemoryLanes
+from sayso.workers.outbox import RedisOutbox
+from sayso.workers.reaper import Reaper
+from sayso.workers.redis import PREFIX, Scripts, shard_of
 
 CHAT = Conversation("chat", "room")
 #: What workers say in these tests.

@@ -6,7 +6,7 @@ import pytest
 from redis import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from workers.alerts import CLEAR_SECONDS, KEEP_SECONDS, MAX_CHARS, MemoryAlerts, RedisAlerts
+from sayso.workers.alerts import CLEAR_SECONDS, KEEP_SECONDS, MAX_CHARS, MemoryAlerts, RedisAlerts
 
 
 @pytest.fixture(params=["memory", "redis"])

@@ -6,9 +6,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from agent.cache import Cache, CacheStats, InMemoryCache, RedisCache
-from agent.messages import KeptText, Message, Role, ToolCall, UsageStats
-from channels.types import Media
+from sayso.agent.cache import Cache, CacheStats, InMemoryCache, RedisCache
+from sayso.agent.messages import KeptText, Message, Role, ToolCall, UsageStats
+from sayso.channels.types import Media
 
 ANSWER = Message(Role.ASSISTANT, "tea")
 USAGE = UsageStats(10, 5, 15, 0.25, "m", "p", 4, 2)

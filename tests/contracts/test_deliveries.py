@@ -8,12 +8,12 @@ from math import inf
 
 import pytest
 
-from channels.types import Button, Conversation, Delivery, Reply
+from sayso.channels.types import Button, Conversation, Delivery, Reply
+from sayso.workers.deliveries import LATE_SECONDS, NotRepeatable
+from sayso.workers.lane import Change, LaneLost, Timer
+from sayso.workers.outbox import KEEP_HELD_SECONDS
 from tests.contracts.rigs import CHAT, RedisRig, turn
 from tests.contracts.test_lanes import lease, look, propose, shown
-from workers.deliveries import LATE_SECONDS, NotRepeatable
-from workers.lane import Change, LaneLost, Timer
-from workers.outbox import KEEP_HELD_SECONDS
 
 HALL = Conversation("chat", "hall")
 

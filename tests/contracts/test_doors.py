@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from channels.types import Conversation, Media, Reply, Turn
+from sayso.channels.types import Conversation, Media, Reply, Turn
+from sayso.workers.lane import Change, QueuedReply
+from sayso.workers.mailbox import Limits
+from sayso.workers.redis import shard_of
 from tests.contracts.rigs import CHAT, ENGLISH, turn
 from tests.contracts.test_lanes import shown
-from workers.lane import Change, QueuedReply
-from workers.mailbox import Limits
-from workers.redis import shard_of
 
 ENGLISH_HI = Reply("hi")
 

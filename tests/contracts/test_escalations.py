@@ -7,13 +7,13 @@ from math import inf
 
 import pytest
 
-from channels.types import Conversation, Delivery, Reply
-from pending.records import Claim
+from sayso.channels.types import Conversation, Delivery, Reply
+from sayso.pending.records import Claim
+from sayso.workers.lane import Change, Move, QueuedReply, outbox_entry
+from sayso.workers.outbox import MAX_WAITING
 from tests.contracts.rigs import CHAT, RedisRig, turn
 from tests.contracts.test_lanes import lease, look, propose
 from tests.contracts.test_timers import HOUR, said, set_timers, timer
-from workers.lane import Change, Move, QueuedReply, outbox_entry
-from workers.outbox import MAX_WAITING
 
 OPS = Conversation("ops", "C123")
 #: Seconds after which operators are alarmed here; the window of a question is 60.

@@ -6,9 +6,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from channels.types import Reply
+from sayso.channels.types import Reply
+from sayso.workers.lane import Change, LaneLost, TurnOvertaken
 from tests.contracts.rigs import CHAT, RedisRig, turn
-from workers.lane import Change, LaneLost, TurnOvertaken
 
 SAID = Change(replies=((Reply("hi"), ""),))
 

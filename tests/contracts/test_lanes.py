@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import pytest
 
-from channels.types import Conversation, Media, Reply, Turn
-from pending.action import PendingAction
-from pending.records import Claim, Decision, Ending, StoredAction, seal_action
+from sayso.channels.types import Conversation, Media, Reply, Turn
+from sayso.pending.action import PendingAction
+from sayso.pending.records import Claim, Decision, Ending, StoredAction, seal_action
+from sayso.workers.lane import ABOUT, PART, Change, LaneLost, Move, QueuedReply, QueuedTurn, TurnOvertaken
+from sayso.workers.mailbox import SEEN_MS, Limits
 from tests.contracts.rigs import CHAT, ENGLISH, turn
-from workers.lane import ABOUT, PART, Change, LaneLost, Move, QueuedReply, QueuedTurn, TurnOvertaken
-from workers.mailbox import SEEN_MS, Limits
 
 SAID = Change(replies=((Reply("hi"), ""),))
 

@@ -10,19 +10,19 @@ from dataclasses import replace
 import pytest
 from redis.connection import AbstractConnection
 
-from channels.types import Conversation, Scope
-from pending import (
+from sayso.channels.types import Conversation, Scope
+from sayso.pending import (
     InMemoryPendingStore,
     PendingActionExistsError,
     RedisPendingStore,
     compute_args_digest,
     idempotency_key,
 )
-from pending.action import PendingAction
-from pending.records import Decision
-from pending.seal import Seal
+from sayso.pending.action import PendingAction
+from sayso.pending.records import Decision
+from sayso.pending.seal import Seal
+from sayso.workers.redis import Scripts, shard_of
 from tests.contracts.rigs import client_of, time_passes
-from workers.redis import Scripts, shard_of
 
 PLACE = Conversation("direct", "ana").id
 SHARD = f"sayso:{{{shard_of(PLACE)}}}"

@@ -9,9 +9,18 @@ from dataclasses import replace
 import pytest
 from redis import Redis
 
-from channels.types import Conversation
-from workers import people as room
-from workers.people import LETTERS, MemoryPeople, RedisPeople, Register, TooManyPeople, UnknownPerson, Waiting, new_code
+from sayso.channels.types import Conversation
+from sayso.workers import people as room
+from sayso.workers.people import (
+    LETTERS,
+    MemoryPeople,
+    RedisPeople,
+    Register,
+    TooManyPeople,
+    UnknownPerson,
+    Waiting,
+    new_code,
+)
 
 CHAT = Conversation("wa", "whatsapp:+4915", "t1")
 ANA = Waiting(("+4915", "DE.1"), "Ana ✨", CHAT, "de")

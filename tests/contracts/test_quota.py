@@ -9,8 +9,8 @@ import pytest
 from redis import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from workers.quota import Quota, memory_quota, redis_quota
-from workers.redis import connect
+from sayso.workers.quota import Quota, memory_quota, redis_quota
+from sayso.workers.redis import connect
 
 
 @pytest.fixture(params=["memory", "redis"])

@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from redis import Redis
 
-from agent import ConversationMemory, Message, Role, ToolCall
-from agent.sessions import (
+from sayso.agent import ConversationMemory, Message, Role, ToolCall
+from sayso.agent.sessions import (
     BrokenSession,
     InMemorySessionStore,
     JsonFileSessionStore,
@@ -24,9 +24,9 @@ from agent.sessions import (
     SessionMetadata,
     SQLiteSessionStore,
 )
-from agent.sessions.record import SessionKey
-from agent.sessions.shelved import ShelvedSessions
-from channels.types import Media
+from sayso.agent.sessions.record import SessionKey
+from sayso.agent.sessions.shelved import ShelvedSessions
+from sayso.channels.types import Media
 
 KINDS = ["memory", "files", "sqlite", "redis"]
 STRANGE = [

@@ -8,12 +8,12 @@ from dataclasses import replace
 
 import pytest
 
-from channels.types import Reply
-from pending.records import Claim, Ending
+from sayso.channels.types import Reply
+from sayso.pending.records import Claim, Ending
+from sayso.workers.lane import MAX_TIMERS, Change, Move, QueuedReply, QueuedTurn, Timer, TurnOvertaken, outbox_entry
 from tests.contracts.rigs import CHAT, RedisRig, turn
 from tests.contracts.test_doors import Crowded
 from tests.contracts.test_lanes import lease, look, propose
-from workers.lane import MAX_TIMERS, Change, Move, QueuedReply, QueuedTurn, Timer, TurnOvertaken, outbox_entry
 
 HOUR, DAY = 3600.0, 86_400.0
 

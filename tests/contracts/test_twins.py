@@ -7,12 +7,12 @@ from itertools import product
 
 import pytest
 
-from channels.types import Reply
-from pending.action import PendingAction
-from pending.records import Claim, Decision, Ending, StoredAction, seal_action
-from pending.seal import Seal
+from sayso.channels.types import Reply
+from sayso.pending.action import PendingAction
+from sayso.pending.records import Claim, Decision, Ending, StoredAction, seal_action
+from sayso.pending.seal import Seal
+from sayso.workers.lane import Change, Move
 from tests.contracts.rigs import CHAT, MemoryRig, RedisRig, time_passes, turn
-from workers.lane import Change, Move
 
 SEAL = Seal(["key"])
 ANA = turn(user="ana").scope

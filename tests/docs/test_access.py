@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from channels.admission import Admitted, Ignored, Stranger
-from channels.types import Conversation, Turn
-from config.access import rules_of
-from config.description import describe
-from config.loader import load_settings
-from config.people_cli import people
-from config.schema import AccessSettings, Settings
+from sayso.channels.admission import Admitted, Ignored, Stranger
+from sayso.channels.types import Conversation, Turn
+from sayso.config.access import rules_of
+from sayso.config.description import describe
+from sayso.config.loader import load_settings
+from sayso.config.people_cli import people
+from sayso.config.schema import AccessSettings, Settings
 
 PAGE = (Path(__file__).parents[2] / "docs" / "access.md").read_text()
 SECRETS = dict.fromkeys(re.findall(r"\$\{(\w+)\}", PAGE), "s")

@@ -10,9 +10,9 @@ from typing import Any, get_args
 
 import pytest
 
-from agent import Agent, AgentConfig, AgentResult
-from agent.config import DEFAULT_SYSTEM_PROMPT
-from agent.result import StopReason
+from sayso.agent import Agent, AgentConfig, AgentResult
+from sayso.agent.config import DEFAULT_SYSTEM_PROMPT
+from sayso.agent.result import StopReason
 
 PAGE = (Path(__file__).parents[2] / "docs" / "agent.md").read_text()
 #: Each block of code, and what the page says that it prints.

@@ -18,8 +18,8 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-import agent
-from agent import (
+from sayso import agent
+from sayso.agent import (
     Agent,
     AgentConfig,
     Artifact,
@@ -44,15 +44,15 @@ from agent import (
     ToolValidationError,
     UsageStats,
 )
-from agent import tool as make_tool
-from agent.cache.entries import written
-from agent.config import model_for
-from agent.observers import EVENTS
-from agent.observers.hooks import hooks_observer
-from agent.retry import JITTER, pause
-from agent.toolbox import FAMILIES, open_toolbox
-from channels.types import Media
-from pending import InMemoryPendingStore, PendingAction, PendingConfirmation, RegexConfirmParser
+from sayso.agent import tool as make_tool
+from sayso.agent.cache.entries import written
+from sayso.agent.config import model_for
+from sayso.agent.observers import EVENTS
+from sayso.agent.observers.hooks import hooks_observer
+from sayso.agent.retry import JITTER, pause
+from sayso.agent.toolbox import FAMILIES, open_toolbox
+from sayso.channels.types import Media
+from sayso.pending import InMemoryPendingStore, PendingAction, PendingConfirmation, RegexConfirmParser
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "deviations.md"

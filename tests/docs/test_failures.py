@@ -6,11 +6,11 @@ import re
 from pathlib import Path
 from typing import Any
 
-from agent import Tool
-from config.simulate_cli import simulate
-from config.simulation.matrix import ROWS
-from config.simulation.report import COLUMNS
-from config.simulation.stories import load_stories
+from sayso.agent import Tool
+from sayso.config.simulate_cli import simulate
+from sayso.config.simulation.matrix import ROWS
+from sayso.config.simulation.report import COLUMNS
+from sayso.config.simulation.stories import load_stories
 
 PAGE = (Path(__file__).parents[2] / "docs" / "failures.md").read_text()
 

@@ -6,9 +6,9 @@ import re
 from pathlib import Path
 from typing import Any
 
-import agent.guards
-from agent.guards import Guardrail, GuardrailAction
-from pending.texts import catalogue
+from sayso import agent
+from sayso.agent.guards import Guardrail, GuardrailAction
+from sayso.pending.texts import catalogue
 
 PAGE = (Path(__file__).parents[2] / "docs" / "guards.md").read_text()
 

@@ -9,7 +9,15 @@ from typing import Any
 
 import pytest
 
-from agent.memories import EntityMemory, KnowledgeGraphMemory, KnowledgeMemory, entity, extraction, graph, notes_file
+from sayso.agent.memories import (
+    EntityMemory,
+    KnowledgeGraphMemory,
+    KnowledgeMemory,
+    entity,
+    extraction,
+    graph,
+    notes_file,
+)
 
 PAGE = (Path(__file__).parents[2] / "docs" / "long_term_memory.md").read_text()
 #: Each block of code, and what the page says that it prints.

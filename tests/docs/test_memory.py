@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-import agent.sessions
-from agent import ConversationMemory
+from sayso import agent
+from sayso.agent import ConversationMemory
 
 PAGE = (Path(__file__).parents[2] / "docs" / "memory.md").read_text()
 #: Each block of code, and what the page says that it prints.

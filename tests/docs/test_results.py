@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from agent import ToolConfig
 from benchmarks.screening.__main__ import table
+from sayso.agent import ToolConfig
 
 PAGE = (Path(__file__).parents[2] / "docs" / "results.md").read_text()
 #: Each block of code, and what the page says that it prints.

@@ -9,10 +9,9 @@ from typing import get_args
 
 import pytest
 
-import agent
-import pending
-from agent.observers import EVENTS, HOOKS
-from agent.trace import StepType
+from sayso import agent, pending
+from sayso.agent.observers import EVENTS, HOOKS
+from sayso.agent.trace import StepType
 from tests.agent.test_agent_seed import DEFAULTS, UNTOLD
 
 ROOT = Path(__file__).parents[2]

@@ -7,10 +7,10 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-import agent.selectors
-from config.description import describe
-from config.loader import load_settings
-from config.schema import SelectorSettings
+from sayso import agent
+from sayso.config.description import describe
+from sayso.config.loader import load_settings
+from sayso.config.schema import SelectorSettings
 
 PAGE = (Path(__file__).parents[2] / "docs" / "selection.md").read_text()
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from channels.fakes.platforms import SLACK_CONFIG_TOKEN, FakePlatforms
-from config.cli import main
-from config.setup.slack_needs import events, scopes
+from sayso.channels.fakes.platforms import SLACK_CONFIG_TOKEN, FakePlatforms
+from sayso.config.cli import main
+from sayso.config.setup.slack_needs import events, scopes
 from tests.config.fake_bots import ENVIRON, written
 
 PAGE = (Path(__file__).parents[2] / "docs" / "setup.md").read_text()

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from agent.toolbox import FAMILIES, open_toolbox
+from sayso.agent.toolbox import FAMILIES, open_toolbox
 
 PAGE = (Path(__file__).parents[2] / "docs" / "toolbox.md").read_text()
 #: The rows of the table, without those that only say what they have beside others.

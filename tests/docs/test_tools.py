@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from agent import Agent, Tool, ToolMetadata
+from sayso.agent import Agent, Tool, ToolMetadata
 
 PAGE = (Path(__file__).parents[2] / "docs" / "tools.md").read_text()
 

@@ -16,11 +16,11 @@ from rq import Queue
 from rq.registry import FailedJobRegistry
 from rq.serializers import JSONSerializer
 
-from channels.console import ConsoleChannel
-from channels.types import Conversation, Turn
-from config.bootstrap import Services, bootstrap
-from config.loader import load_settings
-from workers.queue import QUEUE
+from sayso.channels.console import ConsoleChannel
+from sayso.channels.types import Conversation, Turn
+from sayso.config.bootstrap import Services, bootstrap
+from sayso.config.loader import load_settings
+from sayso.workers.queue import QUEUE
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "workers.md").read_text()

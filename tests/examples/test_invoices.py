@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from agent import Ambiguous, NotFound
-from agent.tools import collect_artifacts, load_tools
-from examples import invoices
-from pending.action import PendingAction
-from pending.proposals import ChannelRun, channel_run
-from pending.results import PendingConfirmation
+from sayso.agent import Ambiguous, NotFound
+from sayso.agent.tools import collect_artifacts, load_tools
+from sayso.examples import invoices
+from sayso.pending.action import PendingAction
+from sayso.pending.proposals import ChannelRun, channel_run
+from sayso.pending.results import PendingConfirmation
 
 
 @pytest.fixture(autouse=True)
@@ -155,13 +155,13 @@ def test_two_processes_that_start_at_once_share_one_desk(data: Path):
 
 def test_importing_makes_no_file(data: Path):
     """Only using the desk does."""
-    assert {tool.name for tool in load_tools("examples.invoices").tools} >= {"list_invoices", "delete_invoice"}
+    assert {tool.name for tool in load_tools("sayso.examples.invoices").tools} >= {"list_invoices", "delete_invoice"}
     assert not data.exists()
 
 
 def test_the_loader_finds_the_refund_executor():
     """After a restart, the factory is found by its kind."""
-    assert set(load_tools("examples.invoices").executor_factories) == {"refund"}
+    assert set(load_tools("sayso.examples.invoices").executor_factories) == {"refund"}
 
 
 def test_what_was_written_off_comes_back(data: Path):

@@ -6,7 +6,7 @@ import os
 import time
 from pathlib import Path
 
-from agent import tool
+from sayso.agent import tool
 
 
 @tool(description="Wipe a disk", requires_approval=True, preview="Wipe disk {disk}")

@@ -15,10 +15,10 @@ from typing import Any, Literal, Self
 
 from redis import Redis
 
-from channels.types import Conversation
-from config.simulation.effects import Effects, Entry
+from sayso.channels.types import Conversation
+from sayso.config.simulation.effects import Effects, Entry
+from sayso.workers.redis import PREFIX
 from tests.flows.system import System
-from workers.redis import PREFIX
 
 #: What the killer sees: the first two and the last in Redis, the others in the ledger.
 Moment = Literal["claimed", "started", "begin", "effect", "outcome"]

@@ -18,11 +18,11 @@ import httpx
 from redis import Redis
 from redis.exceptions import RedisError
 
-from channels.fakes import platforms as fakes
-from channels.fakes import signing
-from channels.fakes.platforms import FakePlatforms
-from config.embedded import EmbeddedRedis
-from workers.redis import PREFIX
+from sayso.channels.fakes import platforms as fakes
+from sayso.channels.fakes import signing
+from sayso.channels.fakes.platforms import FakePlatforms
+from sayso.config.embedded import EmbeddedRedis
+from sayso.workers.redis import PREFIX
 
 #: Seconds to wait for something that should happen at once. A deadline for what hangs, not a measure of speed: five
 #: processes that start, each for itself a matter of seconds, share the machine with other tests.
@@ -36,7 +36,7 @@ redis_url: ${{REDIS_URL}}
 spool: {spool}
 agent: {{model: offline}}
 limits: {{per_minute: 60000, in_one_go: 60000}}  # a quiet machine is faster than people
-tools: [examples.invoices, tests.flows.disks]
+tools: [sayso.examples.invoices, tests.flows.disks]
 channels:
   shop-wa:
     platform: whatsapp
@@ -119,7 +119,7 @@ class System:
         full = [
             sys.executable,
             "-m",
-            "config.cli",
+            "sayso.config.cli",
             *command.split(),
             "--config",
             str(self.config),
@@ -131,7 +131,7 @@ class System:
 
     def printed(self, *args: str) -> str:
         """Return what a command of an operator prints, beside the system that runs."""
-        full = [sys.executable, "-m", "config.cli", *args, "--config", str(self.config), "--data", str(self.data)]
+        full = [sys.executable, "-m", "sayso.config.cli", *args, "--config", str(self.config), "--data", str(self.data)]
         environ = {**os.environ, **ENVIRON, **self._environ, "REDIS_URL": self.redis.url}
         done = subprocess.run(full, env=environ, capture_output=True, text=True, timeout=120, check=False)
         assert done.returncode == 0, done.stderr

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from redis import Redis
 
-from channels.fakes import signing
-from channels.fakes.platforms import FakePlatforms
-from config.embedded import EmbeddedRedis
+from sayso.channels.fakes import signing
+from sayso.channels.fakes.platforms import FakePlatforms
+from sayso.config.embedded import EmbeddedRedis
 from tests.config.processes import Up, sayso, short_folder, until
 from tests.flows.system import ENVIRON
 
@@ -35,7 +35,7 @@ def server() -> Iterator[EmbeddedRedis]:
         running.stop()
 
 
-def written(folder: Path, name: str, channel: str, url: str, *, tools: str = "examples.invoices") -> Path:
+def written(folder: Path, name: str, channel: str, url: str, *, tools: str = "sayso.examples.invoices") -> Path:
     """A bot's file."""
     file = folder / f"{name}.yaml"
     file.write_text(YAML.format(channel=channel, url=url, tools=tools))
@@ -55,7 +55,7 @@ def test_two_bots_on_one_redis_answer_their_own_people(server: EmbeddedRedis):
     """Six messages to each are answered by each; every key and queue carries a name; a name is used by one bot."""
     with short_folder() as first, short_folder() as second, FakePlatforms() as ours, FakePlatforms() as theirs:
         shop = written(first, "shop", "shop-tg", ours.telegram_url)
-        desk = written(second, "desk", "desk-tg", theirs.telegram_url, tools="examples.reminders")
+        desk = written(second, "desk", "desk-tg", theirs.telegram_url, tools="sayso.examples.reminders")
         environ = {**ENVIRON, "REDIS_URL": server.url}
         options = ("--workers", "1")
         with (

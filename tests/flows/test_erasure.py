@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from channels.fakes import platforms as fakes
-from channels.fakes import signing
+from sayso.channels.fakes import platforms as fakes
+from sayso.channels.fakes import signing
 from tests.flows.system import ENVIRON, PATIENCE, System, TelegramPerson, until
 
 #: Words that nobody else says.
@@ -25,7 +25,7 @@ def system() -> Iterator[System]:
     with tempfile.TemporaryDirectory(prefix="sayso-era-") as folder:
         one = System(Path(folder), workers=1)
         one.config.write_text(
-            one.config.read_text().replace("tools: [examples", "tools: [examples.reminders, examples")
+            one.config.read_text().replace("tools: [sayso.examples", "tools: [sayso.examples.reminders, sayso.examples")
         )
         with one as running:
             yield running
@@ -40,7 +40,7 @@ def places_of(system: System, words: str) -> list[str]:
 def erase(system: System, channel: str, user: str) -> subprocess.CompletedProcess[str]:
     """Run the command as an operator does."""
     environ = {**os.environ, **ENVIRON, "REDIS_URL": system.redis.url}
-    command = [sys.executable, "-m", "config.cli", "people", "erase", channel, user]
+    command = [sys.executable, "-m", "sayso.config.cli", "people", "erase", channel, user]
     options = ["--config", str(system.config), "--data", str(system.data)]
     return subprocess.run(
         [*command, *options], env=environ, text=True, capture_output=True, timeout=PATIENCE, check=False

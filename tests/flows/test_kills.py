@@ -19,13 +19,13 @@ import httpx
 import pytest
 from redis import Redis
 
-from channels.fakes import signing
-from channels.types import Conversation
-from config.simulation.effects import Effects, Entry
-from config.simulation.verdict import Telling, Verdict, judge, tellings
+from sayso.channels.fakes import signing
+from sayso.channels.types import Conversation
+from sayso.config.simulation.effects import Effects, Entry
+from sayso.config.simulation.verdict import Telling, Verdict, judge, tellings
+from sayso.workers.redis import PREFIX
 from tests.flows.killer import FREEZE, Killer
 from tests.flows.system import System, TelegramPerson, until
-from workers.redis import PREFIX
 
 #: How many confirmations; `make kills` asks for 5,000.
 COUNT = int(os.environ.get("SAYSO_KILLS", "120"))

@@ -11,8 +11,8 @@ import time
 import httpx
 import pytest
 
-from channels.fakes import platforms as fakes
-from channels.fakes import signing
+from sayso.channels.fakes import platforms as fakes
+from sayso.channels.fakes import signing
 from tests.flows.system import HurriedPerson, Person, SlackPerson, System, TelegramPerson, WhatsAppPerson, until
 
 

@@ -6,9 +6,9 @@ import time
 
 import pytest
 
-from channels.fakes import platforms as fakes
-from channels.fakes import signing
-from channels.fakes.signing import JPEG
+from sayso.channels.fakes import platforms as fakes
+from sayso.channels.fakes import signing
+from sayso.channels.fakes.signing import JPEG
 from tests.flows.system import Person, SlackPerson, System, TelegramPerson, WhatsAppPerson
 
 CAPTION = "This is my dog"

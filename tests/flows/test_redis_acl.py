@@ -14,12 +14,12 @@ import pytest
 from redis import Redis
 from redis.exceptions import NoPermissionError, RedisError
 
-from config.bootstrap import bootstrap, check_redis
-from config.embedded import server_binary
-from config.loader import load_settings
+from sayso.config.bootstrap import bootstrap, check_redis
+from sayso.config.embedded import server_binary
+from sayso.config.loader import load_settings
+from sayso.workers.redis import ACL_FILE, check_guarded, connect
 from tests.config.processes import sayso
 from tests.flows.system import System, TelegramPerson, free_port, until
-from workers.redis import ACL_FILE, check_guarded, connect
 
 
 @dataclass(slots=True)

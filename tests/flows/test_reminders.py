@@ -19,7 +19,9 @@ def forgetful() -> Iterator[System]:
     with tempfile.TemporaryDirectory(prefix="sayso-rem-") as folder:
         system = System(Path(folder), workers=1)
         system.config.write_text(
-            system.config.read_text().replace("tools: [examples", "tools: [examples.reminders, examples")
+            system.config.read_text().replace(
+                "tools: [sayso.examples", "tools: [sayso.examples.reminders, sayso.examples"
+            )
         )
         with system as running:
             yield running

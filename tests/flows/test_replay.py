@@ -15,14 +15,14 @@ import httpx
 import pytest
 from redis import Redis
 
-from channels.fakes import platforms as fakes
-from channels.signing import Signed, slack_hook, whatsapp_hook
-from channels.types import Conversation, Turn
-from pending.seal import split_button
+from sayso.channels.fakes import platforms as fakes
+from sayso.channels.signing import Signed, slack_hook, whatsapp_hook
+from sayso.channels.types import Conversation, Turn
+from sayso.pending.seal import split_button
+from sayso.workers.redis import PREFIX, shard_of
 from tests.channels.test_payloads import PAYLOADS, TURNS
 from tests.flows.system import System, until
 from tests.web.fuzz import YAML
-from workers.redis import PREFIX, shard_of
 
 CHANNELS = {"whatsapp": "wa", "telegram": "tg", "slack": "sl"}
 NAMES = sorted(f"{path.parent.name}/{path.stem}" for path in PAYLOADS.glob("*/*.json"))

@@ -16,9 +16,9 @@ import httpx
 import pytest
 from redis import Redis
 
-from config.embedded import EmbeddedRedis, socket_path
+from sayso.config.embedded import EmbeddedRedis, socket_path
+from sayso.workers.tide import keys_of
 from tests.flows.system import System, TelegramPerson, WhatsAppPerson, free_port, until
-from workers.tide import keys_of
 
 HALTED = keys_of("sayso:sayso:")[2]
 #: Seconds that are forgotten.

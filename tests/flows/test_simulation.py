@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from config.simulation.matrix import EVERYTHING
-from config.simulation.plan import Plan
-from config.simulation.report import Report, table
-from config.simulation.run import Simulation
+from sayso.config.simulation.matrix import EVERYTHING
+from sayso.config.simulation.plan import Plan
+from sayso.config.simulation.report import Report, table
+from sayso.config.simulation.run import Simulation
 
 #: Minutes in which people begin something new: one in CI, a third of one elsewhere.
 MINUTES = 1.0 if os.environ.get("CI") else 1 / 3

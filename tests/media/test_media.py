@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from channels.media import (
+from sayso.channels.media import (
     KEEP_SECONDS,
     LEEWAY_SECONDS,
     MAX_BYTES,
@@ -21,8 +21,8 @@ from channels.media import (
     TooLarge,
     settle_type,
 )
-from channels.media_room import MediaLimits, NoRoom, QuotaExceeded
-from channels.types import owner_of
+from sayso.channels.media_room import MediaLimits, NoRoom, QuotaExceeded
+from sayso.channels.types import owner_of
 
 PNG = b"\x89PNG\r\n\x1a\n" + b"0" * 32
 DOCX = "application/vnd.openxmlformats-officedocument.wordprocessingml.document"

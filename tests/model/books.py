@@ -8,8 +8,8 @@ from typing import Any
 
 from redis import Redis
 
+from sayso.workers.redis import PREFIX, shard_of
 from tests.model.world import CONVERSATIONS, ROOM, World
-from workers.redis import PREFIX, shard_of
 
 #: The moves an action may make; "" is one that is new.
 _MOVES = {

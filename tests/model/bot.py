@@ -13,28 +13,28 @@ from typing import Any, Literal
 
 from redis import Redis
 
-from agent.channel_agent import ChannelAgent
-from agent.config import AgentConfig
-from agent.messages import Message, Role
-from agent.result import AgentResult
-from channels.base import Ambiguous, RateLimited, Refused
-from channels.types import Conversation, Delivery, Receipt, Reply, Tap, Turn
-from pending import RedisPendingStore, stash_pending
-from pending.action import PendingAction
-from pending.redis_records import LUA as PENDING_LUA
-from pending.seal import split_button
-from pending.texts import speak
+from sayso.agent.channel_agent import ChannelAgent
+from sayso.agent.config import AgentConfig
+from sayso.agent.messages import Message, Role
+from sayso.agent.result import AgentResult
+from sayso.channels.base import Ambiguous, RateLimited, Refused
+from sayso.channels.types import Conversation, Delivery, Receipt, Reply, Tap, Turn
+from sayso.pending import RedisPendingStore, stash_pending
+from sayso.pending.action import PendingAction
+from sayso.pending.redis_records import LUA as PENDING_LUA
+from sayso.pending.seal import split_button
+from sayso.pending.texts import speak
+from sayso.workers.drain import Drain, _Held, _in_pieces
+from sayso.workers.lane import Change, LaneError, LaneLost, QueuedTurn
+from sayso.workers.mailbox import LUA as LANE_LUA
+from sayso.workers.mailbox import Limits, RedisMailbox, mark
+from sayso.workers.offload import crossing, reach
+from sayso.workers.outbox import Postman, RedisOutbox
+from sayso.workers.redis import PREFIX, shard_of
 from tests.contracts.rigs import voice
 from tests.model.judge import Judge
 from tests.model.wire import CLOCK, Patches, Peek, Wire
 from tests.model.world import ROOM, World
-from workers.drain import Drain, _Held, _in_pieces
-from workers.lane import Change, LaneError, LaneLost, QueuedTurn
-from workers.mailbox import LUA as LANE_LUA
-from workers.mailbox import Limits, RedisMailbox, mark
-from workers.offload import crossing, reach
-from workers.outbox import Postman, RedisOutbox
-from workers.redis import PREFIX, shard_of
 
 #: What can be asked for: "broken" raises, "gone" has no executor any more, "checked" can be asked how it ended, and the
 #: question about a "letter" takes two messages.

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from redis import Redis
 
-from config.embedded import EmbeddedRedis
-from workers.redis import connect
+from sayso.config.embedded import EmbeddedRedis
+from sayso.workers.redis import connect
 
 
 @pytest.fixture(scope="package")

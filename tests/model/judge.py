@@ -6,15 +6,15 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from channels.types import Delivery, Reply, Turn
-from pending.action import DEFAULT_IGNORE_TTL_SECONDS, PendingAction
-from pending.records import Claim, Decision, Ending, StoredAction
-from pending.texts import speak
+from sayso.channels.types import Delivery, Reply, Turn
+from sayso.pending.action import DEFAULT_IGNORE_TTL_SECONDS, PendingAction
+from sayso.pending.records import Claim, Decision, Ending, StoredAction
+from sayso.pending.texts import speak
+from sayso.workers.lane import Change, Lease, QueuedReply, QueuedTurn
+from sayso.workers.mailbox import LEASE_MS
 from tests.model.verdicts import Verdicts
 from tests.model.wire import Peek
 from tests.model.world import Event, Proposal, World, result_of, shown
-from workers.lane import Change, Lease, QueuedReply, QueuedTurn
-from workers.mailbox import LEASE_MS
 
 #: How often an effect may be begun if it may be repeated.
 MOST_STARTS = 3

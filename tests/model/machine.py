@@ -9,7 +9,7 @@ from typing import ClassVar
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from channels.types import Conversation
+from sayso.channels.types import Conversation
 from tests.model.bot import Bot
 from tests.model.scenes import ENDS, PEOPLE, SCENES, WISHES, Scene
 from tests.model.stage import LEASE, WINDOW, Person, Stage

@@ -7,12 +7,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from agent import channel_agent
-from agent.channel_agent import ChannelAgent
-from channels.types import Conversation, Scope
-from pending import seal
-from pending.records import StoredAction
-from pending.settle import Settlement
+from sayso.agent import channel_agent
+from sayso.agent.channel_agent import ChannelAgent
+from sayso.channels.types import Conversation, Scope
+from sayso.pending import seal
+from sayso.pending.records import StoredAction
+from sayso.pending.settle import Settlement
 from tests.model.wire import Patches
 
 

@@ -7,13 +7,13 @@ import json
 import re
 from typing import Any
 
-from channels.types import Conversation, Turn
+from sayso.channels.types import Conversation, Turn
+from sayso.workers.mailbox import LEASE_MS
+from sayso.workers.redis import PREFIX, shard_of
 from tests.model.books import Books
 from tests.model.bot import Bot, Worker, ask, turn
 from tests.model.ending import conclude
 from tests.model.world import CONVERSATIONS, Pressable, Proposal
-from workers.mailbox import LEASE_MS
-from workers.redis import PREFIX, shard_of
 
 #: Longer than a lease, in seconds.
 LEASE = LEASE_MS / 1000 + 1

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from redis import Redis
 
-from workers.redis import PREFIX, Script, Scripts, shard_of
+from sayso.workers.redis import PREFIX, Script, Scripts, shard_of
 
 #: Where the scripts read the time, in Unix milliseconds.
 CLOCK = "model:clock"

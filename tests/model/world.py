@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from channels.types import Conversation, Reply, Turn
-from pending.action import PendingAction
-from pending.seal import split_button
-from pending.texts import speak
-from workers.lane import Arm
-from workers.redis import shard_of
+from sayso.channels.types import Conversation, Reply, Turn
+from sayso.pending.action import PendingAction
+from sayso.pending.seal import split_button
+from sayso.pending.texts import speak
+from sayso.workers.lane import Arm
+from sayso.workers.redis import shard_of
 
 #: Two conversations of one shard, so that they share an audit log and an index of work.
 ROOM = Conversation("chat", "room")

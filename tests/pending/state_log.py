@@ -8,11 +8,11 @@ from typing import Any
 
 from redis import Redis
 
-from pending.action import PendingAction
-from pending.audit.entry import NO_HEAD, Kept, Tip, head_of
-from pending.audit.signer import Signer
-from pending.records import seal_action
-from pending.seal import Seal
+from sayso.pending.action import PendingAction
+from sayso.pending.audit.entry import NO_HEAD, Kept, Tip, head_of
+from sayso.pending.audit.signer import Signer
+from sayso.pending.records import seal_action
+from sayso.pending.seal import Seal
 
 KEY = "key"
 SEAL = Seal([KEY])

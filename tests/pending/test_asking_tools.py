@@ -7,11 +7,11 @@ import logging
 
 import pytest
 
-from agent import Tool, tool
-from agent.tools.errors import ToolExecutionError, ToolValidationError
-from pending import PendingConfirmation, stash_pending
-from pending.proposals import ChannelRun, channel_run
-from pending.proposals import stash_pending as ask
+from sayso.agent import Tool, tool
+from sayso.agent.tools.errors import ToolExecutionError, ToolValidationError
+from sayso.pending import PendingConfirmation, stash_pending
+from sayso.pending.proposals import ChannelRun, channel_run
+from sayso.pending.proposals import stash_pending as ask
 
 
 def run() -> ChannelRun:

@@ -12,16 +12,16 @@ from redis import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import NoPermissionError
 
-from channels.types import Conversation
-from pending import RedisPendingStore
-from pending.audit.auditor import Auditor
-from pending.audit.entry import NO_HEAD, Tip
-from pending.audit.evidence import verify
-from pending.audit.ledger import FILE, Ledger, LedgerUnusable
-from pending.audit.tail import BATCH, Tail, waiting
+from sayso.channels.types import Conversation
+from sayso.pending import RedisPendingStore
+from sayso.pending.audit.auditor import Auditor
+from sayso.pending.audit.entry import NO_HEAD, Tip
+from sayso.pending.audit.evidence import verify
+from sayso.pending.audit.ledger import FILE, Ledger, LedgerUnusable
+from sayso.pending.audit.tail import BATCH, Tail, waiting
+from sayso.workers.redis import connect, shard_of
 from tests.config.processes import free_port
 from tests.pending.state_log import KEY, SIGNER, StateLog
-from workers.redis import connect, shard_of
 
 
 @pytest.fixture

@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import pending
-from pending.language import MAX_CHARS, choose, recognise
-from pending.texts import languages
+from sayso import pending
+from sayso.pending.language import MAX_CHARS, choose, recognise
+from sayso.pending.texts import languages
 
 WRITTEN = {
     "en": [
@@ -292,10 +292,10 @@ def test_a_language_costs_no_code(tmp_path):
 
 #: Whether the new language is shipped, which language an Armenian message and a tag are, a plural, and its yes.
 NEW_LANGUAGE = """
-from pending.language import choose, recognise
-from pending.parser import RegexConfirmParser
-from pending.phrasebook import SHIPPED_LANGUAGES
-from pending.texts import speak
+from sayso.pending.language import choose, recognise
+from sayso.pending.parser import RegexConfirmParser
+from sayso.pending.phrasebook import SHIPPED_LANGUAGES
+from sayso.pending.texts import speak
 print("xx" in SHIPPED_LANGUAGES, recognise("ջնջել հաշիվը"), choose([], "xx-YY", "en"))
 print(speak("xx").undo_offer(180).split()[-1].rstrip("."), RegexConfirmParser(["xx"]).is_confirm(speak("xx").yes))
 """

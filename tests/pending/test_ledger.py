@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from pending.audit.body import Body
-from pending.audit.entry import Kept
-from pending.audit.evidence import verify
-from pending.audit.export import read_export, to_lines
-from pending.audit.ledger import FILE, Ledger, LedgerUnusable
-from pending.plan import PLAN_KIND
+from sayso.pending.audit.body import Body
+from sayso.pending.audit.entry import Kept
+from sayso.pending.audit.evidence import verify
+from sayso.pending.audit.export import read_export, to_lines
+from sayso.pending.audit.ledger import FILE, Ledger, LedgerUnusable
+from sayso.pending.plan import PLAN_KIND
 from tests.pending.state_log import AT, KEY, LIFE, SIGNER, StateLog, busy_log, sealed
 
 
@@ -212,7 +212,7 @@ def test_writer_waits_for_the_one_who_makes_the_file(ledger, monkeypatch):
             other.execute("COMMIT")
 
         other.execute("BEGIN IMMEDIATE")
-        monkeypatch.setattr("pending.audit.ledger.time.sleep", let_go)
+        monkeypatch.setattr("sayso.pending.audit.ledger.time.sleep", let_go)
         ledger.store(busy_log().waiting)
     assert [kept.text for kept in ledger.entries()] == busy_log().texts
 
@@ -221,7 +221,7 @@ def test_writer_does_not_wait_for_ever(ledger, monkeypatch):
     """The auditor hears it, says it, and comes again."""
     with closing(sqlite3.connect(ledger.path, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
-        monkeypatch.setattr("pending.audit.ledger.PATIENCE", 0.0)
+        monkeypatch.setattr("sayso.pending.audit.ledger.PATIENCE", 0.0)
         with pytest.raises(LedgerUnusable, match="database is locked"):
             ledger.store(busy_log().waiting)
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import json
 
-from pending import InMemoryPendingStore
-from pending.action import PendingAction
-from pending.audit.check import check
-from pending.audit.entry import Kept
-from pending.memory_records import MemoryRecords
-from pending.plan import propose
-from pending.records import Claim
-from pending.seal import Seal
-from pending.store import scope_of
-from workers.lane import Change
+from sayso.pending import InMemoryPendingStore
+from sayso.pending.action import PendingAction
+from sayso.pending.audit.check import check
+from sayso.pending.audit.entry import Kept
+from sayso.pending.memory_records import MemoryRecords
+from sayso.pending.plan import propose
+from sayso.pending.records import Claim
+from sayso.pending.seal import Seal
+from sayso.pending.store import scope_of
+from sayso.workers.lane import Change
 
 SEAL = Seal(["key"])
 ANA = scope_of("ana", None, None)

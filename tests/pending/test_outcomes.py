@@ -8,18 +8,18 @@ from dataclasses import replace
 
 import pytest
 
-from pending import InMemoryPendingStore, RedisPendingStore
-from pending.action import PendingAction
-from pending.executors import Executors
-from pending.outcome import state_of_plan
-from pending.records import Claim, Ending, seal_action
-from pending.results import NotFound
-from pending.settle import Settlement
-from pending.store import scope_of
-from pending.texts import speak
-from workers.lane import Change, LaneLost, Lease, Move, TurnOvertaken
-from workers.offload import run_here
-from workers.redis import Scripts
+from sayso.pending import InMemoryPendingStore, RedisPendingStore
+from sayso.pending.action import PendingAction
+from sayso.pending.executors import Executors
+from sayso.pending.outcome import state_of_plan
+from sayso.pending.records import Claim, Ending, seal_action
+from sayso.pending.results import NotFound
+from sayso.pending.settle import Settlement
+from sayso.pending.store import scope_of
+from sayso.pending.texts import speak
+from sayso.workers.lane import Change, LaneLost, Lease, Move, TurnOvertaken
+from sayso.workers.offload import run_here
+from sayso.workers.redis import Scripts
 
 WORDS = speak("pt")
 GONE = NotFound("nota", "A")
@@ -320,7 +320,7 @@ def test_two_who_both_do_not_know_agree():
 
 def test_world_that_does_not_answer_is_not_waited_for(monkeypatch):
     """The turn has a limit of its own: nobody knows."""
-    monkeypatch.setattr("pending.settle.RECONCILE_TIMEOUT", 0.01)
+    monkeypatch.setattr("sayso.pending.settle.RECONCILE_TIMEOUT", 0.01)
     desk = Desk()
     desk.begin()
     desk.store.register_reconciler("delete", lambda _: asyncio.Event().wait())

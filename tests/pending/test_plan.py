@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from pending.action import PendingAction, compute_args_digest
-from pending.executors import Executors, undo_kind
-from pending.plan import PLAN_KIND, Effect, is_step, propose, step_names, undo_of
-from pending.records import StoredAction
-from pending.seal import Seal
-from pending.texts import speak
+from sayso.pending.action import PendingAction, compute_args_digest
+from sayso.pending.executors import Executors, undo_kind
+from sayso.pending.plan import PLAN_KIND, Effect, is_step, propose, step_names, undo_of
+from sayso.pending.records import StoredAction
+from sayso.pending.seal import Seal
+from sayso.pending.texts import speak
 
 SEAL = Seal(["key"])
 

@@ -8,9 +8,9 @@ from contextvars import copy_context
 
 import pytest
 
-from pending import PendingActionExistsError, executor_factory, stash_pending
-from pending.proposals import MAX_STEPS, ChannelRun, Proposed, begin_round, channel_run, in_channel_run, place
-from pending.proposals import restore as propose_again
+from sayso.pending import PendingActionExistsError, executor_factory, stash_pending
+from sayso.pending.proposals import MAX_STEPS, ChannelRun, Proposed, begin_round, channel_run, in_channel_run, place
+from sayso.pending.proposals import restore as propose_again
 
 
 def run_of(user: str = "ana") -> ChannelRun:

@@ -6,14 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from pending import InMemoryPendingStore
-from pending.action import PendingAction
-from pending.plan import propose
-from pending.records import STALE_SECONDS, Claim, Ending
-from pending.store import scope_of
-from pending.texts import speak
-from workers.lane import Change
-from workers.offload import run_here
+from sayso.pending import InMemoryPendingStore
+from sayso.pending.action import PendingAction
+from sayso.pending.plan import propose
+from sayso.pending.records import STALE_SECONDS, Claim, Ending
+from sayso.pending.store import scope_of
+from sayso.pending.texts import speak
+from sayso.workers.lane import Change
+from sayso.workers.offload import run_here
 
 WORDS = speak("pt")
 HERE = scope_of("ana", None, None)

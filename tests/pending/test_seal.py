@@ -6,10 +6,10 @@ import string
 
 import pytest
 
-from channels.types import Conversation, Scope
-from pending.action import PendingAction
-from pending.audit.signer import Signer
-from pending.seal import ButtonPress, Seal, split_button
+from sayso.channels.types import Conversation, Scope
+from sayso.pending.action import PendingAction
+from sayso.pending.audit.signer import Signer
+from sayso.pending.seal import ButtonPress, Seal, split_button
 
 PID = "A" * 22
 ANA = Scope("ana", Conversation("chat", "room"))

@@ -6,11 +6,11 @@ import logging
 
 import pytest
 
-from channels.types import Conversation, Scope
-from pending import DEFAULT_IGNORE_TTL_SECONDS, DEFAULT_TTL_SECONDS, InMemoryPendingStore, RedisPendingStore
-from pending.parser import RegexConfirmParser
-from pending.seal import Seal
-from pending.store import scope_of
+from sayso.channels.types import Conversation, Scope
+from sayso.pending import DEFAULT_IGNORE_TTL_SECONDS, DEFAULT_TTL_SECONDS, InMemoryPendingStore, RedisPendingStore
+from sayso.pending.parser import RegexConfirmParser
+from sayso.pending.seal import Seal
+from sayso.pending.store import scope_of
 
 ROOM = {"channel_id": "chat", "conversation_id": "room"}
 #: Neither the room nor the user's own conversation.

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from config.simulation.crew import Crew, _children
-from config.simulation.machine import Machine
-from config.simulation.plan import Plan
-from config.up import Child
+from sayso.config.simulation.crew import Crew, _children
+from sayso.config.simulation.machine import Machine
+from sayso.config.simulation.plan import Plan
+from sayso.config.up import Child
 
 
 def folders(plan: Plan, data: Path) -> list[tuple[str, str]]:

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from config.simulation.gauge import Memory
-from config.simulation.inbox import Inbox, follow_signs
-from config.simulation.matrix import planned
-from config.simulation.people import Act
-from config.simulation.plan import Plan
-from config.simulation.report import Report
-from config.simulation.review import Review
+from sayso.config.simulation.gauge import Memory
+from sayso.config.simulation.inbox import Inbox, follow_signs
+from sayso.config.simulation.matrix import planned
+from sayso.config.simulation.people import Act
+from sayso.config.simulation.plan import Plan
+from sayso.config.simulation.report import Report
+from sayso.config.simulation.review import Review
 from tests.simulation.test_review import judged
 
 

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from config.simulation.effects import Effects, Entry
-from config.simulation.outage import Away
-from config.simulation.people import PATIENCE, Act
-from config.simulation.plan import Plan
-from config.simulation.report import Report
-from config.simulation.review import Review
+from sayso.config.simulation.effects import Effects, Entry
+from sayso.config.simulation.outage import Away
+from sayso.config.simulation.people import PATIENCE, Act
+from sayso.config.simulation.plan import Plan
+from sayso.config.simulation.report import Report
+from sayso.config.simulation.review import Review
 from tests.simulation.test_review import ASK, ASKED, EFFECT, MARK, SAID, YES, judged, promises
 
 TWICE = Act(4, "agree", "b2", 3.0)

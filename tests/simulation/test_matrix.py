@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from config.simulate_cli import simulate
-from config.simulation.matrix import FULL_SIZES, ROWS, SIZES, planned
-from config.simulation.plan import Plan
-from config.simulation.report import Report
-from config.simulation.review import Review
+from sayso.config.simulate_cli import simulate
+from sayso.config.simulation.matrix import FULL_SIZES, ROWS, SIZES, planned
+from sayso.config.simulation.plan import Plan
+from sayso.config.simulation.report import Report
+from sayso.config.simulation.review import Review
 
 
 @pytest.mark.parametrize(

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from redis.exceptions import RedisError
 
-from config.simulation.full import FULL_SECONDS, Full
-from config.simulation.outage import BEGIN_SECONDS, Away, Outage
-from config.simulation.plan import Plan
-from config.simulation.report import DRAINED_SECONDS, Report
-from config.simulation.review import Review
+from sayso.config.simulation.full import FULL_SECONDS, Full
+from sayso.config.simulation.outage import BEGIN_SECONDS, Away, Outage
+from sayso.config.simulation.plan import Plan
+from sayso.config.simulation.report import DRAINED_SECONDS, Report
+from sayso.config.simulation.review import Review
 
 
 @dataclass

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from config.simulation.courier import Courier
-from config.simulation.effects import Entry
-from config.simulation.inbox import Inbox
-from config.simulation.people import PATIENCE, Act, Budget, Person
-from config.simulation.review import Review, review
+from sayso.config.simulation.courier import Courier
+from sayso.config.simulation.effects import Entry
+from sayso.config.simulation.inbox import Inbox
+from sayso.config.simulation.people import PATIENCE, Act, Budget, Person
+from sayso.config.simulation.review import Review, review
 
 MARK = "(sent again, the first try may have arrived)\n\n"
 ASKED = "Pay b2\n\nReply *yes* to confirm or *no* to cancel, within 5 minutes."

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from config.simulation.matrix import CONFIRMING
-from config.simulation.plan import STORIES
-from config.simulation.stories import Step, StoriesUnusable, load_stories
+from sayso.config.simulation.matrix import CONFIRMING
+from sayso.config.simulation.plan import STORIES
+from sayso.config.simulation.stories import Step, StoriesUnusable, load_stories
 
 
 @pytest.mark.parametrize(

@@ -12,14 +12,14 @@ from typing import Any
 
 import pytest
 
-from agent.providers import (
+from sayso.agent.providers import (
     AnthropicProvider,
     GeminiProvider,
     OllamaProvider,
     OpenAIProvider,
     OpenAIResponsesProvider,
 )
-from agent.providers.vendor import VendorProvider
+from sayso.agent.providers.vendor import VendorProvider
 from tests.vendors.api import KEY
 
 ROOT = Path(__file__).parents[2]

@@ -14,13 +14,13 @@ from typing import Any
 
 import pytest
 
-from agent import Agent, AgentConfig
-from agent.messages import NOT_JSON, Message, Role, ToolCall, UsageStats
-from agent.providers.base import ProviderError, ProviderRequest, RateLimitedError, acall
-from agent.providers.vendor import VendorProvider
-from agent.tools.decorator import tool
-from agent.tools.tool import Tool
-from channels.types import Media
+from sayso.agent import Agent, AgentConfig
+from sayso.agent.messages import NOT_JSON, Message, Role, ToolCall, UsageStats
+from sayso.agent.providers.base import ProviderError, ProviderRequest, RateLimitedError, acall
+from sayso.agent.providers.vendor import VendorProvider
+from sayso.agent.tools.decorator import tool
+from sayso.agent.tools.tool import Tool
+from sayso.channels.types import Media
 from tests.vendors.api import KEY
 from tests.vendors.conftest import Make, Server
 

@@ -9,13 +9,13 @@ from base64 import b64encode
 
 import pytest
 
-from agent import Agent, AgentConfig, ConversationMemory
-from agent.messages import Message, Role
-from agent.providers import FallbackProvider, OpenAIProvider
-from agent.providers.base import ProviderError, ProviderRequest, acall
-from agent.providers.vendor import VendorProvider
-from agent.tools.decorator import tool
-from channels.types import Media
+from sayso.agent import Agent, AgentConfig, ConversationMemory
+from sayso.agent.messages import Message, Role
+from sayso.agent.providers import FallbackProvider, OpenAIProvider
+from sayso.agent.providers.base import ProviderError, ProviderRequest, acall
+from sayso.agent.providers.vendor import VendorProvider
+from sayso.agent.tools.decorator import tool
+from sayso.channels.types import Media
 from tests.vendors.conftest import MAKERS, Make, Server
 from tests.vendors.test_contract import called
 

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from agent import Agent, AgentConfig, InMemoryCache
-from agent.providers import FallbackProvider, OllamaProvider, OpenAIProvider
-from agent.providers.base import ProviderError
-from agent.providers.vendor import VendorProvider
-from config.agent_schema import name_of
-from config.loader import ConfigError, load_settings
-from config.models import Models
-from config.outfit import Outfit
+from sayso.agent import Agent, AgentConfig, InMemoryCache
+from sayso.agent.providers import FallbackProvider, OllamaProvider, OpenAIProvider
+from sayso.agent.providers.base import ProviderError
+from sayso.agent.providers.vendor import VendorProvider
+from sayso.config.agent_schema import name_of
+from sayso.config.loader import ConfigError, load_settings
+from sayso.config.models import Models
+from sayso.config.outfit import Outfit
 from tests.vendors.api import KEY
 from tests.vendors.conftest import MAKERS, Server
 from tests.vendors.test_contract import ask

@@ -18,16 +18,23 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from agent import Agent, AgentConfig
-from agent.messages import Message, Role
-from agent.observers import OpenTelemetryObserver
-from agent.providers import AnthropicProvider, FallbackProvider, GeminiProvider, OllamaProvider, OpenAIProvider, vendor
-from agent.providers.base import ProviderConfigurationError, ProviderError, RateLimitedError
-from agent.providers.clients import Clients
-from agent.providers.vendor import VendorProvider
-from agent.replied import replied
-from channels.types import Media
-from pending.texts import catalogue, speak
+from sayso.agent import Agent, AgentConfig
+from sayso.agent.messages import Message, Role
+from sayso.agent.observers import OpenTelemetryObserver
+from sayso.agent.providers import (
+    AnthropicProvider,
+    FallbackProvider,
+    GeminiProvider,
+    OllamaProvider,
+    OpenAIProvider,
+    vendor,
+)
+from sayso.agent.providers.base import ProviderConfigurationError, ProviderError, RateLimitedError
+from sayso.agent.providers.clients import Clients
+from sayso.agent.providers.vendor import VendorProvider
+from sayso.agent.replied import replied
+from sayso.channels.types import Media
+from sayso.pending.texts import catalogue, speak
 from tests.vendors.api import KEY
 from tests.vendors.conftest import MAKERS, ROOT, Server, responses
 from tests.vendors.test_contract import STOCK_SCHEMA, ask, pieces, stock
@@ -386,10 +393,10 @@ def test_spans_and_metrics_of_a_question_follow_the_conventions(server: Server, 
     assert [part["type"] for part in answer["parts"]] == ["text", "tool_call"]
     assert (answer["parts"][1]["name"], answer["parts"][1]["arguments"]) == ("stock", {"item": "nuts"})
     assert (answer["role"], bool(answer["finish_reason"])) == ("assistant", True)
-    assert failed["error.type"] == "agent.providers.base.RateLimitedError"
+    assert failed["error.type"] == "sayso.agent.providers.base.RateLimitedError"
     assert (failed["http.response.status_code"], failed["server.port"]) == (429, port)
     run = [span for span in exporter.get_finished_spans() if span.name.startswith("invoke_agent")][-1]
-    assert dict(run.attributes or {})["error.type"] == "agent.providers.base.RateLimitedError"
+    assert dict(run.attributes or {})["error.type"] == "sayso.agent.providers.base.RateLimitedError"
     points = metric_points(reader)
     assert {point.attributes["gen_ai.token.type"] for point in points["gen_ai.client.token.usage"]} == {
         "input",
@@ -398,7 +405,7 @@ def test_spans_and_metrics_of_a_question_follow_the_conventions(server: Server, 
     durations = points["gen_ai.client.operation.duration"]
     assert sum(point.count for point in durations) == 3
     assert [point.attributes["error.type"] for point in durations if "error.type" in point.attributes] == [
-        "agent.providers.base.RateLimitedError"
+        "sayso.agent.providers.base.RateLimitedError"
     ]
     assert points["sayso.answers.cut_off"][0].value == 1
 

@@ -26,17 +26,17 @@ from types import SimpleNamespace
 from typing import Any
 from urllib.parse import unquote_to_bytes
 
-from channels.console import ConsoleChannel
-from channels.feed import MemoryFeed
-from channels.media import MemoryMediaStore
-from channels.types import Media, Turn
-from config.keys import secret_keys
+from sayso.channels.console import ConsoleChannel
+from sayso.channels.feed import MemoryFeed
+from sayso.channels.media import MemoryMediaStore
+from sayso.channels.types import Media, Turn
+from sayso.config.keys import secret_keys
+from sayso.workers.mailbox import Accepted, Limits
+from sayso.workers.redis import PREFIX
 from tests.config.processes import family
 from tests.flows.system import System, until
 from tests.web import services
 from tests.web.mutations import Endpoint, Sent, endpoints, largest, requests
-from workers.mailbox import Accepted, Limits
-from workers.redis import PREFIX
 
 #: Seconds of processor time that one request may take.
 MAX_SECONDS = 1.0

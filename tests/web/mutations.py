@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
-from channels.fakes import platforms as fakes
-from channels.signing import slack_hook
+from sayso.channels.fakes import platforms as fakes
+from sayso.channels.signing import slack_hook
 from tests.web.services import PUBLIC_URL
 
 PAYLOADS = Path(__file__).parents[1] / "payloads"

@@ -8,19 +8,19 @@ from typing import Any
 
 from flask.testing import FlaskClient
 
-from channels.base import Channel
-from channels.console_logins import MemoryLogins
-from channels.fakes import platforms as fakes
-from channels.feed import MemoryFeed
-from channels.types import Conversation, Hook, Received, Turn
-from channels.web import create_app
-from config.platforms import Shelf, open_channel
-from config.schema import Settings
+from sayso.channels.base import Channel
+from sayso.channels.console_logins import MemoryLogins
+from sayso.channels.fakes import platforms as fakes
+from sayso.channels.feed import MemoryFeed
+from sayso.channels.types import Conversation, Hook, Received, Turn
+from sayso.channels.web import create_app
+from sayso.config.platforms import Shelf, open_channel
+from sayso.config.schema import Settings
+from sayso.workers.alerts import MemoryAlerts
+from sayso.workers.gate import Gate
+from sayso.workers.mailbox import Accepted, Limits
+from sayso.workers.redis import PREFIX
 from tests.contracts.rigs import voice
-from workers.alerts import MemoryAlerts
-from workers.gate import Gate
-from workers.mailbox import Accepted, Limits
-from workers.redis import PREFIX
 
 PUBLIC_URL = "https://bots.example.com/base"
 TURN = Turn("event-1", Conversation("shop", "+4915100000042"), "+4915100000042", text="hello")

@@ -10,25 +10,26 @@ import pytest
 from redis import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from channels.admission import rules
-from channels.console import ConsoleChannel
-from channels.fakes import platforms as fakes
-from channels.fakes.signing import telegram_hook, telegram_text
-from channels.feed import MemoryFeed
-from channels.media import LocalMediaStore
-from channels.types import Received, Tap
-from channels.web import create_app
-from config.bootstrap import bootstrap
-from config.loader import load_settings
+from sayso.channels.admission import rules
+from sayso.channels.console import ConsoleChannel
+from sayso.channels.fakes import platforms as fakes
+from sayso.channels.fakes.signing import telegram_text
+from sayso.channels.feed import MemoryFeed
+from sayso.channels.media import LocalMediaStore
+from sayso.channels.signing import telegram_hook
+from sayso.channels.types import Received, Tap
+from sayso.channels.web import create_app
+from sayso.config.bootstrap import bootstrap
+from sayso.config.loader import load_settings
+from sayso.workers.gate import Gate, Guard
+from sayso.workers.mailbox import Limits
+from sayso.workers.people import MemoryPeople, RedisPeople, Register
+from sayso.workers.quota import memory_quota
+from sayso.workers.redis import PREFIX
+from sayso.workers.spool import Spool
+from sayso.workers.spool_file import SpoolFile
 from tests.contracts.rigs import MemoryRig, voice
 from tests.web.services import TURN, FakeChannel, browser
-from workers.gate import Gate, Guard
-from workers.mailbox import Limits
-from workers.people import MemoryPeople, RedisPeople, Register
-from workers.quota import memory_quota
-from workers.redis import PREFIX
-from workers.spool import Spool
-from workers.spool_file import SpoolFile
 
 SHOP = TURN.conversation
 

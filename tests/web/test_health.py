@@ -9,14 +9,14 @@ import pytest
 from redis import Redis
 from rq.suspension import resume, suspend
 
-from config.embedded import EmbeddedRedis
+from sayso.config.embedded import EmbeddedRedis
+from sayso.workers.alerts import MemoryAlerts
+from sayso.workers.presence import Presence
+from sayso.workers.redis import CURE, connect
+from sayso.workers.shards import Primary
+from sayso.workers.spool_file import SpoolFull
+from sayso.workers.tide import Tide, keys_of
 from tests.web.services import FakeChannel, browser
-from workers.alerts import MemoryAlerts
-from workers.presence import Presence
-from workers.redis import CURE, connect
-from workers.shards import Primary
-from workers.spool_file import SpoolFull
-from workers.tide import Tide, keys_of
 
 AWAY = "redis://:s3cr3t@127.0.0.1:1"
 

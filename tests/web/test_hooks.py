@@ -15,18 +15,18 @@ from redis import Redis
 from redis.connection import UnixDomainSocketConnection
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from channels.base import BadHook, Forbidden
-from channels.types import AddressNews, Conversation, HookAnswer, Media, Received, StatusUpdate, Tap
-from channels.web import MAX_BODY
+from sayso.channels.base import BadHook, Forbidden
+from sayso.channels.hooks import MAX_BODY
+from sayso.channels.types import AddressNews, Conversation, HookAnswer, Media, Received, StatusUpdate, Tap
+from sayso.workers.alerts import MemoryAlerts
+from sayso.workers.connections import Connections
+from sayso.workers.deliveries import RedisDeliveries
+from sayso.workers.mailbox import LUA, RedisMailbox
+from sayso.workers.redis import Scripts, connect, hurry
+from sayso.workers.spool import Spool
+from sayso.workers.spool_file import Limits, SpoolFile
 from tests.contracts.rigs import voice
 from tests.web.services import PUBLIC_URL, TURN, FakeChannel, FakeDeliveries, FakeMailbox, browser
-from workers.alerts import MemoryAlerts
-from workers.connections import Connections
-from workers.deliveries import RedisDeliveries
-from workers.mailbox import LUA, RedisMailbox
-from workers.redis import Scripts, connect, hurry
-from workers.spool import Spool
-from workers.spool_file import Limits, SpoolFile
 
 
 def away() -> str:

@@ -11,18 +11,18 @@ from redis import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ResponseError
 
-from channels.base import Ambiguous, ChannelDown, Elsewhere, Forbidden, RateLimited, Unreachable
-from channels.door import Door
-from channels.fakes import signing
-from channels.fakes.base import Answer
-from channels.fakes.platforms import TELEGRAM_TOKEN, FakePlatforms
-from channels.poller import AGAIN_SECONDS, ELSEWHERE_SECONDS, MAX_BACKOFF_SECONDS, WINDOW, Poller, _all
+from sayso.channels.base import Ambiguous, ChannelDown, Elsewhere, Forbidden, RateLimited, Unreachable
+from sayso.channels.door import Door
+from sayso.channels.fakes import signing
+from sayso.channels.fakes.base import Answer
+from sayso.channels.fakes.platforms import TELEGRAM_TOKEN, FakePlatforms
+from sayso.channels.poller import AGAIN_SECONDS, ELSEWHERE_SECONDS, MAX_BACKOFF_SECONDS, WINDOW, Poller, _all
+from sayso.workers.alerts import MemoryAlerts
+from sayso.workers.baton import Baton
+from sayso.workers.gate import Gate
 from tests.channels.harness import telegram, telegram_hook
 from tests.contracts.rigs import voice
 from tests.web.services import FakeMailbox
-from workers.alerts import MemoryAlerts
-from workers.baton import Baton
-from workers.gate import Gate
 
 POISON = {"update_id": 2, "message": {"from": [], "chat": 7}}
 HALF = "\ud83d"

@@ -11,10 +11,10 @@ from contextlib import closing, suppress
 
 import pytest
 
-from channels.media import MAX_BYTES
-from config import server as served
-from config.address import listen
-from config.server import Server
+from sayso.channels.media import MAX_BYTES
+from sayso.config import server as served
+from sayso.config.address import listen
+from sayso.config.server import Server
 
 THREADS = 4
 

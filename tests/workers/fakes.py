@@ -9,16 +9,16 @@ from dataclasses import replace
 
 from redis.exceptions import RedisError
 
-from agent import Agent, AgentConfig, ScriptedProvider, ToolCall, tool
-from agent.channel_agent import ChannelAgent
-from channels.base import Pace
-from channels.types import Button, Conversation, Delivery, Receipt, Reply, Turn
-from pending import idempotency_key
-from pending.texts import speak
+from sayso.agent import Agent, AgentConfig, ScriptedProvider, ToolCall, tool
+from sayso.agent.channel_agent import ChannelAgent
+from sayso.channels.base import Pace
+from sayso.channels.types import Button, Conversation, Delivery, Receipt, Reply, Turn
+from sayso.pending import idempotency_key
+from sayso.pending.texts import speak
+from sayso.workers.drain import Drain
+from sayso.workers.lane import Change
+from sayso.workers.outbox import Postman
 from tests.contracts.rigs import CHAT, Rig, turn, voice
-from workers.drain import Drain
-from workers.lane import Change
-from workers.outbox import Postman
 
 
 class FakeChannel:

@@ -7,17 +7,17 @@ from typing import Any
 
 from redis import Redis
 
-from pending import RedisPendingStore
-from pending.redis_records import LUA as PENDING_LUA
+from sayso.pending import RedisPendingStore
+from sayso.pending.redis_records import LUA as PENDING_LUA
+from sayso.workers.founding import found
+from sayso.workers.journals import RedisJournals
+from sayso.workers.lane import Change
+from sayso.workers.mailbox import LEASE_MS, LUA, RedisMailbox
+from sayso.workers.move import Mover
+from sayso.workers.outbox import RedisOutbox
+from sayso.workers.redis import PREFIX, Scripts, connect, shard_of
+from sayso.workers.shards import Primary, RoutedScripts, ShardMap
 from tests.contracts.rigs import CHAT, Rig, voice
-from workers.founding import found
-from workers.journals import RedisJournals
-from workers.lane import Change
-from workers.mailbox import LEASE_MS, LUA, RedisMailbox
-from workers.move import Mover
-from workers.outbox import RedisOutbox
-from workers.redis import PREFIX, Scripts, connect, shard_of
-from workers.shards import Primary, RoutedScripts, ShardMap
 
 #: The shard of the room that these tests talk in.
 SHARD = shard_of(CHAT.id)

@@ -9,17 +9,17 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
-from agent import Agent, AgentConfig, Message, ToolCall, UsageStats, emit_artifact, tool
-from agent.channel_agent import ChannelAgent
-from agent.long_texts import TextStore
-from agent.messages import Role
-from channels.types import Media
-from pending import idempotency_key
-from pending.texts import speak
+from sayso.agent import Agent, AgentConfig, Message, ToolCall, UsageStats, emit_artifact, tool
+from sayso.agent.channel_agent import ChannelAgent
+from sayso.agent.long_texts import TextStore
+from sayso.agent.messages import Role
+from sayso.channels.types import Media
+from sayso.pending import idempotency_key
+from sayso.pending.texts import speak
+from sayso.workers.drain import Drain
+from sayso.workers.outbox import Postman
 from tests.contracts.rigs import CHAT, Rig, turn, voice
 from tests.workers.fakes import FakeChannel
-from workers.drain import Drain
-from workers.outbox import Postman
 
 
 class Killed(BaseException):

@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import pytest
 
-from channels.types import Media, Reply, Turn
+from sayso.channels.types import Media, Reply, Turn
+from sayso.workers.drain import ALBUM_SECONDS
+from sayso.workers.lane import Change
 from tests.contracts.rigs import CHAT, MemoryRig, RedisRig, turn
 from tests.workers.story import Story, call
 from tests.workers.test_drain import Room
-from workers.drain import ALBUM_SECONDS
-from workers.lane import Change
 
 
 class Viewer:

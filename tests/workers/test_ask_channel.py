@@ -8,13 +8,13 @@ from dataclasses import replace
 
 import pytest
 
-from agent import Agent, AgentConfig, ScriptedProvider, ToolCall, channel_agent, tool
-from agent.channel_agent import ChannelAgent
-from channels.types import Conversation, Reply, Tap, Turn
-from pending import InMemoryPendingStore, RedisPendingStore
-from pending.records import Claim, StoredAction
-from pending.store import scope_of
-from pending.texts import speak
+from sayso.agent import Agent, AgentConfig, ScriptedProvider, ToolCall, channel_agent, tool
+from sayso.agent.channel_agent import ChannelAgent
+from sayso.channels.types import Conversation, Reply, Tap, Turn
+from sayso.pending import InMemoryPendingStore, RedisPendingStore
+from sayso.pending.records import Claim, StoredAction
+from sayso.pending.store import scope_of
+from sayso.pending.texts import speak
 from tests.contracts.rigs import client_of, time_passes
 
 HERE = {"channel_id": "chat", "conversation_id": "room"}

@@ -6,15 +6,15 @@ from dataclasses import replace
 
 import pytest
 
-from channels.types import Conversation
-from config.bootstrap import bootstrap
-from config.loader import load_settings
+from sayso.channels.types import Conversation
+from sayso.config.bootstrap import bootstrap
+from sayso.config.loader import load_settings
+from sayso.workers.lifeline import Lifeline
+from sayso.workers.mailbox import LUA, Limits, RedisMailbox
+from sayso.workers.queue import FIRST, QUEUE, WakeUps
+from sayso.workers.reaper import Reaper
+from sayso.workers.redis import PREFIX, SHARDS, Scripts, shard_of
 from tests.contracts.rigs import turn, voice
-from workers.lifeline import Lifeline
-from workers.mailbox import LUA, Limits, RedisMailbox
-from workers.queue import FIRST, QUEUE, WakeUps
-from workers.reaper import Reaper
-from workers.redis import PREFIX, SHARDS, Scripts, shard_of
 
 QUEUE_KEY = f"rq:queue:{QUEUE}"
 ON_THEIR_WAY = f"{QUEUE_KEY}:intermediate"
@@ -62,7 +62,7 @@ def town(redis_client, tmp_path) -> Town:
 
 def test_thousands_that_wait_are_neither_searched_nor_woken_nor_reported(town, caplog):
     """The queue is not looked through for any of them, and a round takes two calls a shard."""
-    caplog.set_level("INFO", logger="workers.reaper")
+    caplog.set_level("INFO", logger="sayso.workers.reaper")
     for number in range(2000):
         town.write(f"person {number}")
     town.client.config_resetstat()

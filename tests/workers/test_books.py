@@ -17,10 +17,10 @@ from rq.registry import FailedJobRegistry, StartedJobRegistry
 from rq.serializers import JSONSerializer
 from rq.worker import WorkerStatus
 
-from channels.redaction import remember
+from sayso.channels.redaction import remember
+from sayso.workers.books import BEAT_SECONDS, Books, Stopped
+from sayso.workers.queue import QUEUE, SaysoJob
 from tests.workers.works import enqueue, left_behind, make_worker
-from workers.books import BEAT_SECONDS, Books, Stopped
-from workers.queue import QUEUE, SaysoJob
 
 ON_THEIR_WAY = f"rq:queue:{QUEUE}:intermediate"
 

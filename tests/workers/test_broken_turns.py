@@ -9,11 +9,11 @@ from dataclasses import replace
 
 import pytest
 
-from agent import Agent, AgentConfig, ScriptedProvider, ToolCall, tool
-from agent.channel_agent import ChannelAgent
-from channels.base import Refused
-from pending import stash_pending
-from pending.results import PendingConfirmation
+from sayso.agent import Agent, AgentConfig, ScriptedProvider, ToolCall, tool
+from sayso.agent.channel_agent import ChannelAgent
+from sayso.channels.base import Refused
+from sayso.pending import stash_pending
+from sayso.pending.results import PendingConfirmation
 from tests.contracts.rigs import ENGLISH, turn
 
 

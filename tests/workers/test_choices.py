@@ -8,17 +8,17 @@ from dataclasses import replace
 import pytest
 from redis.exceptions import RedisError
 
-from agent import Agent, AgentConfig, ScriptedProvider, ToolCall, tool
-from agent.channel_agent import ChannelAgent
-from agent.decided import MAX_KEPT_CHARS
-from agent.tools import offer_choices
-from pending.action import RESERVED
-from pending.texts import speak
+from sayso.agent import Agent, AgentConfig, ScriptedProvider, ToolCall, tool
+from sayso.agent.channel_agent import ChannelAgent
+from sayso.agent.decided import MAX_KEPT_CHARS
+from sayso.agent.tools import offer_choices
+from sayso.pending.action import RESERVED
+from sayso.pending.texts import speak
+from sayso.workers.drain import Drain
+from sayso.workers.lane import CHOICE_KIND
+from sayso.workers.outbox import Postman
 from tests.contracts.rigs import CHAT, MemoryRig, RedisRig, turn, voice
 from tests.workers.fakes import FakeChannel
-from workers.drain import Drain
-from workers.lane import CHOICE_KIND
-from workers.outbox import Postman
 
 #: What the model does with a question about a size.
 ASK = ToolCall("ask_size", {}, "c1")

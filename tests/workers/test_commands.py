@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from agent import (
+from sayso.agent import (
     Agent,
     AgentConfig,
     OfflineProvider,
@@ -18,15 +18,15 @@ from agent import (
     ToolPolicy,
     tool,
 )
-from agent.channel_agent import ChannelAgent
-from agent.selectors import UserRoles
-from agent.tools.loader import load_tools
-from channels.markup import plain
-from pending.texts import languages, speak
+from sayso.agent.channel_agent import ChannelAgent
+from sayso.agent.selectors import UserRoles
+from sayso.agent.tools.loader import load_tools
+from sayso.channels.markup import plain
+from sayso.pending.texts import languages, speak
+from sayso.workers.drain import Drain
+from sayso.workers.outbox import Postman
 from tests.contracts.rigs import CHAT, MemoryRig, turn, voice
 from tests.workers.fakes import FakeChannel
-from workers.drain import Drain
-from workers.outbox import Postman
 
 COMMANDS = ("/help", "/start", "/tools", "/status", "/whoami", "/reset")
 
@@ -183,14 +183,14 @@ def test_tools_lists_what_is_denied_under_some_arguments_only():
 
 def test_a_tool_that_asks_by_itself_is_listed_as_one_that_asks():
     """In /tools and in /help, although the policy lets it run."""
-    room = Room(find, *(each for each in load_tools("examples.invoices").tools if each.name == "refund_invoice"))
+    room = Room(find, *(each for each in load_tools("sayso.examples.invoices").tools if each.name == "refund_invoice"))
     assert "- `refund_invoice` (only after your yes): Refund" in room.say("/tools")
     assert room.say("/help").endswith("Only after your yes: `refund_invoice`")
 
 
 def test_status_tells_what_waits_and_what_will_be_said():
     """With the seconds left, of this person alone."""
-    room = Room(*load_tools("examples.reminders").tools, delete)
+    room = Room(*load_tools("sayso.examples.reminders").tools, delete)
     assert room.say("/status") == "Nothing waits for your answer, and nothing is running."
     room.say("/remind_me text=tea when='in 5 minutes'")
     room.say("/delete name=A")

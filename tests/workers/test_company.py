@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import pytest
 
-from channels.base import AddressClosed
+from sayso.channels.base import AddressClosed
+from sayso.workers import beside
+from sayso.workers.company import Company
 from tests.contracts.rigs import CHAT, ENGLISH
 from tests.workers.fakes import FakeChannel
 from tests.workers.test_drafts import QUEUED
-from workers import beside
-from workers.company import Company
 
 SOON = 0.001
 

@@ -14,8 +14,8 @@ from redis.exceptions import DataError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.retry import Retry
 
-from workers.connections import Connections
-from workers.redis import Scripts, connect
+from sayso.workers.connections import Connections
+from sayso.workers.redis import Scripts, connect
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from typing import Annotated
 
 import pytest
 
-from agent import (
+from sayso.agent import (
     Agent,
     AgentConfig,
     AgentObserver,
@@ -26,16 +26,16 @@ from agent import (
     ToolError,
     tool,
 )
-from agent.channel_agent import ChannelAgent
-from agent.result_cache import cache_key
-from pending.action import PendingAction
-from pending.proposals import current_user, stash_pending
-from pending.results import PendingConfirmation
-from pending.texts import speak
+from sayso.agent.channel_agent import ChannelAgent
+from sayso.agent.result_cache import cache_key
+from sayso.pending.action import PendingAction
+from sayso.pending.proposals import current_user, stash_pending
+from sayso.pending.results import PendingConfirmation
+from sayso.pending.texts import speak
+from sayso.workers.drain import Drain
+from sayso.workers.outbox import Postman
 from tests.contracts.rigs import MemoryRig, RedisRig, turn, voice
 from tests.workers.fakes import Bot, FakeChannel
-from workers.drain import Drain
-from workers.outbox import Postman
 
 ANA = {"user_name": "Ana", "aliases": ("whatsapp:+4915100000042",)}
 

@@ -11,16 +11,16 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from rq import Queue
 from rq.serializers import JSONSerializer
 
-from agent import tool
+from sayso.agent import tool
+from sayso.workers import drain as drains
+from sayso.workers.drain import Drain
+from sayso.workers.loop import LoopThread
+from sayso.workers.offload import crossing, in_thread, perform, watch_strays
+from sayso.workers.queue import DRAIN, QUEUE
 from tests.contracts.rigs import CHAT, ENGLISH, MemoryRig, RedisRig
 from tests.flows.system import until
 from tests.workers.story import Story, call, playing
 from tests.workers.works import make_worker, work_while
-from workers import drain as drains
-from workers.drain import Drain
-from workers.loop import LoopThread
-from workers.offload import crossing, in_thread, perform, watch_strays
-from workers.queue import DRAIN, QUEUE
 
 
 class Doors:

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from channels.types import Tap
-from pending.records import Claim
-from pending.texts import MAX_REPEATED_CHARS, speak
+from sayso.channels.types import Tap
+from sayso.pending.records import Claim
+from sayso.pending.texts import MAX_REPEATED_CHARS, speak
 from tests.contracts.rigs import CHAT, MemoryRig, turn
 
 

@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from agent.heard import MAX_NOTE_CHARS, MAX_NOTES, MAX_QUOTED_CHARS, heard, spoken
-from channels.types import Media, Receipt, Tap
+from sayso.agent.heard import MAX_NOTE_CHARS, MAX_NOTES, MAX_QUOTED_CHARS, heard, spoken
+from sayso.channels.types import Media, Receipt, Tap
 from tests.contracts.rigs import CHAT, turn
 
 NO_DECISION = {

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from workers.deployment import Deployment
-from workers.presence import Presence
-from workers.redis import RedisUnfit
+from sayso.workers.deployment import Deployment
+from sayso.workers.presence import Presence
+from sayso.workers.redis import RedisUnfit
 
 SHOP = Deployment("shop", ("key",), {"wa": "whatsapp AC1", "web": "console"})
 OTHERS_KEYS = Deployment("shop", ("other",), SHOP.channels)

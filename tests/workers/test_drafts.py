@@ -8,23 +8,23 @@ from dataclasses import replace
 import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from agent import Agent, AgentConfig, tool
-from agent.channel_agent import ChannelAgent
-from agent.guards import GuardrailsPipeline, LengthGuardrail
-from agent.hearing import may_be_heard
-from agent.messages import Message, Role, UsageStats
-from channels.base import Ambiguous, Pace, RateLimited, Refused
-from channels.types import Reply
-from pending.texts import speak
+from sayso.agent import Agent, AgentConfig, tool
+from sayso.agent.channel_agent import ChannelAgent
+from sayso.agent.guards import GuardrailsPipeline, LengthGuardrail
+from sayso.agent.hearing import may_be_heard
+from sayso.agent.messages import Message, Role, UsageStats
+from sayso.channels.base import Ambiguous, Pace, RateLimited, Refused
+from sayso.channels.types import Reply
+from sayso.pending.texts import speak
+from sayso.workers import drain
+from sayso.workers.drafts import Draft, Easel
+from sayso.workers.lane import Change, QueuedTurn
+from sayso.workers.notebook import MemoryNotebook, RedisNotebook
 from tests.contracts.rigs import CHAT, ENGLISH, MemoryRig, turn
 from tests.workers.fakes import FakeAgent
 from tests.workers.story import call
 from tests.workers.test_drain import Room
 from tests.workers.test_stop import Slow
-from workers import drain
-from workers.drafts import Draft, Easel
-from workers.lane import Change, QueuedTurn
-from workers.notebook import MemoryNotebook, RedisNotebook
 
 
 class Screen:

@@ -8,15 +8,15 @@ import threading
 import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from channels.base import Ambiguous, RateLimited, Refused, Unreachable
-from channels.types import Media, Reply
-from pending.texts import speak
+from sayso.channels.base import Ambiguous, RateLimited, Refused, Unreachable
+from sayso.channels.types import Media, Reply
+from sayso.pending.texts import speak
+from sayso.workers import beside, drain, outbox
+from sayso.workers.drain import LONG_CHARS, MAX_TURNS, Drain, _in_pieces
+from sayso.workers.lane import Change
+from sayso.workers.outbox import Postman
 from tests.contracts.rigs import CHAT, ENGLISH, MemoryRig, turn, voice
 from tests.workers.fakes import FakeAgent, FakeChannel
-from workers import beside, drain, outbox
-from workers.drain import LONG_CHARS, MAX_TURNS, Drain, _in_pieces
-from workers.lane import Change
-from workers.outbox import Postman
 
 
 class Room:

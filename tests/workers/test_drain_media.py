@@ -11,17 +11,17 @@ from typing import BinaryIO
 
 import pytest
 
-from channels.base import Channel, FetchError, Unreachable
-from channels.fakes.signing import JPEG
-from channels.media import LocalMediaStore, TooLarge
-from channels.types import Media, Reply
-from pending.texts import speak
+from sayso.channels.base import Channel, FetchError, Unreachable
+from sayso.channels.fakes.signing import JPEG
+from sayso.channels.media import LocalMediaStore, TooLarge
+from sayso.channels.types import Media, Reply
+from sayso.pending.texts import speak
+from sayso.workers import drain
+from sayso.workers.drain import Drain
+from sayso.workers.lane import Change, QueuedTurn
+from sayso.workers.outbox import Postman
 from tests.contracts.rigs import CHAT, ENGLISH, MemoryRig, turn, voice
 from tests.workers.fakes import Bot, FakeAgent, FakeChannel
-from workers import drain
-from workers.drain import Drain
-from workers.lane import Change, QueuedTurn
-from workers.outbox import Postman
 
 SECRET_URL = "https://files.example/secret-link"
 PHOTO = Media(SECRET_URL, "image/jpeg", "beach.jpg")
@@ -114,7 +114,7 @@ def test_file_that_cannot_be_had_leaves_the_turn_answered(
 
 def test_file_too_large_for_the_store_leaves_the_turn_answered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """The store's own limit is no crash either."""
-    monkeypatch.setattr("channels.media.MAX_BYTES", 100)
+    monkeypatch.setattr("sayso.channels.media.MAX_BYTES", 100)
     room = Room(tmp_path, FileChannel(lambda _: JPEG))
     assert (room.hear(PHOTO), room.channel.texts) == ((PHOTO,), ["1 files"])
 

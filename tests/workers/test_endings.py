@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from agent import GuardrailsPipeline, LengthGuardrail, Message, Role, ToolPolicy, UsageStats, tool
-from agent.providers.base import ProviderError
-from pending import stash_pending
-from pending.texts import speak
+from sayso.agent import GuardrailsPipeline, LengthGuardrail, Message, Role, ToolPolicy, UsageStats, tool
+from sayso.agent.providers.base import ProviderError
+from sayso.pending import stash_pending
+from sayso.pending.texts import speak
 from tests.contracts.rigs import CHAT, ENGLISH, MemoryRig
 from tests.workers.story import Script, Story, call
 

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from channels.types import Scope
+from sayso.channels.types import Scope
+from sayso.workers.erasure import Erasure, ErasureBusy, Person
+from sayso.workers.lane import Change, Timer
 from tests.contracts.rigs import CHAT, RedisRig, turn
-from workers.erasure import Erasure, ErasureBusy, Person
-from workers.lane import Change, Timer
 
 ANA, BOB = (Scope(name, CHAT).id for name in ("ana", "bob"))
 PREFIX = "sayso:era:"

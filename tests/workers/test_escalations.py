@@ -6,16 +6,16 @@ import asyncio
 
 import pytest
 
-from agent import Agent, AgentConfig, OfflineProvider, tool
-from agent.channel_agent import ChannelAgent
-from agent.escalation import Escalation
-from channels.base import Unreachable
-from channels.types import Conversation, Delivery, Reply
-from pending.texts import MAX_REPEATED_CHARS, speak
+from sayso.agent import Agent, AgentConfig, OfflineProvider, tool
+from sayso.agent.channel_agent import ChannelAgent
+from sayso.agent.escalation import Escalation
+from sayso.channels.base import Unreachable
+from sayso.channels.types import Conversation, Delivery, Reply
+from sayso.pending.texts import MAX_REPEATED_CHARS, speak
+from sayso.workers.drain import Drain
+from sayso.workers.outbox import MAX_ATTEMPTS, MAX_WAITING, Postman
 from tests.contracts.rigs import CHAT, MemoryRig, RedisRig, turn, voice
 from tests.workers.fakes import FakeChannel
-from workers.drain import Drain
-from workers.outbox import MAX_ATTEMPTS, MAX_WAITING, Postman
 
 OPS = Conversation("ops", "C123")
 ALARM = "No answer yet on chat: Delete INV-7\nAn answer counts only within 60 seconds of the question."

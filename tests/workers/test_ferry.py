@@ -8,7 +8,7 @@ from contextvars import ContextVar
 
 import pytest
 
-from workers.ferry import aboard, ferry, wait_for
+from sayso.workers.ferry import aboard, ferry, wait_for
 
 whose: ContextVar[str] = ContextVar("whose", default="nobody's")
 

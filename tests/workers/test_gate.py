@@ -7,17 +7,17 @@ from dataclasses import replace
 import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from channels.admission import Rules, Stranger, rules
-from channels.types import Conversation, Turn
-from pending.seal import split_button
-from pending.texts import speak
+from sayso.channels.admission import Rules, Stranger, rules
+from sayso.channels.types import Conversation, Turn
+from sayso.pending.seal import split_button
+from sayso.pending.texts import speak
+from sayso.workers.gate import Gate, Guard
+from sayso.workers.people import LETTERS, MemoryPeople, RedisPeople, Register
+from sayso.workers.quota import memory_quota, redis_quota
+from sayso.workers.spool import Spool
+from sayso.workers.spool_file import SpoolFile
 from tests.contracts.rigs import CHAT, MemoryRig, RedisRig, turn, voice
 from tests.workers.fakes import Bot
-from workers.gate import Gate, Guard
-from workers.people import LETTERS, MemoryPeople, RedisPeople, Register
-from workers.quota import memory_quota, redis_quota
-from workers.spool import Spool
-from workers.spool_file import SpoolFile
 
 ENGLISH = speak("en")
 

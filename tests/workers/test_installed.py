@@ -7,7 +7,7 @@ from contextvars import ContextVar
 
 import pytest
 
-from workers.installed import installed
+from sayso.workers.installed import installed
 
 _whose = ContextVar("whose", default="nobody's")
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent import Agent, AgentConfig, ConversationMemory, Message, Role
-from agent.channel_agent import ChannelAgent
-from agent.messages import UsageStats
+from sayso.agent import Agent, AgentConfig, ConversationMemory, Message, Role
+from sayso.agent.channel_agent import ChannelAgent
+from sayso.agent.messages import UsageStats
 
 SECRET = re.compile(r"secret-of-(\w+)-in-(\w+)")
 

@@ -11,8 +11,8 @@ from collections.abc import Callable
 
 import pytest
 
-from agent import Agent, AgentConfig, AgentResult, ScriptedProvider, ToolCall, tool
-from workers.own_loop import own_loop
+from sayso.agent import Agent, AgentConfig, AgentResult, ScriptedProvider, ToolCall, tool
+from sayso.workers.own_loop import own_loop
 
 
 def agent_with(function: Callable[[], str]) -> Agent:

@@ -11,16 +11,16 @@ import time
 
 import pytest
 
+from sayso.workers import lifeline
+from sayso.workers.lifeline import KEEP_SECONDS, Lifeline
+from sayso.workers.mailbox import new_token
 from tests.contracts.rigs import CHAT, RedisRig, turn
-from workers import lifeline
-from workers.lifeline import KEEP_SECONDS, Lifeline
-from workers.mailbox import new_token
 
 #: Holds its line and says so, then waits.
 WORKER = textwrap.dedent("""
     import sys, time
     from pathlib import Path
-    from workers.lifeline import Lifeline
+    from sayso.workers.lifeline import Lifeline
     line = Lifeline(Path(sys.argv[1]), "a")
     line.hold()
     print(line.name, flush=True)

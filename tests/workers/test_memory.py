@@ -6,19 +6,19 @@ import asyncio
 
 import pytest
 
-from agent import Agent, ScriptedProvider, ToolCall, tool
-from agent.channel_agent import ChannelAgent
-from channels.types import Conversation, Reply, Turn
-from pending import InMemoryPendingStore
-from pending.texts import speak
+from sayso.agent import Agent, ScriptedProvider, ToolCall, tool
+from sayso.agent.channel_agent import ChannelAgent
+from sayso.channels.types import Conversation, Reply, Turn
+from sayso.pending import InMemoryPendingStore
+from sayso.pending.texts import speak
+from sayso.workers import memory
+from sayso.workers.drain import Drain
+from sayso.workers.lane import Change, Move
+from sayso.workers.mailbox import SEEN_MS
+from sayso.workers.memory import MemoryLanes
+from sayso.workers.outbox import Postman
 from tests.contracts.rigs import CHAT, MemoryRig, turn, voice
 from tests.workers.fakes import FakeChannel
-from workers import memory
-from workers.drain import Drain
-from workers.lane import Change, Move
-from workers.mailbox import SEEN_MS
-from workers.memory import MemoryLanes
-from workers.outbox import Postman
 
 
 def elsewhere(number: int) -> Turn:

@@ -7,12 +7,12 @@ import itertools
 
 import pytest
 
+from sayso.workers.lane import Change
+from sayso.workers.move import MoveBusy, Moved, MoveError, ShardBusy, ShardsAtOdds
+from sayso.workers.redis import PREFIX, RedisUnfit, ShardMoved
 from tests.contracts.rigs import CHAT, turn
 from tests.workers.fakes import Bot
 from tests.workers.fleet import ROOM, SHARD, Fate, Fleet, Killed, killed
-from workers.lane import Change
-from workers.move import MoveBusy, Moved, MoveError, ShardBusy, ShardsAtOdds
-from workers.redis import PREFIX, RedisUnfit, ShardMoved
 
 
 def fill(fleet: Fleet) -> dict[str, bytes]:

@@ -11,8 +11,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from workers.offload import Quit, in_lent_thread, lending, run_sync
-from workers.own_loop import OwnLoop, own_loop
+from sayso.workers.offload import Quit, in_lent_thread, lending, run_sync
+from sayso.workers.own_loop import OwnLoop, own_loop
 
 
 async def loop_now() -> asyncio.AbstractEventLoop:

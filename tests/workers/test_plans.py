@@ -7,10 +7,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from pending.settle import EXECUTOR_TIMEOUT
-from pending.texts import speak
+from sayso.pending.settle import EXECUTOR_TIMEOUT
+from sayso.pending.texts import speak
+from sayso.workers.offload import perform
 from tests.contracts.rigs import CHAT
-from workers.offload import perform
 
 WORDS = speak("en")
 
@@ -83,8 +83,8 @@ def test_steps_of_a_plan_have_the_time_of_one_action_together(make_bot, monkeypa
         given.append(seconds)
         return perform(function, seconds, late)
 
-    monkeypatch.setattr("pending.settle.perform", timed)
-    monkeypatch.setattr("pending.settle.time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr("sayso.pending.settle.perform", timed)
+    monkeypatch.setattr("sayso.pending.settle.time", SimpleNamespace(monotonic=lambda: now[0]))
     ask(bot)
     bot.before("finish", lambda: now.append(now.pop() + took))
     assert bot.say("yes") == WORDS.plan_report([("done", "Delete A", "deleted A"), second])

@@ -12,14 +12,23 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from channels.base import AddressClosed, Ambiguous, ChannelDown, Pace, RateLimited, Refused, Unreachable, WindowClosed
-from channels.types import Conversation, Delivery, Receipt, Reply
-from pending.texts import speak
+from sayso.channels.base import (
+    AddressClosed,
+    Ambiguous,
+    ChannelDown,
+    Pace,
+    RateLimited,
+    Refused,
+    Unreachable,
+    WindowClosed,
+)
+from sayso.channels.types import Conversation, Delivery, Receipt, Reply
+from sayso.pending.texts import speak
+from sayso.workers import outbox
+from sayso.workers.lane import Change, LaneParked, QueuedReply
+from sayso.workers.outbox import Postman
+from sayso.workers.receipts import ReceiptFiles
 from tests.contracts.rigs import MemoryRig, turn
-from workers import outbox
-from workers.lane import Change, LaneParked, QueuedReply
-from workers.outbox import Postman
-from workers.receipts import ReceiptFiles
 
 #: What a reply is marked with that may have arrived before.
 MARK = speak("").repeated("x")[:-1]

@@ -8,11 +8,11 @@ import threading
 import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from workers import reaper as reapers
-from workers.lifeline import Lifeline
-from workers.mailbox import LUA
-from workers.reaper import Reaper
-from workers.redis import SHARDS, Scripts
+from sayso.workers import reaper as reapers
+from sayso.workers.lifeline import Lifeline
+from sayso.workers.mailbox import LUA
+from sayso.workers.reaper import Reaper
+from sayso.workers.redis import SHARDS, Scripts
 
 
 @pytest.mark.parametrize("error", [RedisConnectionError("away"), ValueError("no number"), KeyError("gone")])
@@ -40,7 +40,7 @@ def test_round_that_fails_is_reported_and_not_the_last(redis_client, monkeypatch
         assert going.cancelled()
 
     asyncio.run(story())
-    said = [record.message for record in caplog.records if record.name == "workers.reaper"]
+    said = [record.message for record in caplog.records if record.name == "sayso.workers.reaper"]
     assert set(said) <= {"reaper.redis_away", "reaper.failed"}
     assert len(said) >= 2
 

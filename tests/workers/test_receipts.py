@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from channels.types import Conversation, Delivery, Reply
-from workers import receipts
-from workers.receipts import KEEP_SECONDS, ReceiptFiles
+from sayso.channels.types import Conversation, Delivery, Reply
+from sayso.workers import receipts
+from sayso.workers.receipts import KEEP_SECONDS, ReceiptFiles
 
 
 def delivery(number: int, text: str = "hi") -> Delivery:

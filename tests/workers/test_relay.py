@@ -7,19 +7,19 @@ from dataclasses import replace
 
 import pytest
 
-from channels.base import Refused
-from channels.fakes import signing
-from channels.fakes.platforms import FakePlatforms
-from channels.types import Conversation, Tap
-from pending.texts import speak
+from sayso.channels.base import Refused
+from sayso.channels.fakes import signing
+from sayso.channels.fakes.platforms import FakePlatforms
+from sayso.channels.types import Conversation, Tap
+from sayso.pending.texts import speak
+from sayso.workers.drain import Drain
+from sayso.workers.lane import Change
+from sayso.workers.mailbox import Limits
+from sayso.workers.outbox import Postman
+from sayso.workers.relay import Relay
 from tests.channels.harness import slack, slack_hook
 from tests.contracts.rigs import CHAT, MemoryRig, turn, voice
 from tests.workers.fakes import Bot, FakeAgent
-from workers.drain import Drain
-from workers.lane import Change
-from workers.mailbox import Limits
-from workers.outbox import Postman
-from workers.relay import Relay
 
 SECOND = Conversation("chat", "U0ADA")
 

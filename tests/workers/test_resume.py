@@ -5,21 +5,21 @@ from __future__ import annotations
 import pytest
 from redis.exceptions import ResponseError
 
-from channels.types import Reply
-from pending.audit.auditor import Auditor
-from pending.audit.evidence import verify
-from pending.audit.ledger import FILE, Ledger
-from pending.audit.tail import Tail
+from sayso.channels.types import Reply
+from sayso.pending.audit.auditor import Auditor
+from sayso.pending.audit.evidence import verify
+from sayso.pending.audit.ledger import FILE, Ledger
+from sayso.pending.audit.tail import Tail
+from sayso.workers.lane import Change, LaneLost
+from sayso.workers.mailbox import LUA
+from sayso.workers.redis import Scripts, connect
+from sayso.workers.resume import STRIDE, halt_of, resume
+from sayso.workers.tide import Tide, keys_of
 from tests.contracts.rigs import CHAT, RedisRig, turn
 from tests.pending.state_log import KEY, SIGNER
 from tests.workers.fakes import Bot
 from tests.workers.fleet import Fate, FatedRedis, Killed, killed
 from tests.workers.servers import put_back, saved
-from workers.lane import Change, LaneLost
-from workers.mailbox import LUA
-from workers.redis import Scripts, connect
-from workers.resume import STRIDE, halt_of, resume
-from workers.tide import Tide, keys_of
 
 TIDE, FOUNDED, HALTED = keys_of()
 #: What a commit says back.

@@ -7,17 +7,17 @@ from types import SimpleNamespace
 import pytest
 from redis import Redis
 
-from channels.types import Conversation, Received, Turn
-from config.schema import WorkerSettings
+from sayso.channels.types import Conversation, Received, Turn
+from sayso.config.schema import WorkerSettings
+from sayso.workers.books import Books
+from sayso.workers.loop import LoopThread
+from sayso.workers.mailbox import LUA, RedisMailbox
+from sayso.workers.queue import QUEUE, WakeUps
+from sayso.workers.redis import Scripts
+from sayso.workers.worker import _new_worker
 from tests.contracts.rigs import RedisRig, turn, voice
 from tests.web.services import FakeChannel, browser
 from tests.workers.fakes import Bot
-from workers.books import Books
-from workers.loop import LoopThread
-from workers.mailbox import LUA, RedisMailbox
-from workers.queue import QUEUE, WakeUps
-from workers.redis import Scripts
-from workers.worker import _new_worker
 
 JOBS = 20
 #: What a client says when it opens a connection.

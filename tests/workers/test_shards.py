@@ -9,21 +9,21 @@ from collections import Counter
 
 import pytest
 
-from pending.audit.auditor import Auditor
-from pending.audit.evidence import verify
-from pending.audit.ledger import Ledger
-from pending.audit.signer import Signer
-from pending.audit.tail import Tail, Tails
+from sayso.pending.audit.auditor import Auditor
+from sayso.pending.audit.evidence import verify
+from sayso.pending.audit.ledger import Ledger
+from sayso.pending.audit.signer import Signer
+from sayso.pending.audit.tail import Tail, Tails
+from sayso.workers.founding import check_alone, found
+from sayso.workers.lane import Change
+from sayso.workers.lifeline import Lifeline
+from sayso.workers.mailbox import LUA, RedisMailbox
+from sayso.workers.reaper import Reaper
+from sayso.workers.redis import PREFIX, SHARDS, RedisUnfit, Scripts, ShardMoved
+from sayso.workers.shards import MOST_WAITING, Primary, RoutedScripts, ShardMap, rendezvous
 from tests.contracts.rigs import CHAT, turn, voice
 from tests.workers.fakes import Bot
 from tests.workers.fleet import ROOM, SHARD, FleetRig
-from workers.founding import check_alone, found
-from workers.lane import Change
-from workers.lifeline import Lifeline
-from workers.mailbox import LUA, RedisMailbox
-from workers.reaper import Reaper
-from workers.redis import PREFIX, SHARDS, RedisUnfit, Scripts, ShardMoved
-from workers.shards import MOST_WAITING, Primary, RoutedScripts, ShardMap, rendezvous
 
 
 def test_server_that_is_not_the_home_refuses_everything(fleet):

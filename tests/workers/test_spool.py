@@ -10,15 +10,15 @@ import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import OutOfMemoryError
 
-from channels.types import Conversation
+from sayso.channels.types import Conversation
+from sayso.workers import spool as spool_module
+from sayso.workers.lane import Change
+from sayso.workers.mailbox import Limits as Door
+from sayso.workers.redis import Halted
+from sayso.workers.spool import PAUSE_SECONDS, Spool
+from sayso.workers.spool_file import Limits, SpoolFile, SpoolFull, SpoolUnusable
 from tests.contracts.rigs import CHAT, MemoryRig, turn
 from tests.contracts.test_lanes import claim_of, lease, look, shown
-from workers import spool as spool_module
-from workers.lane import Change
-from workers.mailbox import Limits as Door
-from workers.redis import Halted
-from workers.spool import PAUSE_SECONDS, Spool
-from workers.spool_file import Limits, SpoolFile, SpoolFull, SpoolUnusable
 
 AWAY = RedisConnectionError("Error 111 connecting to redis:6379")
 ELSEWHERE = Conversation("chat", "elsewhere")

@@ -8,13 +8,13 @@ from dataclasses import replace
 import pytest
 from redis.asyncio import Redis
 
-from channels.types import Reply, Turn
+from sayso.channels.types import Reply, Turn
+from sayso.workers import drain
+from sayso.workers.lane import Change, Lease, QueuedTurn
+from sayso.workers.whisper import listen
 from tests.contracts.rigs import CHAT, ENGLISH, RedisRig, turn
 from tests.workers.fakes import Bot
 from tests.workers.test_drain import Room
-from workers import drain
-from workers.lane import Change, Lease, QueuedTurn
-from workers.whisper import listen
 
 
 class Slow:

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from pending.records import StoredAction
-from pending.texts import speak
+from sayso.pending.records import StoredAction
+from sayso.pending.texts import speak
 from tests.contracts.rigs import CHAT, MemoryRig
 
 WORDS = speak("en")

@@ -10,18 +10,18 @@ import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ReadOnlyError, ResponseError
 
+from sayso.workers import tide as tides
+from sayso.workers.connections import Connections
+from sayso.workers.mailbox import LUA, RedisMailbox
+from sayso.workers.offload import reach
+from sayso.workers.redis import Halted, Scripts, connect
+from sayso.workers.tide import Found, Mark, Tide, hold, keys_of
+from sayso.workers.tide_file import MAX_PLACES, TideFile
+from sayso.workers.wire import Wire
 from tests.contracts.rigs import RedisRig, turn, voice
 from tests.workers.fakes import Bot
 from tests.workers.fleet import ROOM, SHARD
 from tests.workers.servers import put_back, saved
-from workers import tide as tides
-from workers.connections import Connections
-from workers.mailbox import LUA, RedisMailbox
-from workers.offload import reach
-from workers.redis import Halted, Scripts, connect
-from workers.tide import Found, Mark, Tide, hold, keys_of
-from workers.tide_file import MAX_PLACES, TideFile
-from workers.wire import Wire
 
 TIDE, FOUNDED, HALTED = keys_of()
 

@@ -6,15 +6,15 @@ import asyncio
 
 import pytest
 
-from agent import Agent, AgentConfig, OfflineProvider, ScriptedProvider, ToolCall, ToolPolicy, tool
-from agent.channel_agent import ChannelAgent
-from agent.tools.loader import load_tools
-from channels.base import Ambiguous
-from pending.texts import MAX_REPEATED_CHARS, speak
+from sayso.agent import Agent, AgentConfig, OfflineProvider, ScriptedProvider, ToolCall, ToolPolicy, tool
+from sayso.agent.channel_agent import ChannelAgent
+from sayso.agent.tools.loader import load_tools
+from sayso.channels.base import Ambiguous
+from sayso.pending.texts import MAX_REPEATED_CHARS, speak
+from sayso.workers.drain import Drain
+from sayso.workers.outbox import Postman
 from tests.contracts.rigs import CHAT, MemoryRig, turn, voice
 from tests.workers.fakes import FakeChannel
-from workers.drain import Drain
-from workers.outbox import Postman
 
 
 @tool(requires_approval=True, preview="Delete {name}")
@@ -32,7 +32,7 @@ class Room:
 
     def __init__(self, provider=None, policy=None, **options) -> None:
         self.rig, self.channel = MemoryRig(), FakeChannel()
-        tools = [*load_tools("examples.reminders").tools, delete]
+        tools = [*load_tools("sayso.examples.reminders").tools, delete]
         config = AgentConfig(max_retries=0, tool_policy=policy)
         agent = Agent(tools, provider or OfflineProvider(), config)
         self.agent = ChannelAgent(agent, self.rig.store, **options)

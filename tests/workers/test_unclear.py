@@ -8,9 +8,9 @@ import asyncio
 
 import pytest
 
-from channels.types import Delivery, Reply
-from pending import RegexConfirmParser
-from pending.phrasebook import SHIPPED_LANGUAGES
+from sayso.channels.types import Delivery, Reply
+from sayso.pending import RegexConfirmParser
+from sayso.pending.phrasebook import SHIPPED_LANGUAGES
 from tests.contracts.rigs import CHAT, turn
 
 

@@ -6,9 +6,9 @@ import threading
 
 import pytest
 
+from sayso.workers.loop import LoopThread
+from sayso.workers.watchdog import BLOCKED_SECONDS, LOOK_SECONDS, Watchdog
 from tests.flows.system import until
-from workers.loop import LoopThread
-from workers.watchdog import BLOCKED_SECONDS, LOOK_SECONDS, Watchdog
 
 
 class FakeLoop:

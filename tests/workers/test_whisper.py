@@ -6,10 +6,10 @@ import asyncio
 
 from redis import Redis
 
+from sayso.workers import whisper
+from sayso.workers.redis import PREFIX
+from sayso.workers.whisper import listen
 from tests.flows.system import until
-from workers import whisper
-from workers.redis import PREFIX
-from workers.whisper import listen
 
 
 def test_word_that_is_no_text_deafens_nobody(redis_url, redis_client, monkeypatch):

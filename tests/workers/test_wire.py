@@ -11,12 +11,12 @@ from hiredis import pack_command
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import InvalidResponse, NoScriptError, RedisError, ResponseError
 
+from sayso.workers import wire as wires
+from sayso.workers.connections import Connections
+from sayso.workers.offload import reach
+from sayso.workers.redis import Scripts, connect
+from sayso.workers.wire import MAX_TRIES, Wire
 from tests.workers.proxy import Proxy, as_it_is
-from workers import wire as wires
-from workers.connections import Connections
-from workers.offload import reach
-from workers.redis import Scripts, connect
-from workers.wire import MAX_TRIES, Wire
 
 
 class Pauses:

@@ -20,16 +20,16 @@ from rq.registry import FailedJobRegistry, StartedJobRegistry
 from rq.serializers import JSONSerializer
 from rq.suspension import resume, suspend
 
-from config.embedded import EmbeddedRedis
-from config.schema import WorkerSettings
+from sayso.config.embedded import EmbeddedRedis
+from sayso.config.schema import WorkerSettings
+from sayso.workers import jobs
+from sayso.workers import worker as workers
+from sayso.workers.loop import LoopThread
+from sayso.workers.queue import DRAIN, QUEUE
+from sayso.workers.redis import PREFIX
+from sayso.workers.worker import Capacity, run_worker
 from tests.flows.system import until
 from tests.workers.works import Turns, chat, enqueue, left_behind, make_worker, work_while
-from workers import jobs
-from workers import worker as workers
-from workers.loop import LoopThread
-from workers.queue import DRAIN, QUEUE
-from workers.redis import PREFIX
-from workers.worker import Capacity, run_worker
 
 QUEUE_KEY = f"rq:queue:{QUEUE}"
 ON_THEIR_WAY = f"{QUEUE_KEY}:intermediate"

@@ -14,10 +14,10 @@ from rq import Queue
 from rq.job import Job
 from rq.serializers import JSONSerializer
 
+from sayso.workers.loop import LoopThread
+from sayso.workers.queue import DRAIN, QUEUE
+from sayso.workers.worker import Capacity, SaysoWorker
 from tests.flows.system import until
-from workers.loop import LoopThread
-from workers.queue import DRAIN, QUEUE
-from workers.worker import Capacity, SaysoWorker
 
 
 def chat(number: int) -> str:

@@ -23,7 +23,7 @@ from pydantic_ai.exceptions import (
     UserError,
 )
 
-from agent.providers.base import FILTERED, ProviderError, RateLimitedError, RequestRefusedError, says_too_long
+from sayso.agent.providers.base import FILTERED, ProviderError, RateLimitedError, RequestRefusedError, says_too_long
 
 #: Characters of a vendor's own words.
 MAX_REASON_CHARS = 200

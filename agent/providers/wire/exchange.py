@@ -24,7 +24,7 @@ from pydantic_ai.output import OutputObjectDefinition
 from pydantic_ai.settings import ModelSettings
 from pydantic_ai.tools import ToolDefinition
 
-from agent.providers.base import (
+from sayso.agent.providers.base import (
     Completion,
     ProviderError,
     ProviderRequest,
@@ -32,15 +32,15 @@ from agent.providers.base import (
     StreamItem,
     UnchosenTemperature,
 )
-from agent.providers.clients import released
-from agent.providers.files import Shown
-from agent.providers.model_settings import named
-from agent.providers.wire.errors import broken_off, filtered, translated, unreadable
-from agent.providers.wire.mapping import calls_of, details_of, instructions, message_of, transcript
-from agent.providers.wire.reasoning import lacks_thinking
-from agent.providers.wire.usage import usage_of
-from agent.tools.errors import ToolValidationError
-from agent.tools.vendors import ApiFormat, vendor_schema
+from sayso.agent.providers.clients import released
+from sayso.agent.providers.files import Shown
+from sayso.agent.providers.model_settings import named
+from sayso.agent.providers.wire.errors import broken_off, filtered, translated, unreadable
+from sayso.agent.providers.wire.mapping import calls_of, details_of, instructions, message_of, transcript
+from sayso.agent.providers.wire.reasoning import lacks_thinking
+from sayso.agent.providers.wire.usage import usage_of
+from sayso.agent.tools.errors import ToolValidationError
+from sayso.agent.tools.vendors import ApiFormat, vendor_schema
 
 log = logging.getLogger(__name__)
 

@@ -21,12 +21,12 @@ from pydantic_ai.messages import (
     UserPromptPart,
 )
 
-from agent.messages import NOT_JSON, AnswerDetails, Message, Role, ToolCall
-from agent.providers.answer import MAX_NOT_JSON_CHARS
-from agent.providers.files import Binary, Shown
-from agent.providers.wire.reasoning import reasoning_of, with_reasoning
-from agent.providers.wire.sound import sound
-from agent.tools.fence import fenced
+from sayso.agent.messages import NOT_JSON, AnswerDetails, Message, Role, ToolCall
+from sayso.agent.providers.answer import MAX_NOT_JSON_CHARS
+from sayso.agent.providers.files import Binary, Shown
+from sayso.agent.providers.wire.reasoning import reasoning_of, with_reasoning
+from sayso.agent.providers.wire.sound import sound
+from sayso.agent.tools.fence import fenced
 
 #: What every real model is told: without it a fence is only decoration.
 FENCE_RULE = (

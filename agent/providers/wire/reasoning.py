@@ -21,7 +21,7 @@ from pydantic_ai.messages import (
     UserPromptPart,
 )
 
-from agent.messages import Message
+from sayso.agent.messages import Message
 
 _PARTS: TypeAdapter[list[ModelResponsePart]] = TypeAdapter(list[ModelResponsePart])
 

@@ -6,7 +6,7 @@ import logging
 
 from pydantic_ai.messages import ModelResponse
 
-from agent.messages import UsageStats
+from sayso.agent.messages import UsageStats
 
 log = logging.getLogger(__name__)
 

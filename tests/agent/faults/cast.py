@@ -7,10 +7,10 @@ from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Any
 
-from agent import AgentObserver, AsyncAgentObserver, Message, Role
-from agent.guards import Guardrail, GuardrailAction, GuardrailResult
-from agent.messages import UsageStats
-from agent.observers.base import EVENTS
+from sayso.agent import AgentObserver, AsyncAgentObserver, Message, Role
+from sayso.agent.guards import Guardrail, GuardrailAction, GuardrailResult
+from sayso.agent.messages import UsageStats
+from sayso.agent.observers.base import EVENTS
 from tests.agent.faults.nonsense import (
     ARGUMENTS,
     ENDLESS,

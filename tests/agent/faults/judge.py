@@ -7,7 +7,7 @@ import json
 from collections import Counter
 from collections.abc import Sequence
 
-from agent import AgentResult, Message, Role
+from sayso.agent import AgentResult, Message, Role
 from tests.agent.faults.story import Account
 
 #: What a run may raise: nothing but its own cancellation (Agent.arun).

@@ -8,12 +8,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
-from agent import asking, batch, call_watch, loop
-from agent.chronicle import Chronicle
-from agent.messages import Message, Role
-from agent.providers import base
-from agent.run import OpenRound, Run
-from agent.runner import Runner
+from sayso.agent import asking, batch, call_watch, loop
+from sayso.agent.chronicle import Chronicle
+from sayso.agent.messages import Message, Role
+from sayso.agent.providers import base
+from sayso.agent.run import OpenRound, Run
+from sayso.agent.runner import Runner
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,9 +7,9 @@ import math
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
-from agent import Message, ProviderError, Role, ToolCall, emit_artifact, tool
-from agent.messages import UsageStats
-from agent.providers import RateLimitedError
+from sayso.agent import Message, ProviderError, Role, ToolCall, emit_artifact, tool
+from sayso.agent.messages import UsageStats
+from sayso.agent.providers import RateLimitedError
 from tests.agent.faults.clock import THREADS
 
 

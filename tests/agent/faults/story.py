@@ -11,15 +11,15 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from agent import Agent, AgentConfig, AgentResult, CancellationToken, ConversationMemory, Message, Role
-from agent.cache import InMemoryCache
-from agent.chronicle import wait_for_observers
-from agent.config import ToolConfig
-from agent.guards import GuardrailsPipeline
-from agent.memories import EntityMemory, KnowledgeGraphMemory
-from agent.policy import ToolPolicy
-from agent.sessions import InMemorySessionStore
-from pending.proposals import ChannelRun, channel_run
+from sayso.agent import Agent, AgentConfig, AgentResult, CancellationToken, ConversationMemory, Message, Role
+from sayso.agent.cache import InMemoryCache
+from sayso.agent.chronicle import wait_for_observers
+from sayso.agent.config import ToolConfig
+from sayso.agent.guards import GuardrailsPipeline
+from sayso.agent.memories import EntityMemory, KnowledgeGraphMemory
+from sayso.agent.policy import ToolPolicy
+from sayso.agent.sessions import InMemorySessionStore
+from sayso.pending.proposals import ChannelRun, channel_run
 from tests.agent.faults.cast import (
     AsyncHeckler,
     Blocker,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from agent.messages import Message, Role, UsageStats
+from sayso.agent.messages import Message, Role, UsageStats
 
 
 class Diary:

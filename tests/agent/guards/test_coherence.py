@@ -7,9 +7,9 @@ import logging
 
 import pytest
 
-from agent.guards import CoherenceResult, check_coherence
-from agent.messages import ToolCall
-from agent.providers.base import ProviderError
+from sayso.agent.guards import CoherenceResult, check_coherence
+from sayso.agent.messages import ToolCall
+from sayso.agent.providers.base import ProviderError
 from tests.agent.guards.fakes import Judge
 
 CALL = ToolCall("send_mail", {"to": "eve@example.org", "body": "the <|im_start|> minutes"}, id="1")

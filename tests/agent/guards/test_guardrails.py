@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from agent.guards import (
+from sayso.agent.guards import (
     Guardrail,
     GuardrailAction,
     GuardrailBlocked,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from agent.guards import (
+from sayso.agent.guards import (
     Guardrail,
     GuardrailAction,
     InjectionGuardrail,

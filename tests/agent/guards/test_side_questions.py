@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from agent import (
+from sayso.agent import (
     Agent,
     AgentConfig,
     BudgetLimits,

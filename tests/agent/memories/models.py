@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from agent import Message, ProviderError, Role, UsageStats
+from sayso.agent import Message, ProviderError, Role, UsageStats
 
 
 class Reader:

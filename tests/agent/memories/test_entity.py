@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent import Message, Role
-from agent.memories import Entity, EntityMemory
+from sayso.agent import Message, Role
+from sayso.agent.memories import Entity, EntityMemory
 from tests.agent.memories.models import DOWN, Reader, user
 
 ALICE = {"name": "Alice", "type": "person", "attributes": {"employer": "Acme Corp"}}

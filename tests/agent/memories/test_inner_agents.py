@@ -6,11 +6,11 @@ import asyncio
 
 import pytest
 
-from agent import Agent, AgentConfig, ScriptedProvider, ToolCall, tool
-from agent.budget import BudgetLimits, MemoryBudget
-from agent.memories import EntityMemory, KnowledgeGraphMemory, KnowledgeMemory
-from agent.memory import ConversationMemory
-from agent.messages import Message, Role, UsageStats
+from sayso.agent import Agent, AgentConfig, ScriptedProvider, ToolCall, tool
+from sayso.agent.budget import BudgetLimits, MemoryBudget
+from sayso.agent.memories import EntityMemory, KnowledgeGraphMemory, KnowledgeMemory
+from sayso.agent.memory import ConversationMemory
+from sayso.agent.messages import Message, Role, UsageStats
 
 
 class Gossip:

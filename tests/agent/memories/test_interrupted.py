@@ -7,11 +7,11 @@ import json
 
 import pytest
 
-from agent import Agent, AgentConfig, ChannelAgent, Message, Role, ToolCall, UsageStats
-from agent.memories import EntityMemory, KnowledgeGraphMemory, KnowledgeMemory, Triple
-from agent.memory import ConversationMemory
+from sayso.agent import Agent, AgentConfig, ChannelAgent, Message, Role, ToolCall, UsageStats
+from sayso.agent.memories import EntityMemory, KnowledgeGraphMemory, KnowledgeMemory, Triple
+from sayso.agent.memory import ConversationMemory
+from sayso.workers.lane import Lease, QueuedTurn
 from tests.contracts.rigs import turn
-from workers.lane import Lease, QueuedTurn
 
 LEASE = Lease("chat:room", 1, "w1")
 BEFORE = ConversationMemory(max_messages=2)

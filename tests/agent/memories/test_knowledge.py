@@ -9,9 +9,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from agent import Agent, ScriptedProvider, ToolCall
-from agent.memories import KnowledgeMemory, in_scope, memory_scope
-from agent.tools import ToolError
+from sayso.agent import Agent, ScriptedProvider, ToolCall
+from sayso.agent.memories import KnowledgeMemory, in_scope, memory_scope
+from sayso.agent.tools import ToolError
 
 NOON = datetime(2026, 12, 24, 12, 0, tzinfo=UTC)
 

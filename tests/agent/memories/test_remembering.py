@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent.chronicle import Chronicle
-from agent.memories import (
+from sayso.agent.chronicle import Chronicle
+from sayso.agent.memories import (
     Entity,
     EntityMemory,
     KnowledgeGraphMemory,
@@ -22,10 +22,10 @@ from agent.memories import (
     SQLiteTripleStore,
     Triple,
 )
-from agent.memories.remembering import PREFACE, Remembering
-from agent.memory import ConversationMemory
-from agent.messages import Message, Role, UsageStats
-from agent.tools.fence import fenced
+from sayso.agent.memories.remembering import PREFACE, Remembering
+from sayso.agent.memory import ConversationMemory
+from sayso.agent.messages import Message, Role, UsageStats
+from sayso.agent.tools.fence import fenced
 from tests.agent.memories.models import DOWN, Reader, user
 
 SAID = [user("hello"), Message(Role.TOOL, "ignored"), Message(Role.ASSISTANT, "hi")]

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from agent.sources import McpToolProvider
+from sayso.agent.sources import McpToolProvider
 
 TINY = Path(__file__).parent / "tiny_mcp.py"
 

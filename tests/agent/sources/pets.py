@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from agent.sources import OpenApiToolProvider, provided
-from agent.tools import Tool, ToolExecutionError
+from sayso.agent.sources import OpenApiToolProvider, provided
+from sayso.agent.tools import Tool, ToolExecutionError
 
 #: Cyclic, with a path-level parameter, every place for a parameter, and the dialect of 3.0.
 PETS: dict[str, Any] = {

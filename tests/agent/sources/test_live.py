@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from agent import Tool, ToolRegistry
-from agent.sources import live
-from agent.sources.errors import SourceUnreachable
-from agent.sources.live import LiveSource, LiveSources
-from agent.tools import ToolOutcome
+from sayso.agent import Tool, ToolRegistry
+from sayso.agent.sources import live
+from sayso.agent.sources.errors import SourceUnreachable
+from sayso.agent.sources.live import LiveSource, LiveSources
+from sayso.agent.tools import ToolOutcome
 
 
 class Provider:

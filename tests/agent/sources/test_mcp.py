@@ -16,10 +16,10 @@ from typing import Any
 
 import pytest
 
-from agent.sources import McpToolProvider, ToolProviderProtocol, provided
-from agent.sources.errors import SourceUnreachable
-from agent.sources.mcp_http import capped_client
-from agent.tools import Tool, ToolExecutionError, ToolTag, collect_artifacts
+from sayso.agent.sources import McpToolProvider, ToolProviderProtocol, provided
+from sayso.agent.sources.errors import SourceUnreachable
+from sayso.agent.sources.mcp_http import capped_client
+from sayso.agent.tools import Tool, ToolExecutionError, ToolTag, collect_artifacts
 
 Tiny = Callable[..., McpToolProvider]
 

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 from mcp.types import BlobResourceContents, CallToolResult, EmbeddedResource, TextContent
 
-from agent import Agent, AgentConfig
-from agent.journal import CallOutcome
-from agent.messages import Message, Role, ToolCall
-from agent.sources.mcp_binaries import Binaries
-from agent.sources.mcp_result import complaint, value_of
-from agent.tools import collect_artifacts
-from agent.tools.artifacts import Artifact
-from channels.types import Media
+from sayso.agent import Agent, AgentConfig
+from sayso.agent.journal import CallOutcome
+from sayso.agent.messages import Message, Role, ToolCall
+from sayso.agent.sources.mcp_binaries import Binaries
+from sayso.agent.sources.mcp_result import complaint, value_of
+from sayso.agent.tools import collect_artifacts
+from sayso.agent.tools.artifacts import Artifact
+from sayso.channels.types import Media
 from tests.agent.sources.pets import tools_of
 from tests.agent.sources.test_mcp import call
 from tests.vendors.conftest import MAKERS, Server, process, server  # noqa: F401  # fixtures

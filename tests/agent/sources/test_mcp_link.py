@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from agent.sources.mcp_link import LONGEST_PAUSE_SECONDS, _Home
-from agent.sources.mcp_server import McpServer
+from sayso.agent.sources.mcp_link import LONGEST_PAUSE_SECONDS, _Home
+from sayso.agent.sources.mcp_server import McpServer
 
 
 def test_pause_ends_however_often_a_server_failed():

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from agent import (
+from sayso.agent import (
     Agent,
     Role,
     ScriptedProvider,
@@ -25,12 +25,12 @@ from agent import (
     ToolParameterError,
     ToolRegistry,
 )
-from agent.sources import MockToolProvider, PythonToolProvider, ToolProviderProtocol, provided, schemas
-from agent.sources.errors import SourceError
-from agent.sources.names import legal_names
-from agent.sources.protocol import UnclearOutcome
-from agent.sources.schemas import MAX_PATTERNS, UnusableSchema, outside_schema
-from agent.tools import ToolOutcome
+from sayso.agent.sources import MockToolProvider, PythonToolProvider, ToolProviderProtocol, provided, schemas
+from sayso.agent.sources.errors import SourceError
+from sayso.agent.sources.names import legal_names
+from sayso.agent.sources.protocol import UnclearOutcome
+from sayso.agent.sources.schemas import MAX_PATTERNS, UnusableSchema, outside_schema
+from sayso.agent.tools import ToolOutcome
 from tests.agent.sources import pets
 
 
@@ -306,7 +306,7 @@ def test_schemas_of_others_are_not_read_on_the_loop(monkeypatch: pytest.MonkeyPa
         threads.add(threading.get_ident())
         return real(schema)
 
-    monkeypatch.setattr(f"agent.sources.{kind}.outside_schema", noted)
+    monkeypatch.setattr(f"sayso.agent.sources.{kind}.outside_schema", noted)
     provider = tiny() if kind == "mcp" else pets.provider(tmp_path)
     assert asyncio.run(provider.list_tools())
     assert threads

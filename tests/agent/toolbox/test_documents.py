@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent.toolbox import pdf
-from agent.toolbox.documents import MAX_PDF_CHARS, make_csv, make_pdf
-from agent.toolbox.filenames import filename
-from agent.toolbox.pdf import _parsed, _Setter
-from agent.toolbox.pdf_styles import styles
-from agent.tools import Artifact, ToolExecutionError, ToolParameterError, collect_artifacts
+from sayso.agent.toolbox import pdf
+from sayso.agent.toolbox.documents import MAX_PDF_CHARS, make_csv, make_pdf
+from sayso.agent.toolbox.filenames import filename
+from sayso.agent.toolbox.pdf import _parsed, _Setter
+from sayso.agent.toolbox.pdf_styles import styles
+from sayso.agent.tools import Artifact, ToolExecutionError, ToolParameterError, collect_artifacts
 from tests.agent.toolbox.words import said
 
 REPORT = """# Bericht

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent import Agent
-from agent.toolbox.fetch import MAX_PAGE_BYTES, MAX_PART_CHARS, Rules, _fetching, fetch_page
-from agent.toolbox.html_text import text_of_html
-from agent.tools import ToolExecutionError, ToolParameterError
-from channels import fetch
+from sayso.agent import Agent
+from sayso.agent.toolbox.fetch import MAX_PAGE_BYTES, MAX_PART_CHARS, Rules, _fetching, fetch_page
+from sayso.agent.toolbox.html_text import text_of_html
+from sayso.agent.tools import ToolExecutionError, ToolParameterError
+from sayso.channels import fetch
 
 PUBLIC = "93.184.215.14"
 

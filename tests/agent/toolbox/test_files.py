@@ -9,11 +9,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from agent import Tool
-from agent.toolbox import folder, open_toolbox
-from agent.toolbox.files import MAX_FOUND, MAX_LISTED, MAX_READ_CHARS
-from agent.toolbox.folder import MAX_FILE_BYTES, Folder
-from agent.tools import ToolExecutionError
+from sayso.agent import Tool
+from sayso.agent.toolbox import folder, open_toolbox
+from sayso.agent.toolbox.files import MAX_FOUND, MAX_LISTED, MAX_READ_CHARS
+from sayso.agent.toolbox.folder import MAX_FILE_BYTES, Folder
+from sayso.agent.tools import ToolExecutionError
 from tests.agent.toolbox.words import said
 
 

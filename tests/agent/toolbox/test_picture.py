@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from matplotlib.figure import Figure
 
-from agent.toolbox.legend import planned
-from agent.toolbox.picture import Row, _bars, _points
+from sayso.agent.toolbox.legend import planned
+from sayso.agent.toolbox.picture import Row, _bars, _points
 
 
 def axes_of(draw, labels: list[str], *rows: list[float]):

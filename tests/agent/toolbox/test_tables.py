@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.toolbox.csv_query import MAX_ANSWER_CHARS, Question, answered
-from agent.toolbox.json_query import MAX_QUERY_CHARS
-from agent.toolbox.tables import query_csv, query_json
-from agent.tools import ToolExecutionError, ToolParameterError
+from sayso.agent.toolbox.csv_query import MAX_ANSWER_CHARS, Question, answered
+from sayso.agent.toolbox.json_query import MAX_QUERY_CHARS
+from sayso.agent.toolbox.tables import query_csv, query_json
+from sayso.agent.tools import ToolExecutionError, ToolParameterError
 from tests.agent.toolbox.words import said
 
 SALES = "name;amount;city\nAda;1.200,50 €;Köln\nBob;12,5;Rom\nCyd;n/a;Rom\n\nDan;;Oslo\n"

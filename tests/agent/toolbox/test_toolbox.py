@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from agent import Agent
-from agent.toolbox import FAMILIES, libraries, open_toolbox
-from agent.tools import ToolLoadError, load_tools
+from sayso.agent import Agent
+from sayso.agent.toolbox import FAMILIES, libraries, open_toolbox
+from sayso.agent.tools import ToolLoadError, load_tools
 
 READING = {"files": ["list_files", "read_file", "search_files"], "tables": ["query_csv_file", "query_json_file"]}
 
@@ -52,7 +52,7 @@ def test_a_missing_library_is_named_with_its_cure(family: str, library: str, mon
     """When the family is opened, not in front of a user."""
     found = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == library else found(name))
-    monkeypatch.delitem(sys.modules, f"agent.toolbox.{family}", raising=False)
+    monkeypatch.delitem(sys.modules, f"sayso.agent.toolbox.{family}", raising=False)
     with pytest.raises(ToolLoadError, match=rf"needs {library}: pip install .*'(python-)?{library}>="):
         open_toolbox([family])
 
@@ -102,7 +102,7 @@ def test_files_are_read_only_where_a_folder_is_named(tmp_path: Path):
 @pytest.mark.parametrize("family", sorted(set(FAMILIES) - {"files"}))
 def test_a_family_can_be_named_as_a_module(family: str):
     """`tools: [agent.toolbox.calculator]`, for those that need no settings."""
-    loaded = {tool.name for tool in load_tools(f"agent.toolbox.{family}").tools}
+    loaded = {tool.name for tool in load_tools(f"sayso.agent.toolbox.{family}").tools}
     assert loaded == {tool.name for tool in open_toolbox([family])}
 
 
