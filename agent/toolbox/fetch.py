@@ -15,8 +15,7 @@ from sayso.agent.tools.decorator import tool
 from sayso.agent.tools.errors import ToolLoadError
 from sayso.agent.tools.metadata import ToolMetadata, ToolTag
 from sayso.agent.tools.tool import Tool
-from sayso.channels.base import FetchError
-from sayso.channels.fetch import Download, File, Resolve, addresses_of, decoded
+from sayso.channels.fetch import Download, FetchError, File, Resolve, addresses_of, decoded
 from sayso.workers.offload import in_thread
 
 if TYPE_CHECKING:

@@ -25,9 +25,11 @@ from tests.config.processes import PATIENCE, free_port, short_folder, until
 from tests.flows.system import ENVIRON
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = ("agent", "channels", "config", "examples", "pending", "workers")
+PACKAGES = ("agent", "channels", "config", "examples", "pending", "sayso", "workers")
 #: Modules that a user may well have beside the bot. None of them may be taken for ours.
-HIS_OWN = ("agent.py", "channels.py", "config.py", "workers/__init__.py", "pending/__init__.py")
+USER_MODULES = (
+    "agent.py", "channels.py", "config.py", "examples/__init__.py", "pending/__init__.py", "workers/__init__.py",
+)  # fmt: skip
 BOT = """
 agent: {{model: offline}}
 tools: [./fruit.py, sayso.examples.invoices]
@@ -36,7 +38,7 @@ channels:
   tg: {{platform: telegram, token: "${{TELEGRAM_TOKEN}}", secret_token: "${{TELEGRAM_SECRET}}", api_url: {url}}}
 """
 FRUIT = '''
-from sayso.agent import tool
+from sayso import tool
 
 @tool()
 def count_apples() -> str:
@@ -47,10 +49,10 @@ def count_apples() -> str:
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """The wheel and the sdist of this checkout, built from a copy of what is in the packages."""
+    """Build the wheel and the sdist from a copy of the packages of this checkout."""
     source, made = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("dist")
     for package in PACKAGES:
-        shutil.copytree(ROOT / package, source / package, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(ROOT / package, source / package, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
     for file in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / file, source)
     done = subprocess.run(
@@ -76,7 +78,7 @@ class Installed:
              "--no-build-isolation", "--force-reinstall", str(package)],
             check=True, capture_output=True,
         )  # fmt: skip
-        for name in HIS_OWN:
+        for name in USER_MODULES:
             (self.home / name).parent.mkdir(parents=True, exist_ok=True)
             (self.home / name).write_text("raise SystemExit('the module of the user was imported')\n")
         (self.home / "fruit.py").write_text(FRUIT)
@@ -142,12 +144,20 @@ def write_to(url: str, text: str) -> None:
 def test_installed_commands_run_beside_modules_of_the_same_names(built: Mapping[str, Path], tmp_path, package: str):
     """`check` and `chat`, the user's tool and the examples that are shipped."""
     installed = Installed(tmp_path, built[package])
-    where = subprocess.check_output([installed.python, "-P", "-c", "import agent; print(agent.__file__)"], text=True)
-    assert Path(where).is_relative_to(installed.environment)
+    module_path = subprocess.check_output(
+        [installed.python, "-P", "-c", "import sayso; print(sayso.__file__)"], text=True, cwd=installed.home
+    )
+    assert Path(module_path).is_relative_to(installed.environment)
     (installed.home / "bot.yaml").write_text(BOT.format(url="http://127.0.0.1:9"))
     assert "count_apples" in installed.sayso("check", "bot.yaml")
     said = installed.sayso("chat", "--config", "bot.yaml", said="count the apples\n")
     assert "There are 3 apples." in said
+    as_module = subprocess.run(
+        [installed.python, "-m", "sayso", "check", "bot.yaml"], cwd=installed.home, env=installed.environ(),
+        capture_output=True, text=True, timeout=PATIENCE, check=False,
+    )  # fmt: skip
+    assert as_module.returncode == 0, as_module.stderr
+    assert "count_apples" in as_module.stdout
 
 
 def test_installed_up_answers_a_message(installed: Installed):
@@ -174,6 +184,12 @@ def test_lines_of_the_procfile_answer_a_message(installed: Installed):
             write_to(f"http://127.0.0.1:{port}", "count the apples")
             until(lambda: "There are 3 apples." in json.dumps(platforms.sent))
         redis.stop()
+
+
+def test_wheel_contains_only_sayso(built: Mapping[str, Path]):
+    """A wheel that also installed `agent` or `config` would collide with the modules of a user."""
+    names = zipfile.ZipFile(built["wheel"]).namelist()
+    assert {name.split("/")[0] for name in names if ".dist-info/" not in name} == {"sayso"}
 
 
 def test_what_is_built_says_what_it_is(built: Mapping[str, Path]):
