@@ -1,7 +1,7 @@
 # Everything runs in .venv of this checkout; each target sets up what it needs.
 PYTHON ?= python3.11
 BIN := .venv/bin
-SOURCES := agent sayso channels config examples pending workers tests benchmarks
+SOURCES := sayso/*.py agent channels config examples pending testing workers tests benchmarks
 
 .PHONY: demo test check format bench model duel faults fuzz e2e kills failures mutants pictures screenshot clean
 

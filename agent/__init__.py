@@ -1,36 +1,23 @@
 """Agent: a model, its tools and the loop between them."""
 
 from sayso.agent.agent import Agent
-from sayso.agent.analytics import AgentAnalytics, ToolMetrics
-from sayso.agent.budget import Budget, BudgetLimits, MemoryBudget
-from sayso.agent.cache.base import Cache, CacheStats
-from sayso.agent.cache.keys import CacheKeyBuilder
-from sayso.agent.cache.memory import InMemoryCache
-from sayso.agent.cache.redis_cache import RedisCache
-from sayso.agent.cancellation import CancellationToken
-from sayso.agent.channel_agent import ChannelAgent
+from sayso.agent.channel.channel_agent import ChannelAgent
 from sayso.agent.config import AgentConfig, ConfirmAction, ToolConfig
-from sayso.agent.guards.guardrail import Guardrail, GuardrailAction, GuardrailResult
-from sayso.agent.guards.injection import InjectionGuardrail
-from sayso.agent.guards.length import LengthGuardrail
-from sayso.agent.guards.pattern import PatternGuardrail
-from sayso.agent.guards.pipeline import GuardrailsPipeline
-from sayso.agent.guards.topic import TopicGuardrail
-from sayso.agent.loop_detection import LoopDetector
-from sayso.agent.memories.entity import Entity, EntityMemory
-from sayso.agent.memories.graph import KnowledgeGraphMemory
-from sayso.agent.memories.knowledge import KnowledgeMemory
-from sayso.agent.memories.triples import Triple
-from sayso.agent.memory import ConversationMemory
+from sayso.agent.guards.builtin import InjectionGuardrail, LengthGuardrail, PatternGuardrail, TopicGuardrail
+from sayso.agent.guards.pipeline import Guardrail, GuardrailAction, GuardrailResult, GuardrailsPipeline
+from sayso.agent.memory.conversation import ConversationMemory
+from sayso.agent.memory.entities import Entity, EntityMemory
+from sayso.agent.memory.graph import KnowledgeGraphMemory, Triple
+from sayso.agent.memory.knowledge import KnowledgeMemory
+from sayso.agent.memory.session_backends import JsonFileSessionStore, RedisSessionStore, SQLiteSessionStore
+from sayso.agent.memory.sessions import InMemorySessionStore, SessionError, SessionMetadata, SessionStore
 from sayso.agent.messages import Message, Role, ToolCall, UsageStats
-from sayso.agent.observers.asynchronous import AsyncAgentObserver
-from sayso.agent.observers.base import AgentObserver
-from sayso.agent.observers.lines import LoggingObserver
-from sayso.agent.observers.otel import OpenTelemetryObserver
-from sayso.agent.parser import ParseResult, ToolCallParser
+from sayso.agent.observability.logging import LoggingObserver
+from sayso.agent.observability.observer import AgentObserver, AsyncAgentObserver
+from sayso.agent.observability.otel import OpenTelemetryObserver
+from sayso.agent.observability.trace import AgentTrace, TraceStep
+from sayso.agent.observability.usage import AgentAnalytics, AgentUsage, ToolMetrics
 from sayso.agent.policy import PolicyDecision, ToolPolicy
-from sayso.agent.prompt import PromptBuilder
-from sayso.agent.providers.anthropic import AnthropicProvider
 from sayso.agent.providers.base import (
     Provider,
     ProviderConfigurationError,
@@ -39,34 +26,26 @@ from sayso.agent.providers.base import (
     RequestRefusedError,
 )
 from sayso.agent.providers.fallback import FallbackProvider
-from sayso.agent.providers.gemini import GeminiProvider
 from sayso.agent.providers.offline import OfflineProvider
-from sayso.agent.providers.ollama import OllamaProvider
-from sayso.agent.providers.openai import OpenAIProvider
-from sayso.agent.providers.scripted import ScriptedProvider
-from sayso.agent.providers.stubs import LocalProvider
-from sayso.agent.redis_budget import RedisBudget
+from sayso.agent.providers.testing import LocalProvider, ScriptedProvider
+from sayso.agent.providers.vendors import AnthropicProvider, GeminiProvider, OllamaProvider, OpenAIProvider
 from sayso.agent.result import AgentResult, StreamChunk
-from sayso.agent.result_cache import CachedResult, MemoryResultCache, ResultCache
-from sayso.agent.selectors.composition import AllOf, Always, AnyOf, FailOpen
-from sayso.agent.selectors.discovery import discover_selectors
-from sayso.agent.selectors.embedding import EmbeddingSelector
-from sayso.agent.selectors.keyword import KeywordSelector
-from sayso.agent.selectors.protocol import ToolSelector
-from sayso.agent.selectors.roles import RoleBasedSelector
-from sayso.agent.sessions.json_file import JsonFileSessionStore
-from sayso.agent.sessions.memory import InMemorySessionStore
-from sayso.agent.sessions.redis import RedisSessionStore
-from sayso.agent.sessions.sqlite import SQLiteSessionStore
-from sayso.agent.sessions.store import SessionError, SessionMetadata, SessionStore
-from sayso.agent.sources.mcp import McpToolProvider
-from sayso.agent.sources.mock import MockToolProvider
-from sayso.agent.sources.openapi import OpenApiToolProvider
-from sayso.agent.sources.protocol import ToolProviderProtocol, provided
-from sayso.agent.sources.python import PythonToolProvider
-from sayso.agent.structured import ResponseFormat
-from sayso.agent.tools.artifacts import Artifact, emit_artifact
-from sayso.agent.tools.decorator import tool
+from sayso.agent.run.budget import Budget, BudgetLimits, MemoryBudget, RedisBudget
+from sayso.agent.run.cache import Cache, CacheKeyBuilder, CacheStats, InMemoryCache, RedisCache
+from sayso.agent.run.cancellation import CancellationToken
+from sayso.agent.run.loop_detection import LoopDetector
+from sayso.agent.run.result_cache import CachedResult, MemoryResultCache, ResultCache
+from sayso.agent.run.structured import ResponseFormat
+from sayso.agent.run.text_tools import ParseResult, PromptBuilder, ToolCallParser
+from sayso.agent.tools.context import (
+    Artifact,
+    ReceivedFile,
+    emit_artifact,
+    offer_choices,
+    received_file,
+    received_files,
+)
+from sayso.agent.tools.definition import ToolMetadata, ToolTag
 from sayso.agent.tools.errors import (
     ToolError,
     ToolExecutionError,
@@ -75,18 +54,28 @@ from sayso.agent.tools.errors import (
     ToolParameterError,
     ToolValidationError,
 )
-from sayso.agent.tools.loader import ToolLoader
-from sayso.agent.tools.metadata import ToolMetadata, ToolTag
-from sayso.agent.tools.offers import offer_choices
-from sayso.agent.tools.outcome import ToolOutcome
+from sayso.agent.tools.loading import ToolLoader
 from sayso.agent.tools.parameter import ToolParameter
-from sayso.agent.tools.received import ReceivedFile, received_file, received_files
 from sayso.agent.tools.registry import ToolRegistry
-from sayso.agent.tools.tool import Tool
-from sayso.agent.trace import AgentTrace, TraceStep
-from sayso.agent.usage import AgentUsage
+from sayso.agent.tools.results import ToolOutcome
+from sayso.agent.tools.tool import Tool, tool
+from sayso.agent.toolsets.base import ToolProviderProtocol, provided
+from sayso.agent.toolsets.embedding import EmbeddingSelector
+from sayso.agent.toolsets.mcp import McpToolProvider
+from sayso.agent.toolsets.openapi import OpenApiToolProvider
+from sayso.agent.toolsets.plugins import discover_selectors
+from sayso.agent.toolsets.python import MockToolProvider, PythonToolProvider
+from sayso.agent.toolsets.selectors import (
+    AllOf,
+    Always,
+    AnyOf,
+    FailOpen,
+    KeywordSelector,
+    RoleBasedSelector,
+    ToolSelector,
+)
 from sayso.pending.context import ToolContext
-from sayso.pending.results import Ambiguous, NotFound, PendingConfirmation, ToolResult
+from sayso.pending.executors import Ambiguous, NotFound, PendingConfirmation, ToolResult
 
 __all__ = [
     "Agent",

@@ -1,4 +1,4 @@
-"""Agent: a model and its tools behind one call, in as many runs at once as are asked for."""
+"""Agent: run, arun, astream, batch."""
 
 from __future__ import annotations
 
@@ -6,37 +6,90 @@ import asyncio
 import inspect
 import sys
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from dataclasses import dataclass
+from time import perf_counter
 from typing import Any
 
-from sayso.agent.analytics import AgentAnalytics
-from sayso.agent.asking import Asker
-from sayso.agent.batch import Batch, OnProgress
-from sayso.agent.cancellation import CancellationToken
 from sayso.agent.config import AgentConfig
-from sayso.agent.journal import Journal, NoJournal
-from sayso.agent.loop import Loop
-from sayso.agent.memories.knowledge import KnowledgeMemory
-from sayso.agent.memory import ConversationMemory
+from sayso.agent.memory.conversation import ConversationMemory
+from sayso.agent.memory.knowledge import KnowledgeMemory
 from sayso.agent.messages import Message
-from sayso.agent.observers.base import AgentObserver
-from sayso.agent.observers.hooks import hooks_observer
-from sayso.agent.observers.verbose import VerboseObserver
-from sayso.agent.parser import ToolCallParser
-from sayso.agent.prompt import PromptBuilder
+from sayso.agent.observability.dispatcher import Chronicle
+from sayso.agent.observability.legacy import VerboseObserver, hooks_observer
+from sayso.agent.observability.observer import AgentObserver
+from sayso.agent.observability.usage import AgentAnalytics, AgentUsage
 from sayso.agent.providers.base import Provider
 from sayso.agent.providers.offline import OfflineProvider
-from sayso.agent.providers.text_tools import TextToolProvider, speaks_text
 from sayso.agent.result import AgentResult, StreamChunk
-from sayso.agent.retry import Sleep
-from sayso.agent.run import OnText, RunRequest, said_in
-from sayso.agent.runner import Runner
-from sayso.agent.selectors.protocol import ToolSelector
-from sayso.agent.session import Session
-from sayso.agent.structured import ResponseFormat
+from sayso.agent.run.cancellation import CancellationToken
+from sayso.agent.run.journal import Journal, NoJournal
+from sayso.agent.run.loop import Loop
+from sayso.agent.run.model_call import Asker, Sleep
+from sayso.agent.run.runner import Runner, Session
+from sayso.agent.run.state import OnText, RunRequest, said_in
+from sayso.agent.run.structured import ResponseFormat
+from sayso.agent.run.text_tools import PromptBuilder, TextToolProvider, ToolCallParser, speaks_text
 from sayso.agent.tools.registry import ToolRegistry, Toolset
 from sayso.agent.tools.tool import Tool
-from sayso.agent.usage import AgentUsage
-from sayso.workers.offload import lending, run_sync
+from sayso.agent.toolsets.selectors import ToolSelector
+from sayso.pending.concurrency import at_once, lending, run_sync
+
+#: Hears how many prompts of how many are done.
+OnProgress = Callable[[int, int], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """How the prompts of one batch are answered. Raises ValueError for a `max_concurrency` that runs nothing."""
+
+    runner: Runner
+    observers: Sequence[AgentObserver]
+    max_concurrency: int
+    response_format: ResponseFormat | None
+    on_progress: OnProgress | None
+    asynchronous: bool = True
+
+    def __post_init__(self) -> None:
+        if self.max_concurrency < 1:
+            raise ValueError(f"max_concurrency={self.max_concurrency!r} runs nothing: use 1 or more")
+
+    async def answers(self, prompts: Sequence[str | Sequence[Message]]) -> list[AgentResult]:
+        """The results, in the prompts' order."""
+        chronicle, began = Chronicle(self.observers, asynchronous=self.asynchronous), perf_counter()
+        await chronicle.tell("batch_start", len(prompts))
+        room, done = asyncio.Semaphore(self.max_concurrency), 0
+
+        async def one(prompt: str | Sequence[Message]) -> AgentResult:
+            nonlocal done
+            async with room:
+                result = await self._isolated(prompt)
+            done += 1
+            if self.on_progress is not None:
+                self.on_progress(done, len(prompts))
+            return result
+
+        results = await at_once(map(one, prompts))
+        errors = sum(result.stop_reason in ("error", "provider_error") for result in results)
+        await chronicle.tell("batch_end", len(results), errors, (perf_counter() - began) * 1000)
+        return results
+
+    async def _isolated(self, prompt: str | Sequence[Message]) -> AgentResult:
+        """One prompt: what breaks breaks it alone. It knows the agent's own memory, and changes nothing in it."""
+        own = self.runner.memory
+        memory = own.branch() if own is not None else ConversationMemory()
+        try:
+            return await self.runner.answer(
+                RunRequest(
+                    said_in(prompt),
+                    self.response_format,
+                    memory=memory,
+                    asynchronous=self.asynchronous,
+                    is_of_batch=True,
+                )
+            )
+        except Exception as exc:  # noqa: BLE001  # told in its place
+            return AgentResult(f"Error: {type(exc).__name__}: {exc}", stop_reason="error")
+
 
 #: Hears the text of a reply as it comes.
 StreamHandler = Callable[[str], Any]

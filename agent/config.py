@@ -6,21 +6,21 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from sayso.agent.budget import Budget, RunBudget
-from sayso.agent.cache.base import Cache
 from sayso.agent.guards.pipeline import GuardrailsPipeline
-from sayso.agent.loop_detection import LoopDetector
-from sayso.agent.memories.entity import EntityMemory
-from sayso.agent.memories.graph import KnowledgeGraphMemory
-from sayso.agent.memories.knowledge import KnowledgeMemory
+from sayso.agent.memory.entities import EntityMemory
+from sayso.agent.memory.graph import KnowledgeGraphMemory
+from sayso.agent.memory.knowledge import KnowledgeMemory
+from sayso.agent.memory.sessions import SessionStore
 from sayso.agent.messages import ToolCall
-from sayso.agent.observers.base import AgentObserver
-from sayso.agent.observers.hooks import warn_of_hooks
+from sayso.agent.observability.legacy import warn_of_hooks
+from sayso.agent.observability.observer import AgentObserver
+from sayso.agent.observability.usage import AgentUsage
 from sayso.agent.policy import ToolPolicy
 from sayso.agent.providers.base import DEFAULT_TEMPERATURE, Provider
-from sayso.agent.result_cache import ResultCache
-from sayso.agent.sessions.store import SessionStore
-from sayso.agent.usage import AgentUsage
+from sayso.agent.run.budget import Budget, RunBudget
+from sayso.agent.run.cache import Cache
+from sayso.agent.run.loop_detection import LoopDetector
+from sayso.agent.run.result_cache import ResultCache
 from sayso.pending.context import ToolContext
 from sayso.pending.proposals import current_context
 

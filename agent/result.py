@@ -1,15 +1,37 @@
-"""AgentResult: the reply of a run, and what was made, spent and noticed on the way to it."""
+"""AgentResult."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from sayso.agent.messages import NO_USAGE, FinishReason, Message, Role, ToolCall, UsageStats
+from sayso.agent.observability.trace import AgentTrace
 from sayso.agent.providers.base import FailureKind
 from sayso.agent.swift import swift
-from sayso.agent.tools.artifacts import Artifact
-from sayso.agent.trace import AgentTrace
+from sayso.agent.tools.context import Artifact
+
+#: Why a run was ended politely: its budget is spent, a guardrail blocked, somebody cancelled it, it went in circles,
+#: its model was not to be had.
+Ending = Literal["budget_spent", "refused", "cancelled", "loop_detected", "model_away"]
+
+
+#: In English, for callers without a channel; channels say it in the person's language (`sayso.channels.i18n.texts`).
+_WORDS: dict[Ending, str] = {
+    "budget_spent": "I have used up what I may spend on this for now, so I stopped. Please try again later.",
+    "refused": "I may not answer that. Please ask for something else.",
+    "cancelled": "This was stopped. What had already begun may have finished.",
+    "loop_detected": "I kept repeating the same steps, so I stopped. Please ask in another way.",
+    "model_away": "The language model did not answer. Please try again shortly.",
+}
+
+
+def ending_words(reason: Ending) -> str:
+    """What the user reads. Raises ValueError for a reason that has no words."""
+    if reason not in _WORDS:
+        raise ValueError(f"a run does not end because of {reason!r}; known: {sorted(get_args(Ending))}")
+    return _WORDS[reason]
+
 
 #: Why a run ended. The model answered; a proposal waits for a yes; a terminal tool or the stop condition ended it; its
 #: tools were chosen and not run (`routing_only`); a limit, a guardrail, a budget, the person or a loop ended it; the

@@ -17,13 +17,21 @@ from benchmarks.peers import peer_app, with_enqueue, with_script
 from benchmarks.stack import ENVIRON, Stack
 from benchmarks.street import event
 from benchmarks.table import Row
-from sayso.channels.fakes.platforms import SLACK_SIGNING_SECRET, TELEGRAM_SECRET, TWILIO_ACCOUNT_SID, TWILIO_AUTH_TOKEN
-from sayso.channels.fakes.signing import telegram_text, whatsapp_text
-from sayso.channels.signing import Signed, slack_hook, telegram_hook, whatsapp_hook
-from sayso.channels.web import create_app
-from sayso.config.bootstrap import bootstrap
-from sayso.config.loader import load_settings
-from sayso.config.logs import set_up_logs
+from sayso.channels.slack.events import slack_hook
+from sayso.channels.telegram.setup import telegram_hook
+from sayso.channels.types import Signed
+from sayso.channels.web.app import create_app
+from sayso.channels.whatsapp.webhook import whatsapp_hook
+from sayso.config.settings.loader import load_settings
+from sayso.config.wiring.bootstrap import bootstrap
+from sayso.config.wiring.observability import set_up_logs
+from sayso.testing.platforms.fake_platforms import (
+    SLACK_SIGNING_SECRET,
+    TELEGRAM_SECRET,
+    TWILIO_ACCOUNT_SID,
+    TWILIO_AUTH_TOKEN,
+)
+from sayso.testing.platforms.webhooks import telegram_text, whatsapp_text
 
 ROUNDS = 9
 CALLS = 100

@@ -16,7 +16,7 @@ import tempfile
 import timeit
 from pathlib import Path
 
-from sayso.workers.spool_file import SpoolFile
+from sayso.workers.spool import SpoolFile
 from tests.flows.outage import Outage, Tally
 from tests.flows.system import System
 

@@ -18,12 +18,13 @@ from redis import Redis
 from rq import Queue
 from rq.serializers import JSONSerializer
 
+from sayso.channels.i18n.texts import speak
 from sayso.channels.types import Conversation, Turn
-from sayso.config.embedded import EmbeddedRedis
-from sayso.pending.texts import speak
+from sayso.config.server.embedded_redis import EmbeddedRedis
+from sayso.pending.redis.client import connect
+from sayso.pending.redis.scripts import Scripts
 from sayso.workers.mailbox import LUA, RedisMailbox
-from sayso.workers.queue import DRAIN, WakeUps
-from sayso.workers.redis import Scripts, connect
+from sayso.workers.rq.jobs import DRAIN, WakeUps
 
 ROUNDS = 7
 CALLS = 300

@@ -25,7 +25,12 @@ from redis import Redis
 from rq import Queue, SimpleWorker, Worker
 from rq.serializers import JSONSerializer
 
-from sayso.channels.fakes.platforms import SLACK_BOT_TOKEN, SLACK_SIGNING_SECRET, TELEGRAM_SECRET, TWILIO_AUTH_TOKEN
+from sayso.testing.platforms.fake_platforms import (
+    SLACK_BOT_TOKEN,
+    SLACK_SIGNING_SECRET,
+    TELEGRAM_SECRET,
+    TWILIO_AUTH_TOKEN,
+)
 
 QUEUE = "bench-peer"
 
@@ -114,8 +119,8 @@ def main(command: str, *args: str) -> None:
     """Serve, or work, until SIGTERM."""
     client = Redis.from_url(os.environ["REDIS_URL"])
     if command == "web":
-        from sayso.config.address import listen
-        from sayso.config.server import serve
+        from sayso.config.server.http import serve
+        from sayso.config.server.processes import listen
 
         serve(peer_app(with_enqueue(client)), listen("127.0.0.1", int(args[0])), threads=32)
     else:

@@ -22,9 +22,10 @@ from typing import Any
 
 from redis import Redis
 
-from sayso.config.embedded import EmbeddedRedis
+from sayso.config.server.embedded_redis import EmbeddedRedis
 from sayso.pending import PendingActionStore, RedisPendingStore
-from sayso.workers.redis import connect, shard_of
+from sayso.pending.redis.client import connect
+from sayso.pending.redis.scripts import shard_of
 
 ROUNDS = 11
 CALLS = 100

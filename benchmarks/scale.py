@@ -29,10 +29,11 @@ from benchmarks.turns import accept
 from sayso.agent import ConversationMemory
 from sayso.agent.messages import Message, Role
 from sayso.channels.types import Conversation, Reply, Turn
-from sayso.workers.lane import Change, QueuedReply, QueuedTurn
+from sayso.pending.redis.scripts import Scripts, shard_of
+from sayso.pending.turns.change import Change
+from sayso.pending.turns.queued import QueuedReply, QueuedTurn
 from sayso.workers.mailbox import LUA
 from sayso.workers.outbox import RedisOutbox
-from sayso.workers.redis import Scripts, shard_of
 
 #: Worker processes, and Redis servers that conversations are spread over.
 SIZES = ((1, 1), (2, 1), (4, 1), (2, 2), (4, 2))

@@ -28,21 +28,21 @@ from itertools import count
 from pathlib import Path
 
 from benchmarks.stack import ENVIRON, Stack
-from sayso.channels.fakes import signing
+from sayso.testing.platforms import webhooks as signing
 
 #: How each server is started; PORT, CONFIG and DATA are filled in. Ours is the one that `sayso web` uses.
 SERVERS: Mapping[str, Sequence[str]] = {
-    "ours (waitress)": ("sayso.config.cli", "web", "--config", "CONFIG", "--data", "DATA", "--port", "PORT"),
+    "ours (waitress)": ("sayso", "web", "--config", "CONFIG", "--data", "DATA", "--port", "PORT"),
     "gunicorn gthread": ("gunicorn", "--worker-class", "gthread", "--threads", "32", "--keep-alive", "30", "--bind",
-                         "127.0.0.1:PORT", "sayso.channels.web:app()"),
+                         "127.0.0.1:PORT", "sayso.channels.web.app:app()"),
     "gunicorn gevent": ("gunicorn", "--worker-class", "gevent", "--worker-connections", "5000", "--keep-alive", "30",
-                        "--bind", "127.0.0.1:PORT", "sayso.channels.web:app()"),
+                        "--bind", "127.0.0.1:PORT", "sayso.channels.web.app:app()"),
     "uvicorn, body read first": ("uvicorn", "--interface", "asgi3", "--log-level", "warning", "--port", "PORT",
                                  "--factory", "benchmarks.whole_bodies:app"),
     "granian, body read first": ("granian", "--interface", "asgi", "--workers", "1", "--port", "PORT", "--host",
                                  "127.0.0.1", "--factory", "benchmarks.whole_bodies:app"),
     "granian": ("granian", "--interface", "wsgi", "--workers", "1", "--blocking-threads", "32", "--port", "PORT",
-                "--host", "127.0.0.1", "--factory", "sayso.channels.web:app"),
+                "--host", "127.0.0.1", "--factory", "sayso.channels.web.app:app"),
 }  # fmt: skip
 CLIENTS = 4
 HALVES = (

@@ -16,13 +16,14 @@ from typing import Any, Self, cast
 import httpx
 from redis import Redis
 
-from sayso.channels.fakes import platforms as fakes
-from sayso.config.embedded import EmbeddedRedis
-from sayso.pending.texts import speak
+from sayso.channels.i18n.texts import speak
+from sayso.config.server.embedded_redis import EmbeddedRedis
+from sayso.pending.redis.client import connect
+from sayso.pending.redis.scripts import Scripts
+from sayso.testing.platforms import fake_platforms as fakes
 from sayso.workers.mailbox import LUA, RedisMailbox
-from sayso.workers.queue import WakeUps
-from sayso.workers.redis import Scripts, connect
-from sayso.workers.shards import RoutedScripts, ShardMap
+from sayso.workers.rq.jobs import WakeUps
+from sayso.workers.sharding.shards import RoutedScripts, ShardMap
 
 #: What servers are called where there are several.
 NAMES = ("a", "b", "c", "d")
@@ -128,7 +129,7 @@ class Stack:
 
     def web(self) -> subprocess.Popen[bytes]:
         """Our web process, answering."""
-        process = self._start("sayso.config.cli", "web", *self._common, "--port", str(self.port))
+        process = self._start("sayso", "web", *self._common, "--port", str(self.port))
         _await(lambda: _answers(f"{self.public_url}/healthz"))
         return process
 

@@ -34,9 +34,9 @@ with open("/proc/self/status") as status:
 _WIRED = """
 import sayso.config.cli
 from pathlib import Path
-from sayso.config.bootstrap import bootstrap
-from sayso.config.loader import load_settings
-from sayso.config.logs import set_up_logs
+from sayso.config.wiring.bootstrap import bootstrap
+from sayso.config.settings.loader import load_settings
+from sayso.config.wiring.observability import set_up_logs
 {imports}
 set_up_logs()
 settings = load_settings(Path("{file}"))

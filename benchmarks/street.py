@@ -11,9 +11,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Self, cast
 
-from sayso.channels.fakes.platforms import SLACK_SIGNING_SECRET
-from sayso.channels.fakes.signing import slack_text
-from sayso.channels.signing import slack_hook
+from sayso.channels.slack.events import slack_hook
+from sayso.testing.platforms.fake_platforms import SLACK_SIGNING_SECRET
+from sayso.testing.platforms.webhooks import slack_text
 
 #: Seconds to wait for an answer before the run is given up.
 PATIENCE = 60.0

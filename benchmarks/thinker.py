@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from sayso.agent.messages import Message, Role, UsageStats
-from sayso.agent.providers import OfflineProvider
 from sayso.agent.providers.base import Completion
-from sayso.config.bootstrap import bootstrap, check_redis, preload
-from sayso.config.loader import load_settings
-from sayso.config.logs import set_up_logs
-from sayso.workers.worker import run_worker
+from sayso.agent.providers.offline import OfflineProvider
+from sayso.config.settings.loader import load_settings
+from sayso.config.wiring.bootstrap import bootstrap, check_redis, preload
+from sayso.config.wiring.observability import set_up_logs
+from sayso.workers.rq.worker import run_worker
 
 #: What a message begins with that names the seconds to think.
 COMMAND = "/think "

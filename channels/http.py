@@ -1,24 +1,474 @@
-"""Http: connections to a platform that stay open from call to call, as long as the event loop they belong to."""
+"""PooledSessions, SafeDownload: one downloader guarded against SSRF and size."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import functools
+import ipaddress
+import logging
+import re
+import socket
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from ssl import SSLContext
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, BinaryIO, Generic, TypeVar
 from urllib.request import getproxies
 
+from sayso.agent.toolsets.base import AnswerLost, SourceError, SourceUnreachable
+from sayso.channels.base import FetchError as FetchError  # also for those who know no channel
+
 if TYPE_CHECKING:
+    import httpx
     from aiohttp import ClientSession
+
+
+#: Seconds for one file, redirects included.
+TIMEOUT = 15.0
+
+
+#: Bytes that are collected before they are written to a file.
+WRITE_BYTES = 128 * 1024
+
+
+#: Addresses that count as global but belong to a cloud's own machinery: Oracle's old metadata, Azure's wire server.
+_MACHINERY = (ipaddress.ip_network("192.0.0.0/24"), ipaddress.ip_network("168.63.129.16/32"))
+
+
+#: Charsets that texts are read in. Python has codecs that are none, and some that take the square of a text's length.
+_CHARSET = re.compile(
+    r"utf-?(?:8|16(?:[bl]e)?)|us-ascii|iso-8859-(?:[1-9]|1[013-6])|latin-?1|windows-125[0-8]|cp125[0-8]"
+    r"|koi8-[ru]|shift_jis|euc-(?:jp|kr)|gb(?:2312|k|18030)|big5"
+)
+
+
+#: The addresses a host name stands for, at a port.
+Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
+
+
+#: What is wrong with a URL, its scheme and its host aside, in words that follow "the address "; "" where nothing is.
+Refusal = Callable[["httpx.URL"], str]
+
 
 T = TypeVar("T")
 
+
+class NotPublic(Exception):
+    """Raised when one of a host's addresses is not on the open internet."""
+
+
+class Unreadable(Exception):
+    """Raised when an answer is not read to its end; the words follow "it came "."""
+
+
+async def addresses_of(host: str, port: int) -> list[str]:
+    """What the system's resolver says. Raises OSError or ValueError."""
+    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return [str(entry[4][0]) for entry in found]
+
+
+def is_public(address: str) -> bool:
+    """Whether an address is on the open internet. One that hides an IPv4 address in IPv6 is not."""
+    ip = ipaddress.ip_address(address)
+    if isinstance(ip, ipaddress.IPv6Address) and (ip.sixtofour or ip.is_site_local):
+        return False
+    # IPv4-mapped and NAT64 addresses are among the reserved ones.
+    return ip.is_global and not (ip.is_multicast or ip.is_reserved or any(ip in network for network in _MACHINERY))
+
+
+async def public_address(url: httpx.URL, resolve: Resolve) -> str:
+    """The address to connect to for a URL: a second look-up could tell another.
+
+    Raises NotPublic, and OSError or ValueError for a host without an address.
+    """
+    addresses = await resolve(host_of(url), url.port or 443)
+    public = [is_public(address) for address in addresses]
+    if not public or not all(public):
+        raise NotPublic
+    return addresses[0]
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """What arrived: the bytes, and the type and charset their server claims."""
+
+    data: bytes
+    content_type: str
+    charset: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """What arrived in a file: its size in bytes, and the type its server claims."""
+
+    size: int
+    content_type: str
+
+
+@dataclass(frozen=True, slots=True)
+class Download:
+    """The rules of one platform's downloads: at most `max_bytes`, through at most `redirects` redirects.
+
+    Only the first address, which the adapter has checked, sees the headers. Redirects go to https on public hosts,
+    and to the origin of `home`: the server that stands in for the platform. `refusal` is asked about each of them.
+    """
+
+    max_bytes: int
+    redirects: int = 0
+    home: str = ""
+    resolve: Resolve = addresses_of
+    transport: httpx.AsyncBaseTransport | None = None
+    refusal: Refusal | None = None
+
+    async def get(self, url: str, headers: Mapping[str, str]) -> File:
+        """Download from an address that the caller has checked. Raises FetchError, whose words hold no address."""
+        import httpx
+
+        return await self._got(lambda: Hop(httpx.URL(url), headers), self._read)
+
+    async def get_public(self, url: str) -> File:
+        """Download from an address that nobody has checked: the first one is held to what redirects are held to.
+
+        Raises FetchError, whose words hold no address.
+        """
+        import httpx
+
+        return await self._got(lambda: self._checked(httpx.URL(url)), self._read)
+
+    async def save(self, url: str, headers: Mapping[str, str], file: BinaryIO) -> Saved:
+        """Download from a checked address into a file, without ever holding all of it in memory.
+
+        Raises FetchError, whose words hold no address.
+        """
+        import httpx
+
+        async def write(response: httpx.Response) -> Saved:
+            return Saved(await save(response, file, self.max_bytes), content_type_of(response))
+
+        return await self._got(lambda: Hop(httpx.URL(url), headers), write)
+
+    async def _got(
+        self, begin: Callable[[], Hop | Awaitable[Hop]], take: Callable[[httpx.Response], Awaitable[T]]
+    ) -> T:
+        import httpx
+
+        hush()
+        try:
+            async with asyncio.timeout(TIMEOUT):
+                hop = begin()
+                return await self._follow(hop if isinstance(hop, Hop) else await hop, take)
+        except TimeoutError:
+            raise FetchError(f"the file took longer than {TIMEOUT:g} s") from None
+        except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError) as exc:  # ValueError: punycode that is none
+            # The cause is left out: it may quote the address, and with it a token.
+            raise FetchError(f"the file did not arrive: {type(exc).__name__}") from None
+
+    async def _follow(self, hop: Hop, take: Callable[[httpx.Response], Awaitable[T]]) -> T:
+        answer = await follow(hop, self.redirects, functools.partial(self._ask, take), self._checked)
+        if answer is None:
+            raise FetchError(f"redirected more than {self.redirects} times")
+        return answer
+
+    async def _ask(self, take: Callable[[httpx.Response], Awaitable[T]], hop: Hop) -> T | str:
+        """What `take` makes of the file, or where the file is said to be."""
+        async with hop.asked("GET", limit=TIMEOUT, transport=self.transport) as response:
+            if response.has_redirect_location:
+                return response.headers["location"]
+            if response.status_code != 200:
+                raise FetchError(f"the file's server answered {response.status_code}")
+            try:
+                return await take(response)
+            except Unreadable as exc:
+                raise FetchError(f"the file came {exc}") from None
+
+    async def _read(self, response: httpx.Response) -> File:
+        data = await read(response, self.max_bytes)
+        return File(data, content_type_of(response), response.charset_encoding or "")
+
+    async def _checked(self, url: httpx.URL) -> Hop:
+        """An address nobody vouches for, pinned to what was looked at."""
+        import httpx
+
+        if self.home and origin_of(url) == origin_of(httpx.URL(self.home)):
+            return Hop(url)
+        if url.scheme != "https" or not host_of(url):
+            raise FetchError("it leads to something that is not https")
+        if words := self.refusal(url) if self.refusal else "":
+            raise FetchError(f"the address {words}")
+        try:
+            return Hop(url, address=await public_address(url, self.resolve))
+        except NotPublic:
+            raise FetchError("it leads to a host that is not public") from None
+        except (OSError, ValueError):
+            raise FetchError("it leads to a host without an address") from None
+
+
+@dataclass(frozen=True, slots=True)
+class Hop:
+    """One request: a URL, the headers it may see, and the address it must connect to if that was checked."""
+
+    url: httpx.URL
+    headers: Mapping[str, str] = field(default_factory=dict)
+    address: str = ""
+
+    @property
+    def target(self) -> httpx.URL:
+        """What to connect to."""
+        return self.url.copy_with(host=self.address) if self.address else self.url
+
+    @property
+    def sent(self) -> dict[str, str]:
+        """The headers, with the name that the address was looked up by."""
+        return {"Host": self.url.netloc.decode(), "Accept-Encoding": "identity", **self.headers}
+
+    @property
+    def extensions(self) -> dict[str, str]:
+        """The name the certificate must bear."""
+        return {"sni_hostname": host_of(self.url)} if self.address else {}
+
+    @asynccontextmanager
+    async def asked(
+        self,
+        method: str,
+        body: bytes | None = None,
+        *,
+        limit: httpx.Timeout | float,
+        transport: httpx.AsyncBaseTransport | None,
+    ) -> AsyncIterator[httpx.Response]:
+        """The response, not yet read, by a client of its own: whoever asks may be on any event loop.
+
+        An address that was checked is connected to directly: an environment's proxy would look the name up again.
+        """
+        import httpx
+
+        client = httpx.AsyncClient(verify=tls(), timeout=limit, transport=transport, trust_env=not self.address)
+        sending = client.stream(method, self.target, headers=self.sent, content=body, extensions=self.extensions)
+        async with client, sending as response:
+            yield response
+
+
+async def follow(
+    hop: Hop,
+    redirects: int,
+    ask: Callable[[Hop], Awaitable[T | str]],
+    onward: Callable[[httpx.URL], Awaitable[Hop]],
+) -> T | None:
+    """What is at the end of at most so many redirects; None when there are more. `ask` says a redirect as a text."""
+    for left in range(redirects, -1, -1):
+        answer = await ask(hop)
+        if not isinstance(answer, str):
+            return answer
+        if left:
+            hop = await onward(hop.url.join(answer))
+    return None
+
+
+async def read(response: httpx.Response, max_bytes: int) -> bytes:
+    """What arrives, until it is too much: no header is believed. Raises Unreadable."""
+    data = bytearray()
+    async for chunk in _chunks(response, max_bytes):
+        data += chunk
+    return bytes(data)
+
+
+async def save(response: httpx.Response, file: BinaryIO, max_bytes: int) -> int:
+    """Write what arrives to a file, until it is too much; return its size. Raises Unreadable and OSError."""
+    size, block = 0, bytearray()
+    async for chunk in _chunks(response, max_bytes):
+        block += chunk
+        size += len(chunk)
+        if len(block) >= WRITE_BYTES:
+            await asyncio.to_thread(file.write, block)
+            block = bytearray()
+    file.write(block)
+    return size
+
+
+async def _chunks(response: httpx.Response, max_bytes: int) -> AsyncIterator[bytes]:
+    if response.headers.get("content-encoding", "identity") != "identity":
+        raise Unreadable("compressed, which was not asked for")
+    size = 0
+    async for chunk in response.aiter_raw():
+        size += len(chunk)
+        if size > max_bytes:
+            raise Unreadable(f"with more than {max_bytes} bytes")
+        yield chunk
+
+
+def content_type_of(response: httpx.Response) -> str:
+    """The type its server claims, in lower case and without parameters."""
+    claimed: str = response.headers.get("content-type", "")
+    return claimed.partition(";")[0].strip().lower()
+
+
+@functools.lru_cache(maxsize=1)
+def tls() -> ssl.SSLContext:
+    """One TLS context for all clients: loading the certificates is most of a client's start."""
+    import httpx
+
+    return httpx.create_ssl_context()
+
+
+def decoded(data: bytes, charset: str) -> str:
+    """A text in the charset that its server names; in UTF-8 where it names none, or one that is not known."""
+    known = _CHARSET.fullmatch(charset.lower())
+    return data.decode(known[0] if known else "utf-8", "replace")
+
+
+def origin_of(url: httpx.URL) -> tuple[str, str, int | None]:
+    """Scheme, host and port; the port is None where it is the scheme's own."""
+    return url.scheme, host_of(url), url.port
+
+
+def host_of(url: httpx.URL) -> str:
+    """The host as it is looked up: punycode stays punycode."""
+    return url.raw_host.decode()
+
+
+def hush() -> None:
+    """Links to files are secrets, and httpx logs every URL at INFO."""
+    for name in ("httpx", "httpcore"):
+        logger = logging.getLogger(name)
+        logger.setLevel(max(logger.level, logging.WARNING))
+
+
+#: Redirects within the origin that are followed, of requests that change nothing.
+MAX_REDIRECTS = 3
+
+
+#: Seconds to connect.
+PINNED_CONNECT_SECONDS = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What came back."""
+
+    status: int
+    content_type: str
+    data: bytes = field(repr=False)
+    filename: str = ""
+    charset: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Pinned:
+    """One origin. `trusted` says that the operator wrote this very host down: then its addresses may be private, and
+    it may speak http.
+    """
+
+    base_url: str = field(repr=False)
+    trusted: bool
+    seconds: float
+    max_bytes: int
+    resolve: Resolve = addresses_of
+    transport: Any = None
+
+    @property
+    def host(self) -> str:
+        """Its host and port, for errors."""
+        import httpx
+
+        url = httpx.URL(self.base_url)
+        return url.netloc.decode()
+
+    async def ask(
+        self, method: str, path: str, headers: Mapping[str, str], body: bytes | None, *, reads_only: bool
+    ) -> Answer:
+        """Send one request below the base URL. Raises SourceUnreachable before anything was sent, else AnswerLost.
+
+        Errors hold no URL: there may be a secret in it.
+        """
+        import httpx
+
+        hush()
+        try:
+            async with asyncio.timeout(self.seconds):
+                return await self._follow(self._url(path), method, headers, body, reads_only=reads_only)
+        except (httpx.ConnectError, httpx.ConnectTimeout) as exc:
+            raise SourceUnreachable(f"{self.host} cannot be reached ({type(exc).__name__}): does it run?") from None
+        except TimeoutError:
+            raise AnswerLost(f"{self.host} gave no answer within {self.seconds:g} s") from None
+        except (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError, OSError) as exc:
+            raise AnswerLost(f"{self.host} gave no whole answer ({type(exc).__name__})") from None
+
+    def _url(self, path: str) -> httpx.URL:
+        import httpx
+
+        base = httpx.URL(self.base_url)
+        url = httpx.URL(self.base_url.rstrip("/") + path)
+        if origin_of(url) != origin_of(base) or not url.raw_path.startswith(base.raw_path.rstrip(b"/") + b"/"):
+            raise SourceError(f"its path leads out of {self.host}")
+        return url
+
+    async def _follow(
+        self, url: httpx.URL, method: str, headers: Mapping[str, str], body: bytes | None, *, reads_only: bool
+    ) -> Answer:
+        async def onward(target: httpx.URL) -> Hop:
+            if origin_of(target) != origin_of(url):
+                raise AnswerLost(f"{self.host} redirects elsewhere, which is not followed: if it moved, mend base_url")
+            return await self._checked(target, headers)
+
+        hop = await self._checked(url, headers)
+        answer = await follow(
+            hop, MAX_REDIRECTS if reads_only else 0, lambda hop: self._send(hop, method, body), onward
+        )
+        if answer is None:
+            raise AnswerLost(f"{self.host} redirects, which is not followed" + (" for ever" if reads_only else " here"))
+        return answer
+
+    async def _checked(self, url: httpx.URL, headers: Mapping[str, str]) -> Hop:
+        """The way to a URL: by an address that was looked at, unless the operator named the host."""
+        if self.trusted:
+            return Hop(url, headers)
+        if url.scheme != "https":
+            raise SourceError(f"{self.host} is reached without https: if you mean it, write it as base_url")
+        try:
+            return Hop(url, headers, await public_address(url, self.resolve))
+        except NotPublic:
+            raise SourceError(f"{self.host} is not public: if you mean it, write it as base_url") from None
+        except (OSError, ValueError):
+            raise SourceUnreachable(f"{self.host} has no address: check its name") from None
+
+    async def _send(self, hop: Hop, method: str, body: bytes | None) -> Answer | str:
+        """The answer, or where it is said to be."""
+        import httpx
+
+        limit = httpx.Timeout(None, connect=min(PINNED_CONNECT_SECONDS, self.seconds))
+        async with hop.asked(method, body, limit=limit, transport=self.transport) as response:
+            if response.has_redirect_location:
+                return str(response.headers["location"])
+            try:
+                data = await read(response, self.max_bytes)
+            except Unreadable as exc:
+                raise AnswerLost(f"{self.host} answered {exc}") from None
+            name = _filename(response.headers.get("content-disposition", ""))
+            charset = response.charset_encoding or ""
+            return Answer(response.status_code, content_type_of(response), data, name, charset)
+
+
+def _filename(disposition: str) -> str:
+    """The name a download is to have, without any path."""
+    from email.message import Message
+
+    header = Message()
+    header["content-disposition"] = disposition or "inline"
+    return (header.get_filename() or "").replace("\\", "/").rpartition("/")[2][:200]
+
+
 #: Connections to one platform at once; further calls wait for one that is free, as long as a call may take.
 POOL_SIZE = 64
+
+
 #: Seconds until a connection stands.
 CONNECT_SECONDS = 5.0
+
+
 #: Seconds for which an answer may say nothing, and for a whole call: a large file may take its time on its way out.
 ANSWER_SECONDS, CALL_SECONDS = 10.0, 60.0
+
+
 #: Seconds that a connection is kept unused. Shorter than platforms keep theirs: what is sent on one that they are just
 #: hanging up is lost, and nobody knows whether it was read.
 IDLE_SECONDS = 5.0

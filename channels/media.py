@@ -1,19 +1,19 @@
-"""Media stores: files kept by their content, served through links that expire.
-
-MediaError
-├── TooLarge    more bytes than a chat platform would take
-├── MediaGone   a link that was good once: answer 410
-└── BadToken    a link we never made: answer 404
-"""
+"""MediaStore, LocalMediaStore, atomic file writes."""
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import math
 import os
 import re
+import shutil
+import stat
+import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
 from tempfile import NamedTemporaryFile
@@ -21,29 +21,275 @@ from typing import Any, BinaryIO, NamedTuple
 
 from itsdangerous import BadData, TimestampSigner, URLSafeTimedSerializer
 
-from sayso.channels.disk import make_private, remove_older, sync_folder
-from sayso.channels.media_room import MediaLimits, MediaRoom, counted, size_of
 from sayso.channels.types import Media
+
+#: What is mounted where, as Linux tells a process.
+MOUNTS = Path("/proc/self/mountinfo")
+
+
+#: File systems that several machines share, by the names that Linux has for them.
+NETWORK_FILE_SYSTEMS = frozenset(
+    [
+        "nfs",
+        "nfs4",
+        "cifs",
+        "smb3",
+        "smbfs",
+        "9p",
+        "afs",
+        "ceph",
+        "glusterfs",
+        "lustre",
+        "beegfs",
+        "gpfs",
+        "gfs2",
+        "ocfs2",
+        "fuse.sshfs",
+        "fuse.glusterfs",
+        "fuse.ceph",
+        "fuse.s3fs",
+        "fuse.gcsfuse",
+        "fuse.rclone",
+        "fuse.juicefs",
+    ]
+)
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """All the bytes or no file, even if the power fails in between; only our own user reads it. Raises OSError."""
+    make_private(path.parent)
+    with NamedTemporaryFile(dir=path.parent, prefix=".", delete=False) as temporary:
+        try:
+            temporary.write(data)
+            temporary.flush()
+            os.fsync(temporary.fileno())
+            Path(temporary.name).replace(path)
+        except BaseException:
+            Path(temporary.name).unlink(missing_ok=True)
+            raise
+    sync_folder(path.parent)
+
+
+class NotLocal(Exception):
+    """Raised for a folder on a network file system, where it must be on a disk of this machine."""
+
+
+def check_local(folder: Path, *, mounts: Path | None = None) -> None:
+    """Refuse a folder, there yet or not, that lies on a network file system. Raises NotLocal.
+
+    SQLite's write-ahead log is shared memory: machines that share the file do not see each other's. Told on Linux only.
+    """
+    kind = _file_system_of(folder.resolve(), mounts or MOUNTS)
+    if kind in NETWORK_FILE_SYSTEMS:
+        raise NotLocal(f"{folder} is on a network file system ({kind!r})")
+
+
+def _file_system_of(folder: Path, mounts: Path) -> str:
+    """The type of the file system that is mounted nearest above a folder, "" where nobody can tell."""
+    try:
+        lines = mounts.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
+    except OSError:
+        return ""
+    kinds = dict[Path, str]()
+    for line in lines:  # of several mounts at one place the last one counts
+        before, _, after = line.partition(" - ")
+        place = re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), before.split()[4])
+        kinds[Path(place)] = after.split()[0]
+    return next((kinds[each] for each in (folder, *folder.parents) if each in kinds), "")
+
+
+def make_private(folder: Path) -> Path:
+    """Create a folder, and those above it that are missing, for our own user alone; return it. Raises OSError."""
+    missing = [each for each in (folder, *folder.parents) if not each.exists()]
+    for each in reversed(missing):
+        each.mkdir(mode=0o700, exist_ok=True)
+    return folder
+
+
+def make_tree_private(folder: Path) -> None:
+    """Create a data folder, and take from all in it what others than our own user may. Raises OSError.
+
+    Hidden folders in it are left alone, as is a folder that everybody shares, such as /tmp.
+    """
+    make_private(folder)
+    if folder.stat().st_mode & stat.S_ISVTX:
+        return
+    _take_from_others(folder)
+    for parent, folders, files in os.walk(folder):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        for name in (*folders, *files):
+            _take_from_others(Path(parent, name))
+
+
+def _take_from_others(path: Path) -> None:
+    with contextlib.suppress(FileNotFoundError, PermissionError):  # removed by another process, or somebody else's
+        mode = path.lstat().st_mode
+        if mode & 0o077 and (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+            path.chmod(stat.S_IMODE(mode) & ~0o077)
+
+
+def sync_folder(folder: Path) -> None:
+    """The names in a folder are on disk when this returns. Raises OSError."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def remove_older(files: Iterable[Path], oldest: float) -> int:
+    """Remove the files that were last changed before `oldest`, in Unix seconds. Returns how many went."""
+    old = [path for path in files if _changed_at(path) < oldest]
+    for path in old:
+        path.unlink(missing_ok=True)
+    return len(old)
+
+
+def _changed_at(path: Path) -> float:
+    """When the file was stored last; now, for one that another worker is removing."""
+    try:
+        return path.stat().st_mtime
+    except FileNotFoundError:
+        return math.inf
+
+
+#: The smallest size a file counts with, in bytes: a block of the disk, so that many tiny files count too.
+BLOCK_BYTES = 4096
+
+
+#: How long the measured size of the whole folder is believed, in seconds. Own additions are counted at once.
+MEASURE_SECONDS = 10.0
+
+
+_MIB = 1024 * 1024
+
+
+class NoRoom(Exception):
+    """Raised when a file would fill what is left for all people, or the reserve of the disk."""
+
+
+class QuotaExceeded(NoRoom):
+    """Raised when a person's files would fill more than one person may keep."""
+
+
+@dataclass(frozen=True)
+class MediaLimits:
+    """Limits of the media store. The larger of the two reserves stays free on the disk."""
+
+    per_person_bytes: int = 250 * _MIB
+    total_bytes: int = 10 * 1024 * _MIB
+    reserve_bytes: int = 256 * _MIB
+    reserve_percent: float = 5.0
+
+
+class MediaRoom:
+    """Decides whether a file may be kept. One per media store, used from any thread."""
+
+    def __init__(
+        self, folder: Path, limits: MediaLimits, *, disk_usage: Callable[[Path], tuple[int, int, int]] | None = None
+    ) -> None:
+        self._folder, self._limits = folder, limits
+        self._disk_usage = disk_usage or shutil.disk_usage
+        self._lock = threading.Lock()
+        self._in_flight = 0
+        self._total, self._measured_at = 0, float("-inf")
+
+    @contextmanager
+    def claim(self, size: int) -> Iterator[None]:
+        """Count `size` bytes as taken from the disk while a file of this size arrives. Raises NoRoom."""
+        with self._lock:
+            self._check(size)
+            self._in_flight += size
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._in_flight -= size
+
+    def full(self) -> str:
+        """Return why not even a small file may be kept, "" when it may."""
+        with self._lock:
+            try:
+                self._check(0)
+            except NoRoom as exc:
+                return str(exc)
+        return ""
+
+    def check_person(self, kept_bytes: int, size: int) -> None:
+        """Check that a person who keeps `kept_bytes` may keep `size` more. Raises QuotaExceeded."""
+        allowed = self._limits.per_person_bytes
+        if kept_bytes + counted(size) > allowed:
+            raise QuotaExceeded(f"this person's files have {kept_bytes} bytes of {allowed}: {size} more do not fit")
+
+    def add(self, size: int) -> None:
+        """Count a file that was kept."""
+        with self._lock:
+            self._total += counted(size)
+
+    def _check(self, size: int) -> None:
+        self._measure()
+        if self._total + self._in_flight + counted(size) > self._limits.total_bytes:
+            raise NoRoom(f"all files have {self._total} bytes of {self._limits.total_bytes}: {size} more do not fit")
+        disk, _, free = self._disk_usage(self._folder)
+        reserve = max(self._limits.reserve_bytes, int(disk * self._limits.reserve_percent / 100))
+        if free - self._in_flight - size < reserve:
+            raise NoRoom(f"the disk has {free} bytes free, of which {reserve} stay free: {size} more do not fit")
+
+    def _measure(self) -> None:
+        if time.monotonic() - self._measured_at > MEASURE_SECONDS:
+            self._total = sum(counted(size_of(path)) for path in self._folder.glob("[0-9a-f][0-9a-f]/*"))
+            self._measured_at = time.monotonic()
+
+
+def counted(size: int) -> int:
+    """Return what a file of this size counts with."""
+    return max(size, BLOCK_BYTES)
+
+
+def size_of(path: Path) -> int:
+    """Return the size of a file, 0 for one that was removed."""
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0
+
 
 #: The largest file kept, in bytes.
 MAX_BYTES = 25 * 1024 * 1024
+
+
 #: Seconds a file is kept after it was stored last: a week, as long as a console shows it.
 KEEP_SECONDS = 7 * 24 * 3600
+
+
 #: The longest a link may live, in seconds. Twilio fetches within minutes; a leaked link should die soon.
 MAX_LINK_SECONDS = 3600
+
+
 #: Seconds by which the clocks of who makes a link and of who opens it may differ.
 LEEWAY_SECONDS = 60
+
+
 #: What a file is called once its bytes fit no type we know: browsers download it and run nothing.
 UNKNOWN_TYPE = "application/octet-stream"
 
+
 #: Folders in the store beside those of the files: of files that are arriving, and of the marks that say whose one is.
 ARRIVING, OWNERS = "arriving", "owners"
+
+
 #: Bytes of a file that are read at a time.
 _READ_BYTES = 256 * 1024
 
+
 _REF = re.compile(r"[0-9a-f]{64}")
+
+
 _OWNER = re.compile(r"[0-9a-f]{20}")
+
+
 _MIME_TYPE = re.compile(r"[a-z]{1,20}/[a-z0-9.+-]{1,100}")
+
 
 #: Bytes at the start of a file that settle its type.
 _MAGIC: tuple[tuple[bytes, str], ...] = (
@@ -59,10 +305,16 @@ _MAGIC: tuple[tuple[bytes, str], ...] = (
     (b"\x1aE\xdf\xa3", "video/webm"),
     (b"fLaC", "audio/flac"),
 )
+
+
 #: The form types inside a RIFF file.
 _RIFF = {b"WEBP": "image/webp", b"WAVE": "audio/wav"}
+
+
 #: What an ISO file is by its brand, where it is a picture.
 _BRANDS = {b"avif": "image/avif", b"heic": "image/heic", b"heix": "image/heic", b"mif1": "image/heic"}
+
+
 #: Containers hold more than one type: the declared one stands when it starts with one of these.
 _CONTAINERS: dict[str, tuple[str, ...]] = {
     "audio/ogg": ("audio/ogg", "video/ogg", "audio/opus"),
@@ -74,6 +326,8 @@ _CONTAINERS: dict[str, tuple[str, ...]] = {
         "application/epub+zip",
     ),
 }
+
+
 #: Types without magic bytes that are safe to show as text. HTML and SVG are missing on purpose: they can hold scripts.
 _TEXT_TYPES = frozenset({"text/plain", "text/csv", "text/markdown", "text/calendar", "text/vcard", "application/json"})
 

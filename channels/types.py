@@ -12,14 +12,19 @@ from pydantic import TypeAdapter
 
 Intent = Literal["confirm", "cancel", "ignore"]
 
+
 #: A language tag we are willing to keep: "de", "pt-BR", "es-419".
 _LANGUAGE = re.compile(r"[A-Za-z][A-Za-z0-9-]{0,15}")
+
+
 #: Extensions for which Python's own table has none or an unusual one.
 _EXTENSIONS = {
     "audio/amr": ".amr", "audio/flac": ".flac", "audio/mp4": ".m4a", "audio/ogg": ".ogg", "audio/opus": ".opus",
     "audio/wav": ".wav", "audio/wave": ".wav", "audio/webm": ".webm", "image/webp": ".webp",
     "application/yaml": ".yaml", "text/yaml": ".yaml", "text/markdown": ".md",
 }  # fmt: skip
+
+
 _COLLAPSE = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
 
 
@@ -340,4 +345,10 @@ class Received:
 
 
 _TURN = TypeAdapter(Turn)
+
+
 _REPLY = TypeAdapter(Reply)
+
+
+#: Headers and body of a webhook.
+Signed = tuple[dict[str, str], bytes]

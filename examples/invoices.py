@@ -18,8 +18,8 @@ from typing import Any, Literal
 
 from sayso.agent import Ambiguous, NotFound, emit_artifact, tool
 from sayso.pending.action import PendingAction
+from sayso.pending.executors import PendingConfirmation, ToolResult
 from sayso.pending.proposals import executor_factory, stash_pending
-from sayso.pending.results import PendingConfirmation, ToolResult
 
 Status = Literal["open", "paid", "overdue", "refunded"]
 

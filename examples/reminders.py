@@ -9,7 +9,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from sayso.agent import tool
 from sayso.agent.tools import SchedulingError, cancel_scheduled, remind, scheduled, time_of_turn, words_of_turn
-from sayso.workers.lane import Timer
+from sayso.pending.turns.change import Timer
 
 #: Names the time zone that people mean, such as Europe/Berlin. Without it they mean the server's.
 ZONE_VARIABLE = "SAYSO_TIMEZONE"

@@ -8,12 +8,11 @@ from sayso.pending.action import (
     PendingError,
     compute_args_digest,
 )
+from sayso.pending.consent.parser import ConfirmParser, RegexConfirmParser
 from sayso.pending.context import Confirmation, Person, ToolContext
-from sayso.pending.executors import idempotency_key
-from sayso.pending.outcome import ConfirmOutcome
-from sayso.pending.parser import ConfirmParser, RegexConfirmParser
+from sayso.pending.executors import PendingConfirmation, idempotency_key
 from sayso.pending.proposals import current_context, current_user, executor_factory, stash_pending
-from sayso.pending.results import PendingConfirmation
+from sayso.pending.settlement import ConfirmOutcome
 from sayso.pending.store import InMemoryPendingStore, PendingActionStore, RedisPendingStore
 
 __all__ = [

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from sayso.pending.unseen import readable
+from sayso.channels.i18n.invisible import readable
 
 #: Seconds a user has to answer, from the moment the preview was delivered (seed).
 DEFAULT_TTL_SECONDS = 60.0

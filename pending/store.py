@@ -23,18 +23,16 @@ from sayso.pending.action import (
     check_proposal,
     exact,
 )
-from sayso.pending.executors import Executors, Reconciler
-from sayso.pending.intent import read_words
-from sayso.pending.memory_records import MemoryRecords
-from sayso.pending.outcome import ConfirmOutcome
-from sayso.pending.parser import ConfirmParser, RegexConfirmParser
-from sayso.pending.proposals import ExecutorFactory
-from sayso.pending.records import Decision, Records, StoredAction, seal_action
-from sayso.pending.redis_records import LUA, RedisRecords
-from sayso.pending.seal import Seal
-from sayso.pending.settle import Settlement
-from sayso.workers.offload import run_here
-from sayso.workers.redis import PREFIX, Scripts, connect
+from sayso.pending.concurrency import run_here
+from sayso.pending.consent.parser import ConfirmParser, RegexConfirmParser, read_words
+from sayso.pending.executors import ExecutorFactory, Executors, Reconciler
+from sayso.pending.memory import MemoryRecords
+from sayso.pending.redis.client import PREFIX, connect
+from sayso.pending.redis.repository import LUA, RedisRecords
+from sayso.pending.redis.scripts import Scripts
+from sayso.pending.repository import Decision, Records, StoredAction, seal_action
+from sayso.pending.settlement import ConfirmOutcome, Settlement
+from sayso.pending.signing import Seal
 
 log = logging.getLogger(__name__)
 

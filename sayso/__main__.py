@@ -1,6 +1,6 @@
 """`python -m sayso`: the command `sayso`."""
 
-from sayso.config.cli import main
+from sayso.config.cli.main import main
 
 if __name__ == "__main__":
     main()

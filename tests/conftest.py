@@ -11,8 +11,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 from redis import Redis
 
-from sayso.config.embedded import EmbeddedRedis
-from sayso.workers.redis import connect
+from sayso.config.server.embedded_redis import EmbeddedRedis
+from sayso.pending.redis.client import connect
 
 # How fast a machine is decides no test. What was loaded before, as for mutants, stays.
 settings.register_profile("sayso", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -1,4 +1,4 @@
-"""Alerts: what is wrong with a channel, as last said, until the channel works again or for a week."""
+"""Operator alerts; vendor ids shared by processes."""
 
 from __future__ import annotations
 
@@ -12,18 +12,25 @@ from typing import Literal, Protocol
 from redis import Redis
 from redis.exceptions import RedisError
 
-from sayso.workers.redis import PREFIX
+from sayso.pending.redis.client import PREFIX
 
 #: Seconds for which an alert is kept.
-KEEP_SECONDS = 7 * 24 * 3600
+ALERT_SECONDS = 7 * 24 * 3600
+
+
 #: Characters of one that are kept.
 MAX_CHARS = 500
+
+
 #: How long a process that has just cleared an alert does not clear it again, in seconds: every message would.
 CLEAR_SECONDS = 10.0
+
 
 #: What does not work: asking the platform to send, what the platform reports of replies later, or hearing from it. The
 #: success of one says nothing of the others.
 Kind = Literal["sending", "arriving", "hearing"]
+
+
 KINDS: tuple[Kind, ...] = ("sending", "arriving", "hearing")
 
 
@@ -67,7 +74,7 @@ class RedisAlerts:
         with contextlib.suppress(RedisError):
             at = int(self._client.time()[0])
             kept = json.dumps({"at": at, "words": words[:MAX_CHARS]})
-            self._client.set(self._key(channel, kind), kept, ex=KEEP_SECONDS)
+            self._client.set(self._key(channel, kind), kept, ex=ALERT_SECONDS)
 
     def is_clearing_due(self, channel: str, kind: Kind) -> bool:
         """Return whether this process has not cleared it within CLEAR_SECONDS."""
@@ -109,7 +116,7 @@ class MemoryAlerts:
         """Those of these channels that are not too old."""
         names = set(channels)
         found = (alert for (name, _), alert in self._alerts.items() if name in names)
-        return _newest_first(alert for alert in found if self._clock() - alert.at < KEEP_SECONDS)
+        return _newest_first(alert for alert in found if self._clock() - alert.at < ALERT_SECONDS)
 
     def is_clearing_due(self, channel: str, kind: Kind) -> bool:
         """Return whether there is one."""
@@ -124,3 +131,41 @@ def _newest_first(alerts: Iterable[Alert]) -> list[Alert]:
     """Return the last alert of each channel."""
     last = {alert.channel: alert for alert in sorted(alerts, key=lambda alert: alert.at)}
     return sorted(last.values(), key=lambda alert: -alert.at)
+
+
+#: Seconds a note is kept: 90 days. What is looked up again is made again.
+CACHE_SECONDS = 90 * 24 * 3600
+
+
+class RedisNotebook:
+    """Notes in Redis, one key each, with a time to live."""
+
+    def __init__(self, client: Redis, *, prefix: str = PREFIX) -> None:
+        self._client = client
+        self._prefix = f"{prefix}note:"
+
+    def get(self, key: str) -> str | None:
+        """The value noted under `key`, or None."""
+        value = self._client.get(self._prefix + key)
+        return None if value is None else str(value)
+
+    def put(self, key: str, value: str, *, seconds: int = CACHE_SECONDS) -> None:
+        """Note a value for all processes, for so long."""
+        self._client.set(self._prefix + key, value, ex=seconds)
+
+
+class MemoryNotebook:
+    """Notes in this process."""
+
+    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._notes: dict[str, tuple[str, float]] = {}
+
+    def get(self, key: str) -> str | None:
+        """The value noted under `key`, or None."""
+        value, until = self._notes.get(key, ("", 0.0))
+        return value if self._clock() < until else None
+
+    def put(self, key: str, value: str, *, seconds: int = CACHE_SECONDS) -> None:
+        """Note a value, for so long."""
+        self._notes[key] = (value, self._clock() + seconds)

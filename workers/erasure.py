@@ -29,7 +29,7 @@ class ErasureBusy(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Person:
+class ErasedPerson:
     """Whose words are erased: the scope ids of their user ids, and conversations known to be theirs alone."""
 
     channel: str
@@ -46,7 +46,7 @@ class Erasure:
     sleep: Callable[[float], None] = time.sleep
     clock: Callable[[], float] = time.monotonic
 
-    def erase(self, person: Person) -> int:
+    def erase(self, person: ErasedPerson) -> int:
         """Remove what is kept of a person; return how many entries. Raises ErasureBusy and redis.RedisError."""
         return sum(_Server(client, self.prefix, person, self._until).erase() for client in dict.fromkeys(self.clients))
 
@@ -83,7 +83,7 @@ class _Server:
 
     client: Any
     prefix: str
-    person: Person
+    person: ErasedPerson
     until: Callable[[Callable[[], bool], float], bool]
 
     def erase(self) -> int:

@@ -1,48 +1,51 @@
-"""Mailbox: the ordered turns of each conversation, worked on by one worker at a time.
-
-    accept -> lease -> commit* -> release
-
-Everything a turn changes - the mailbox, the replies, the history, the pending action - changes in one commit.
-"""
+"""Mailbox (lease, commit, release) and Inbox (accept) on Redis; second address of a conversation."""
 
 from __future__ import annotations
 
 import json
 import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
-from sayso.channels.types import Reply, Turn, shown_to
-from sayso.workers.lane import (
-    Change,
+from sayso.channels.base import SendError
+from sayso.channels.i18n.texts import Voice, Words
+from sayso.channels.types import Conversation, Reply, Turn, shown_to
+from sayso.pending.concurrency import reach
+from sayso.pending.redis.scripts import SHARDS, Scripts, WakeUp
+from sayso.pending.turns.change import Change, Lease, outbox_entry
+from sayso.pending.turns.queued import (
+    Answers,
+    Hearing,
     LaneLost,
-    Lease,
     QueuedTurn,
     TurnOvertaken,
     Work,
     is_quick,
-    outbox_entry,
     read_work,
     stops,
 )
-from sayso.workers.redis import SHARDS, Scripts, WakeUp
-from sayso.workers.words import Voice, Words
 
 #: Milliseconds a lane stays with a worker that stopped renewing: how long a killed worker's turn waits at most.
 LEASE_MS = 10_000
+
+
 #: How long an event's id is remembered. Telegram repeats for 24 h, Slack for as long if asked to.
 SEEN_MS = 72 * 3600 * 1000
 
+
 #: What the notices of a refusal collapse with: only the newest waits.
 REFUSAL = "refusal"
+
 
 #: Where this room's scripts are.
 LUA = Path(__file__).parent / "lua"
 
 
 Outcome = Literal["new", "duplicate", "ignored", "full", "fast", "crowded", "spooled", "stranger", "hasty"]
+
+
 #: What a mailbox knows of a turn: nothing, that it waits or is worked on, or that it was.
 Stage = Literal["unknown", "waits", "done"]
 
@@ -286,3 +289,57 @@ def checked(answer: Sequence[Any], lease: Lease) -> Work:
     if answer[0] != "ok":
         raise TurnOvertaken(f"{lease.conversation}: {answer[0]}")
     return read_work(answer[1])
+
+
+@runtime_checkable
+class Places(Protocol):
+    """A channel on which a conversation may have two names."""
+
+    async def place(self, conversation: Conversation) -> Conversation:
+        """The name under which people write there; the same one for most. Raises SendError."""
+
+
+@dataclass(frozen=True, slots=True)
+class Relay:
+    """An agent whose turns are handed on to where they belong; it answers only what belongs where it is.
+
+    A turn is handed on before it is finished here, and is stored there once: killed in between, it is handed on again
+    and not taken twice. Those that are worked on together are handed on one by one: the next attempt may not join them.
+    """
+
+    agent: Answers
+    places: Places
+    entrance: Entrance
+
+    async def answer(self, queued: QueuedTurn, lease: Lease, hear: Hearing | None = None) -> Change:
+        """All that the turn changes: nothing here where it is handed on. Who is refused there hears it there."""
+        there = await self._place(queued)
+        if there == queued.turn.conversation:
+            return await self.agent.answer(queued, lease, hear)
+        for turn in queued.parts or (queued.turn,):
+            await reach(self.entrance.accept, replace(turn, conversation=there))
+        return Change()
+
+    async def give_up(self, queued: QueuedTurn, lease: Lease, words: str) -> Change:
+        """All that a turn changes that took too long or broke."""
+        return await self.agent.give_up(queued, lease, words)
+
+    def is_answer(self, text: str) -> bool:
+        """Whether these words would be a yes or a no."""
+        return self.agent.is_answer(text)
+
+    def may_settle(self, queued: QueuedTurn) -> bool:
+        """Whether the turn may settle what was asked."""
+        return self.agent.may_settle(queued)
+
+    async def _place(self, queued: QueuedTurn) -> Conversation:
+        """A tap is about what was asked here, and what was begun here goes on here. Where nobody can say the other
+        name, it is answered here.
+        """
+        here = queued.turn.conversation
+        if queued.turn.tap or queued.journal:
+            return here
+        try:
+            return await self.places.place(here)
+        except SendError:
+            return here

@@ -1,58 +1,365 @@
-"""Outbox: replies that must reach a channel at least once, in order, whoever dies on the way."""
+"""Outbox, delivery status, receipts on disk."""
 
 from __future__ import annotations
 
-import asyncio
+import contextlib
+import hashlib
+import json
 import logging
-import random
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import replace
-from functools import partial
-from typing import Literal, Protocol
+import os
+import time
+from collections import OrderedDict, deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal, Protocol
 
-from redis.exceptions import RedisError
+from sayso.channels.types import Delivery, Reply
+from sayso.pending.redis.scripts import Scripts, WakeUp, shard_of
+from sayso.pending.turns.change import Lease, outbox_entry
+from sayso.pending.turns.queued import LaneLost, QueuedReply, Work, pairs, read_work
 
-from sayso.channels.base import (
-    AddressClosed,
-    Ambiguous,
-    Channel,
-    ChannelDown,
-    Pace,
-    RateLimited,
-    SendError,
-    Unreachable,
-    WindowClosed,
-)
-from sayso.channels.types import Conversation, Delivery, Receipt, Reply
-from sayso.workers.alerts import Alerts, MemoryAlerts
-from sayso.workers.lane import LaneLost, LaneParked, Lease, QueuedReply, Work, outbox_entry, read_work
-from sayso.workers.offload import offload, reach
-from sayso.workers.receipts import NoReceipts, Receipts
-from sayso.workers.redis import Scripts, WakeUp
-from sayso.workers.turnstile import Turnstile
-from sayso.workers.words import Speak
+#: What may have become of a reply. `ambiguous`: sent after a try that may have arrived too; `failed`: taken by the
+#: platform and not delivered; `dead`: given up; `retried`: put back into its outbox; `held`: it waits for its person to
+#: write, and counts as not tried.
+State = Literal["sent", "ambiguous", "delivered", "read", "failed", "dead", "retried", "held"]
+
+
+#: What an operator may want to look at.
+Aside = Literal["dead", "failed", "ambiguous", "held"]
+
+
+#: Of how many replies of a conversation it is kept what became of them.
+MAX_DELIVERIES = 50
+
+
+#: For how long whoever wrote knows better than what is said late of their address. Not to believe it costs a try.
+LATE_SECONDS = 3600.0
+
+
+#: The platforms' words for what they report. Others, such as a payment's, tell nothing of a delivery.
+REPORTS: Mapping[str, State] = {
+    "queued": "sent", "accepted": "sent", "sending": "sent", "sent": "sent", "delivered": "delivered", "read": "read",
+    "failed": "failed", "undelivered": "failed", "canceled": "failed",
+}  # fmt: skip
+
+
+class NotRepeatable(Exception):
+    """Raised when a delivery cannot be put back: it is not dead, asked for a yes, changed a message, or was sent."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fate:
+    """What became of one delivery, in `tries` tries, at Unix seconds `at`.
+
+    `receipt` is the platform's message id, and of a retried one the number it has now. Only a dead one has its `entry`;
+    one that `asks` for a yes cannot be answered any more; a `doubtful` one may have arrived.
+    """
+
+    id: str
+    state: State
+    at: float
+    tries: int
+    receipt: str = ""
+    reason: str = ""
+    entry: str = ""
+    asks: bool = False
+    doubtful: bool = False
+
+    @property
+    def text(self) -> str:
+        """The words of a dead one."""
+        return str(json.loads(json.loads(self.entry)["reply"]).get("text", "")) if self.entry else ""
+
+
+class Deliveries(Protocol):
+    """Every delivery that is kept: the last of each conversation, and those put aside for the operator."""
+
+    def report(self, delivery_id: str, message_id: str, status: str, reason: str = "") -> str:
+        """Note what a platform said, whenever it comes. Returns the state that is kept, "" for one nobody knows."""
+
+    def fates(self, conversation: str) -> tuple[list[Fate], str]:
+        """The last deliveries of a conversation, oldest first, and why its address takes none now, or ""."""
+
+    def close(self, conversation: str, reason: str, *, late: bool = False) -> None:
+        """Its platform says, unasked, why its address takes nothing, "" that it does. What is not known stays so.
+
+        What comes `late` is about an earlier message: it is not believed of whoever wrote within LATE_SECONDS.
+        """
+
+    def aside(self, state: Aside, most: int = 1000) -> list[Fate]:
+        """What was put aside, newest first, at most so many of each shard."""
+
+    def retry(self, delivery_id: str) -> str:
+        """Put a dead reply back at the end of its outbox, once. Returns its new id. Raises NotRepeatable."""
+
+
+class RedisDeliveries:
+    """The deliveries in Redis."""
+
+    def __init__(self, scripts: Scripts, wake_up: WakeUp = lambda _: ()) -> None:
+        self._scripts = scripts
+        self._wake_up = wake_up
+
+    def report(self, delivery_id: str, message_id: str, status: str, reason: str = "") -> str:
+        """Note what a platform said. Raises redis.RedisError."""
+        news, (conversation, number) = REPORTS.get(status), split_id(delivery_id)
+        if news is None:
+            return ""
+        return str(self._scripts.run("report", conversation, number, message_id, news, reason))
+
+    def fates(self, conversation: str) -> tuple[list[Fate], str]:
+        """The last deliveries of a conversation, and why its address takes none."""
+        found, closed, waits = self._scripts.run("fates", conversation)
+        noted = sorted(pairs(found).items(), key=lambda each: int(each[0]))
+        fates = [_noted(f"{conversation}#{number}", words) for number, words in noted]
+        if waits:
+            number, since, why = waits
+            fates.append(Fate(f"{conversation}#{number}", "held", int(since) / 1000, 0, reason=why))
+        return fates, str(closed)
+
+    def close(self, conversation: str, reason: str, *, late: bool = False) -> None:
+        """Mark its address, or take the mark away. Raises redis.RedisError."""
+        self._scripts.run("address", conversation, reason, round(LATE_SECONDS * 1000) if late else 0)
+
+    def aside(self, state: Aside, most: int = 1000) -> list[Fate]:
+        """What was put aside in all shards."""
+        found = [entry for entries in self._scripts.on_every_shard("aside", state, most) for entry in entries]
+        return sorted((_put_aside(state, entry) for entry in found), key=lambda fate: -fate.at)
+
+    def retry(self, delivery_id: str) -> str:
+        """Put a dead reply back and wake a worker. Raises NotRepeatable."""
+        conversation, number = split_id(delivery_id)
+        entries = self._scripts.on_shard("aside", shard_of(conversation), "dead", 1000)
+        entry = next((entry for entry in entries if json.loads(entry)["id"] == delivery_id), "")
+        reply, doubtful = repeatable(_put_aside("dead", entry)) if entry else ("", False)
+        # One that is not there may have been put back by this very call, its answer lost: the script knows.
+        given = (number, entry, reply, "1" if doubtful else "0")
+        new = self._scripts.run("retry", conversation, *given, *self._wake_up(conversation))
+        return new_id(delivery_id, str(new))
+
+
+def split_id(delivery_id: str) -> tuple[str, int]:
+    """Conversation and number of a delivery. Raises NotRepeatable for what is no id."""
+    conversation, _, number = delivery_id.rpartition("#")
+    if not conversation or not number.isdecimal():
+        raise NotRepeatable(f"{delivery_id!r} is no delivery: write it as listed, like wa:0123456789abcdef0123#7")
+    return conversation, int(number)
+
+
+def repeatable(fate: Fate) -> tuple[str, bool]:
+    """The outbox entry of a dead reply, and whether it may have arrived. Raises NotRepeatable for a question.
+
+    What was to take another message's place comes as a message of its own: by now that one is far above.
+    """
+    if fate.asks:
+        raise NotRepeatable(f"{fate.id} asked for a yes that nobody can give any more: the person has to ask again")
+    entry = json.loads(fate.entry)
+    reply = Reply.from_json(entry["reply"])
+    if reply.optional:
+        raise NotRepeatable(f"{fate.id} only changed a message that is there already: nothing is missing")
+    entry["reply"] = replace(reply, edits="").to_json()
+    entry.pop("collapse", None)  # it must not take the place of a newer one
+    return json.dumps(entry), fate.doubtful
+
+
+def new_id(delivery_id: str, number: str) -> str:
+    """The id of a reply that was put back. Raises NotRepeatable when it was not."""
+    if number == "arrived":
+        raise NotRepeatable(f"{delivery_id} was sent: its platform said so")
+    if not number:
+        raise NotRepeatable(f"{delivery_id} is not among the dead deliveries")
+    return f"{split_id(delivery_id)[0]}#{number}"
+
+
+def _noted(delivery_id: str, words: str) -> Fate:
+    state, at, tries, receipt, reason = words.split(" ", 4)
+    return Fate(delivery_id, state, int(at) / 1000, int(tries), "" if receipt == "-" else receipt, reason)  # type: ignore[arg-type]  # our scripts write only states
+
+
+def _put_aside(state: Aside, entry: str) -> Fate:
+    fields: dict[str, Any] = json.loads(entry)
+    more = {name: fields[name] for name in ("reason", "entry", "asks", "doubtful") if name in fields}
+    return Fate(fields["id"], state, fields["at"] / 1000, fields["tries"], **more)
+
+
+#: How far each state is, for reports that come in any order.
+_RANKS: Mapping[State, int] = {
+    "dead": 0, "sent": 1, "ambiguous": 1, "delivered": 2, "read": 3, "failed": 4, "retried": 5,
+}  # fmt: skip
+
+
+@dataclass(slots=True)
+class MemoryFates:
+    """The deliveries of one process, bounded: what the scripts note, in Python. `MemoryLanes` keeps the rest."""
+
+    noted: dict[str, OrderedDict[int, Fate]] = field(default_factory=dict)
+    put_aside: dict[Aside, deque[Fate]] = field(
+        default_factory=lambda: {
+            "dead": deque(maxlen=1000),
+            "failed": deque(maxlen=1000),
+            "ambiguous": deque(maxlen=1000),
+        }
+    )
+
+    def note(self, fate: Fate, *, over: bool = False) -> bool:
+        """Keep what became of a reply. A status that the platform reported before us stays, unless it is `over`."""
+        conversation, number = split_id(fate.id)
+        noted = self.noted.setdefault(conversation, OrderedDict())
+        if number in noted and not over:
+            noted[number] = replace(noted[number], reason=noted[number].reason or fate.reason)
+            return False
+        noted[number] = fate
+        noted.pop(number - MAX_DELIVERIES, None)
+        return True
+
+    def find(self, delivery_id: str) -> Fate | None:
+        """What is noted of a delivery."""
+        conversation, number = split_id(delivery_id)
+        noted = self.noted.get(conversation)
+        return noted.get(number) if noted else None
+
+    def of(self, conversation: str) -> list[Fate]:
+        """What is noted of a conversation, oldest first."""
+        noted = self.noted.get(conversation)
+        return [noted[number] for number in sorted(noted)] if noted else []
+
+    def arrived(self, delivery_id: str) -> str:
+        """The receipt of a delivery whose platform took it, else ""."""
+        known = self.find(delivery_id)
+        return known.receipt if known and known.state in ("sent", "delivered", "read") else ""
+
+    def end(self, fate: Fate) -> None:
+        """A reply was settled. The failure of an earlier copy is none of this one."""
+        known = self.find(fate.id)
+        new = self.note(fate, over=bool(known and known.state == "failed" and fate.receipt not in ("", known.receipt)))
+        if fate.state == "dead" or (fate.state == "ambiguous" and new):
+            self.put_aside[fate.state].appendleft(fate)
+
+    def report(self, news: Fate, *, sending: bool) -> str:
+        """A platform said something of a reply; `sending` says that it is the one at the head of its outbox."""
+        known = self.find(news.id)
+        if known is None and not sending:
+            return ""
+        if known is not None:
+            same = known.receipt == news.receipt
+            rank = 0 if known.state == "failed" and not same else _RANKS[known.state]
+            other = not same and (known.receipt or known.state == "dead")
+            if _RANKS[news.state] <= rank or (other and news.state == "failed"):
+                return known.state
+            news = replace(news, tries=known.tries, reason=news.reason or known.reason)
+        self.note(news, over=True)
+        if news.state == "failed":
+            self.put_aside["failed"].appendleft(news)
+        return news.state
+
 
 log = logging.getLogger(__name__)
 
-#: A reply is given up after this many tries.
-MAX_ATTEMPTS = 10
+
+#: The folder's name in the data folder.
+FOLDER = "receipts"
+
+
+#: Bytes of one file, after which the next one is begun and the one before it is the last that is kept: 3,000 receipts.
+MAX_BYTES = 256 * 1024
+
+
+#: Seconds for which a receipt is looked for: longer than any lane waits for its next holder while Redis is there.
+KEEP_SECONDS = 3600
+
+
+class Receipts(Protocol):
+    """Where it is noted what a platform took."""
+
+    def note(self, delivery: Delivery, message_id: str) -> None:
+        """The platform took it, as this message. Failing is no error."""
+
+    def find(self, delivery: Delivery) -> str | None:
+        """The platform's message id, "" where it gave none; None: nobody knows."""
+
+
+class NoReceipts:
+    """Nothing is noted."""
+
+    def note(self, delivery: Delivery, message_id: str) -> None:
+        """Not at all."""
+
+    def find(self, delivery: Delivery) -> str | None:
+        """Nobody knows."""
+        return None
+
+
+class ReceiptFiles:
+    """A file for each process in one folder, appended to and never synced: it has to outlive its process, no machine.
+
+    `name` is the process's own.
+    """
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self._path = folder / name
+        self._file = -1
+        self._size = 0
+
+    def note(self, delivery: Delivery, message_id: str) -> None:
+        """One line in this process's file: a write to the machine's cache, shorter than a thread would take."""
+        line = f"{_key(delivery)} {''.join(message_id.split())}\n".encode()
+        try:
+            if self._file < 0 or self._size > MAX_BYTES:
+                self._begin()
+            self._size += os.write(self._file, line)
+        except OSError as exc:
+            log.warning("receipt.not_noted", extra={"reason": type(exc).__name__})
+
+    def find(self, delivery: Delivery) -> str | None:
+        """Look in all files of the last hour. Reads the disk."""
+        wanted = f"{_key(delivery)} ".encode()
+        for path in self._path.parent.glob("*"):
+            try:
+                if time.time() - path.stat().st_mtime < KEEP_SECONDS:
+                    data = b"\n" + path.read_bytes()
+                    _, found, rest = data.partition(b"\n" + wanted)
+                    if found and b"\n" in rest:  # a line that is not whole says nothing
+                        return rest.partition(b"\n")[0].decode()
+            except OSError:  # swept meanwhile
+                continue
+        return None
+
+    def _begin(self) -> None:
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        if self._file >= 0:
+            os.close(self._file)
+            self._path.replace(self._path.with_name(f"{self._path.name}.old"))
+        self._sweep()
+        self._file = os.open(self._path, os.O_CREAT | os.O_WRONLY | os.O_APPEND | os.O_TRUNC, 0o600)
+        self._size = 0
+
+    def _sweep(self) -> None:
+        """Dead processes leave their files behind."""
+        for path in self._path.parent.glob("*"):
+            with contextlib.suppress(OSError):  # somebody else's sweep was faster
+                if time.time() - path.stat().st_mtime > KEEP_SECONDS:
+                    path.unlink()
+
+
+def _key(delivery: Delivery) -> str:
+    """The delivery's id, and its content: a Redis that was emptied gives out its ids once more."""
+    return f"{delivery.id} {hashlib.sha256(repr(delivery.reply).encode('utf-8', 'surrogatepass')).hexdigest()[:16]}"
+
+
 #: Replies that may wait in a conversation to which others forward theirs. The scripts know it too.
 MAX_WAITING = 100
+
+
 #: Seconds for which a reply waits for its person to write. The scripts know it too.
 KEEP_HELD_SECONDS = 7 * 24 * 3600.0
-#: The longest pause between two tries, in seconds, unless the platform asks for more.
-MAX_BACKOFF_SECONDS = 60.0
-#: The longest pause that a platform is granted: whatever it says, it is asked again after a day.
-MAX_ASKED_SECONDS = 86400.0
-#: Seconds for which nobody tries a channel that its platform does not know any more.
-DOWN_SECONDS = 60.0
-#: Seconds for which a worker holds a lane while a reply waits for its turn; for longer, the lane is let go. Less than
-#: is left of a lease that was fresh a moment ago.
-MAX_HOLD_SECONDS = 0.5
+
 
 #: How a reply ended that is given up: its last try may have arrived, nothing arrives there, or its platform asks all to
 #: wait.
 End = Literal["dead", "doubtful", "closed", "limited"]
+
+
 #: Why a reply is postponed: it was tried, it may have arrived, its platform asks to wait, or does not know its channel
 #: any more, it was not its turn yet, or somebody must write first.
 Why = Literal["tried", "suspect", "limited", "down", "paced", "held"]
@@ -145,187 +452,3 @@ class RedisOutbox:
         to, entry = delivery.conversation.id, outbox_entry(delivery.conversation, delivery.reply)
         said = self._scripts.run("forward", to, delivery.id, entry, *self._wake_up(to))
         return f"{to}#{said}" if said else ""
-
-
-class Postman:
-    """Carries one reply at a time to its channel and records what became of it.
-
-    `paces` say how fast each channel may send; one that is not named sends as fast as it goes.
-    """
-
-    def __init__(
-        self,
-        outbox: Outbox,
-        channels: Mapping[str, Channel],
-        speak: Speak,
-        *,
-        paces: Mapping[str, Callable[[Conversation], Pace]] | None = None,
-        receipts: Receipts | None = None,
-        alerts: Alerts | None = None,
-        chance: Callable[[], float] = random.random,
-        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
-    ) -> None:
-        self._outbox = outbox
-        self._channels = channels
-        self._speak = speak
-        self._paces = paces or {}
-        self._receipts = receipts or NoReceipts()
-        self._alerts = alerts or MemoryAlerts()
-        self._chance = chance
-        self._sleep = sleep
-        #: Channels whose pace this process has said: one that was changed since the last start becomes known.
-        self._paced: set[str] = set()
-        #: The fewer are under way at once, the fewer it is unknown of whether they arrived when this process is killed.
-        self._turnstile = Turnstile()
-
-    async def carry(self, lease: Lease, reply: QueuedReply, is_held: Callable[[], bool]) -> Work:
-        """Send the reply and return what the lane holds next, None when nothing is left and the lane is let go.
-
-        Sending is not fenced: `is_held` is asked last of all before it, for after a long pause of this process the lane
-        may be somebody else's. Raises LaneParked when it has to wait, LaneLost.
-        """
-        delivery = reply.delivery(lease)
-        if reply.is_forwarded:
-            return await self._forward(lease, reply, delivery)
-        channel = self._channels.get(delivery.conversation.channel)
-        if channel is None:
-            return await self._bury(lease, reply, "the channel is no longer configured")
-        arrived = await self._arrived(reply, delivery)
-        if arrived is not None:
-            log.info("reply.had_arrived", extra={"delivery": delivery.id})
-            return await reach(self._outbox.settle, lease, reply, receipt=arrived, let_go=True)
-        if reply.closed:
-            return await self._bury(lease, reply, reply.closed, "closed")
-        if reply.held is not None:
-            return await self._hold(lease, reply)
-        pace = self._pace(delivery.conversation)
-        await self._wait(lease, reply, delivery.conversation.channel, pace)
-        await self._turnstile.step()
-        if not is_held():
-            raise LaneLost(lease.conversation)
-        try:
-            receipt = await self._send(channel, delivery, suspect=reply.suspect)
-        except SendError as exc:
-            return await self._failed(lease, reply, exc)
-        self._receipts.note(delivery, receipt.message_id)
-        if self._alerts.is_clearing_due(channel.name, "sending"):
-            await offload(self._alerts.clear, channel.name, "sending")
-        log.info("reply.sent", extra={"delivery": delivery.id, "suspect": reply.suspect})
-        settle = partial(self._outbox.settle, receipt=receipt.message_id, written_at=receipt.written_at)
-        return await reach(settle, lease, reply, gap=pace.chat_gap, let_go=True)
-
-    async def _hold(self, lease: Lease, reply: QueuedReply) -> Work:
-        """Nobody wrote since it was held: the platform is not asked again."""
-        if reply.held is not None and reply.held >= KEEP_HELD_SECONDS:
-            return await self._bury(lease, reply, f"WindowClosed: nobody wrote for {KEEP_HELD_SECONDS / 86400:g} days")
-        await reach(self._outbox.postpone, lease, reply, 0.0, "held")
-        raise LaneParked(lease.conversation)
-
-    async def _arrived(self, reply: QueuedReply, delivery: Delivery) -> str | None:
-        """The platform's id of a reply that an earlier holder sent, as far as anybody knows. None: it is to be sent."""
-        if reply.receipt or not reply.suspect:
-            return reply.receipt or None
-        return await offload(self._receipts.find, delivery)
-
-    async def _forward(self, lease: Lease, reply: QueuedReply, delivery: Delivery) -> Work:
-        """Have another conversation say it: whatever is wrong with its platform holds nobody up in this one."""
-        there = await reach(self._outbox.forward, delivery)
-        if not there:
-            return await self._bury(lease, reply, "too many replies wait in the conversation that it is for")
-        log.info("reply.forwarded", extra={"delivery": delivery.id, "there": there})
-        return await reach(self._outbox.settle, lease, reply, receipt=there, let_go=True)
-
-    def _pace(self, conversation: Conversation) -> Pace:
-        pace = self._paces.get(conversation.channel)
-        return pace(conversation) if pace else Pace()
-
-    async def _wait(self, lease: Lease, reply: QueuedReply, channel: str, pace: Pace) -> None:
-        """Until it is this reply's turn. Raises LaneParked when that takes long."""
-        wait = reply.wait
-        if pace.per_second and (wait is None or channel not in self._paced):
-            wait = await reach(self._outbox.pace, lease, reply, pace.per_second)
-            self._paced.add(channel)
-        wait = max(wait or 0.0, reply.ahead - (pace.burst - 1) * pace.chat_gap)
-        if wait > MAX_HOLD_SECONDS:
-            log.info("reply.waits", extra={"conversation": lease.conversation, "seconds": wait})
-            await reach(self._outbox.postpone, lease, reply, wait, "paced")
-            raise LaneParked(lease.conversation)
-        if wait > 0:
-            await self._sleep(wait)
-
-    async def _failed(self, lease: Lease, reply: QueuedReply, error: SendError) -> Work:
-        if isinstance(error, ChannelDown):
-            return await self._wait_for_the_operator(lease, reply, error)
-        waits = isinstance(error, RateLimited | Unreachable | Ambiguous | WindowClosed)
-        if not waits or reply.attempt >= MAX_ATTEMPTS:
-            return await self._give_up(lease, reply, error)
-        wait, why = max(self._backoff(reply.attempt), _asked(error)), _why(error)
-        extra = {"conversation": lease.conversation, "reason": str(error), "seconds": wait}
-        log.warning("reply.held" if why == "held" else "reply.postponed", extra=extra)
-        await reach(self._outbox.postpone, lease, reply, wait, why, f"{type(error).__name__}: {error}")
-        raise LaneParked(lease.conversation)
-
-    async def _wait_for_the_operator(self, lease: Lease, reply: QueuedReply, error: ChannelDown) -> Work:
-        """No reply of the channel can arrive, and none is to blame: all are kept, and the operator hears why."""
-        channel = lease.conversation.partition(":")[0]
-        log.error("channel.down", extra={"channel": channel, "reason": str(error)})
-        await offload(self._alerts.note, channel, str(error))
-        await reach(self._outbox.postpone, lease, reply, DOWN_SECONDS, "down")
-        raise LaneParked(lease.conversation)
-
-    async def _give_up(self, lease: Lease, reply: QueuedReply, error: SendError) -> Work:
-        return await self._bury(lease, reply, f"{type(error).__name__}: {error}", _end(error), _asked(error))
-
-    async def _bury(self, lease: Lease, reply: QueuedReply, reason: str, end: End = "dead", gap: float = 0.0) -> Work:
-        log.error("reply.dead", extra={"delivery": f"{lease.conversation}#{reply.number}", "reason": reason})
-        return await reach(self._outbox.settle, lease, reply, dead=reason, end=end, gap=gap, let_go=True)
-
-    async def _send(self, channel: Channel, delivery: Delivery, *, suspect: bool) -> Receipt:
-        """Send. An adapter's own crash is tried again like a platform's: it cannot hold a conversation for ever."""
-        try:
-            return await channel.send(self._repeated(channel, delivery) if suspect else delivery)
-        except (SendError, RedisError):
-            raise
-        except Exception as exc:
-            log.exception("reply.crashed", extra={"delivery": delivery.id})
-            raise Unreachable(f"the adapter broke: {type(exc).__name__}") from exc
-
-    def _repeated(self, channel: Channel, delivery: Delivery) -> Delivery:
-        """What is said when it may have arrived before: words again, marked; a file is asked for, not sent twice.
-
-        What changes a message that is there already can be said twice.
-        """
-        reply = delivery.reply
-        if reply.edits:
-            return delivery
-        words = self._speak(reply.language)
-        if reply.media is not None:
-            return replace(delivery, reply=Reply(words.maybe_missing(reply.media.filename), language=reply.language))
-        marked = replace(reply, text=words.repeated(reply.text))
-        # A message that is full already goes out as it was: the mark must not get it refused.
-        return delivery if len(channel.pieces(marked)) > 1 else replace(delivery, reply=marked)
-
-    def _backoff(self, attempt: int) -> float:
-        ceiling = min(MAX_BACKOFF_SECONDS, 2.0**attempt)
-        return ceiling * (0.5 + self._chance() / 2)
-
-
-def _why(error: SendError) -> Why:
-    if isinstance(error, RateLimited):
-        return "limited"
-    if isinstance(error, WindowClosed):
-        return "held"
-    return "suspect" if isinstance(error, Ambiguous) else "tried"
-
-
-def _asked(error: SendError) -> float:
-    """Seconds for which the platform asks to wait, as far as that is believed."""
-    return min(max(0.0, error.retry_after), MAX_ASKED_SECONDS) if isinstance(error, RateLimited) else 0.0
-
-
-def _end(error: SendError) -> End:
-    if isinstance(error, AddressClosed):
-        return "closed"
-    if isinstance(error, RateLimited):
-        return "limited"
-    return "doubtful" if isinstance(error, Ambiguous) else "dead"

@@ -10,7 +10,7 @@ from typing import Any
 
 from sayso.agent.messages import Message, Role, ToolCall, UsageStats
 from sayso.agent.providers.base import Provider, ProviderRequest, acall
-from sayso.agent.tools.fence import fenced, inert
+from sayso.agent.tools.screening import fenced, inert
 
 log = logging.getLogger(__name__)
 

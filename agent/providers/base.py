@@ -1,14 +1,9 @@
-"""Provider: the one door to a language model, in whichever of four shapes the vendor's adapter has it.
-
-ProviderError
-├── RateLimitedError              asked too often: `retry_after` says for how long to wait
-├── RequestRefusedError           the vendor takes not this request; it may well take another
-└── ProviderConfigurationError    a key or a library is missing; asking again will not help
-"""
+"""Provider protocol, errors, one door."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
@@ -16,13 +11,105 @@ from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, cast, runtime_checkable
 
-from sayso.agent.messages import AnswerDetails, Message, Role, ToolCall, UsageStats
-from sayso.agent.providers.answer import usable
-from sayso.agent.providers.reason import reason
+from sayso.agent.messages import NOT_JSON, AnswerDetails, Message, Role, ToolCall, UsageStats
+from sayso.agent.observability.usage import countable
 from sayso.agent.swift import swift
-from sayso.agent.usage import countable
-from sayso.workers.in_time import TimeIsUp, in_time
-from sayso.workers.offload import contained, in_thread
+from sayso.agent.tools.arguments import quoted
+from sayso.pending.concurrency import TimeIsUp, contained, in_thread, in_time
+
+#: Characters of such arguments that are kept.
+MAX_NOT_JSON_CHARS = 500
+
+
+#: What JSON holds without a look inside.
+_PLAIN = frozenset((str, bool, type(None)))
+
+
+#: So many bits have few enough digits to be written out.
+_SHORT_BITS = 64
+
+
+def usable(message: Message) -> Message:
+    """The assistant's message, and nobody else's, with calls that can be told, answered and kept.
+
+    Raises TypeError for calls that are none.
+    """
+    if not message.tool_calls:
+        is_plain = message.role is Role.ASSISTANT and message.tool_calls == () and not message.tool_call_id
+        return message if is_plain else Message(Role.ASSISTANT, message.content, details=_details(message))
+    if not isinstance(message.tool_calls, Sequence):
+        raise TypeError(f"{type(message.tool_calls).__name__!r} for tool calls")
+    calls = tuple(map(_usable_call, message.tool_calls))
+    is_ours = message.role is Role.ASSISTANT and message.tool_calls == calls and not message.tool_call_id
+    return message if is_ours else Message(Role.ASSISTANT, message.content, calls, details=_details(message))
+
+
+def _details(message: Message) -> AnswerDetails | None:
+    return message.details if isinstance(message.details, AnswerDetails) else None
+
+
+def arguments(given: object) -> dict[str, Any]:
+    """A call's arguments; in their place what says so, where they are no JSON object."""
+    if given is None:
+        return {}
+    if isinstance(given, dict) and _is_named(given) and (all(map(_is_plain, given.values())) or _is_json(given)):
+        return given
+    shown = given[:MAX_NOT_JSON_CHARS] if isinstance(given, str) else quoted(given)
+    return {NOT_JSON: shown}
+
+
+def _usable_call(call: object) -> ToolCall:
+    if not isinstance(call, ToolCall):
+        raise TypeError(f"{type(call).__name__!r} for a tool call")
+    params, named = arguments(call.parameters), isinstance(call.tool_name, str)
+    if named and params is call.parameters and isinstance(call.id, str):
+        return call
+    return ToolCall(call.tool_name if named else "", params, call.id if isinstance(call.id, str) else "")
+
+
+def _is_named(given: dict[Any, Any]) -> bool:
+    return all(isinstance(name, str) for name in given)
+
+
+def _is_plain(value: object) -> bool:
+    kind = type(value)
+    return kind in _PLAIN or (kind is int and value.bit_length() <= _SHORT_BITS)  # type: ignore[attr-defined]  # an int
+
+
+def _is_json(value: object) -> bool:
+    try:
+        json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError, RecursionError):
+        return False
+    return True
+
+
+#: Characters of an error's text that are shown.
+MAX_REASON_CHARS = 300
+
+
+#: A secret, with the words that precede it: vendors' errors repeat URLs and headers.
+_SECRETS = re.compile(
+    r"((?:key|token|secret|password|signature)[\"']?\s{0,3}[=:]\s{0,3}[\"']?|\b(?:bearer|basic)\s{1,3})[^\s&\"',)]+"
+    r"|\bsk-[\w-]{8,}",
+    re.IGNORECASE,
+)
+
+
+def reason(error: Exception) -> str:
+    """The error's type and the first line of its text, without the keys that it may repeat. Never raises."""
+    kind = type(error).__name__
+    try:
+        line = next(iter(str(error).strip().splitlines()), "")
+    except Exception:  # noqa: BLE001  # somebody else's __str__
+        return kind
+    return f"{kind}: {without_secrets(line)}" if line else kind
+
+
+def without_secrets(line: str) -> str:
+    """The beginning of the line, with stars for what looks like a key."""
+    return _SECRETS.sub(r"\1***", line[:MAX_REASON_CHARS])
+
 
 #: What a failure means for the person who waits: no answer at all; too many requests at the vendor; the vendor does not
 #: take this request; the conversation is too long for the model; the answer ended too early.
@@ -31,6 +118,8 @@ FailureKind = Literal["away", "busy", "refused", "too_long", "cut_off"]
 
 #: The code of an error for what a vendor's content filter refused or stopped.
 FILTERED = "content_filter"
+
+
 #: How vendors and servers say that a request is longer than the model's context window.
 _TOO_LONG = re.compile(
     r"context.?length|context.?window|maximum context|context size|(?:prompt|input) is too long|too many tokens:"
@@ -240,6 +329,7 @@ Provider = CompletesAsync | Completes | StreamsAsync | Streams
 
 #: What follows the last piece of a stream: a faulty one may yield anything else.
 _END = object()
+
 
 #: Hears each piece of text of an answer as it comes.
 OnText = Callable[[str], Awaitable[None]]

@@ -1,8 +1,9 @@
-"""FallbackProvider: several providers as one, of which the first that answers does."""
+"""FallbackProvider, CircuitBreaker."""
 
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping
 from contextlib import aclosing
@@ -23,19 +24,90 @@ from sayso.agent.providers.base import (
     StreamItem,
     acall,
     pieces,
+    without_secrets,
 )
-from sayso.agent.providers.breaker import Breaker, Permit
-from sayso.agent.providers.drawn import drawn
-from sayso.agent.providers.reason import without_secrets
-from sayso.workers.offload import run_sync
+from sayso.agent.providers.testing import drawn
+from sayso.pending.concurrency import run_sync
+
+
+class Permit:
+    """The right to ask once. Each is given back, with how it went: `passed`, `failed` or `left`."""
+
+    __slots__ = ()
+
+
+class Breaker:
+    """Closed at first. After `max_failures` in a row it admits nobody for `cooldown` seconds, then one at a time until
+    one of them passes. Thread-safe; lives as long as its provider.
+    """
+
+    def __init__(self, max_failures: int, cooldown: float, clock: Callable[[], float]) -> None:
+        self._max_failures, self._cooldown, self._clock = max_failures, cooldown, clock
+        self._lock = threading.Lock()
+        self._failures = 0
+        self._until = 0.0
+        self._trial: Permit | None = None
+
+    @property
+    def until(self) -> float:
+        """When the cooldown ends, by the clock."""
+        return self._until
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the last `max_failures` attempts failed."""
+        return self._failures >= self._max_failures
+
+    def insist(self) -> Permit:
+        """A permit, however early it is."""
+        return Permit()
+
+    def take(self) -> Permit | None:
+        """A permit, None where it is too early or another one tries."""
+        with self._lock:
+            permit = Permit()
+            if not self.is_open:
+                return permit
+            if self._trial is not None or self._clock() < self._until:
+                return None
+            self._trial = permit
+            return permit
+
+    def passed(self, permit: Permit) -> None:
+        """It went well: everybody is admitted again."""
+        with self._lock:
+            self._give_back(permit)
+            self._failures = 0
+
+    def failed(self, permit: Permit) -> None:
+        """One more failure in a row."""
+        with self._lock:
+            self._give_back(permit)
+            self._failures += 1
+            if self.is_open:
+                self._until = self._clock() + self._cooldown
+
+    def left(self, permit: Permit) -> None:
+        """Nobody waited for how it went."""
+        with self._lock:
+            self._give_back(permit)
+
+    def _give_back(self, permit: Permit) -> None:
+        if self._trial is permit:
+            self._trial = None
+
 
 #: Hears that a provider failed and the next one is asked: both names and the error.
 FallbackListener = Callable[[str, str, Exception], None]
+
+
 #: Who hears it in the current run. It is called where the provider is: in the run's event loop, or in a thread.
 fallback_listener: ContextVar[FallbackListener | None] = ContextVar("sayso_fallback_listener", default=None)
 
+
 #: Characters of each provider's reason, where all have failed.
 SHORT_REASON_CHARS = 120
+
 
 _log = logging.getLogger(__name__)
 

@@ -14,10 +14,10 @@ from dataclasses import dataclass, replace
 from weakref import WeakKeyDictionary
 
 from sayso.agent.messages import Message, Picture, Role
-from sayso.agent.tools.fence import fenced, inert
+from sayso.agent.tools.screening import fenced, inert
 from sayso.channels.media import settle_type
 from sayso.channels.types import Media
-from sayso.workers.offload import in_thread, offload
+from sayso.pending.concurrency import in_thread, offload
 
 log = logging.getLogger(__name__)
 

@@ -1,19 +1,20 @@
-"""Toolbox: a small set of safe tools, opened family by family. No shell, and no file outside one configured folder."""
+"""Open_toolbox()."""
 
 from __future__ import annotations
 
 import importlib
+import importlib.util
 from collections.abc import Sequence
 from pathlib import Path
 
-from sayso.agent.tools.errors import ToolLoadError
-from sayso.agent.tools.nearest import did_you_mean
+from sayso.agent.extras import install_command
+from sayso.agent.tools.errors import ToolLoadError, did_you_mean
 from sayso.agent.tools.tool import Tool
-
-__all__ = ["FAMILIES", "NEED_FOLDER", "open_toolbox"]
 
 #: The families, each a module of this package with a function `tools(folder, hosts)`.
 FAMILIES = ("calculator", "charts", "dates", "documents", "fetch", "files", "tables", "text", "units")
+
+
 #: Those that are nothing without a folder.
 NEED_FOLDER = frozenset({"files"})
 
@@ -57,3 +58,27 @@ def _check_settings(families: Sequence[str], folder: Path | None, hosts: Sequenc
 def _open(family: str, folder: Path | None, hosts: tuple[str, ...]) -> list[Tool]:
     opened: list[Tool] = importlib.import_module(f"sayso.agent.toolbox.{family}").tools(folder, hosts)
     return opened
+
+
+def need(family: str, *modules: str) -> None:
+    """Raise ToolLoadError, with the cure, when a library is missing. Imports nothing."""
+    missing = [name for name in modules if not _is_installed(name)]
+    if missing:
+        raise ToolLoadError(f"toolbox {family!r} needs {', '.join(missing)}: {install_command('toolbox')}")
+
+
+def _is_installed(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ValueError:  # a module that somebody blocked
+        return False
+
+
+#: Names that are shown, and characters of each.
+SHOWN, SHOWN_CHARS = 20, 60
+
+
+def listed(names: Sequence[str]) -> str:
+    """The first of the names, and how many more there are."""
+    some = [name[:SHOWN_CHARS] for name in names[:SHOWN]]
+    return f"{some!r} and {len(names) - SHOWN} more" if len(names) > SHOWN else f"{some!r}"

@@ -28,9 +28,8 @@ from typing import Annotated
 
 from pydantic import Field
 
-from sayso.agent.toolbox.figures import shown
-from sayso.agent.tools.decorator import tool
-from sayso.agent.tools.tool import Tool
+from sayso.agent.toolbox.tables import shown
+from sayso.agent.tools.tool import Tool, tool
 
 #: Characters of the longest expression.
 MAX_EXPRESSION_CHARS = 500

@@ -1,34 +1,118 @@
-"""Dates: what time it is, and sums with dates that know months, leap years and changes of the clocks."""
+"""Dates and time zones."""
 
 from __future__ import annotations
 
+import functools
+import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, timedelta, tzinfo
+from datetime import UTC, date, datetime, timedelta, timezone, tzinfo
 from pathlib import Path
 from typing import Annotated
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
 
 from pydantic import Field
 
-from sayso.agent.toolbox.libraries import need
-from sayso.agent.toolbox.zones import MAX_ZONE_CHARS, zone_named
-from sayso.agent.tools.decorator import tool
-from sayso.agent.tools.tool import Tool
+from sayso.agent.toolbox import need
+from sayso.agent.tools.errors import nearest
+from sayso.agent.tools.tool import Tool, tool
+
+#: Names the zone that people mean who name none, such as Europe/Berlin. Without it they mean the server's.
+ZONE_VARIABLE = "SAYSO_TIMEZONE"
+
+
+#: Characters of the longest name.
+MAX_ZONE_CHARS = 60
+
+
+_OFFSET = re.compile(r"(?:UTC|GMT)?([+-])(\d{1,2})(?::?([0-5]\d))?", re.IGNORECASE | re.ASCII)
+
+
+def zone_named(name: str) -> tzinfo:
+    """The zone: `Europe/Berlin`, `Berlin`, `UTC`, `+05:30`; of "" the one of ZONE_VARIABLE, else the server's.
+
+    Raises ValueError, which names the nearest.
+    """
+    asked = name.strip()
+    if not asked:
+        return _own_zone()
+    if found := _OFFSET.fullmatch(asked):
+        return _fixed(found)
+    key = _known().get(_folded(asked))
+    if key is None:
+        raise ValueError(
+            f"unknown time zone {name[:MAX_ZONE_CHARS]!r}; {_hint(asked)}write it like 'Europe/Berlin' or '+02:00'"
+        )
+    return ZoneInfo(key)
+
+
+def _own_zone() -> tzinfo:
+    name = os.environ.get(ZONE_VARIABLE)
+    if not name:
+        own = datetime.now().astimezone().tzinfo
+        assert own is not None  # noqa: S101  # an aware time has a zone
+        return own
+    try:
+        return ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError, OSError) as exc:
+        raise ValueError(f"{ZONE_VARIABLE} names no time zone: {name!r}. Write it like Europe/Berlin.") from exc
+
+
+def _fixed(found: re.Match[str]) -> tzinfo:
+    offset = timedelta(hours=int(found[2]), minutes=int(found[3] or 0))
+    if offset > timedelta(hours=14):
+        raise ValueError(f"{found[0]!r} is no offset: they end at +14:00")
+    return timezone(-offset if found[1] == "-" else offset)
+
+
+@functools.lru_cache(maxsize=1)
+def _known() -> Mapping[str, str]:
+    """Every zone by its folded name, and by its city where only one has it."""
+    names = sorted(available_timezones())
+    cities: dict[str, list[str]] = {}
+    for name in names:
+        cities.setdefault(_folded(name.rpartition("/")[2]), []).append(name)
+    alone = {city: found[0] for city, found in cities.items() if len(found) == 1}
+    return {**alone, **{_folded(name): name for name in names}}
+
+
+def _folded(name: str) -> str:
+    return "_".join(name[:MAX_ZONE_CHARS].casefold().split())
+
+
+def _hint(asked: str) -> str:
+    close = nearest(_folded(asked), _known())
+    return f"did you mean {_known()[close]!r}? " if close else ""
+
 
 #: Characters of the longest time.
 MAX_TIME_CHARS = 40
+
+
 #: The largest number of any unit that a date is moved by.
 MAX_SHIFT = 100_000_000
 
+
 _WEEKDAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
+
+
 _DAY_NAMES = {"yesterday": -1, "today": 0, "tomorrow": 1}
+
+
 _DAY = re.compile(r"\d{4}-?\d\d-?\d\d|\d{4}-?W\d\d-?\d", re.ASCII)
+
+
 #: An offset with more minutes than an hour has, which Python takes.
 _LONG_HOUR = re.compile(r"[+-]\d\d:?[6-9]\d", re.ASCII)
+
+
 _FORMS = "write it like '2026-12-24', '2026-12-24T18:00', '2026-12-24T18:00+01:00', 'today', 'tomorrow' or 'now'"
 
+
 Clock = Callable[[], datetime]
+
+
 Time = Annotated[
     str,
     Field(
@@ -36,6 +120,8 @@ Time = Annotated[
         description="ISO 8601 such as '2026-12-24' or '2026-12-24T18:00+01:00', or 'today', 'tomorrow', 'now'",
     ),
 ]
+
+
 Zone = Annotated[
     str,
     Field(
@@ -43,7 +129,10 @@ Zone = Annotated[
         description="Such as 'Europe/Berlin', a city such as 'Tokyo', or an offset such as '+05:30'. Empty: our own",
     ),
 ]
+
+
 Shift = Annotated[int, Field(ge=-MAX_SHIFT, le=MAX_SHIFT, description="How many to add; negative goes back")]
+
 
 need("dates", "dateutil", "tzdata")
 

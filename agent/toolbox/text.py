@@ -14,8 +14,7 @@ from urllib.parse import quote, unquote
 
 from pydantic import Field
 
-from sayso.agent.tools.decorator import tool
-from sayso.agent.tools.tool import Tool
+from sayso.agent.tools.tool import Tool, tool
 
 #: Characters of the longest text.
 MAX_TEXT_CHARS = 50_000

@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
 
-from sayso.agent.toolbox.figures import shown
-from sayso.agent.toolbox.libraries import need
-from sayso.agent.tools.decorator import tool
-from sayso.agent.tools.nearest import did_you_mean
-from sayso.agent.tools.tool import Tool
+from sayso.agent.toolbox import need
+from sayso.agent.toolbox.tables import shown
+from sayso.agent.tools.errors import did_you_mean
+from sayso.agent.tools.tool import Tool, tool
 
 if TYPE_CHECKING:
     import pint

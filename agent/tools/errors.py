@@ -1,18 +1,10 @@
-"""What the tools room raises.
-
-ToolError
-├── ToolNotFoundError    no tool of that name
-├── ToolValidationError  a definition that cannot work
-│   └── ToolParameterError   a call with arguments that its tool refuses
-├── ToolExecutionError   the tool's own code failed
-│   └── EffectUnknownError   somebody else was asked to act, and no answer came
-└── ToolLoadError        a module of tools cannot be imported
-"""
+"""ToolError tree."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+import difflib
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from sayso.channels.redaction import redact
@@ -20,8 +12,11 @@ from sayso.channels.redaction import redact
 #: What a tool's own code may raise to leave more than itself. A KeyboardInterrupt is the user's, in sync code.
 LEAVES = (SystemExit, GeneratorExit, asyncio.CancelledError)
 
+
 #: Characters of the names of parameters that an error shows.
 MAX_NAME_CHARS = 200
+
+
 #: The edge of the box around a validation error.
 _RULE = "=" * 60
 
@@ -106,3 +101,14 @@ class EffectUnknownError(ToolExecutionError):
 
 class ToolLoadError(ToolError):
     """Raised when a module of tools cannot be found or imported."""
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """The known name that is spelled most like it; "" where none is near."""
+    return next(iter(difflib.get_close_matches(str(name), list(known), n=1)), "")
+
+
+def did_you_mean(name: str, known: Iterable[str], form: str = "{}") -> str:
+    """The question for a message, in a form such as `"; {}"`; "" where no known name is near."""
+    close = nearest(name, known)
+    return form.format(f"did you mean {close!r}?") if close else ""

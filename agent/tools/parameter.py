@@ -1,23 +1,110 @@
-"""ToolParameter: one argument of a tool, as the model sees it."""
+"""ToolParameter."""
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from types import UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, overload
 
-from pydantic import BeforeValidator
+from pydantic import AfterValidator, BeforeValidator, Field, TypeAdapter
+from pydantic.errors import PydanticUserError
+from pydantic.fields import FieldInfo
+from pydantic_core import SchemaError
 
-from sayso.agent.tools.choices import is_union, misfits, narrowed
 from sayso.agent.tools.errors import ToolValidationError
+
+#: What holds the values that are chosen, and what they are then held in.
+_HOLDERS: dict[Any, Any] = {
+    list: list, set: set, frozenset: frozenset, tuple: tuple, Sequence: list, Iterable: list,
+}  # fmt: skip
+
+
+def is_union(hint: Any) -> bool:
+    """Whether the hint is `A | B`, in either spelling."""
+    return get_origin(hint) in (Union, UnionType)
+
+
+def narrowed(hint: Any, choices: tuple[Any, ...]) -> Any:
+    """The hint with these choices only: of a list's items where it is one, and beside None where that may be."""
+    inside = get_args(hint)
+    if get_origin(hint) is Annotated:  # the choices say more than its bounds; its words stay
+        words = [Field(description=each.description) for each in inside[1:] if isinstance(each, FieldInfo)]
+        return Annotated[(narrowed(inside[0], choices), *words)] if words else narrowed(inside[0], choices)
+    if is_union(hint):
+        return Union[tuple(each if each is type(None) else narrowed(each, choices) for each in inside)]  # noqa: UP007
+    if _is_enum(hint):
+        return _members(hint, [hint(choice) for choice in choices])
+    holder = _holder(hint)
+    if holder is tuple:
+        return tuple[tuple(each if each is ... else narrowed(each, choices) for each in inside or (Any, ...))]  # type: ignore[misc]  # built at run time
+    return holder[narrowed(inside[0] if inside else Any, choices)] if holder else Literal[choices]
+
+
+def misfits(hint: Any, choices: Iterable[Any]) -> list[Any]:
+    """The choices that are not what the hint says: the function would be handed something else than it asked for."""
+    singles = list(_adapters(hint))
+    return [choice for choice in choices if not any(_fits(*single, choice) for single in singles)]
+
+
+def _is_enum(hint: Any) -> bool:
+    return isinstance(hint, type) and issubclass(hint, Enum)
+
+
+def _members(kind: Any, chosen: Sequence[Any]) -> Any:
+    """Some members of an Enum: what the function gets is a member still."""
+    values = [each.value for each in chosen]
+
+    def check(member: Any) -> Any:
+        if member not in chosen:
+            raise ValueError(f"choose one of {values!r}")
+        return member
+
+    return Annotated[kind, AfterValidator(check), Field(json_schema_extra={"enum": values})]
+
+
+def _holder(hint: Any) -> Any:
+    return _HOLDERS.get(get_origin(hint) or hint)
+
+
+def _singles(hint: Any) -> Iterator[Any]:
+    """The hints that one choice may have."""
+    inside = get_args(hint)
+    bare = inside[0] if get_origin(hint) is Annotated else hint
+    if is_union(bare) or _holder(bare):
+        for each in get_args(bare) or (Any,):
+            yield from _singles(each) if each is not ... else ()
+    else:
+        yield hint
+
+
+def _adapters(hint: Any) -> Iterator[tuple[TypeAdapter[Any], bool]]:
+    """What checks a choice, and whether strictly: a member of an Enum may be told by its value."""
+    for each in _singles(hint):
+        with contextlib.suppress(PydanticUserError, SchemaError, NameError):  # which nothing fits
+            yield TypeAdapter(each), not _is_enum(each)
+
+
+def _fits(single: TypeAdapter[Any], strict: bool, choice: Any) -> bool:
+    try:
+        single.validate_python(choice, strict=strict)
+    except Exception:  # noqa: BLE001  # a validator of its author's may raise what it likes
+        return False
+    return True
+
 
 #: JSON's names of types, and ours.
 JSON_TYPES: Mapping[str, Any] = {
     "string": str, "integer": int, "number": float, "boolean": bool, "array": list, "object": dict, "null": None,
 }  # fmt: skip
+
+
 #: Text that small models send for a boolean.
 TRUE_WORDS, FALSE_WORDS = ("true", "1", "yes", "on"), ("false", "0", "no", "off")
+
+
 _NAMES = {hint: name for name, hint in JSON_TYPES.items()}
 
 
@@ -87,7 +174,7 @@ class ToolParameter:
         """The JSON schema of this one argument."""
         if self.json_schema is not None:
             return dict(self.json_schema)
-        from sayso.agent.tools.typed_arguments import TypedArguments  # which is built from parameters
+        from sayso.agent.tools.arguments import TypedArguments  # which is built from parameters
 
         schema: dict[str, Any] = TypedArguments("parameter", [self]).schema["properties"][self.name]
         return schema
@@ -140,13 +227,20 @@ def lenient(hint: Any) -> Any:
         return Annotated[(lenient(inside[0]), *inside[1:])]
     if is_union(hint):
         return Union[tuple(map(lenient, inside))]  # noqa: UP007  # built at run time
-    if origin in _HOLDERS:
-        return _HOLDERS[origin][tuple(map(lenient, inside))]
+    if origin in _HOLDERS_of_parameter:
+        return _HOLDERS_of_parameter[origin][tuple(map(lenient, inside))]
     return hint
 
 
 #: What holds others, and what they are held in.
-_HOLDERS: Mapping[Any, Any] = {list: list, set: set, frozenset: frozenset, tuple: tuple, dict: dict, Iterable: list}
+_HOLDERS_of_parameter: Mapping[Any, Any] = {
+    list: list,
+    set: set,
+    frozenset: frozenset,
+    tuple: tuple,
+    dict: dict,
+    Iterable: list,
+}
 
 
 def _spelled(choice: Any) -> Iterator[str]:
@@ -166,3 +260,50 @@ def _reader(choices: Sequence[Any]) -> BeforeValidator:
         return int(value) if isinstance(value, float) and value.is_integer() else value
 
     return BeforeValidator(read)
+
+
+class Parameters(tuple[ToolParameter, ...]):
+    """A tuple that can also be read as the mapping of names to parameters (seed: Tools Protocol Specification)."""
+
+    __slots__ = ()
+
+    @overload  # type: ignore[override]  # a name is one more way to ask
+    def __getitem__(self, key: int | str) -> ToolParameter: ...
+    @overload
+    def __getitem__(self, key: slice) -> tuple[ToolParameter, ...]: ...
+    def __getitem__(self, key: int | str | slice) -> ToolParameter | tuple[ToolParameter, ...]:
+        """By place or by name. Raises KeyError for a name that is not there."""
+        return dict(self.items())[key] if isinstance(key, str) else super().__getitem__(key)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self.keys() if isinstance(key, str) else super().__contains__(key)
+
+    def keys(self) -> list[str]:
+        """The names."""
+        return [each.name for each in self]
+
+    def values(self) -> list[ToolParameter]:
+        """The parameters."""
+        return list(self)
+
+    def items(self) -> list[tuple[str, ToolParameter]]:
+        """Each with its name."""
+        return [(each.name, each) for each in self]
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """The parameter of that name, else the default."""
+        return dict(self.items()).get(name, default)
+
+
+def as_parameters(tool_name: str, given: Any) -> Parameters:
+    """Parameters as a tool is given them: in any order of their own, or by name. Raises ToolValidationError."""
+    try:
+        made = [replace(each, name=name) for name, each in given.items()] if isinstance(given, Mapping) else list(given)
+    except TypeError:
+        made = [given]
+    if wrong := [each for each in made if not isinstance(each, ToolParameter)]:
+        raise ToolValidationError(
+            f"the parameters of {tool_name!r} hold {wrong[0]!r}: give ToolParameters, or one JSON Schema of an object",
+            tool_name=tool_name,
+        )
+    return Parameters(made)

@@ -1,4 +1,4 @@
-"""Preview: the words a user agrees to before a tool acts."""
+"""Preview words, draft of a proposal, reason."""
 
 from __future__ import annotations
 
@@ -6,25 +6,90 @@ import inspect
 import json
 import re
 import string
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
 from datetime import date, time
 from decimal import Decimal
 from enum import Enum
-from typing import Any
+from typing import Any, ClassVar, Protocol
 
 from pydantic_core import to_jsonable_python
 
-from sayso.agent.tools.errors import ToolValidationError
+from sayso.agent.tools.errors import ToolExecutionError, ToolValidationError
+from sayso.agent.tools.parameter import ToolParameter
+from sayso.channels.i18n.invisible import readable
+from sayso.pending.action import PendingActionExistsError
 from sayso.pending.context import with_context
-from sayso.pending.proposals import current_context
-from sayso.pending.results import ToolResult
-from sayso.pending.unseen import readable
+from sayso.pending.executors import PendingConfirmation, ToolResult
+from sayso.pending.proposals import current_context, stash_pending
+
+
+@dataclass(frozen=True)
+class AlreadyPending(ToolResult):
+    """This turn has proposed something already; nothing was added to it."""
+
+    kind: ClassVar[str] = "already_pending"
+
+    message: str = ""
+
+
+class Proposable(Protocol):
+    """What a tool says of its calls."""
+
+    @property
+    def name(self) -> str:
+        """The kind of action that a call is."""
+
+    @property
+    def idempotent(self) -> bool:
+        """Whether running twice does no harm."""
+
+    @property
+    def typed_code(self) -> bool:
+        """Whether the yes must name a code."""
+
+    @property
+    def version(self) -> str:
+        """Which version of the tool is shown."""
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A call as it is recorded, and its preview; a ToolResult in place of words means that there is nothing to ask."""
+
+    tool: Proposable
+    args: dict[str, Any]
+    words: str | ToolResult
+
+    def propose(self, reason: str = "") -> ToolResult:
+        """Ask the user of the current channel run; `reason` is why. Raises ToolExecutionError, as `Tool.propose`."""
+        name, words = self.tool.name, self.words
+        if isinstance(words, ToolResult):
+            return words
+        try:
+            proposal = stash_pending(
+                kind=name, preview=words, args=self.args, idempotent=self.tool.idempotent, reason=reason,
+                typed_code=self.tool.typed_code, version=self.tool.version,
+            )  # fmt: skip
+        except PendingActionExistsError as exc:
+            return AlreadyPending(message=str(exc))
+        except (TypeError, ValueError) as exc:
+            raise ToolExecutionError(f"cannot propose {name!r}: {exc}", tool_name=name, error=exc) from exc
+        if proposal is None:
+            raise ToolExecutionError(
+                f"{name!r} needs a yes, but no user is here to give it: run it on a channel", tool_name=name
+            )
+        return PendingConfirmation(action=name, preview=words)
+
 
 #: A format template over the arguments, or a function of them. A ToolResult means: there is nothing to propose.
 Preview = str | Callable[..., str | ToolResult]
 
+
 #: Values that no Markdown hides in, and that templates may format: {euros:.2f}, {day:%d.%m.%Y}.
 _NUMBERS = (int, float, Decimal, date, time)
+
+
 #: What Markdown would read as anything but itself: links, code, emphasis, entities, escapes. An underscore inside a
 #: word and a star between spaces are themselves anyway.
 _MARKUP = re.compile(
@@ -34,18 +99,30 @@ _MARKUP = re.compile(
     )""",
     re.VERBOSE,
 )
+
+
 #: What it would read so at the beginning of a line: headings, quotes, bullets, rules; and numbers of a list.
 _AT_START = re.compile(r"^()(\#(?=\#{0,5}(?:\s|$)) | > | [+-](?=\s|$) | [-=](?=[-=\s]*$))", re.VERBOSE)
+
+
 _NUMBER_AT_START = re.compile(r"^(\d{1,9})([.)])(?=\s|$)")
+
+
 #: What could pass for the end of an argument in a list of them, and space that nobody would see there.
 _ENDS_EARLY = re.compile(r'[,="\n]|^\s|\s$|\s\s')
+
+
 #: Code blocks, code and links, where no spelling keeps an argument what it is.
 _CODE_OR_LINK = re.compile(
     r"^\ {0,3}(```+|~~~+)[^\n]*\n.*?(?:^\ {0,3}\1|\Z) | (?<!`)(`+)(?!`).*?(?<!`)\2(?!`) | \[[^\]]*\]\([^)]*\)?",
     re.MULTILINE | re.DOTALL | re.VERBOSE,
 )
+
+
 #: Where a line ends, which is shown as ⏎, and space that a page would show as one.
 _BREAK = re.compile(r"\s*\n\s*")
+
+
 _WIDE = re.compile(r"\s{2,}")
 
 
@@ -147,3 +224,24 @@ def literal(text: str) -> str:
 
 def _escaped(found: re.Match[str]) -> str:
     return f"{found[1]}\\{found[2]}"
+
+
+#: The argument that a tool with `think_augment` has besides its own.
+REASON = "toolcall_reason"
+
+
+_SCHEMA = {"type": "string", "description": "Why you call this tool, and what you expect of it."}
+
+
+def with_reason(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """The schema with the reason first: a model that has to say why decides better after it."""
+    if REASON in schema["properties"]:
+        return dict(schema)
+    return {**schema, "properties": {REASON: _SCHEMA, **schema["properties"]}}
+
+
+def without_reason(params: Mapping[str, Any], parameters: Iterable[ToolParameter]) -> Mapping[str, Any]:
+    """The arguments without the reason for the call, unless the tool has a parameter of that name itself."""
+    if not isinstance(params, Mapping) or REASON not in params or any(each.name == REASON for each in parameters):
+        return params
+    return {name: value for name, value in params.items() if name != REASON}

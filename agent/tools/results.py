@@ -1,28 +1,91 @@
-"""Results: what a tool gave as the model is shown it, screened and no longer than it may be."""
+"""Results for the model; typed results."""
 
 from __future__ import annotations
 
-from sayso.agent.tools.screening import marked, suspicions
-from sayso.agent.tools.tool import Tool
-from sayso.agent.tools.truncation import truncate
-from sayso.workers.offload import offload
+import contextlib
+import inspect
+from collections.abc import AsyncGenerator, Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
 
-#: Characters that are screened in the event loop, in about 5 ms; longer texts in a thread.
-MAX_INLINE_CHARS = 20_000
+from sayso.pending.concurrency import contained
+from sayso.pending.executors import ToolResult, as_json
 
 
-async def shown(tool: Tool, raw: str, *, summary: str | None = None, mark: str = "", whole: bool = False) -> str:
-    """A result, or the `summary` that stands for it behind its `mark`, as the model sees it: fenced if either tries to
-    instruct it, and cut to the tool's `max_result_size` unless the `whole` is asked for.
+@dataclass(frozen=True, slots=True)
+class ToolOutcome:
+    """The `result` of a call that succeeded, or the `error` of one that did not, in words for the model.
+
+    The seed calls it ToolResult, a name that typed results have here.
     """
-    text = raw if summary is None else summary
-    found = await _found(raw, text) if tool.screen_output else ()
-    text = truncate(text, None if whole else tool.metadata.max_result_size)
-    return mark + (marked(tool.name, text, found) if found else text)
+
+    success: bool
+    result: Any = None
+    error: str | None = None
 
 
-async def _found(*texts: str) -> list[str]:
-    kinds: set[str] = set()
-    for text in dict.fromkeys(texts):
-        kinds.update(suspicions(text) if len(text) <= MAX_INLINE_CHARS else await offload(suspicions, text))
-    return sorted(kinds)
+#: Of what is shown, the share that is the end: totals, errors and the last lines of logs stand there.
+TAIL_SHARE = 0.25
+
+
+def truncate(text: str, most: int | None) -> str:
+    """The text, or so many of its characters around a marker that says how many are shown, of how many.
+
+    `most` counts characters (code points) of the text, None for any number; the marker comes on top.
+    """
+    if most is None or len(text) <= most:
+        return text
+    tail = int(most * TAIL_SHARE)
+    head = most - tail
+    marker = f"[... {most} of {len(text)} characters are shown: the first {head} and the last {tail} ...]"
+    return f"{text[:head]}\n{marker}\n{text[len(text) - tail :]}"
+
+
+#: Hears each chunk of a streaming tool as it comes. For a sync tool it is called from the tool's thread.
+ChunkCallback = Callable[[str], None]
+
+
+def serialise(value: Any) -> str:
+    """A tool's value as the text the model reads."""
+    if isinstance(value, str):
+        return value
+    if value is None:
+        return "done"
+    try:
+        return value.to_json() if isinstance(value, ToolResult) else as_json(value)
+    except Exception:  # noqa: BLE001  # the tool has acted: what it returned must not undo the turn
+        return f"done, with a {type(value).__name__} that cannot be written down"
+
+
+def is_async_value(value: Any) -> bool:
+    """Whether it has to be waited for."""
+    return inspect.isawaitable(value) or inspect.isasyncgen(value)
+
+
+async def awaited(value: Any, chunk_callback: ChunkCallback | None) -> Any:
+    """What an async function hands back, or the chunks of an async generator as one text; also when one hands back
+    another.
+    """
+    while is_async_value(value):
+        value = await contained(_join(value, chunk_callback) if inspect.isasyncgen(value) else value)
+    return finished(value, chunk_callback)
+
+
+def finished(value: Any, chunk_callback: ChunkCallback | None) -> Any:
+    """The chunks of a generator as one text; anything else as it is."""
+    return "".join(_heard(value, chunk_callback)) if inspect.isgenerator(value) else value
+
+
+def _heard(chunks: Iterator[Any], chunk_callback: ChunkCallback | None) -> Iterator[str]:
+    for chunk in chunks:
+        if chunk_callback:
+            chunk_callback(str(chunk))
+        yield str(chunk)
+
+
+async def _join(chunks: AsyncGenerator[Any, Any], chunk_callback: ChunkCallback | None) -> str:
+    heard: list[str] = []
+    async with contextlib.aclosing(chunks):  # what it holds is let go of now, also when nobody hears the rest
+        async for chunk in chunks:
+            heard.extend(_heard(iter([chunk]), chunk_callback))
+    return "".join(heard)

@@ -1,4 +1,4 @@
-"""Tool: a function that a model may call, with the schema it is called by."""
+"""Tool, decorator."""
 
 from __future__ import annotations
 
@@ -10,49 +10,40 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import InitVar, asdict, dataclass, field, replace
 from types import GenericAlias, MethodType
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self, overload
 
 from pydantic import BaseModel
 from pydantic_core import CoreSchema, SchemaSerializer, core_schema
 
-from sayso.agent.tools.artifacts import ArtifactsOfACall
-from sayso.agent.tools.checked import Checked
-from sayso.agent.tools.definition import check_definition, check_kinds, names_stash_pending
-from sayso.agent.tools.docstring import describe
-from sayso.agent.tools.draft import AlreadyPending, Draft
-from sayso.agent.tools.errors import LEAVES, ToolError, ToolExecutionError, ToolNotFoundError, ToolValidationError
-from sayso.agent.tools.frozen import FrozenDict, frozen, thawed
-from sayso.agent.tools.inference import infer_parameters, is_method, name_of, with_own_defaults
-from sayso.agent.tools.injection import Injected, Injection, Injector
-from sayso.agent.tools.metadata import ToolMetadata, ToolTag
-from sayso.agent.tools.names import base_name, in_words, namespaced, normalise_namespace
-from sayso.agent.tools.parameter import ToolParameter
-from sayso.agent.tools.parameters import as_parameters
-from sayso.agent.tools.preview import Preview, preview_words
-from sayso.agent.tools.reason import REASON, with_reason, without_reason
+from sayso.agent.tools.arguments import Checked, TypedArguments
+from sayso.agent.tools.context import ArtifactsOfACall, Injected, Injection, Injector
+from sayso.agent.tools.definition import (
+    UNDO_SECONDS,
+    ToolMetadata,
+    ToolTag,
+    Undo,
+    base_name,
+    call_undo,
+    check_definition,
+    check_kinds,
+    in_words,
+    names_stash_pending,
+    namespaced,
+    normalise_namespace,
+)
+from sayso.agent.tools.errors import LEAVES, ToolError, ToolExecutionError, ToolValidationError
+from sayso.agent.tools.parameter import ToolParameter, as_parameters
+from sayso.agent.tools.preview import REASON, Draft, Preview, preview_words, with_reason, without_reason
+from sayso.agent.tools.results import ChunkCallback, awaited, finished, is_async_value, serialise, truncate
+from sayso.agent.tools.schema.json_schema import FrozenDict, frozen, thawed
+from sayso.agent.tools.schema.vendors import ApiFormat, vendor_schema
 from sayso.agent.tools.schema_arguments import SchemaArguments, is_json_schema
-from sayso.agent.tools.typed_arguments import TypedArguments
-from sayso.agent.tools.undo import UNDO_SECONDS, Undo, call_undo
-from sayso.agent.tools.values import ChunkCallback, awaited, finished, is_async_value, serialise
-from sayso.agent.tools.vendors import ApiFormat, vendor_schema
+from sayso.agent.tools.screening import marked, suspicions
+from sayso.agent.tools.signature import describe, infer_parameters, is_method, name_of, with_own_defaults
+from sayso.pending.concurrency import in_lent_thread, in_thread, offload, run_sync, within
 from sayso.pending.context import context_parameters
-from sayso.pending.executors import Reconciler
+from sayso.pending.executors import Reconciler, ToolResult
 from sayso.pending.proposals import current_context, running_tool
-from sayso.pending.results import ToolResult
-from sayso.workers.offload import in_lent_thread, in_thread, run_sync, within
-
-__all__ = [
-    "AlreadyPending",
-    "Tool",
-    "ToolError",
-    "ToolExecutionError",
-    "ToolMetadata",
-    "ToolNotFoundError",
-    "ToolParameter",
-    "ToolTag",
-    "ToolValidationError",
-    "serialise",
-]
 
 
 @dataclass(frozen=True, eq=False)
@@ -609,5 +600,68 @@ def _is_fillable(parameter: ToolParameter) -> bool:
 
 
 _AS_DUMPED = core_schema.plain_serializer_function_ser_schema(Tool.model_dump)
+
+
 #: Where pydantic meets a tool unannounced, it would write a dataclass down field by field, with what is injected.
 Tool.__pydantic_serializer__ = SchemaSerializer(core_schema.any_schema(serialization=_AS_DUMPED))
+
+
+@overload
+def tool(function: Callable[..., Any], /) -> Tool: ...
+
+
+@overload
+def tool(
+    *,
+    name: str | None = None,
+    description: str | None = None,
+    param_metadata: Mapping[str, Mapping[str, Any]] | None = None,
+    streaming: bool = False,
+    screen_output: bool = False,
+    terminal: bool = False,
+    requires_approval: bool = False,
+    config_injector: Injector | None = None,
+    injected_kwargs: Mapping[str, Any] | None = None,
+    idempotent: bool = False,
+    preview: Preview | None = None,
+    undo: Undo | None = None,
+    undo_seconds: float = UNDO_SECONDS,
+    reconcile: Reconciler | None = None,
+    typed_code: bool = False,
+    version: str = "",
+    read_only: bool = False,
+    cacheable: bool = False,
+    cache_ttl: float = 300,
+    namespace: str | None = None,
+    method_name: str | None = None,
+    metadata: ToolMetadata | None = None,
+    proposes: bool | None = None,
+) -> Callable[[Callable[..., Any]], Tool]: ...
+
+
+def tool(function: Callable[..., Any] | None = None, /, **options: Any) -> Tool | Callable[[Callable[..., Any]], Tool]:
+    """Make a Tool of a function; works bare and with options, see `Tool` for what they mean."""
+    if function is not None:
+        return Tool.from_function(function)
+    return lambda decorated: Tool.from_function(decorated, **options)
+
+
+#: Characters that are screened in the event loop, in about 5 ms; longer texts in a thread.
+MAX_INLINE_CHARS = 20_000
+
+
+async def shown(tool: Tool, raw: str, *, summary: str | None = None, mark: str = "", whole: bool = False) -> str:
+    """A result, or the `summary` that stands for it behind its `mark`, as the model sees it: fenced if either tries to
+    instruct it, and cut to the tool's `max_result_size` unless the `whole` is asked for.
+    """
+    text = raw if summary is None else summary
+    found = await _found(raw, text) if tool.screen_output else ()
+    text = truncate(text, None if whole else tool.metadata.max_result_size)
+    return mark + (marked(tool.name, text, found) if found else text)
+
+
+async def _found(*texts: str) -> list[str]:
+    kinds: set[str] = set()
+    for text in dict.fromkeys(texts):
+        kinds.update(suspicions(text) if len(text) <= MAX_INLINE_CHARS else await offload(suspicions, text))
+    return sorted(kinds)

@@ -18,8 +18,9 @@ from pathlib import Path
 
 from sayso.agent import EmbeddingSelector, Message, Tool
 from sayso.agent.messages import Role
-from sayso.agent.selectors import NgramEmbedder, narrow
 from sayso.agent.tools.parameter import ToolParameter
+from sayso.agent.toolsets.embedding import NgramEmbedder
+from sayso.agent.toolsets.selectors import narrow
 
 PARTS = ("open", "held_out", "foreign")
 _FOLDER = Path(__file__).parent

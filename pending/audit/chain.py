@@ -1,37 +1,61 @@
-"""Chain: one shard's entries, put together from all that is kept of them, and where somebody's hand shows in it."""
+"""Verification."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Literal
 
-from sayso.pending.audit.entry import NO_HEAD, Entry, Kept, Tip, head_of
-from sayso.pending.audit.life import Lives
-from sayso.pending.audit.signer import Signer
+from sayso.pending.audit.entry import NO_HEAD, Entry, Fault, Kept, Signer, Tip, head_of
 
-#: What may be wrong with an entry. `forked`: two different ones under one number. `rolled back`: Redis knows less than
-#: the log. The last two are about the body, which is kept apart.
-Reason = Literal[
-    "edited", "removed", "reordered", "repeated", "bad signature", "impossible", "forked", "rolled back",
-    "body edited", "body removed",
-]  # fmt: skip
+#: From each event to those that may follow it; "" is an action that is new.
+LAWFUL: Mapping[str, Set[str]] = {
+    "": {"armed"},
+    "armed": {"shown", "cancelled", "expired", "superseded"},
+    "shown": {"claimed", "cancelled", "expired", "superseded"},
+    "claimed": {"started", "failed", "cancelled", "superseded"},
+    "started": {"done", "failed", "unknown", "started", "cancelled"},
+    "unknown": {"done", "failed"},
+    "failed": {"done"},
+    "done": set(),
+    "cancelled": set(),
+    "expired": set(),
+    "superseded": set(),
+}
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Fault:
-    """One place where the log is not as it was written."""
+#: Events after which an action is settled and its user was told, though an unknown or failed one may be corrected.
+FINAL = frozenset({"done", "failed", "unknown", "cancelled", "expired", "superseded"})
 
-    shard: int
-    n: int
-    reason: Reason
-    detail: str = ""
 
-    def __str__(self) -> str:
-        detail = f" ({self.detail})" if self.detail else ""
-        return f"shard {self.shard}, entry {self.n}: {self.reason}{detail}"
+class Lives:
+    """Follows the actions of one shard along its chain. `once` are those that may be started a single time."""
+
+    def __init__(self, once: Set[str], *, from_birth: bool) -> None:
+        self._once = once
+        self._from_birth = from_birth
+        self._last: dict[str, Entry] = {}
+
+    def follow(self, entry: Entry) -> str:
+        """Take the next entry: "" when it is lawful, else what is wrong with it."""
+        before = self._last.get(entry.pid)
+        last = before.event if before else ""
+        self._last[entry.pid] = entry
+        if entry.event not in LAWFUL:
+            return f"{entry.event!r} is no event"
+        if before is None and not self._from_birth:
+            return ""
+        if entry.event not in LAWFUL.get(last, ()):
+            return f"{last or 'nothing'} -> {entry.event}"
+        if last == entry.event == "started" and entry.pid in self._once:
+            return "started twice"
+        return "another record" if before and before.body != entry.body else ""
+
+    def forget(self) -> None:
+        """Something is missing here: what comes next may follow from anything."""
+        self._last.clear()
+        self._from_birth = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,3 +235,41 @@ class Chain:
             wrong = "" if n in faulty else lives.follow(self._links[n][0].entry)
             if wrong:
                 yield Fault(self._shard, n, "impossible", wrong)
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a check found. `faults` are in order of shard and number."""
+
+    entries: int
+    shards: int
+    faults: tuple[Fault, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def first(self) -> Fault | None:
+        """The first fault, None when the chain holds."""
+        return self.faults[0] if self.faults else None
+
+
+def check(sources: Iterable[Sequence[Kept]], terms: Terms | None = None) -> Report:
+    """Check what several keepers have of the log, each in the order it has it."""
+    terms = terms or Terms()
+    shards: dict[int, list[Sequence[Kept]]] = defaultdict(list, {shard: [] for shard in terms.tips})
+    for source in sources:
+        for shard, kept in _by_shard(source).items():
+            shards[shard].append(kept)
+    chains = [Chain(shard, shards[shard], terms) for shard in sorted(shards)]
+    return Report(
+        entries=sum(chain.size for chain in chains),
+        shards=sum(chain.size > 0 for chain in chains),
+        faults=tuple(fault for chain in chains for fault in chain.faults()),
+        notes=tuple(chain.note for chain in chains if chain.note),
+    )
+
+
+def _by_shard(source: Sequence[Kept]) -> dict[int, list[Kept]]:
+    shards: dict[int, list[Kept]] = defaultdict(list)
+    for kept in source:
+        shards[kept.shard].append(kept)
+    return shards

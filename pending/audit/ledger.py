@@ -12,9 +12,7 @@ from contextlib import closing, contextmanager
 from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 
-from sayso.pending.audit.body import Body
-from sayso.pending.audit.entry import Entry, Kept, head_of
-from sayso.pending.audit.signer import Signer
+from sayso.pending.audit.entry import Body, Entry, Kept, Signer, head_of
 
 #: The ledger's name in the data folder.
 FILE = "audit.sqlite3"

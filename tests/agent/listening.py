@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from sayso.agent import Agent, AgentObserver, AgentResult, AsyncAgentObserver, Message, Role, ToolCall, UsageStats, tool
-from sayso.agent.observers import EVENTS
+from sayso.agent.observability.observer import EVENTS
 
 
 class Heard(AgentObserver):

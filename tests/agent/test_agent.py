@@ -9,7 +9,7 @@ from typing import Annotated
 import pytest
 from pydantic import BaseModel, PlainSerializer
 
-from sayso.agent import (  # fmt: skip
+from sayso.agent import (
     Agent,
     AgentConfig,
     AgentObserver,
@@ -24,12 +24,11 @@ from sayso.agent import (  # fmt: skip
     UsageStats,
     tool,
 )
-from sayso.agent.cache import InMemoryCache
-from sayso.agent.guards import Guardrail, GuardrailAction, GuardrailsPipeline
+from sayso.agent.guards.pipeline import Guardrail, GuardrailAction, GuardrailsPipeline
+from sayso.agent.memory.sessions import InMemorySessionStore, SessionStoreUnavailable
 from sayso.agent.result import StreamChunk
-from sayso.agent.run import NOT_RUN, WITHHELD
-from sayso.agent.sessions import InMemorySessionStore
-from sayso.agent.sessions.store import SessionStoreUnavailable
+from sayso.agent.run.cache import InMemoryCache
+from sayso.agent.run.state import NOT_RUN, WITHHELD
 
 
 @tool

@@ -24,7 +24,7 @@ from sayso.agent import (
     ToolCall,
     UsageStats,
 )
-from sayso.agent.structured import extract_json, parse_and_validate
+from sayso.agent.run.structured import extract_json, parse_and_validate
 from tests.agent.listening import SEARCH, Heard, Streaming, search, user
 
 

@@ -32,9 +32,9 @@ from sayso.agent import (
     TopicGuardrail,
     tool,
 )
-from sayso.agent.chronicle import wait_for_observers
-from sayso.agent.observers import EVENTS
-from sayso.agent.trace import StepType
+from sayso.agent.observability.dispatcher import wait_for_observers
+from sayso.agent.observability.observer import EVENTS
+from sayso.agent.observability.trace import StepType
 from tests.agent.listening import SEARCH, Heard, HeardLater, fails, search, user
 from tests.agent.memories.models import Reader
 

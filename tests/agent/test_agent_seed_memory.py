@@ -21,7 +21,7 @@ from sayso.agent import (
     ScriptedProvider,
     ToolCall,
 )
-from sayso.agent.sessions import JsonFileSessionStore, SQLiteSessionStore
+from sayso.agent.memory.session_backends import JsonFileSessionStore, SQLiteSessionStore
 from tests.agent.listening import search, user
 from tests.agent.memories.models import Reader
 

@@ -8,8 +8,8 @@ import pytest
 
 from sayso.agent import Agent, AgentConfig, EmbeddingSelector, NotFound, ScriptedProvider, ToolCall, ToolPolicy, tool
 from sayso.agent.messages import Role
+from sayso.pending.executors import PendingConfirmation
 from sayso.pending.proposals import ChannelRun, channel_run, stash_pending
-from sayso.pending.results import PendingConfirmation
 
 DELETE = ToolCall("delete_invoice", {"invoice_id": "INV-42"}, "c1")
 

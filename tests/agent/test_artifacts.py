@@ -109,7 +109,7 @@ def test_a_file_that_is_not_there_or_too_big_is_refused(tmp_path, monkeypatch):
     """Before it is read into memory, and in words."""
     with pytest.raises(ValueError, match="check the path"):
         emit_artifact(tmp_path / "gone.png")
-    monkeypatch.setattr("sayso.agent.tools.artifacts.MAX_ARTIFACT_BYTES", 2)
+    monkeypatch.setattr("sayso.agent.tools.context.MAX_ARTIFACT_BYTES", 2)
     (tmp_path / "big.bin").write_bytes(b"123")
     for source in (tmp_path / "big.bin", b"123"):
         with pytest.raises(ValueError, match="3 bytes: at most 2"):

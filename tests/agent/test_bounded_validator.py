@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from sayso.agent.sources.schemas import outside_schema
 from sayso.agent.tools import Tool, ToolParameterError
-from sayso.agent.tools.bounded_validator import linear_search
+from sayso.agent.tools.schema_arguments import linear_search
+from sayso.agent.toolsets.base import outside_schema
 
 
 def tool_of(schema: dict[str, Any]) -> Tool:

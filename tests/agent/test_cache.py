@@ -14,10 +14,9 @@ from hypothesis import strategies as st
 from pydantic import BaseModel
 
 from sayso.agent import Agent, AgentConfig, Message, Role, ScriptedProvider, ToolCall, UsageStats, tool
-from sayso.agent.cache import CacheKeyBuilder, CacheStats, InMemoryCache, RedisCache
-from sayso.agent.cache.asking import forgotten, looked_up, stored
+from sayso.agent.run.cache import CacheKeyBuilder, CacheStats, InMemoryCache, RedisCache, forgotten, looked_up, stored
 from sayso.channels.types import Media
-from sayso.workers.redis import connect
+from sayso.pending.redis.client import connect
 
 ANSWER = (Message(Role.ASSISTANT, "tea"), UsageStats(10, 5, 15))
 HELLO = [Message(Role.USER, "Hello")]

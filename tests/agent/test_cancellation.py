@@ -8,8 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from sayso.agent.cancellation import CancellationToken, RunCancelled
-from sayso.workers.offload import in_thread, within
+from sayso.agent.run.cancellation import CancellationToken, RunCancelled
+from sayso.pending.concurrency import in_thread, within
 
 
 async def waits(token: CancellationToken, started: threading.Event | None = None) -> str:

@@ -9,9 +9,10 @@ import time
 
 import pytest
 
-from sayso.agent import UsageStats, chronicle
-from sayso.agent.chronicle import Chronicle, wait_for_observers
-from sayso.agent.observers import AgentObserver, AsyncAgentObserver
+from sayso.agent import UsageStats
+from sayso.agent.observability import dispatcher as chronicle
+from sayso.agent.observability.dispatcher import Chronicle, wait_for_observers
+from sayso.agent.observability.observer import AgentObserver, AsyncAgentObserver
 
 
 def in_loop(test):
@@ -246,4 +247,6 @@ def test_the_log_of_the_chronicle_is_quiet_by_itself(caplog):
     """Nobody listens, nothing is said."""
     with caplog.at_level(logging.DEBUG):
         asyncio.run(Chronicle().tell("usage", 1))
-    assert caplog.records == [] or all(record.name != "sayso.agent.chronicle" for record in caplog.records)
+    assert caplog.records == [] or all(
+        record.name != "sayso.agent.observability.dispatcher" for record in caplog.records
+    )

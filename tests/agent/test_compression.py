@@ -22,7 +22,7 @@ from sayso.agent import (
     UsageStats,
     tool,
 )
-from sayso.agent.compression import SUMMARY_PROMPT, Compressor
+from sayso.agent.run.compression import SUMMARY_PROMPT, Compressor
 from sayso.pending.proposals import ChannelRun, channel_run
 
 LONG = "row 1; " * 40  # 280 characters
@@ -243,8 +243,8 @@ def test_proposals_are_never_compressed(nothing):
 
 def test_the_raw_result_can_be_told_from_others():
     """What a detector of loops compares is the raw result's digest, not what a model made of it."""
-    from sayso.agent.calls import run_calls
-    from sayso.agent.journal import CallOutcome, NoJournal
+    from sayso.agent.run.journal import CallOutcome, NoJournal
+    from sayso.agent.run.tool_calls import run_calls
 
     async def outcome(compressor):
         calls = [ToolCall("scrape")]

@@ -7,7 +7,7 @@ import functools
 import pytest
 
 from sayso.agent import Tool
-from sayso.agent.tools.docstring import describe
+from sayso.agent.tools.signature import describe
 
 GOOGLE = """Delete a file.
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from sayso.agent.questions import effect_of
+from sayso.agent.channel.prompts import effect_of
 from sayso.pending.action import PendingAction
-from sayso.pending.plan import propose
+from sayso.pending.proposals import propose
 
 
 def _action(preview: str) -> PendingAction:

@@ -14,10 +14,9 @@ from hypothesis import strategies as st
 from benchmarks.selection.__main__ import missed, read_requests, read_tools
 from sayso.agent import EmbeddingSelector, Message, Tool
 from sayso.agent.messages import Role
-from sayso.agent.selectors import Embedder, HttpEmbedder, NgramEmbedder, narrow
-from sayso.agent.selectors.bm25 import bm25_scores
-from sayso.agent.selectors.embedding import REST_SECONDS, cosine
 from sayso.agent.tools.parameter import ToolParameter
+from sayso.agent.toolsets.embedding import REST_SECONDS, HttpEmbedder, NgramEmbedder, cosine
+from sayso.agent.toolsets.selectors import Embedder, bm25_scores, narrow
 
 
 def make(name: str, description: str) -> Tool:

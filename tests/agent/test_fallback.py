@@ -18,7 +18,7 @@ from sayso.agent.providers.base import (
     joined,
 )
 from sayso.agent.providers.fallback import FallbackProvider, fallback_listener
-from sayso.agent.providers.stubs import LocalProvider
+from sayso.agent.providers.testing import LocalProvider
 
 REQUEST = ProviderRequest("big", "", (Message(Role.USER, "hi"),), timeout=5)
 

@@ -13,17 +13,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sayso.agent import Message, ToolCall
-from sayso.agent.long_texts import (
+from sayso.agent.channel.long_texts import (
     BEGINNING_CHARS,
     MAX_CUT_CHARS,
     MAX_INLINE_CHARS,
     MAX_RECALLED_CHARS,
     MAX_TEXT_CHARS,
     LongTexts,
+    TextFiles,
     cut,
 )
 from sayso.agent.messages import Role
-from sayso.agent.text_files import TextFiles
 
 ANA = "a" * 20
 LONG = "x" * 60_000

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from sayso.agent.loop_detection import LoopDetector, LoopWatch
 from sayso.agent.messages import ToolCall
+from sayso.agent.run.loop_detection import LoopDetector, LoopWatch
 
 
 def rounds(watch: LoopWatch, letters: str, result: str = "same") -> list[str]:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sayso.agent import ConversationMemory, Message, Role, ToolCall
-from sayso.agent.memory import estimate_tokens
+from sayso.agent.memory.conversation import estimate_tokens
 from sayso.channels.types import Media
 
 
@@ -144,7 +144,7 @@ def test_add_tells_what_was_forgotten():
 def test_each_message_is_counted_once(monkeypatch):
     """A long history costs no more at each turn than a short one; without a limit of tokens nothing is counted."""
     counted = []
-    monkeypatch.setattr("sayso.agent.memory.estimate_tokens", lambda message: counted.append(message) or 1)
+    monkeypatch.setattr("sayso.agent.memory.conversation.estimate_tokens", lambda message: counted.append(message) or 1)
     memory, free = ConversationMemory(1000, 900), ConversationMemory(1000)
     for _ in range(600):
         memory.add_many(exchange())

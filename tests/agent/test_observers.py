@@ -10,18 +10,12 @@ import warnings
 import pytest
 
 from sayso.agent import AgentResult, Message, Role, ToolCall, UsageStats
-from sayso.agent.chronicle import Chronicle
-from sayso.agent.observers import (
-    EVENTS,
-    HOOKS,
-    AgentObserver,
-    AsyncAgentObserver,
-    LoggingObserver,
-    hooks_observer,
-    lines,
-    warn_of_hooks,
-)
-from sayso.workers.offload import run_sync
+from sayso.agent.observability import logging as lines
+from sayso.agent.observability.dispatcher import Chronicle
+from sayso.agent.observability.legacy import HOOKS, hooks_observer, warn_of_hooks
+from sayso.agent.observability.logging import LoggingObserver
+from sayso.agent.observability.observer import EVENTS, AgentObserver, AsyncAgentObserver
+from sayso.pending.concurrency import run_sync
 
 #: The seed's table, after the id.
 SEED = {

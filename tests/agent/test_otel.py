@@ -26,9 +26,10 @@ from sayso.agent import (
     ScriptedProvider,
     ToolCall,
     UsageStats,
-    gen_ai,
 )
-from sayso.agent.observers import OpenTelemetryObserver, otel
+from sayso.agent.observability import otel
+from sayso.agent.observability import otel as gen_ai
+from sayso.agent.observability.otel import OpenTelemetryObserver
 
 SECRET = "s3cret"
 MESSAGES = [

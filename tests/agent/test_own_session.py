@@ -8,8 +8,8 @@ import logging
 import pytest
 
 from sayso.agent import Agent, AgentConfig, AgentObserver, Message, Role, UsageStats
-from sayso.agent.memory import ConversationMemory
-from sayso.agent.sessions import InMemorySessionStore, SessionStoreUnavailable
+from sayso.agent.memory.conversation import ConversationMemory
+from sayso.agent.memory.sessions import InMemorySessionStore, SessionStoreUnavailable
 
 NUMBER = "+43660123456"
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from sayso.agent import ToolCall
 from sayso.agent.messages import NOT_JSON
-from sayso.agent.parser import ToolCallParser
-from sayso.agent.tools.fence import fenced
+from sayso.agent.run.text_tools import ToolCallParser
+from sayso.agent.tools.screening import fenced
 
 CALL = '{"tool_name": "search", "parameters": {"query": "Python"}}'
 FOUND = ToolCall("search", {"query": "Python"})

@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sayso.agent import AgentConfig, KnowledgeMemory, Tool, ToolPolicy, tool
-from sayso.agent.decision import decide
 from sayso.agent.policy import Rule
-from sayso.agent.tools.metadata import ToolMetadata, ToolTag
-from sayso.pending.unseen import UNSEEN
+from sayso.agent.run.approval import decide
+from sayso.agent.tools.definition import ToolMetadata, ToolTag
+from sayso.channels.i18n.invisible import UNSEEN
 
 POLICY = ToolPolicy(
     allow=["read_*", "send_*"],

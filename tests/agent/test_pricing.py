@@ -9,8 +9,9 @@ import sys
 
 import pytest
 
-from sayso.agent import UsageStats, pricing
-from sayso.agent.pricing import cost_usd
+from sayso.agent import UsageStats
+from sayso.agent.run import model_call as pricing
+from sayso.agent.run.model_call import cost_usd
 
 USAGE = UsageStats(1_000_000, 100_000, 1_100_000)
 

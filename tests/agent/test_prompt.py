@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from sayso.agent import tool
-from sayso.agent.parser import ToolCallParser
-from sayso.agent.prompt import PromptBuilder
+from sayso.agent.run.text_tools import PromptBuilder, ToolCallParser
 
 
 @tool

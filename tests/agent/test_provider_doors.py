@@ -8,8 +8,14 @@ import threading
 import pytest
 
 from sayso.agent import Message, ProviderError, Role, ToolCall, UsageStats
-from sayso.agent.providers.base import ProviderConfigurationError, ProviderRequest, acall, astream_call
-from sayso.agent.providers.reason import MAX_REASON_CHARS, reason
+from sayso.agent.providers.base import (
+    MAX_REASON_CHARS,
+    ProviderConfigurationError,
+    ProviderRequest,
+    acall,
+    astream_call,
+    reason,
+)
 
 REQUEST = ProviderRequest("m", "", (), timeout=5)
 ITEMS = ("a", ToolCall("t", {}, "c"), "b", UsageStats(1, 2, 3))

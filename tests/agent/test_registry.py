@@ -22,7 +22,7 @@ from sayso.agent import (
     ToolValidationError,
     tool,
 )
-from sayso.agent.tools.outcome import ToolOutcome
+from sayso.agent.tools.results import ToolOutcome
 
 
 def named(name: str, **options) -> Tool:

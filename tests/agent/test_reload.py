@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from sayso.agent import ToolLoader, ToolLoadError, ToolRegistry
-from sayso.agent.tools.loader import load_tools
-from sayso.agent.tools.reload import Reload, Watched
+from sayso.agent.tools.loading import Reload, Watched, load_tools
 
 TOOL = "from agent import tool\n\n\n@tool\ndef {name}() -> str:\n    '''Say.'''\n    return {said!r}\n"
 

@@ -20,8 +20,8 @@ from sayso.agent import (
     emit_artifact,
     tool,
 )
-from sayso.agent.result_cache import cache_key
-from sayso.agent.tools.timers import TimerBook, schedule_reply, timer_book
+from sayso.agent.run.result_cache import cache_key
+from sayso.agent.tools.context import TimerBook, schedule_reply, timer_book
 from sayso.pending.proposals import ChannelRun, channel_run, stash_pending
 from tests.agent.test_compression import LONG, Summariser
 

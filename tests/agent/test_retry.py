@@ -8,7 +8,7 @@ import pytest
 
 from sayso.agent import AgentConfig, ProviderError
 from sayso.agent.providers.base import ProviderConfigurationError, RateLimitedError
-from sayso.agent.retry import JITTER, MAX_RETRY_AFTER_SECONDS, with_retries
+from sayso.agent.run.model_call import JITTER, MAX_RETRY_AFTER_SECONDS, with_retries
 
 
 def retried(*outcomes, chance=0.0, **config):

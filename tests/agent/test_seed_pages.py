@@ -25,7 +25,7 @@ from sayso.agent import (
     tool,
 )
 from sayso.agent.config import ToolConfig
-from sayso.agent.providers.scripted import ScriptedProvider
+from sayso.agent.providers.testing import ScriptedProvider
 
 
 @tool(terminal=True)

@@ -22,9 +22,10 @@ from sayso.agent import (
     ToolCall,
     ToolSelector,
 )
-from sayso.agent.journal import NoJournal, Recalled
 from sayso.agent.messages import Role
-from sayso.agent.selectors import EmbeddingSelector, UserRoles, foresee, narrow
+from sayso.agent.run.journal import NoJournal, Recalled
+from sayso.agent.toolsets.embedding import EmbeddingSelector
+from sayso.agent.toolsets.selectors import UserRoles, foresee, narrow
 from sayso.pending.proposals import ChannelRun, channel_run
 
 

@@ -7,13 +7,14 @@ import asyncio
 import pytest
 
 from sayso.agent import Agent, AgentConfig, Message, ProviderError, Role, UsageStats
-from sayso.agent.budget import BudgetLimits, MemoryBudget
-from sayso.agent.chronicle import Chronicle
-from sayso.agent.guards import Guardrail, GuardrailsPipeline
-from sayso.agent.memories import EntityMemory, KnowledgeGraphMemory
-from sayso.agent.memories.remembering import Remembering
-from sayso.agent.memory import ConversationMemory
-from sayso.agent.run import WITHHELD
+from sayso.agent.guards.pipeline import Guardrail, GuardrailsPipeline
+from sayso.agent.memory.conversation import ConversationMemory
+from sayso.agent.memory.entities import EntityMemory
+from sayso.agent.memory.graph import KnowledgeGraphMemory
+from sayso.agent.memory.recall import Remembering
+from sayso.agent.observability.dispatcher import Chronicle
+from sayso.agent.run.budget import BudgetLimits, MemoryBudget
+from sayso.agent.run.state import WITHHELD
 
 
 class Counting:

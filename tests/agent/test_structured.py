@@ -11,15 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, ConfigDict, Field, RootModel, field_validator
 
-from sayso.agent import json_in_text
-from sayso.agent.json_in_text import values_in
-from sayso.agent.structured import (
+from sayso.agent.run import structured as json_in_text
+from sayso.agent.run.structured import (
     build_schema_instruction,
     extract_json,
     native_schema,
     parse_and_validate,
     schema_from_response_format,
     validation_retry_message,
+    values_in,
 )
 
 

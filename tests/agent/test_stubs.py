@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from sayso.agent import Agent, AgentConfig, Message, Role, ToolCall, tool
 from sayso.agent.providers.base import ProviderRequest, astream_call, joined
-from sayso.agent.providers.scripted import ScriptedProvider
-from sayso.agent.providers.stubs import LocalProvider
+from sayso.agent.providers.testing import LocalProvider, ScriptedProvider
 
 
 def request(*messages, model="local"):

@@ -9,7 +9,7 @@ import logging
 import pytest
 
 from sayso.agent import Message, ProviderError, Role, ScriptedProvider, ToolCall, UsageStats
-from sayso.agent.summary import ALL_CHARS, FORGETTING_PROMPT, MESSAGE_CHARS, OUTPUT_CHARS, summarised
+from sayso.agent.memory.conversation import ALL_CHARS, FORGETTING_PROMPT, MESSAGE_CHARS, OUTPUT_CHARS, summarised
 
 FORGOTTEN = [
     Message(Role.USER, "I am Ana; move my table to 19:30"),

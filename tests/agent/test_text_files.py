@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sayso.agent.text_files import KEEP_SECONDS, TextFiles
+from sayso.agent.channel.long_texts import KEEP_SECONDS, TextFiles
 
 ANA, BEA = "a" * 20, "b" * 20
 

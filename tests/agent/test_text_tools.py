@@ -9,9 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sayso.agent import Agent, Message, Role, ScriptedProvider, ToolCall, UsageStats, tool
-from sayso.agent.prompt import PromptBuilder
 from sayso.agent.providers.base import ProviderRequest, acall, astream_call
-from sayso.agent.providers.text_tools import TextToolProvider
+from sayso.agent.run.text_tools import PromptBuilder, TextToolProvider
 
 PAY = 'TOOL_CALL\n{"tool_name": "pay", "parameters": {"sum": 5}}'
 

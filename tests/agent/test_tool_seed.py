@@ -22,7 +22,7 @@ from sayso.agent import (
     ToolValidationError,
     tool,
 )
-from sayso.pending.results import as_json
+from sayso.pending.executors import as_json
 
 AREA = {
     "type": "object",

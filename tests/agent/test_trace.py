@@ -7,8 +7,8 @@ from typing import get_args
 
 import pytest
 
-from sayso.agent.otel_spans import root_id
-from sayso.agent.trace import AgentTrace, StepType, TraceStep
+from sayso.agent.observability.otel import root_id
+from sayso.agent.observability.trace import AgentTrace, StepType, TraceStep
 
 SEEDS = {
     "llm_call",

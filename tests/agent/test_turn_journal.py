@@ -8,12 +8,12 @@ import pytest
 from redis.exceptions import RedisError
 
 from sayso.agent import Message, ToolCall, UsageStats
-from sayso.agent.journal import Answered, CallOutcome, digest
-from sayso.agent.long_texts import LongTexts
+from sayso.agent.channel.long_texts import LongTexts
 from sayso.agent.messages import Role
-from sayso.agent.turn_journal import TurnJournal, unclear_calls
-from sayso.workers.lane import Lease, QueuedTurn
-from sayso.workers.offload import crossing, run_sync
+from sayso.agent.run.journal import Answered, CallOutcome, TurnJournal, digest, unclear_calls
+from sayso.pending.concurrency import crossing, run_sync
+from sayso.pending.turns.change import Lease
+from sayso.pending.turns.queued import QueuedTurn
 from tests.contracts.rigs import turn
 
 CALLS = (ToolCall("look", {"what": "a"}, "1"), ToolCall("look", {"what": "a"}, "2"))

@@ -23,10 +23,10 @@ from sayso.agent import (
     ToolRegistry,
     tool,
 )
-from sayso.agent.confirmed import is_same_call
-from sayso.agent.tools.metadata import ToolMetadata, ToolTag
+from sayso.agent.channel.tool_executors import is_same_call
+from sayso.agent.tools.definition import ToolMetadata, ToolTag
+from sayso.pending.executors import PendingConfirmation
 from sayso.pending.proposals import stash_pending
-from sayso.pending.results import PendingConfirmation
 
 RAN: list[tuple[str, int]] = []
 

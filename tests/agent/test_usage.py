@@ -9,10 +9,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from sayso.agent import Agent, AgentConfig, Message, Role, ToolCall, UsageStats, analytics, tool, usage
-from sayso.agent.analytics import AgentAnalytics, ToolMetrics
+from sayso.agent import Agent, AgentConfig, Message, Role, ToolCall, UsageStats, tool
 from sayso.agent.messages import NO_USAGE
-from sayso.agent.usage import AgentUsage, countable
+from sayso.agent.observability import usage
+from sayso.agent.observability import usage as analytics
+from sayso.agent.observability.usage import AgentAnalytics, AgentUsage, ToolMetrics, countable
 
 QUESTION = UsageStats(100, 20, 120, 0.01, "m", "p")
 

@@ -38,7 +38,7 @@ def running_demo(data: Path, config: Path = DEMO) -> Iterator[str]:
     environ = {name: value for name, value in os.environ.items() if name not in ("REDIS_URL", "SAYSO_DATA")}
     command = ["up", "--config", str(config), "--data", str(data), "--port", str(port)]
     with subprocess.Popen(
-        [sys.executable, "-m", "sayso.config.cli", *command], env=environ, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-m", "sayso", *command], env=environ, stdout=subprocess.PIPE, text=True
     ) as process:
         assert process.stdout is not None
         assert "Sayso is up" in process.stdout.readline()

@@ -12,12 +12,12 @@ from typing import Any
 
 from playwright.sync_api import sync_playwright
 
-from sayso.agent.decided import closing
+from sayso.agent.channel.prompts import closing
 from sayso.channels.base import Channel
-from sayso.channels.fakes.platforms import FakePlatforms
-from sayso.channels.markup import page_html
-from sayso.channels.terminal import TerminalChannel
+from sayso.channels.console.terminal import TerminalChannel
+from sayso.channels.markdown import page_html
 from sayso.channels.types import Button, Delivery, Media, Receipt, Reply
+from sayso.testing.platforms.fake_platforms import FakePlatforms
 from tests.browser import screens
 from tests.browser.demo import FLAGS, chromium
 from tests.channels.harness import CONSOLE, EVERY, MemoryMedia, Platform

@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from sayso.channels.fakes.platforms import FakePlatforms
+from sayso.testing.platforms.fake_platforms import FakePlatforms
 from tests.browser import screens
 from tests.browser.pictures import SAMPLES, page_of
 from tests.channels.harness import EVERY, MemoryMedia, Platform

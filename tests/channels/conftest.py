@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from sayso.channels.fakes.platforms import FakePlatforms
+from sayso.testing.platforms.fake_platforms import FakePlatforms
 from tests.channels.harness import MemoryMedia
 
 

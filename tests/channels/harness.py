@@ -21,16 +21,16 @@ from typing import Any
 from urllib.request import urlopen
 
 from sayso.channels.base import Channel
-from sayso.channels.console import MAX_PIECE_CHARS, ConsoleChannel
-from sayso.channels.fakes import platforms as fakes
-from sayso.channels.fakes import signing
-from sayso.channels.feed import Feed, MemoryFeed
-from sayso.channels.markup import slack_mrkdwn, telegram_length, whatsapp_text
-from sayso.channels.slack import SlackChannel
-from sayso.channels.telegram import TelegramChannel
-from sayso.channels.terminal import TerminalChannel
+from sayso.channels.console.adapter import MAX_PIECE_CHARS, ConsoleChannel
+from sayso.channels.console.feed import Feed, MemoryFeed
+from sayso.channels.console.terminal import TerminalChannel
+from sayso.channels.markdown import slack_mrkdwn, telegram_length, whatsapp_text
+from sayso.channels.slack.adapter import SlackChannel
+from sayso.channels.telegram.adapter import TelegramChannel
 from sayso.channels.types import Button, Conversation, Hook, Media
-from sayso.channels.whatsapp import WhatsAppChannel
+from sayso.channels.whatsapp.adapter import WhatsAppChannel
+from sayso.testing.platforms import fake_platforms as fakes
+from sayso.testing.platforms import webhooks as signing
 from tests.console.echo import DownFeed
 
 NOW = 1795204800.0

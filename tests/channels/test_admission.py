@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sayso.channels.admission import Admitted, Ignored, Stranger, asks_who, role_names, rules
 from sayso.channels.types import Conversation, Tap, Turn
+from sayso.workers.access.rules import Admitted, Ignored, Stranger, asks_who, role_names, rules
 
 
 def turn(user: str = "ana", text: str = "hi", *, chat: str = "room", **more) -> Turn:

@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.replies import KINDS, long_text
-from sayso.channels.console import MAX_PIECE_CHARS, ConsoleChannel
-from sayso.channels.markup import (
+from sayso.channels.console.adapter import MAX_PIECE_CHARS, ConsoleChannel
+from sayso.channels.console.terminal import TerminalChannel
+from sayso.channels.markdown import (
     page_html,
     plain,
     slack_mrkdwn,
@@ -21,14 +22,13 @@ from sayso.channels.markup import (
     terminal_text,
     whatsapp_text,
 )
-from sayso.channels.slack import SlackChannel
-from sayso.channels.slack_blocks import SECTION_LIMIT
-from sayso.channels.telegram import TelegramChannel
-from sayso.channels.telegram_posts import TEXT_LIMIT
-from sayso.channels.terminal import TerminalChannel
+from sayso.channels.slack.adapter import SlackChannel
+from sayso.channels.slack.blocks import SECTION_LIMIT
+from sayso.channels.telegram.adapter import TelegramChannel
+from sayso.channels.telegram.outgoing import TEXT_LIMIT
 from sayso.channels.types import Reply
-from sayso.channels.whatsapp_pieces import TEXT_LIMIT as WHATSAPP_LIMIT
-from sayso.channels.whatsapp_pieces import pieces_of
+from sayso.channels.whatsapp.outgoing import TEXT_LIMIT as WHATSAPP_LIMIT
+from sayso.channels.whatsapp.outgoing import pieces_of
 from tests.channels.test_markup import MARKDOWN, SYNTAX, WORDS
 
 Pieces = Callable[[Reply], Sequence[Reply]]

@@ -22,8 +22,8 @@ from sayso.channels.base import (
     SendError,
     Unreachable,
 )
-from sayso.channels.fakes.platforms import TWILIO_ACCOUNT_SID, FakePlatforms
 from sayso.channels.types import Button, Delivery, Hook, Receipt, Reply, Turn
+from sayso.testing.platforms.fake_platforms import TWILIO_ACCOUNT_SID, FakePlatforms
 from tests.channels.harness import (
     ALL,
     EVERY,

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from sayso.channels.fakes.platforms import SLACK_BOT_TOKEN, SLACK_CONFIG_TOKEN, FakePlatforms
+from sayso.testing.platforms.fake_platforms import SLACK_BOT_TOKEN, SLACK_CONFIG_TOKEN, FakePlatforms
 
 SECTION = {"type": "section", "text": {"type": "mrkdwn", "text": "Sure?"}}
 KEY = {"type": "button", "action_id": "a", "text": {"type": "plain_text", "text": "Yes"}, "value": "v"}

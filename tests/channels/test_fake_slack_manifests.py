@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from sayso.channels.fakes.slack_manifests import SlackManifests, faults
-from sayso.config.setup.slack_manifest import manifest
+from sayso.channels.slack.app_manifest import manifest
+from sayso.testing.platforms.slack import SlackManifests, faults
 
 GOOD = manifest("sl", "https://bots.example.com", name="Acme")
 COMMAND = "/features/slash_commands/0"

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from sayso.channels.fakes.platforms import TELEGRAM_TOKEN, FakePlatforms
-from sayso.channels.fakes.telegram_setup import WEBHOOK
+from sayso.testing.platforms.fake_platforms import TELEGRAM_TOKEN, FakePlatforms
+from sayso.testing.platforms.telegram import WEBHOOK
 
 HOOK = "https://bots.example.com/hooks/tg"
 

@@ -10,8 +10,8 @@ from urllib.parse import urlencode
 
 import pytest
 
-from sayso.channels.fakes.base import Call, Ledger
-from sayso.channels.fakes.twilio_api import CONFIRM_TEMPLATE, TEMPLATE, FakeTwilio, RefusedError, _checked
+from sayso.testing.platforms.server import Call, Ledger
+from sayso.testing.platforms.twilio import CONFIRM_TEMPLATE, TEMPLATE, FakeTwilio, RefusedError, _checked
 
 CHAT = "whatsapp:+4915100000042"
 QUICK = {"body": "{{1}}", "actions": [{"title": "Yes", "id": "{{2}}"}]}

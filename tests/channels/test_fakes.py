@@ -14,16 +14,16 @@ from typing import Any
 import httpx
 import pytest
 
-from sayso.channels.fakes import twilio_api
-from sayso.channels.fakes.base import Ledger
-from sayso.channels.fakes.platforms import (
+from sayso.testing.platforms import twilio as twilio_api
+from sayso.testing.platforms.fake_platforms import (
     SLACK_BOT_TOKEN,
     TELEGRAM_TOKEN,
     TWILIO_ACCOUNT_SID,
     TWILIO_AUTH_TOKEN,
     FakePlatforms,
 )
-from sayso.channels.fakes.twilio_api import TEMPLATE
+from sayso.testing.platforms.server import Ledger
+from sayso.testing.platforms.twilio import TEMPLATE
 
 ROOT = Path(__file__).parents[2]
 
@@ -43,7 +43,7 @@ TAKEN = {"twilio": (201, "sid"), "telegram": (200, "result"), "slack": (200, "ts
 @pytest.fixture(scope="module")
 def process() -> Iterator[str]:
     """The fake platforms as a process, and where it says that it listens."""
-    command = [sys.executable, "-m", "sayso.channels.fakes.platforms", "--port", "0"]
+    command = [sys.executable, "-m", "sayso.testing.platforms.fake_platforms", "--port", "0"]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         yield process.stdout.readline().strip()

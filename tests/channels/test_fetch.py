@@ -11,14 +11,14 @@ from typing import Any
 import httpx
 import pytest
 
-from sayso.channels import fetch
+from sayso.channels import http as fetch
 from sayso.channels.base import Channel, FetchError
-from sayso.channels.bot_api import KeptRequest
-from sayso.channels.fakes.platforms import SLACK_BOT_TOKEN, TELEGRAM_TOKEN, TWILIO_ACCOUNT_SID, FakePlatforms
-from sayso.channels.fakes.signing import JPEG
-from sayso.channels.fetch import Download, is_public
-from sayso.channels.telegram import FILE_LIMIT
+from sayso.channels.http import Download, is_public
+from sayso.channels.telegram.adapter import FILE_LIMIT
+from sayso.channels.telegram.client import KeptRequest
 from sayso.channels.types import Media
+from sayso.testing.platforms.fake_platforms import SLACK_BOT_TOKEN, TELEGRAM_TOKEN, TWILIO_ACCOUNT_SID, FakePlatforms
+from sayso.testing.platforms.webhooks import JPEG
 from tests.channels.harness import ALL, SLACK, TELEGRAM, WHATSAPP, MemoryMedia, Platform, fetch_bytes
 
 MESSAGES = f"https://api.twilio.com/2010-04-01/Accounts/{TWILIO_ACCOUNT_SID}/Messages"

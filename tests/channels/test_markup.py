@@ -11,9 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sayso.channels import markup
-from sayso.channels.fakes.telegram_rules import parsed
-from sayso.channels.markup import (
+from sayso.channels import markdown as markup
+from sayso.channels.markdown import (
     page_html,
     plain,
     slack_mrkdwn,
@@ -23,9 +22,9 @@ from sayso.channels.markup import (
     utf16_len,
     whatsapp_text,
 )
-from sayso.channels.markup.dialects import HTML, MRKDWN, PLAIN, WHATSAPP
-from sayso.channels.markup.links import trust_hosts
-from sayso.channels.markup.reading import parser
+from sayso.channels.markdown.dialects import HTML, MRKDWN, PLAIN, WHATSAPP, trust_hosts
+from sayso.channels.markdown.parse import parser
+from sayso.testing.platforms.telegram import parsed
 
 WORDS = st.text(st.characters(codec="utf-8"), max_size=400)
 #: Pieces of Markdown, and of what looks like it.

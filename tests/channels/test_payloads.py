@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from sayso.channels.base import Channel
-from sayso.channels.fakes.platforms import SLACK_SIGNING_SECRET, TELEGRAM_SECRET, TWILIO_AUTH_TOKEN
 from sayso.channels.types import Conversation, Hook, HookAnswer, Media, Received, StatusUpdate, Tap, Turn
+from sayso.testing.platforms.fake_platforms import SLACK_SIGNING_SECRET, TELEGRAM_SECRET, TWILIO_AUTH_TOKEN
 from tests.channels.harness import NOW, MemoryMedia, slack, telegram, whatsapp
 
 PAYLOADS = Path(__file__).parent.parent / "payloads"

@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sayso.channels.fakes.telegram_rules import parsed
-from sayso.channels.markup import (
+from sayso.channels.markdown import (
     page_html,
     plain,
     slack_mrkdwn,
@@ -23,6 +22,7 @@ from sayso.channels.markup import (
     utf16_len,
     whatsapp_text,
 )
+from sayso.testing.platforms.telegram import parsed
 from tests.channels.test_markup import MARKDOWN, SYNTAX, WORDS
 
 Render = Callable[[str], str]

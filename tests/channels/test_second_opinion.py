@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from sayso.channels.fakes import signing
-from sayso.channels.fakes.base import Answer, Call
-from sayso.channels.fakes.platforms import TELEGRAM_SECRET, FakePlatforms
-from sayso.channels.fakes.telegram_api import MOVED
-from sayso.channels.telegram import TelegramChannel
+from sayso.channels.telegram.adapter import TelegramChannel
 from sayso.channels.types import Conversation, Delivery, Media, Reply
+from sayso.testing.platforms import webhooks as signing
+from sayso.testing.platforms.fake_platforms import TELEGRAM_SECRET, FakePlatforms
+from sayso.testing.platforms.server import Answer, Call
+from sayso.testing.platforms.telegram import MOVED
 from tests.channels.harness import FILES, IMAGE, PDF, YES_NO, MemoryMedia, telegram, telegram_hook
 
 ROOT = Path(__file__).parents[2]

@@ -9,11 +9,11 @@ from dataclasses import replace
 import pytest
 
 from sayso.channels.base import Forbidden, Refused
-from sayso.channels.fakes import signing
-from sayso.channels.fakes.platforms import FakePlatforms
-from sayso.channels.slack import SlackChannel
+from sayso.channels.slack.adapter import SlackChannel
 from sayso.channels.types import Button, Conversation, Delivery, Reply, Turn
-from sayso.workers.lane import Change
+from sayso.pending.turns.change import Change
+from sayso.testing.platforms import webhooks as signing
+from sayso.testing.platforms.fake_platforms import FakePlatforms
 from sayso.workers.mailbox import Limits
 from tests.channels.harness import IMAGE, NOW, MemoryMedia, slack, slack_hook
 from tests.contracts.rigs import MemoryRig

@@ -9,11 +9,10 @@ from dataclasses import replace
 import pytest
 
 from sayso.channels.base import AddressClosed, Ambiguous, ChannelDown, RateLimited, Refused, SendError, Unreachable
-from sayso.channels.fakes.platforms import FakePlatforms
-from sayso.channels.fakes.slack_api import FakeSlack
-from sayso.channels.fakes.slack_setup import SCOPES
-from sayso.channels.slack_errors import REACTIONS, reaction_to
+from sayso.channels.slack.errors import REACTIONS, reaction_to
 from sayso.channels.types import Conversation, Delivery, Receipt, Reply
+from sayso.testing.platforms.fake_platforms import FakePlatforms
+from sayso.testing.platforms.slack import SCOPES, FakeSlack
 from tests.channels.harness import IMAGE, MemoryMedia, server, slack
 
 THREAD = Conversation("sl", "C0OPS", "1795204800.000150")

@@ -9,8 +9,8 @@ from urllib.parse import urlencode
 import pytest
 
 from sayso.channels.base import BadHook
-from sayso.channels.fakes import signing
 from sayso.channels.types import Conversation, Received, Turn
+from sayso.testing.platforms import webhooks as signing
 from tests.channels.harness import MemoryMedia, slack, slack_hook
 
 ROOT = "1795204800.000100"

@@ -7,12 +7,12 @@ import asyncio
 import pytest
 
 from sayso.channels.base import AddressClosed, FetchError, RateLimited, Refused, Unreachable
-from sayso.channels.fakes import signing
-from sayso.channels.fakes.platforms import FakePlatforms
-from sayso.channels.fakes.slack_api import FakeSlack
-from sayso.channels.slack import SlackChannel
-from sayso.channels.slack_blocks import LABEL_LIMIT
+from sayso.channels.slack.adapter import SlackChannel
+from sayso.channels.slack.blocks import LABEL_LIMIT
 from sayso.channels.types import Button, Conversation, Delivery, Media, Receipt, Reply, Turn
+from sayso.testing.platforms import webhooks as signing
+from sayso.testing.platforms.fake_platforms import FakePlatforms
+from sayso.testing.platforms.slack import FakeSlack
 from tests.channels.harness import IMAGE, MemoryMedia, fetch_bytes, server, slack, slack_hook
 
 THREAD = Conversation("sl", "C0OPS", "1795204800.000150")

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sayso.channels.fakes.slack_api import _message_error, _valid
-from sayso.channels.slack import SlackChannel, _message
-from sayso.channels.slack_blocks import SECTION_LIMIT
+from sayso.channels.slack.adapter import SlackChannel, _message
+from sayso.channels.slack.blocks import SECTION_LIMIT
 from sayso.channels.types import Button, Conversation, Reply
+from sayso.testing.platforms.slack import _message_error, _valid
 from tests.channels.test_markup import MARKDOWN, WORDS
 
 THREAD = Conversation("sl", "C0OPS", "1795204800.000150")
@@ -41,7 +41,7 @@ def channel() -> SlackChannel:
 
 def message(reply: Reply) -> dict:
     """One piece as it goes to chat.postMessage."""
-    from sayso.channels.markup import slack_mrkdwn
+    from sayso.channels.markdown import slack_mrkdwn
 
     return _message([slack_mrkdwn(reply.text)], reply, THREAD.chat, THREAD)
 

@@ -7,10 +7,10 @@ import asyncio
 import pytest
 
 from sayso.channels.base import BadHook, Forbidden, Refused
-from sayso.channels.fakes import signing
-from sayso.channels.fakes.platforms import TELEGRAM_SECRET, FakePlatforms
 from sayso.channels.types import Button, Conversation, Delivery, Reply
-from sayso.config.schema import TelegramSettings
+from sayso.config.settings.channels import TelegramSettings
+from sayso.testing.platforms import webhooks as signing
+from sayso.testing.platforms.fake_platforms import TELEGRAM_SECRET, FakePlatforms
 from tests.channels.harness import IMAGE, MemoryMedia, hook, telegram, telegram_hook
 
 CHAT = Conversation("tg", "5123456789")

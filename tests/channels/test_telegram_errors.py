@@ -7,9 +7,9 @@ import asyncio
 import pytest
 
 from sayso.channels.base import AddressClosed, Ambiguous, ChannelDown, RateLimited, Refused, SendError
-from sayso.channels.fakes.platforms import FakePlatforms
-from sayso.channels.telegram_errors import REACTIONS
+from sayso.channels.telegram.errors import REACTIONS
 from sayso.channels.types import Conversation, Delivery, Reply
+from sayso.testing.platforms.fake_platforms import FakePlatforms
 from tests.channels.harness import IMAGE, MemoryMedia, telegram
 
 GROUP = Conversation("tg", "-1002000000001")
@@ -77,7 +77,7 @@ def test_a_method_that_a_server_does_not_know_is_no_revoked_token(media: MemoryM
     """platforms.md 2.4: a Bot API server of one's own may be older than the program: the channel goes on."""
     from telegram.error import InvalidToken
 
-    from sayso.channels.telegram_errors import send_error
+    from sayso.channels.telegram.errors import send_error
 
     assert type(send_error(InvalidToken("Not Found: method not found"))) is Refused
 

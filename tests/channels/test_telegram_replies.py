@@ -8,13 +8,13 @@ from dataclasses import replace
 import pytest
 
 from sayso.channels.base import RateLimited, Refused
-from sayso.channels.fakes import signing
-from sayso.channels.fakes.platforms import FakePlatforms
-from sayso.channels.fakes.telegram_api import MOVED
-from sayso.channels.fakes.telegram_api import _told as told
-from sayso.channels.markup import telegram_length
-from sayso.channels.telegram_posts import beginning
+from sayso.channels.markdown import telegram_length
+from sayso.channels.telegram.outgoing import beginning
 from sayso.channels.types import Button, Conversation, Delivery, Media, Receipt, Reply
+from sayso.testing.platforms import webhooks as signing
+from sayso.testing.platforms.fake_platforms import FakePlatforms
+from sayso.testing.platforms.telegram import MOVED
+from sayso.testing.platforms.telegram import _told as told
 from tests.channels.harness import FILES, IMAGE, MemoryMedia, MemoryNotebook, telegram, telegram_hook
 
 CHAT = Conversation("tg", "5123456789")
@@ -86,7 +86,7 @@ def test_an_id_that_telegram_never_gave_is_no_edit(channel, platforms: FakePlatf
 @pytest.mark.parametrize("file", [None, IMAGE])
 def test_a_message_without_an_id_has_no_receipt(channel, platforms: FakePlatforms, monkeypatch, file: Media | None):
     """platforms.md 2.1: message_id is 0 for what Telegram sends later by itself: that is no id to edit by."""
-    monkeypatch.setattr("sayso.channels.fakes.telegram_api._told", lambda _, chat: told(0, chat))
+    monkeypatch.setattr("sayso.testing.platforms.telegram._told", lambda _, chat: told(0, chat))
     assert send(channel, Reply("?", media=file)) == Receipt("")
 
 

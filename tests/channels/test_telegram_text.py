@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sayso.channels.fakes.telegram_rules import buttons, check_length, parsed
-from sayso.channels.markup import head, split, telegram_length
-from sayso.channels.telegram_posts import Post, beginning
+from sayso.channels.markdown import head, split, telegram_length
+from sayso.channels.telegram.outgoing import Post, beginning
 from sayso.channels.types import Button, Reply
+from sayso.testing.platforms.telegram import buttons, check_length, parsed
 from tests.channels.harness import IMAGE, MemoryMedia, telegram
 from tests.channels.test_markup import MARKDOWN, SYNTAX, WORDS
 

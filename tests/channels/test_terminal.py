@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from sayso.agent import Agent, AgentConfig, ScriptedProvider, ToolCall, tool
-from sayso.agent.channel_agent import ChannelAgent
+from sayso.agent.channel.channel_agent import ChannelAgent
+from sayso.channels.console.terminal import Terminal, TerminalChannel
 from sayso.channels.media import MemoryMediaStore
-from sayso.channels.terminal import Terminal, TerminalChannel
 from sayso.channels.types import Button, Delivery, Hook, Reply
 from sayso.pending import InMemoryPendingStore
 

@@ -16,11 +16,11 @@ from sayso.channels.base import (
     Unreachable,
     WindowClosed,
 )
-from sayso.channels.fakes.base import Answer
-from sayso.channels.fakes.platforms import FakePlatforms
-from sayso.channels.twilio_errors import DAY_LIMIT_SECONDS, REACTIONS, send_error
 from sayso.channels.types import Conversation, Delivery, Reply
-from sayso.workers.outbox import MAX_ATTEMPTS
+from sayso.channels.whatsapp.errors import DAY_LIMIT_SECONDS, REACTIONS, send_error
+from sayso.testing.platforms.fake_platforms import FakePlatforms
+from sayso.testing.platforms.server import Answer
+from sayso.workers.sender import MAX_ATTEMPTS
 from tests.channels.harness import MemoryMedia, whatsapp
 
 CHAT = Conversation("wa", "whatsapp:+4915100000042")

@@ -7,10 +7,10 @@ from urllib.parse import urlencode
 import pytest
 
 from sayso.channels.base import BadHook
-from sayso.channels.fakes import signing
-from sayso.channels.fakes.platforms import TWILIO_ACCOUNT_SID, TWILIO_AUTH_TOKEN
-from sayso.channels.twilio_forms import Form, status_of, turn_of
 from sayso.channels.types import Turn
+from sayso.channels.whatsapp.webhook import Form, status_of, turn_of
+from sayso.testing.platforms import webhooks as signing
+from sayso.testing.platforms.fake_platforms import TWILIO_ACCOUNT_SID, TWILIO_AUTH_TOKEN
 
 SID = f"SM{1:032x}"
 FILE = f"https://api.twilio.com/2010-04-01/Accounts/{TWILIO_ACCOUNT_SID}/Messages/{SID}/Media/ME{1:032x}"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
-from sayso.channels.twilio_names import Names
 from sayso.channels.types import Conversation, Turn
-from sayso.workers.notebook import MemoryNotebook
+from sayso.channels.whatsapp.client import Names
+from sayso.workers.alerts import MemoryNotebook
 
 ANA = Conversation("wa", "whatsapp:+4915100000042")
 

@@ -11,10 +11,10 @@ from dataclasses import replace
 import pytest
 
 from sayso.channels.base import Ambiguous, Forbidden, RateLimited, Unreachable, WindowClosed
-from sayso.channels.fakes import signing
-from sayso.channels.fakes.platforms import TWILIO_ACCOUNT_SID, TWILIO_AUTH_TOKEN, FakePlatforms
-from sayso.channels.twilio_client import SANDBOX
 from sayso.channels.types import Button, Conversation, Delivery, Reply, Turn
+from sayso.channels.whatsapp.client import SANDBOX
+from sayso.testing.platforms import webhooks as signing
+from sayso.testing.platforms.fake_platforms import TWILIO_ACCOUNT_SID, TWILIO_AUTH_TOKEN, FakePlatforms
 from tests.channels.harness import (
     IMAGE,
     PDF,

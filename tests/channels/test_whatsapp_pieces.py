@@ -10,10 +10,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from sayso.channels.fakes.platforms import FakePlatforms
-from sayso.channels.markup import plain, whatsapp_text
+from sayso.channels.markdown import plain, whatsapp_text
 from sayso.channels.types import Button, Conversation, Delivery, Media, Reply
-from sayso.channels.whatsapp_pieces import (
+from sayso.channels.whatsapp.outgoing import (
     BUTTONS_LIMIT,
     FILE_BYTES,
     PICTURE_BYTES,
@@ -23,6 +22,7 @@ from sayso.channels.whatsapp_pieces import (
     pieces_of,
     words_of,
 )
+from sayso.testing.platforms.fake_platforms import FakePlatforms
 from tests.channels.harness import IMAGE, PDF, MemoryMedia, MemoryNotebook, whatsapp
 from tests.channels.test_markup import MARKDOWN, WORDS
 

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from sayso.channels.base import AddressClosed, WindowClosed
-from sayso.channels.fakes.platforms import FakePlatforms
-from sayso.channels.fakes.twilio_api import CONFIRM_TEMPLATE, TEMPLATE
 from sayso.channels.types import Button, Conversation, Delivery, Hook, Reply
+from sayso.testing.platforms.fake_platforms import FakePlatforms
+from sayso.testing.platforms.twilio import CONFIRM_TEMPLATE, TEMPLATE
 from tests.channels.harness import IMAGE, PDF, MemoryMedia, whatsapp
 
 CHAT = Conversation("wa", "whatsapp:+4915100000042")

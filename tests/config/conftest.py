@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from redis import Redis
 
-from sayso.channels.fakes.platforms import FakePlatforms
+from sayso.testing.platforms.fake_platforms import FakePlatforms
 from tests.config.fake_bots import ENVIRON
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from sayso.channels.fakes import platforms as fakes
-from sayso.channels.fakes.platforms import FakePlatforms
-from sayso.channels.fakes.twilio_setup import SENDER
+from sayso.testing.platforms import fake_platforms as fakes
+from sayso.testing.platforms.fake_platforms import FakePlatforms
+from sayso.testing.platforms.twilio import SENDER
 
 PUBLIC_URL = "https://bots.example.com"
 ENVIRON = {

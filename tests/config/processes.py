@@ -16,14 +16,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
-from sayso.config.loader import DEMO
+from sayso.config.settings.loader import DEMO
 
 #: Seconds to wait for something that should happen soon. A deadline for what hangs, not a measure of speed: a machine
 #: that runs other tests beside this one takes its time.
 PATIENCE = 60.0
 #: How commands call themselves: as they were started, and as they are renamed where setproctitle is installed.
-WEB, WORKER, REDIS = ("sayso.config.cli web",), ("sayso.config.cli worker", "rq:worker:"), ("unixsocket",)
-POLL = ("sayso.config.cli poll",)
+WEB, WORKER, REDIS = ("-m sayso web",), ("-m sayso worker", "rq:worker:"), ("unixsocket",)
+POLL = ("-m sayso poll",)
 
 T = TypeVar("T")
 
@@ -55,7 +55,7 @@ def sayso(*args: str | Path, stdin: str = "", cwd: Path | None = None, **environ
     """Run a command to its end, on the demo where nothing else is said: exit code, output, errors."""
     clean = {name: value for name, value in os.environ.items() if name not in ("REDIS_URL", "SAYSO_CONFIG")}
     done = subprocess.run(
-        [sys.executable, "-m", "sayso.config.cli", *map(str, args)],
+        [sys.executable, "-m", "sayso", *map(str, args)],
         check=False, input=stdin, text=True, capture_output=True, timeout=PATIENCE, cwd=cwd,
         env={**clean, "PYTHONPATH": str(Path.cwd()), "SAYSO_CONFIG": str(DEMO), **environ},
     )  # fmt: skip
@@ -99,7 +99,7 @@ class Up:
             sys.executable,
             "-P",
             "-m",
-            "sayso.config.cli",
+            "sayso",
         ]  # like the installed command: its folder is not the user's
         whole = [*python, command, "--data", str(data), "--port", str(self.port), *args]
         clean = {name: value for name, value in os.environ.items() if name not in ("REDIS_URL", "SAYSO_CONFIG")}

@@ -9,17 +9,16 @@ import pytest
 from click.testing import CliRunner
 
 from sayso.agent.messages import Message, Role
-from sayso.agent.selectors.narrowing import narrow
+from sayso.agent.toolsets.selectors import narrow
 from sayso.channels.types import Conversation, Turn
-from sayso.config.access import guard_of, rules_of
-from sayso.config.cli import main
-from sayso.config.description import describe
-from sayso.config.loader import ConfigError, load_settings
-from sayso.config.schema import Settings
-from sayso.config.selection import build_selector
-from sayso.config.sources import open_tools
+from sayso.config.checks.describe import describe
+from sayso.config.cli.main import main
+from sayso.config.settings.loader import ConfigError, load_settings
+from sayso.config.settings.schema import Settings
+from sayso.config.wiring.access import guard_of, rules_of
+from sayso.config.wiring.tools import build_selector, open_tools
 from sayso.pending.proposals import ChannelRun, channel_run
-from sayso.workers.people import RedisPeople
+from sayso.workers.access.people import RedisPeople
 
 WHATSAPP = (
     "{platform: whatsapp, account_sid: AC1, auth_token: '${KEY}', from: 'whatsapp:+14155238886', access: {access}}"

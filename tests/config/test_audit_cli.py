@@ -9,13 +9,13 @@ from contextlib import closing
 import pytest
 from click.testing import CliRunner
 
-from sayso.agent.memories import SQLiteTripleStore, Triple
-from sayso.agent.text_files import TextFiles
+from sayso.agent.channel.long_texts import TextFiles
+from sayso.agent.memory.graph import SQLiteTripleStore, Triple
 from sayso.channels.types import Conversation, Scope
-from sayso.config.cli import main
-from sayso.config.outfit import RELATIONSHIPS, knowledge_in
-from sayso.pending.audit.auditor import Auditor
-from sayso.pending.audit.body import Body
+from sayso.config.cli.main import main
+from sayso.config.wiring.agents import RELATIONSHIPS, knowledge_in
+from sayso.pending.audit.collector import Auditor
+from sayso.pending.audit.entry import Body
 from sayso.pending.audit.ledger import FILE, Ledger
 from tests.config.processes import free_port
 from tests.pending.state_log import AT, KEY, SIGNER, StateLog, busy_log, sealed

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from sayso.agent.tools.reload import Reload
-from sayso.config.agents import terminal_agent
-from sayso.config.bootstrap import bootstrap
-from sayso.config.description import describe
-from sayso.config.loader import ConfigError, load_settings
-from sayso.config.sources import OpenTools, open_tools
+from sayso.agent.tools.loading import Reload
+from sayso.config.checks.describe import describe
+from sayso.config.settings.loader import ConfigError, load_settings
+from sayso.config.wiring.agents import terminal_agent
+from sayso.config.wiring.bootstrap import bootstrap
+from sayso.config.wiring.tools import OpenTools, open_tools
 
 GOOD = (
     "from agent import tool\n\n\n@tool\ndef greet(name: str) -> str:\n    '''Greet.'''\n    return f'{said} {name}'\n"

@@ -13,8 +13,8 @@ from socketserver import StreamRequestHandler, ThreadingTCPServer
 import pytest
 from redis import Redis
 
-from sayso.config.embedded import EmbeddedRedis
-from sayso.config.loader import DEMO
+from sayso.config.server.embedded_redis import EmbeddedRedis
+from sayso.config.settings.loader import DEMO
 from tests.config.processes import PATIENCE, free_port, sayso, short_folder
 
 
@@ -187,7 +187,7 @@ def test_terminal_chat_offers_to_undo(tmp_path: Path):
 
 def test_terminal_chat_survives_bytes_that_are_no_text(tmp_path: Path):
     """A pipe may hold anything."""
-    command = [sys.executable, "-m", "sayso.config.cli", "chat", "--config", str(DEMO), "--data", str(tmp_path)]
+    command = [sys.executable, "-m", "sayso", "chat", "--config", str(DEMO), "--data", str(tmp_path)]
     done = subprocess.run(command, check=False, input=b"\xff\xfe\0hi\n", capture_output=True, timeout=PATIENCE)
     assert (done.returncode, done.stderr) == (0, b"")
 
@@ -211,7 +211,7 @@ def test_check_says_which_tool_asks_by_itself(tmp_path: Path):
     assert "refund_invoice: asks by itself, and should be under allow" in sayso("check", file)[1]
 
 
-@pytest.mark.parametrize("module", ["sayso.channels.web", "sayso.config.cli", "sayso.workers.worker"])
+@pytest.mark.parametrize("module", ["sayso.channels.web.app", "sayso", "sayso.workers.rq.worker"])
 def test_start_does_not_pay_for_vendors_libraries(module: str):
     """Vendors' libraries are loaded when they are first used."""
     heavy = ("twilio", "telegram", "slack_sdk", "slack_bolt", "matplotlib", "httpx")

@@ -19,7 +19,7 @@ from pathlib import Path
 from sayso.channels.base import SendError
 from sayso.channels.types import Conversation, Delivery, Reply
 from sayso.config import cli
-import sayso.workers.worker
+import sayso.workers.rq.worker
 
 def send(services):
     ready = set(sys.modules)
@@ -74,10 +74,10 @@ def test_a_worker_with_a_console_only_loads_no_vendor_and_nothing_of_the_web(loa
     assert not ready & (SDKS | FOREIGN)
     assert not added & (SDKS | FOREIGN)
     assert not ready & {
-        "sayso.channels.whatsapp",
-        "sayso.channels.telegram",
-        "sayso.channels.slack",
-        "sayso.channels.web",
+        "sayso.channels.whatsapp.adapter",
+        "sayso.channels.telegram.adapter",
+        "sayso.channels.slack.adapter",
+        "sayso.channels.web.app",
     }
 
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from sayso.config.agents import terminal_agent
-from sayso.config.loader import ConfigError, load_settings
-from sayso.pending.phrasebook import SHIPPED_LANGUAGES
+from sayso.config.settings.loader import ConfigError, load_settings
+from sayso.config.wiring.agents import terminal_agent
+from sayso.pending.consent.phrases import SHIPPED_LANGUAGES
 
 
 def settings_of(folder: Path, line: str):

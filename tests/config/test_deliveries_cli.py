@@ -6,7 +6,7 @@ import pytest
 from click.testing import CliRunner
 
 from sayso.channels.types import Reply
-from sayso.config.cli import main
+from sayso.config.cli.main import main
 from sayso.workers.alerts import RedisAlerts
 from tests.config.processes import free_port
 from tests.contracts.rigs import CHAT, RedisRig, turn

@@ -15,17 +15,16 @@ from click.testing import CliRunner
 from flask.testing import FlaskClient
 from redis import Redis
 
-from sayso.channels.fakes import platforms as fakes
-from sayso.channels.fakes.platforms import FakePlatforms
-from sayso.channels.poller import baton_of
-from sayso.config.cli import main
-from sayso.config.loader import load_settings
-from sayso.config.setup.desks import desk_of
-from sayso.config.setup.doctor import Doctor, model_findings
-from sayso.config.setup.finding import Finding
-from sayso.config.setup.probe import FORGED
-from sayso.workers.presence import Presence
-from sayso.workers.tide import keys_of
+from sayso.channels.setup import Finding
+from sayso.channels.telegram.poller import baton_of
+from sayso.config.checks.desks import desk_of
+from sayso.config.checks.doctor import FORGED, Doctor, model_findings
+from sayso.config.cli.main import main
+from sayso.config.settings.loader import load_settings
+from sayso.testing.platforms import fake_platforms as fakes
+from sayso.testing.platforms.fake_platforms import FakePlatforms
+from sayso.workers.recovery import Presence
+from sayso.workers.redis.client import keys_of
 from tests.config.fake_bots import ENVIRON, PUBLIC_URL, written
 from tests.config.processes import free_port
 from tests.web import services
@@ -144,7 +143,7 @@ def test_messages_that_never_reached_us_are_found(clinic: Clinic):
 
 def test_busy_sender_is_looked_at_in_part(clinic: Clinic, monkeypatch: pytest.MonkeyPatch):
     """Thousands an hour are no finding: the newest tell enough."""
-    monkeypatch.setattr("sayso.config.setup.doctor.MISSED_MOST", 2)
+    monkeypatch.setattr("sayso.config.checks.doctor.MISSED_MOST", 2)
     for n in range(4):
         clinic.platforms.arrive("twilio", "whatsapp:+4915100000042", "hello", ago=600 + n)
     assert "2 of the 2 newest messages of the last hour never reached us" in clinic.wrong()["wa messages"]
@@ -308,7 +307,7 @@ def test_only_what_fails_fails_a_build(monkeypatch: pytest.MonkeyPatch, state: s
     async def found(*_: object, **__: object) -> AsyncIterator[Finding]:
         yield Finding("clock", state, "says", "" if state == "ok" else "cure")
 
-    monkeypatch.setattr("sayso.config.doctor_cli._checks", found)
+    monkeypatch.setattr("sayso.config.cli.checks._checks", found)
     code, words = run()
     assert (code, "1 to look at" in words) == (expected, state != "ok")
 

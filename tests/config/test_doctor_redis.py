@@ -15,10 +15,10 @@ import pytest
 from redis.exceptions import NoPermissionError
 from rq.suspension import suspend
 
-from sayso.config.embedded import EmbeddedRedis, server_binary
-from sayso.config.loader import load_settings
-from sayso.config.setup.doctor import Doctor
-from sayso.workers.redis import RedisUnfit, check_fit, connect
+from sayso.config.checks.doctor import Doctor
+from sayso.config.server.embedded_redis import EmbeddedRedis, server_binary
+from sayso.config.settings.loader import load_settings
+from sayso.pending.redis.client import RedisUnfit, check_fit, connect
 from tests.config.processes import free_port, until
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from redis import Redis
 
-from sayso.config.embedded import (
+from sayso.config.server.embedded_redis import (
     MAX_SOCKET_PATH,
     EmbeddedRedis,
     EmbeddedRedisError,
@@ -26,7 +26,7 @@ from tests.config.processes import PATIENCE, is_running, short_folder, until
 PARENT = """
 import sys, time
 from pathlib import Path
-from sayso.config.embedded import EmbeddedRedis
+from sayso.config.server.embedded_redis import EmbeddedRedis
 server = EmbeddedRedis(Path(sys.argv[1]))
 server.start()
 print(server.pid, flush=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from sayso.config.cli import main
+from sayso.config.cli.main import main
 
 ROOT = Path(__file__).parents[2]
 TOOLS = '''
@@ -19,7 +19,7 @@ from urllib.parse import unquote
 from pydantic import AfterValidator
 
 from sayso.agent import NotFound, Tool, tool
-from sayso.agent.tools.metadata import ToolMetadata, ToolTag
+from sayso.agent.tools.definition import ToolMetadata, ToolTag
 
 RAN = Path(__file__).parent / "ran"
 

@@ -9,12 +9,13 @@ import pytest
 from click.testing import CliRunner
 from redis import Redis
 
-from sayso.channels.fakes.platforms import FakePlatforms
 from sayso.channels.types import Conversation, Turn
-from sayso.config.bootstrap import open_door
-from sayso.config.cli import main
-from sayso.config.loader import load_settings
-from sayso.workers.lane import Change, QueuedTurn
+from sayso.config.cli.main import main
+from sayso.config.settings.loader import load_settings
+from sayso.config.wiring.bootstrap import open_door
+from sayso.pending.turns.change import Change
+from sayso.pending.turns.queued import QueuedTurn
+from sayso.testing.platforms.fake_platforms import FakePlatforms
 from tests.config.fake_bots import written
 
 ANA = "whatsapp:+4915100000042"

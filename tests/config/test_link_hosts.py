@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from sayso.channels.markup import telegram_html
-from sayso.channels.markup.links import trust_hosts
-from sayso.config.loader import ConfigError, load_settings
+from sayso.channels.markdown import telegram_html
+from sayso.channels.markdown.dialects import trust_hosts
+from sayso.config.settings.loader import ConfigError, load_settings
 
 FILE = "channels: {desk: {platform: console}}\n"
 

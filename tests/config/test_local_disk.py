@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from sayso.channels import disk
-from sayso.channels.disk import NotLocal, check_local
-from sayso.config.bootstrap import bootstrap
-from sayso.config.loader import ConfigError, load_settings
+from sayso.channels import media as disk
+from sayso.channels.media import NotLocal, check_local
+from sayso.config.settings.loader import ConfigError, load_settings
+from sayso.config.wiring.bootstrap import bootstrap
 
 #: As Linux writes them: a local root, an NFS share whose name has a space, and a local disk mounted inside of it.
 MOUNTS = """\

@@ -9,14 +9,14 @@ import pytest
 
 from sayso.agent import AnthropicProvider, FallbackProvider, OllamaProvider, OpenAIProvider
 from sayso.agent.extras import install_command
-from sayso.agent.providers import TextToolProvider
-from sayso.agent.providers.openai import OPENAI_URL
 from sayso.agent.providers.vendor import VendorProvider
-from sayso.config.agent_schema import VENDORS
-from sayso.config.description import describe
-from sayso.config.loader import ConfigError, load_settings
-from sayso.config.models import Models
-from sayso.config.schema import Settings
+from sayso.agent.providers.vendors import OPENAI_URL
+from sayso.agent.run.text_tools import TextToolProvider
+from sayso.config.checks.describe import describe
+from sayso.config.settings.agent import VENDORS
+from sayso.config.settings.loader import ConfigError, load_settings
+from sayso.config.settings.schema import Settings
+from sayso.config.wiring.models import Models
 
 KEY = "s3cr3t"
 

@@ -22,8 +22,8 @@ WORKER = """
 import asyncio, json, sys
 from pathlib import Path
 from sayso.config import cli
-import sayso.workers.worker
-from sayso.workers.loop import LoopThread
+import sayso.workers.rq.worker
+from sayso.pending.concurrency import LoopThread
 
 def ask(services):
     ready, loop = set(sys.modules), LoopThread()

@@ -21,19 +21,18 @@ from sayso.agent import (
     RedisCache,
     ScriptedProvider,
 )
-from sayso.agent.guards import GuardrailAction
+from sayso.agent.guards.pipeline import GuardrailAction
 from sayso.channels.media import LocalMediaStore
-from sayso.config.agents import load_tools_of, terminal_agent
-from sayso.config.bootstrap import bootstrap
-from sayso.config.description import describe
-from sayso.config.explanation import explain
-from sayso.config.loader import ConfigError, load_settings
-from sayso.config.outfit import lone_outfit, worker_outfit
-from sayso.config.schema import Settings
+from sayso.config.checks.describe import describe
+from sayso.config.checks.explain import explain
+from sayso.config.settings.loader import ConfigError, load_settings
+from sayso.config.settings.schema import Settings
+from sayso.config.wiring.agents import load_tools_of, lone_outfit, terminal_agent, worker_outfit
+from sayso.config.wiring.bootstrap import bootstrap
 
 PLUGINS = """
-from sayso.agent.observers import AgentObserver
-from sayso.agent.guards import Guardrail
+from sayso.agent import AgentObserver
+from sayso.agent import Guardrail
 
 class Watch(AgentObserver):
     pass

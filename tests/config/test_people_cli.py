@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from click.testing import CliRunner
 
+from sayso.channels.i18n.texts import speak
 from sayso.channels.types import Conversation
-from sayso.config.cli import main
-from sayso.pending.texts import speak
-from sayso.workers.people import RedisPeople, Waiting
+from sayso.config.cli.main import main
+from sayso.workers.access.people import RedisPeople, Waiting
 from tests.config.processes import free_port
 from tests.contracts.rigs import CHAT, RedisRig
 

@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 #: Each forked process says its id and waits for a signal.
 PROGRAM = textwrap.dedent("""
     import os, signal, sys
-    from sayso.config.prefork import prefork
+    from sayso.config.server.processes import prefork
     prefork(int(sys.argv[1]))
     os.write(1, b"%d\\n" % os.getpid())
     {work}

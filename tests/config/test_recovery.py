@@ -10,16 +10,17 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from sayso.channels.fakes.base import Answer
-from sayso.channels.fakes.platforms import FakePlatforms
-from sayso.channels.fakes.twilio_setup import SERVICE_SID
 from sayso.channels.types import Conversation, Turn
-from sayso.channels.whatsapp import WhatsAppChannel
-from sayso.config.bootstrap import open_door
-from sayso.config.cli import main
-from sayso.config.loader import load_settings
-from sayso.config.setup import recovery, twilio_list
-from sayso.workers.lane import QueuedTurn
+from sayso.channels.whatsapp import message_log as recovery
+from sayso.channels.whatsapp import message_log as twilio_list
+from sayso.channels.whatsapp.adapter import WhatsAppChannel
+from sayso.config.cli.main import main
+from sayso.config.settings.loader import load_settings
+from sayso.config.wiring.bootstrap import open_door
+from sayso.pending.turns.queued import QueuedTurn
+from sayso.testing.platforms.fake_platforms import FakePlatforms
+from sayso.testing.platforms.server import Answer
+from sayso.testing.platforms.twilio import SERVICE_SID
 from sayso.workers.mailbox import RedisMailbox
 from tests.config.fake_bots import ENVIRON, written
 

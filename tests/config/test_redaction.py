@@ -12,9 +12,9 @@ import pytest
 
 from sayso.agent import Agent, AgentConfig, ScriptedProvider, ToolCall, tool
 from sayso.channels.redaction import REDACTED, Redactor, remember, secrets_of
-from sayso.config.logs import EventFormatter
-from sayso.config.rows import plain
-from sayso.config.setup.finding import Finding
+from sayso.channels.setup import Finding
+from sayso.config.cli.output import plain
+from sayso.config.wiring.observability import EventFormatter
 from tests.config.processes import sayso
 
 KEY, FILED = "sk-live-5Ya/pq+2==", "hunter2-of-a-file"

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from redis import Redis
 
-from sayso.config.embedded import EmbeddedRedis
-from sayso.workers.redis import connect
-from sayso.workers.shards import rendezvous
-from sayso.workers.tide import Tide, keys_of
-from sayso.workers.tide_file import FILE, TideFile
+from sayso.config.server.embedded_redis import EmbeddedRedis
+from sayso.pending.redis.client import connect
+from sayso.workers.redis.client import Tide, keys_of
+from sayso.workers.redis.data_loss import FILE, TideFile
+from sayso.workers.sharding.shards import rendezvous
 from tests.config.processes import sayso, short_folder
 
 #: What the keys of a bot begin with whose file is bot.yaml.

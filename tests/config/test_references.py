@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from sayso.config.loader import ConfigError, load_settings
-from sayso.config.schema import ConsoleSettings, WhatsAppSettings
+from sayso.config.settings.channels import ConsoleSettings, WhatsAppSettings
+from sayso.config.settings.loader import ConfigError, load_settings
 
 SECRETS = {
     "TWILIO_ACCOUNT_SID": "AC0",

@@ -9,11 +9,12 @@ import pytest
 
 from sayso.agent import AllOf, AnyOf, EmbeddingSelector, KeywordSelector, Message
 from sayso.agent.messages import Role
-from sayso.agent.selectors import Always, FailOpen, HttpEmbedder, NgramEmbedder
-from sayso.config.agents import terminal_agent
-from sayso.config.description import describe
-from sayso.config.loader import ConfigError, load_settings
-from sayso.config.selection import build_selector
+from sayso.agent.toolsets.embedding import HttpEmbedder, NgramEmbedder
+from sayso.agent.toolsets.selectors import Always, FailOpen
+from sayso.config.checks.describe import describe
+from sayso.config.settings.loader import ConfigError, load_settings
+from sayso.config.wiring.agents import terminal_agent
+from sayso.config.wiring.tools import build_selector
 from sayso.pending.proposals import ChannelRun, channel_run
 
 HEAD = (

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from sayso.channels.console import RESERVED_NAMES
+from sayso.channels.console.adapter import RESERVED_NAMES
 from sayso.channels.types import Conversation
-from sayso.config.agents import load_tools_of
-from sayso.config.bootstrap import bootstrap
-from sayso.config.description import describe
-from sayso.config.loader import DEMO, ConfigError, default_config, load_for_terminal, load_settings
-from sayso.config.schema import CONSOLE_PATHS
+from sayso.config.checks.describe import describe
+from sayso.config.settings.channels import CONSOLE_PATHS
+from sayso.config.settings.loader import DEMO, ConfigError, default_config, load_for_terminal, load_settings
+from sayso.config.wiring.agents import load_tools_of
+from sayso.config.wiring.bootstrap import bootstrap
 
 SECRET = "s3cr3t-value"
 

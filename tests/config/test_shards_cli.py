@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from sayso.config.embedded import EmbeddedRedis
-from sayso.workers.presence import Presence
-from sayso.workers.redis import connect
+from sayso.config.server.embedded_redis import EmbeddedRedis
+from sayso.pending.redis.client import connect
+from sayso.workers.recovery import Presence
 from tests.config.processes import Up, sayso, short_folder
 
 

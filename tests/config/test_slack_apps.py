@@ -8,12 +8,11 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from sayso.channels.fakes import platforms as fakes
-from sayso.channels.fakes.base import json_answer
-from sayso.channels.fakes.platforms import FakePlatforms
-from sayso.channels.fakes.slack_api import FakeSlack
-from sayso.channels.fakes.slack_manifests import CREDENTIALS, SlackManifests
-from sayso.config.cli import main
+from sayso.config.cli.main import main
+from sayso.testing.platforms import fake_platforms as fakes
+from sayso.testing.platforms.fake_platforms import FakePlatforms
+from sayso.testing.platforms.server import json_answer
+from sayso.testing.platforms.slack import CREDENTIALS, FakeSlack, SlackManifests
 from tests.config.fake_bots import ENVIRON, PUBLIC_URL, written
 
 TOKEN = "SLACK_CONFIG_TOKEN"
@@ -88,7 +87,7 @@ def test_manifest_that_slack_takes_is_told_and_changes_nothing(shop: Shop):
 
 def test_fault_is_told_with_its_place_and_cure(shop: Shop, monkeypatch: pytest.MonkeyPatch):
     """platforms.md 3.5: invalid_manifest names each fault by a pointer."""
-    monkeypatch.setattr("sayso.config.setup.slack_manifest._DESCRIPTION", "x" * 301)
+    monkeypatch.setattr("sayso.channels.slack.app_manifest._DESCRIPTION", "x" * 301)
     code, words = shop.run("--validate", "--view", "agent")
     assert code == 1
     assert "\n  /display_information/description  Must be 140 characters or less\n" in words

@@ -11,10 +11,9 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from sayso.channels.fakes.slack_manifests import faults
-from sayso.channels.fakes.slack_setup import SCOPES
-from sayso.config.cli import main
-from sayso.config.setup.slack_needs import EVENTS, METHODS, scopes
+from sayso.channels.slack.scopes import EVENTS, METHODS, scopes
+from sayso.config.cli.main import main
+from sayso.testing.platforms.slack import SCOPES, faults
 from tests.config.fake_bots import ENVIRON, PUBLIC_URL, written
 
 ROOT = Path(__file__).parents[2]

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from sayso.agent.tools import ToolExecutionError, ToolTag
-from sayso.config.agents import load_tools_of, terminal_agent
-from sayso.config.description import describe
-from sayso.config.loader import ConfigError, load_settings
-from sayso.config.schema import Settings
-from sayso.config.sources import open_tools
+from sayso.config.checks.describe import describe
+from sayso.config.settings.loader import ConfigError, load_settings
+from sayso.config.settings.schema import Settings
+from sayso.config.wiring.agents import load_tools_of, terminal_agent
+from sayso.config.wiring.tools import open_tools
 from tests.config.processes import sayso
 
 SECRET = "s3cr3t-value"

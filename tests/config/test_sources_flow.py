@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from sayso.agent import Agent, ChannelAgent, ScriptedProvider, ToolCall
-from sayso.config.loader import load_settings
-from sayso.config.sources import OpenTools, open_tools
+from sayso.config.settings.loader import load_settings
+from sayso.config.wiring.tools import OpenTools, open_tools
 
 TINY = Path(__file__).parents[1] / "agent" / "sources" / "tiny_mcp.py"
 

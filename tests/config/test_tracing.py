@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from sayso.config.tracing import TracingError, set_up_tracing
+from sayso.config.wiring.observability import TracingError, set_up_tracing
 
 ROOT = Path(__file__).parents[2]
 #: A process's tracer is set once and for all, so each of these has a process of its own.
 SPAN = """
-from sayso.config.tracing import set_up_tracing
+from sayso.config.wiring.observability import set_up_tracing
 from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider
 {before}

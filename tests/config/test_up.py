@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from sayso.channels.fakes.platforms import TELEGRAM_TOKEN, FakePlatforms
-from sayso.channels.fakes.signing import telegram_text
-from sayso.channels.fakes.telegram_setup import WAITING
-from sayso.config.embedded import EmbeddedRedisError
-from sayso.config.up import MAX_PAUSE_SECONDS, Kept
+from sayso.config.server.embedded_redis import EmbeddedRedisError
+from sayso.config.server.up import MAX_PAUSE_SECONDS, Kept
 from sayso.examples import invoices
+from sayso.testing.platforms.fake_platforms import TELEGRAM_TOKEN, FakePlatforms
+from sayso.testing.platforms.telegram import WAITING
+from sayso.testing.platforms.webhooks import telegram_text
 from tests.config.processes import POLL, REDIS, WEB, WORKER, Up, free_port, is_running, sayso, short_folder, until
 
 POLLED = """

@@ -9,18 +9,18 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from sayso.channels.fakes import platforms as fakes
-from sayso.channels.fakes.base import Answer
-from sayso.channels.fakes.platforms import FakePlatforms
-from sayso.channels.fakes.telegram_setup import WEBHOOK
-from sayso.channels.fakes.twilio_setup import SENDER, SERVICE_SID
-from sayso.channels.telegram_updates import ALLOWED_UPDATES
-from sayso.channels.twilio_client import SANDBOX
-from sayso.config.cli import main
-from sayso.config.setup.telegram import COMMANDS
-from sayso.config.setup.twilio import RETRIES
-from sayso.pending.phrasebook import SHIPPED_LANGUAGES
-from sayso.pending.texts import speak
+from sayso.channels.i18n.texts import speak
+from sayso.channels.telegram.setup import COMMANDS
+from sayso.channels.telegram.updates import ALLOWED_UPDATES
+from sayso.channels.whatsapp.client import SANDBOX
+from sayso.channels.whatsapp.setup import RETRIES
+from sayso.config.cli.main import main
+from sayso.pending.consent.phrases import SHIPPED_LANGUAGES
+from sayso.testing.platforms import fake_platforms as fakes
+from sayso.testing.platforms.fake_platforms import FakePlatforms
+from sayso.testing.platforms.server import Answer
+from sayso.testing.platforms.telegram import WEBHOOK
+from sayso.testing.platforms.twilio import SENDER, SERVICE_SID
 from tests.config.fake_bots import ENVIRON, PUBLIC_URL, written
 from tests.config.processes import free_port
 

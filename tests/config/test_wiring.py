@@ -7,14 +7,13 @@ from pathlib import Path
 import pytest
 from redis import Redis
 
-from sayso.agent.escalation import Escalation
+from sayso.agent.channel.prompts import Escalation
+from sayso.agent.run.journal import RedisJournals
 from sayso.channels.types import Conversation, Delivery, Reply
-from sayso.config.bootstrap import bootstrap
-from sayso.config.loader import load_settings
-from sayso.workers.connections import Connections
-from sayso.workers.journals import RedisJournals
-from sayso.workers.redis import HURRY_SECONDS
-from sayso.workers.relay import Relay
+from sayso.config.settings.loader import load_settings
+from sayso.config.wiring.bootstrap import bootstrap
+from sayso.pending.redis.client import HURRY_SECONDS, Connections
+from sayso.workers.mailbox import Relay
 
 
 def test_agents_of_a_worker_journal_their_turns(tmp_path: Path, redis_url: str):

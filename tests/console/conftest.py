@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 import redis
 
-from sayso.channels.console import ConsoleChannel
-from sayso.channels.feed import MemoryFeed
+from sayso.channels.console.adapter import ConsoleChannel
+from sayso.channels.console.feed import MemoryFeed
 from sayso.channels.media import LocalMediaStore
 from sayso.channels.types import Button, Conversation, Reply
 

@@ -8,12 +8,12 @@ from typing import Any
 import flask
 
 from sayso.channels.base import BadHook, Forbidden
-from sayso.channels.console import ConsoleChannel
-from sayso.channels.console_pages import console_pages
-from sayso.channels.feed import Entry, FeedError, MemoryFeed
+from sayso.channels.console.adapter import ConsoleChannel
+from sayso.channels.console.feed import Entry, FeedError, MemoryFeed
+from sayso.channels.console.views import console_pages
 from sayso.channels.media import LocalMediaStore
 from sayso.channels.types import Delivery, Hook, Reply, Turn
-from sayso.workers.offload import run_sync
+from sayso.pending.concurrency import run_sync
 
 KEYS = ["console-test-key"]
 

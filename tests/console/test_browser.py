@@ -11,10 +11,10 @@ import pytest
 from playwright.sync_api import Browser, FilePayload, Page, Route, expect, sync_playwright
 from werkzeug.serving import make_server
 
-from sayso.channels.console import ConsoleChannel
+from sayso.channels.console.adapter import ConsoleChannel
 from sayso.channels.media import LocalMediaStore
 from sayso.channels.types import Button, Delivery, Reply, Turn
-from sayso.workers.offload import run_sync
+from sayso.pending.concurrency import run_sync
 
 from .echo import EchoApp
 

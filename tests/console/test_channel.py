@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from sayso.channels.base import BadHook, Forbidden, Unreachable
-from sayso.channels.console import MAX_PIECE_CHARS, ConsoleChannel
-from sayso.channels.feed import KEPT_ENTRIES, MemoryFeed
+from sayso.channels.console.adapter import MAX_PIECE_CHARS, ConsoleChannel
+from sayso.channels.console.feed import KEPT_ENTRIES, MemoryFeed
 from sayso.channels.media import LocalMediaStore
 from sayso.channels.types import Button, Conversation, Delivery, Hook, Media, Reply, Tap, Turn
 

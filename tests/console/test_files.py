@@ -10,11 +10,11 @@ from urllib.parse import quote
 import pytest
 
 from sayso.agent import Agent, AgentConfig, ScriptedProvider, ToolCall, tool
-from sayso.agent.channel_agent import ChannelAgent
+from sayso.agent.channel.channel_agent import ChannelAgent
 from sayso.channels.base import BadHook, FetchError, Forbidden
-from sayso.channels.console import ConsoleChannel
-from sayso.channels.console_files import MAX_FILES, NotTaken
-from sayso.channels.feed import MemoryFeed
+from sayso.channels.console.adapter import ConsoleChannel
+from sayso.channels.console.feed import MemoryFeed
+from sayso.channels.console.uploads import MAX_FILES, NotTaken
 from sayso.channels.media import LocalMediaStore
 from sayso.channels.types import Media
 from sayso.pending import InMemoryPendingStore
@@ -185,7 +185,7 @@ def test_what_is_not_taken_is_refused_and_not_kept(
 @pytest.mark.parametrize("chunked", [False, True])
 def test_a_file_over_the_limit_is_refused(browser, monkeypatch: pytest.MonkeyPatch, *, chunked: bool):
     """Whether its size is announced or not."""
-    monkeypatch.setattr("sayso.channels.console_pages.MAX_BYTES", 100)
+    monkeypatch.setattr("sayso.channels.console.views.MAX_BYTES", 100)
     length = {"CONTENT_LENGTH": "", "wsgi.input_terminated": True} if chunked else {}
     for size, status in ((100, 201), (101, 413)):
         data = PNG + b"0" * (size - len(PNG))

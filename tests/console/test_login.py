@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 import redis
 
-from sayso.channels.console import ConsoleChannel
-from sayso.channels.console_logins import (
+from sayso.channels.console.adapter import ConsoleChannel
+from sayso.channels.console.feed import MemoryFeed
+from sayso.channels.console.logins import (
     FREE_FAILURES,
     LOCKOUT_SECONDS,
     MAX_FAILURES,
@@ -21,7 +22,6 @@ from sayso.channels.console_logins import (
     RedisLogins,
     network,
 )
-from sayso.channels.feed import MemoryFeed
 from sayso.channels.media import LocalMediaStore
 
 from .echo import KEYS, EchoApp
@@ -44,7 +44,7 @@ class Clock:
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """What the pages, the log-ins and the signer of sessions take for now."""
     clock = Clock()
-    monkeypatch.setattr("sayso.channels.console_pages.time.time", clock)
+    monkeypatch.setattr("sayso.channels.console.views.time.time", clock)
     return clock
 
 

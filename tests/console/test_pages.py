@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from sayso.channels.console import ConsoleChannel
-from sayso.channels.console_pages import console_pages
-from sayso.channels.feed import MemoryFeed
+from sayso.channels.console.adapter import ConsoleChannel
+from sayso.channels.console.feed import MemoryFeed
+from sayso.channels.console.views import console_pages
 from sayso.channels.media import LocalMediaStore
 from sayso.channels.types import Turn
 

@@ -9,18 +9,17 @@ from pathlib import Path
 
 from redis import Redis
 
+from sayso.agent.run.journal import RedisJournals
+from sayso.channels.i18n.texts import Texts, speak
 from sayso.channels.types import Conversation, Tap, Turn
 from sayso.pending import InMemoryPendingStore, RedisPendingStore
-from sayso.pending.seal import split_button
-from sayso.pending.texts import Texts, speak
-from sayso.workers.deliveries import RedisDeliveries
-from sayso.workers.journals import RedisJournals
-from sayso.workers.lifeline import Lifeline
+from sayso.pending.redis.client import PREFIX
+from sayso.pending.redis.scripts import Scripts, shard_of
+from sayso.pending.signing import split_button
+from sayso.testing.memory import MemoryLanes
 from sayso.workers.mailbox import LEASE_MS, LUA, Limits, RedisMailbox
-from sayso.workers.memory import MemoryLanes
-from sayso.workers.outbox import RedisOutbox
-from sayso.workers.reaper import Reaper
-from sayso.workers.redis import PREFIX, Scripts, shard_of
+from sayso.workers.outbox import RedisDeliveries, RedisOutbox
+from sayso.workers.recovery import Lifeline, Reaper
 
 CHAT = Conversation("chat", "room")
 #: What workers say in these tests.

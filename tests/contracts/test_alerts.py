@@ -6,7 +6,7 @@ import pytest
 from redis import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from sayso.workers.alerts import CLEAR_SECONDS, KEEP_SECONDS, MAX_CHARS, MemoryAlerts, RedisAlerts
+from sayso.workers.alerts import ALERT_SECONDS, CLEAR_SECONDS, MAX_CHARS, MemoryAlerts, RedisAlerts
 
 
 @pytest.fixture(params=["memory", "redis"])
@@ -31,11 +31,11 @@ def test_channel_keeps_its_last_alert(alerts):
 def test_alert_is_forgotten_after_a_week(redis_client):
     """Nobody says so any more."""
     RedisAlerts(redis_client).note("team", "token revoked")
-    assert 0 < redis_client.ttl("sayso:alert:team:sending") <= KEEP_SECONDS
+    assert 0 < redis_client.ttl("sayso:alert:team:sending") <= ALERT_SECONDS
     now = [0.0]
     alerts = MemoryAlerts(clock=lambda: now[0])
     alerts.note("team", "token revoked")
-    now[0] = KEEP_SECONDS
+    now[0] = ALERT_SECONDS
     assert alerts.of(["team"]) == []
 
 

@@ -12,10 +12,18 @@ from pathlib import Path
 import pytest
 from redis import Redis
 
-from sayso.agent.budget import Budget, BudgetLimits, MemoryBudget, Refusal, RunBudget, book_in, refusal_of
 from sayso.agent.messages import UsageStats
-from sayso.agent.redis_budget import RedisBudget
-from sayso.workers.redis import connect
+from sayso.agent.run.budget import (
+    Budget,
+    BudgetLimits,
+    MemoryBudget,
+    RedisBudget,
+    Refusal,
+    RunBudget,
+    book_in,
+    refusal_of,
+)
+from sayso.pending.redis.client import connect
 
 DAY = 86_400.0
 NOON = 1_700_000_000 // DAY * DAY + DAY / 2

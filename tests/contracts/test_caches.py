@@ -6,8 +6,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from sayso.agent.cache import Cache, CacheStats, InMemoryCache, RedisCache
 from sayso.agent.messages import KeptText, Message, Role, ToolCall, UsageStats
+from sayso.agent.run.cache import Cache, CacheStats, InMemoryCache, RedisCache
 from sayso.channels.types import Media
 
 ANSWER = Message(Role.ASSISTANT, "tea")

@@ -9,9 +9,9 @@ from math import inf
 import pytest
 
 from sayso.channels.types import Button, Conversation, Delivery, Reply
-from sayso.workers.deliveries import LATE_SECONDS, NotRepeatable
-from sayso.workers.lane import Change, LaneLost, Timer
-from sayso.workers.outbox import KEEP_HELD_SECONDS
+from sayso.pending.turns.change import Change, Timer
+from sayso.pending.turns.queued import LaneLost
+from sayso.workers.outbox import KEEP_HELD_SECONDS, LATE_SECONDS, NotRepeatable
 from tests.contracts.rigs import CHAT, RedisRig, turn
 from tests.contracts.test_lanes import lease, look, propose, shown
 

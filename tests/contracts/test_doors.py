@@ -7,9 +7,10 @@ from dataclasses import replace
 import pytest
 
 from sayso.channels.types import Conversation, Media, Reply, Turn
-from sayso.workers.lane import Change, QueuedReply
+from sayso.pending.redis.scripts import shard_of
+from sayso.pending.turns.change import Change
+from sayso.pending.turns.queued import QueuedReply
 from sayso.workers.mailbox import Limits
-from sayso.workers.redis import shard_of
 from tests.contracts.rigs import CHAT, ENGLISH, turn
 from tests.contracts.test_lanes import shown
 

@@ -8,8 +8,9 @@ from math import inf
 import pytest
 
 from sayso.channels.types import Conversation, Delivery, Reply
-from sayso.pending.records import Claim
-from sayso.workers.lane import Change, Move, QueuedReply, outbox_entry
+from sayso.pending.repository import Claim
+from sayso.pending.turns.change import Change, Move, outbox_entry
+from sayso.pending.turns.queued import QueuedReply
 from sayso.workers.outbox import MAX_WAITING
 from tests.contracts.rigs import CHAT, RedisRig, turn
 from tests.contracts.test_lanes import lease, look, propose

@@ -7,7 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from sayso.channels.types import Reply
-from sayso.workers.lane import Change, LaneLost, TurnOvertaken
+from sayso.pending.turns.change import Change
+from sayso.pending.turns.queued import LaneLost, TurnOvertaken
 from tests.contracts.rigs import CHAT, RedisRig, turn
 
 SAID = Change(replies=((Reply("hi"), ""),))

@@ -9,8 +9,9 @@ import pytest
 
 from sayso.channels.types import Conversation, Media, Reply, Turn
 from sayso.pending.action import PendingAction
-from sayso.pending.records import Claim, Decision, Ending, StoredAction, seal_action
-from sayso.workers.lane import ABOUT, PART, Change, LaneLost, Move, QueuedReply, QueuedTurn, TurnOvertaken
+from sayso.pending.repository import Claim, Decision, Ending, StoredAction, seal_action
+from sayso.pending.turns.change import Change, Move
+from sayso.pending.turns.queued import ABOUT, PART, LaneLost, QueuedReply, QueuedTurn, TurnOvertaken
 from sayso.workers.mailbox import SEEN_MS, Limits
 from tests.contracts.rigs import CHAT, ENGLISH, turn
 

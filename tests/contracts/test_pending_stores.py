@@ -19,9 +19,9 @@ from sayso.pending import (
     idempotency_key,
 )
 from sayso.pending.action import PendingAction
-from sayso.pending.records import Decision
-from sayso.pending.seal import Seal
-from sayso.workers.redis import Scripts, shard_of
+from sayso.pending.redis.scripts import Scripts, shard_of
+from sayso.pending.repository import Decision
+from sayso.pending.signing import Seal
 from tests.contracts.rigs import client_of, time_passes
 
 PLACE = Conversation("direct", "ana").id

@@ -10,8 +10,8 @@ import pytest
 from redis import Redis
 
 from sayso.channels.types import Conversation
-from sayso.workers import people as room
-from sayso.workers.people import (
+from sayso.workers.access import people as room
+from sayso.workers.access.people import (
     LETTERS,
     MemoryPeople,
     RedisPeople,

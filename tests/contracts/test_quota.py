@@ -9,8 +9,8 @@ import pytest
 from redis import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from sayso.workers.quota import Quota, memory_quota, redis_quota
-from sayso.workers.redis import connect
+from sayso.pending.redis.client import connect
+from sayso.workers.access.gate import Quota, memory_quota, redis_quota
 
 
 @pytest.fixture(params=["memory", "redis"])

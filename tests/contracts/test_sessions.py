@@ -15,17 +15,15 @@ from hypothesis import strategies as st
 from redis import Redis
 
 from sayso.agent import ConversationMemory, Message, Role, ToolCall
-from sayso.agent.sessions import (
+from sayso.agent.memory.session_backends import JsonFileSessionStore, RedisSessionStore, SQLiteSessionStore
+from sayso.agent.memory.sessions import (
     BrokenSession,
     InMemorySessionStore,
-    JsonFileSessionStore,
-    RedisSessionStore,
     SessionError,
+    SessionKey,
     SessionMetadata,
-    SQLiteSessionStore,
+    ShelvedSessions,
 )
-from sayso.agent.sessions.record import SessionKey
-from sayso.agent.sessions.shelved import ShelvedSessions
 from sayso.channels.types import Media
 
 KINDS = ["memory", "files", "sqlite", "redis"]

@@ -9,8 +9,9 @@ from dataclasses import replace
 import pytest
 
 from sayso.channels.types import Reply
-from sayso.pending.records import Claim, Ending
-from sayso.workers.lane import MAX_TIMERS, Change, Move, QueuedReply, QueuedTurn, Timer, TurnOvertaken, outbox_entry
+from sayso.pending.repository import Claim, Ending
+from sayso.pending.turns.change import MAX_TIMERS, Change, Move, Timer, outbox_entry
+from sayso.pending.turns.queued import QueuedReply, QueuedTurn, TurnOvertaken
 from tests.contracts.rigs import CHAT, RedisRig, turn
 from tests.contracts.test_doors import Crowded
 from tests.contracts.test_lanes import lease, look, propose

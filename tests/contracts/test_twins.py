@@ -9,9 +9,9 @@ import pytest
 
 from sayso.channels.types import Reply
 from sayso.pending.action import PendingAction
-from sayso.pending.records import Claim, Decision, Ending, StoredAction, seal_action
-from sayso.pending.seal import Seal
-from sayso.workers.lane import Change, Move
+from sayso.pending.repository import Claim, Decision, Ending, StoredAction, seal_action
+from sayso.pending.signing import Seal
+from sayso.pending.turns.change import Change, Move
 from tests.contracts.rigs import CHAT, MemoryRig, RedisRig, time_passes, turn
 
 SEAL = Seal(["key"])

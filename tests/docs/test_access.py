@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from sayso.channels.admission import Admitted, Ignored, Stranger
 from sayso.channels.types import Conversation, Turn
-from sayso.config.access import rules_of
-from sayso.config.description import describe
-from sayso.config.loader import load_settings
-from sayso.config.people_cli import people
-from sayso.config.schema import AccessSettings, Settings
+from sayso.config.checks.describe import describe
+from sayso.config.cli.people import people
+from sayso.config.settings.channels import AccessSettings
+from sayso.config.settings.loader import load_settings
+from sayso.config.settings.schema import Settings
+from sayso.config.wiring.access import rules_of
+from sayso.workers.access.rules import Admitted, Ignored, Stranger
 
 PAGE = (Path(__file__).parents[2] / "docs" / "access.md").read_text()
 SECRETS = dict.fromkeys(re.findall(r"\$\{(\w+)\}", PAGE), "s")

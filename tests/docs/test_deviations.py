@@ -45,11 +45,11 @@ from sayso.agent import (
     UsageStats,
 )
 from sayso.agent import tool as make_tool
-from sayso.agent.cache.entries import written
 from sayso.agent.config import model_for
-from sayso.agent.observers import EVENTS
-from sayso.agent.observers.hooks import hooks_observer
-from sayso.agent.retry import JITTER, pause
+from sayso.agent.observability.legacy import hooks_observer
+from sayso.agent.observability.observer import EVENTS
+from sayso.agent.run.cache import written
+from sayso.agent.run.model_call import JITTER, pause
 from sayso.agent.toolbox import FAMILIES, open_toolbox
 from sayso.channels.types import Media
 from sayso.pending import InMemoryPendingStore, PendingAction, PendingConfirmation, RegexConfirmParser

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from sayso.agent import Tool
-from sayso.config.simulate_cli import simulate
-from sayso.config.simulation.matrix import ROWS
-from sayso.config.simulation.report import COLUMNS
-from sayso.config.simulation.stories import load_stories
+from sayso.testing.simulation.cli import simulate
+from sayso.testing.simulation.plan import ROWS
+from sayso.testing.simulation.report import COLUMNS
+from sayso.testing.simulation.users import load_stories
 
 PAGE = (Path(__file__).parents[2] / "docs" / "failures.md").read_text()
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from sayso.agent import AgentConfig
-from sayso.agent.retry import JITTER, MAX_RETRY_AFTER_SECONDS
+from sayso.agent.run.model_call import JITTER, MAX_RETRY_AFTER_SECONDS
 
 PAGE = (Path(__file__).parents[2] / "docs" / "fallback.md").read_text()
 #: Each block of code, and what the page says that it prints.

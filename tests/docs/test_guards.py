@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from sayso import agent
-from sayso.agent.guards import Guardrail, GuardrailAction
-from sayso.pending.texts import catalogue
+from sayso.agent.guards.pipeline import Guardrail, GuardrailAction
+from sayso.channels.i18n.texts import catalogue
 
 PAGE = (Path(__file__).parents[2] / "docs" / "guards.md").read_text()
 

@@ -9,15 +9,12 @@ from typing import Any
 
 import pytest
 
-from sayso.agent.memories import (
-    EntityMemory,
-    KnowledgeGraphMemory,
-    KnowledgeMemory,
-    entity,
-    extraction,
-    graph,
-    notes_file,
-)
+from sayso.agent.memory import entities as entity
+from sayso.agent.memory import extraction, graph
+from sayso.agent.memory import knowledge as notes_file
+from sayso.agent.memory.entities import EntityMemory
+from sayso.agent.memory.graph import KnowledgeGraphMemory
+from sayso.agent.memory.knowledge import KnowledgeMemory
 
 PAGE = (Path(__file__).parents[2] / "docs" / "long_term_memory.md").read_text()
 #: Each block of code, and what the page says that it prints.

@@ -8,9 +8,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from sayso.agent.providers import AnthropicProvider, GeminiProvider, OpenAIProvider
 from sayso.agent.providers.files import MAX_TEXT_CHARS
-from sayso.agent.providers.wire.errors import MAX_REASON_CHARS
+from sayso.agent.providers.pydantic_ai.errors import MAX_REASON_CHARS
+from sayso.agent.providers.vendors import AnthropicProvider, GeminiProvider, OpenAIProvider
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "models.md").read_text()

@@ -9,8 +9,8 @@ from typing import Any, get_args
 
 import pytest
 
-from sayso.agent.observers import EVENTS
-from sayso.agent.trace import StepType, TraceStep
+from sayso.agent.observability.observer import EVENTS
+from sayso.agent.observability.trace import StepType, TraceStep
 from tests.agent.test_observers import SEED
 
 PAGE = (Path(__file__).parents[2] / "docs" / "observability.md").read_text()

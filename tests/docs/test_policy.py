@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from sayso.config.cli import main
+from sayso.config.cli.main import main
 
 PAGE = (Path(__file__).parents[2] / "docs" / "policy.md").read_text()
 EXAMPLES = re.findall(r"^    \$ sayso (.*)\n((?:    .*\n)+?)(?=\n)", PAGE, re.MULTILINE)

@@ -7,9 +7,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-from sayso.config.cli import main
-from sayso.config.loader import load_settings
-from sayso.config.schema import Settings, polls
+from sayso.config.cli.main import main
+from sayso.config.settings.channels import polls
+from sayso.config.settings.loader import load_settings
+from sayso.config.settings.schema import Settings
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
@@ -40,7 +41,7 @@ def test_the_tool_of_the_readme_asks_before_it_acts(tmp_path: Path) -> None:
     (tmp_path / "fruit.py").write_text(block("python"))
     (tmp_path / "fruit.yaml").write_text(block("yaml"))
     options = ["--config", str(tmp_path / "fruit.yaml"), "--data", str(tmp_path)]
-    command = [sys.executable, "-m", "sayso.config.cli", "chat", *options]
+    command = [sys.executable, "-m", "sayso", "chat", *options]
     said = "/discard_fruit fruit=apple\nyes\nstock list\n"
     answers = subprocess.run(command, input=said, capture_output=True, text=True, cwd=ROOT, check=True).stdout
     assert "Throw away every apple" in answers

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from sayso.agent.tools.timers import TimerBook, timer_book
+from sayso.agent.tools.context import TimerBook, timer_book
 
 PAGE = (Path(__file__).parents[2] / "docs" / "scheduling.md").read_text()
 

@@ -10,8 +10,9 @@ from typing import get_args
 import pytest
 
 from sayso import agent, pending
-from sayso.agent.observers import EVENTS, HOOKS
-from sayso.agent.trace import StepType
+from sayso.agent.observability.legacy import HOOKS
+from sayso.agent.observability.observer import EVENTS
+from sayso.agent.observability.trace import StepType
 from tests.agent.test_agent_seed import DEFAULTS, UNTOLD
 
 ROOT = Path(__file__).parents[2]

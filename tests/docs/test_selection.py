@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from sayso import agent
-from sayso.config.description import describe
-from sayso.config.loader import load_settings
-from sayso.config.schema import SelectorSettings
+from sayso.config.checks.describe import describe
+from sayso.config.settings.loader import load_settings
+from sayso.config.settings.tools import SelectorSettings
 
 PAGE = (Path(__file__).parents[2] / "docs" / "selection.md").read_text()
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from sayso.channels.fakes.platforms import SLACK_CONFIG_TOKEN, FakePlatforms
-from sayso.config.cli import main
-from sayso.config.setup.slack_needs import events, scopes
+from sayso.channels.slack.scopes import events, scopes
+from sayso.config.cli.main import main
+from sayso.testing.platforms.fake_platforms import SLACK_CONFIG_TOKEN, FakePlatforms
 from tests.config.fake_bots import ENVIRON, written
 
 PAGE = (Path(__file__).parents[2] / "docs" / "setup.md").read_text()

@@ -7,11 +7,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-from sayso.agent.sources import mcp, openapi
-from sayso.agent.sources.names import MAX_DESCRIPTION_CHARS, MAX_TOOLS
-from sayso.agent.sources.schemas import MAX_PATTERNS
-from sayso.config.loader import load_settings
-from sayso.config.sources import OPEN_SECONDS
+from sayso.agent.toolsets import mcp, openapi
+from sayso.agent.toolsets.base import MAX_DESCRIPTION_CHARS, MAX_PATTERNS, MAX_TOOLS
+from sayso.config.settings.loader import load_settings
+from sayso.config.wiring.tools import OPEN_SECONDS
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "sources.md").read_text()

@@ -16,11 +16,11 @@ from rq import Queue
 from rq.registry import FailedJobRegistry
 from rq.serializers import JSONSerializer
 
-from sayso.channels.console import ConsoleChannel
+from sayso.channels.console.adapter import ConsoleChannel
 from sayso.channels.types import Conversation, Turn
-from sayso.config.bootstrap import Services, bootstrap
-from sayso.config.loader import load_settings
-from sayso.workers.queue import QUEUE
+from sayso.config.settings.loader import load_settings
+from sayso.config.wiring.bootstrap import Services, bootstrap
+from sayso.workers.rq.jobs import QUEUE
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "workers.md").read_text()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sayso.config.loader import load_settings
+from sayso.config.settings.loader import load_settings
 
 ROOT = Path(__file__).parents[2]
 KEYS = {"OPENAI_API_KEY": "a", "ANTHROPIC_API_KEY": "b"}

@@ -9,7 +9,7 @@ import pytest
 
 from sayso.agent import ToolPolicy
 from sayso.agent.tools import load_tools
-from sayso.config.loader import load_settings
+from sayso.config.settings.loader import load_settings
 
 DEMO = Path(__file__).parents[2] / "config" / "demo.yaml"
 TOOLS = {tool.name for name in ("invoices", "reminders") for tool in load_tools(f"examples.{name}").tools}

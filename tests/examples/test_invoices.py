@@ -15,8 +15,8 @@ from sayso.agent import Ambiguous, NotFound
 from sayso.agent.tools import collect_artifacts, load_tools
 from sayso.examples import invoices
 from sayso.pending.action import PendingAction
+from sayso.pending.executors import PendingConfirmation
 from sayso.pending.proposals import ChannelRun, channel_run
-from sayso.pending.results import PendingConfirmation
 
 
 @pytest.fixture(autouse=True)

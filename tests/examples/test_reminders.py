@@ -7,9 +7,9 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from sayso.agent.tools.timers import MAX_TIMER_CHARS, TimerBook, timer_book
+from sayso.agent.tools.context import MAX_TIMER_CHARS, TimerBook, timer_book
 from sayso.examples.reminders import ZONE_VARIABLE, cancel_reminder, list_reminders, moment, remind_me
-from sayso.workers.lane import MAX_TIMERS, Timer
+from sayso.pending.turns.change import MAX_TIMERS, Timer
 
 BERLIN = ZoneInfo("Europe/Berlin")
 #: A Thursday, 10:30 in Berlin.

@@ -16,8 +16,8 @@ from typing import Any, Literal, Self
 from redis import Redis
 
 from sayso.channels.types import Conversation
-from sayso.config.simulation.effects import Effects, Entry
-from sayso.workers.redis import PREFIX
+from sayso.pending.redis.client import PREFIX
+from sayso.testing.simulation.tools import Effects, Entry
 from tests.flows.system import System
 
 #: What the killer sees: the first two and the last in Redis, the others in the ledger.

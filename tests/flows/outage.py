@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 import httpx
 
-from sayso.channels.signing import Signed
+from sayso.channels.types import Signed
 from tests.flows.system import Person, SlackPerson, System, TelegramPerson, WhatsAppPerson, free_port, until
 
 #: Seconds within which everybody must be answered once Redis is back.

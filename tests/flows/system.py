@@ -18,11 +18,11 @@ import httpx
 from redis import Redis
 from redis.exceptions import RedisError
 
-from sayso.channels.fakes import platforms as fakes
-from sayso.channels.fakes import signing
-from sayso.channels.fakes.platforms import FakePlatforms
-from sayso.config.embedded import EmbeddedRedis
-from sayso.workers.redis import PREFIX
+from sayso.config.server.embedded_redis import EmbeddedRedis
+from sayso.pending.redis.client import PREFIX
+from sayso.testing.platforms import fake_platforms as fakes
+from sayso.testing.platforms import webhooks as signing
+from sayso.testing.platforms.fake_platforms import FakePlatforms
 
 #: Seconds to wait for something that should happen at once. A deadline for what hangs, not a measure of speed: five
 #: processes that start, each for itself a matter of seconds, share the machine with other tests.
@@ -119,7 +119,7 @@ class System:
         full = [
             sys.executable,
             "-m",
-            "sayso.config.cli",
+            "sayso",
             *command.split(),
             "--config",
             str(self.config),
@@ -131,7 +131,7 @@ class System:
 
     def printed(self, *args: str) -> str:
         """Return what a command of an operator prints, beside the system that runs."""
-        full = [sys.executable, "-m", "sayso.config.cli", *args, "--config", str(self.config), "--data", str(self.data)]
+        full = [sys.executable, "-m", "sayso", *args, "--config", str(self.config), "--data", str(self.data)]
         environ = {**os.environ, **ENVIRON, **self._environ, "REDIS_URL": self.redis.url}
         done = subprocess.run(full, env=environ, capture_output=True, text=True, timeout=120, check=False)
         assert done.returncode == 0, done.stderr

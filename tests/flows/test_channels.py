@@ -17,10 +17,10 @@ import httpx
 import pytest
 from redis import Redis
 
-from sayso.channels.fakes import platforms as fakes
-from sayso.channels.fakes import signing
 from sayso.channels.types import Conversation
-from sayso.workers.redis import PREFIX
+from sayso.pending.redis.client import PREFIX
+from sayso.testing.platforms import fake_platforms as fakes
+from sayso.testing.platforms import webhooks as signing
 from tests.flows.system import ENVIRON, Person, SlackPerson, System, TelegramPerson, WhatsAppPerson, until
 from tests.vendors.api import KEY
 from tests.vendors.conftest import Server, process
@@ -105,7 +105,7 @@ class ConsolePerson(Person):
 def sayso(system: System, *args: str) -> str:
     """What a command of an operator prints, beside the system that runs."""
     done = subprocess.run(
-        [sys.executable, "-m", "sayso.config.cli", *args, "--config", str(system.config), "--data", str(system.data)],
+        [sys.executable, "-m", "sayso", *args, "--config", str(system.config), "--data", str(system.data)],
         env={**os.environ, **ENVIRON, "OPENAI_API_KEY": KEY, "REDIS_URL": system.redis.url},
         capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from redis import Redis
 
-from sayso.channels.fakes import signing
-from sayso.channels.fakes.platforms import FakePlatforms
-from sayso.config.embedded import EmbeddedRedis
+from sayso.config.server.embedded_redis import EmbeddedRedis
+from sayso.testing.platforms import webhooks as signing
+from sayso.testing.platforms.fake_platforms import FakePlatforms
 from tests.config.processes import Up, sayso, short_folder, until
 from tests.flows.system import ENVIRON
 

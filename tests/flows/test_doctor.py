@@ -13,7 +13,7 @@ from tests.flows.system import ENVIRON, System
 def run(system: System, *args: str, **environ: str) -> tuple[int, str, str]:
     """Exit code, output and errors of a command on the running system."""
     done = subprocess.run(
-        [sys.executable, "-m", "sayso.config.cli", *args, "--config", str(system.config), "--data", str(system.data)],
+        [sys.executable, "-m", "sayso", *args, "--config", str(system.config), "--data", str(system.data)],
         env={**os.environ, **ENVIRON, "REDIS_URL": system.redis.url, **environ},
         capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip

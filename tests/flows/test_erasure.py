@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from sayso.channels.fakes import platforms as fakes
-from sayso.channels.fakes import signing
+from sayso.testing.platforms import fake_platforms as fakes
+from sayso.testing.platforms import webhooks as signing
 from tests.flows.system import ENVIRON, PATIENCE, System, TelegramPerson, until
 
 #: Words that nobody else says.
@@ -40,7 +40,7 @@ def places_of(system: System, words: str) -> list[str]:
 def erase(system: System, channel: str, user: str) -> subprocess.CompletedProcess[str]:
     """Run the command as an operator does."""
     environ = {**os.environ, **ENVIRON, "REDIS_URL": system.redis.url}
-    command = [sys.executable, "-m", "sayso.config.cli", "people", "erase", channel, user]
+    command = [sys.executable, "-m", "sayso", "people", "erase", channel, user]
     options = ["--config", str(system.config), "--data", str(system.data)]
     return subprocess.run(
         [*command, *options], env=environ, text=True, capture_output=True, timeout=PATIENCE, check=False

@@ -19,11 +19,11 @@ import httpx
 import pytest
 from redis import Redis
 
-from sayso.channels.fakes import signing
 from sayso.channels.types import Conversation
-from sayso.config.simulation.effects import Effects, Entry
-from sayso.config.simulation.verdict import Telling, Verdict, judge, tellings
-from sayso.workers.redis import PREFIX
+from sayso.pending.redis.client import PREFIX
+from sayso.testing.platforms import webhooks as signing
+from sayso.testing.simulation.outcomes import Telling, Verdict, judge, tellings
+from sayso.testing.simulation.tools import Effects, Entry
 from tests.flows.killer import FREEZE, Killer
 from tests.flows.system import System, TelegramPerson, until
 

@@ -11,8 +11,8 @@ import time
 import httpx
 import pytest
 
-from sayso.channels.fakes import platforms as fakes
-from sayso.channels.fakes import signing
+from sayso.testing.platforms import fake_platforms as fakes
+from sayso.testing.platforms import webhooks as signing
 from tests.flows.system import HurriedPerson, Person, SlackPerson, System, TelegramPerson, WhatsAppPerson, until
 
 

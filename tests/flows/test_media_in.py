@@ -6,9 +6,9 @@ import time
 
 import pytest
 
-from sayso.channels.fakes import platforms as fakes
-from sayso.channels.fakes import signing
-from sayso.channels.fakes.signing import JPEG
+from sayso.testing.platforms import fake_platforms as fakes
+from sayso.testing.platforms import webhooks as signing
+from sayso.testing.platforms.webhooks import JPEG
 from tests.flows.system import Person, SlackPerson, System, TelegramPerson, WhatsAppPerson
 
 CAPTION = "This is my dog"

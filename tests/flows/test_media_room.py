@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from sayso.channels.fakes import platforms as fakes
-from sayso.channels.fakes import signing
+from sayso.testing.platforms import fake_platforms as fakes
+from sayso.testing.platforms import webhooks as signing
 from tests.config.processes import REDIS, WEB, Up, until
 from tests.flows.system import System, TelegramPerson
 

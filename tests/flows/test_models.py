@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from sayso.channels.i18n.texts import catalogue
 from sayso.channels.types import Conversation
-from sayso.pending.texts import catalogue
 from tests.flows.system import System, WhatsAppPerson
 from tests.vendors.api import KEY
 from tests.vendors.conftest import Server, process

@@ -14,10 +14,10 @@ import pytest
 from redis import Redis
 from redis.exceptions import NoPermissionError, RedisError
 
-from sayso.config.bootstrap import bootstrap, check_redis
-from sayso.config.embedded import server_binary
-from sayso.config.loader import load_settings
-from sayso.workers.redis import ACL_FILE, check_guarded, connect
+from sayso.config.server.embedded_redis import server_binary
+from sayso.config.settings.loader import load_settings
+from sayso.config.wiring.bootstrap import bootstrap, check_redis
+from sayso.pending.redis.client import ACL_FILE, check_guarded, connect
 from tests.config.processes import sayso
 from tests.flows.system import System, TelegramPerson, free_port, until
 

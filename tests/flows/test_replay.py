@@ -15,11 +15,13 @@ import httpx
 import pytest
 from redis import Redis
 
-from sayso.channels.fakes import platforms as fakes
-from sayso.channels.signing import Signed, slack_hook, whatsapp_hook
-from sayso.channels.types import Conversation, Turn
-from sayso.pending.seal import split_button
-from sayso.workers.redis import PREFIX, shard_of
+from sayso.channels.slack.events import slack_hook
+from sayso.channels.types import Conversation, Signed, Turn
+from sayso.channels.whatsapp.webhook import whatsapp_hook
+from sayso.pending.redis.client import PREFIX
+from sayso.pending.redis.scripts import shard_of
+from sayso.pending.signing import split_button
+from sayso.testing.platforms import fake_platforms as fakes
 from tests.channels.test_payloads import PAYLOADS, TURNS
 from tests.flows.system import System, until
 from tests.web.fuzz import YAML

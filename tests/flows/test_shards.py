@@ -19,9 +19,9 @@ import httpx
 import pytest
 from redis import Redis
 
-from sayso.config.embedded import EmbeddedRedis
-from sayso.workers.redis import SHARDS
-from sayso.workers.shards import rendezvous
+from sayso.config.server.embedded_redis import EmbeddedRedis
+from sayso.pending.redis.scripts import SHARDS
+from sayso.workers.sharding.shards import rendezvous
 from tests.flows.system import ENVIRON, Person, SlackPerson, System, TelegramPerson, WhatsAppPerson, until
 
 log = logging.getLogger(__name__)
@@ -109,7 +109,7 @@ class Shards(System):
 
     def rebalance(self) -> subprocess.Popen[str]:
         """The mover, as a process."""
-        command = [sys.executable, "-m", "sayso.config.cli", "shards", "rebalance"]
+        command = [sys.executable, "-m", "sayso", "shards", "rebalance"]
         full = [*command, "--config", str(self.config), "--data", str(self.data)]
         environ = {**os.environ, **ENVIRON, "REDIS_URL": self.redis.url}
         return subprocess.Popen(full, env=environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)

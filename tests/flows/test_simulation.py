@@ -10,10 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from sayso.config.simulation.matrix import EVERYTHING
-from sayso.config.simulation.plan import Plan
-from sayso.config.simulation.report import Report, table
-from sayso.config.simulation.run import Simulation
+from sayso.testing.simulation.plan import EVERYTHING, Plan
+from sayso.testing.simulation.report import Report, table
+from sayso.testing.simulation.run import Simulation
 
 #: Minutes in which people begin something new: one in CI, a third of one elsewhere.
 MINUTES = 1.0 if os.environ.get("CI") else 1 / 3

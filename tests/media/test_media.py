@@ -18,10 +18,12 @@ from sayso.channels.media import (
     BadToken,
     LocalMediaStore,
     MediaGone,
+    MediaLimits,
+    NoRoom,
+    QuotaExceeded,
     TooLarge,
     settle_type,
 )
-from sayso.channels.media_room import MediaLimits, NoRoom, QuotaExceeded
 from sayso.channels.types import owner_of
 
 PNG = b"\x89PNG\r\n\x1a\n" + b"0" * 32

@@ -8,7 +8,8 @@ from typing import Any
 
 from redis import Redis
 
-from sayso.workers.redis import PREFIX, shard_of
+from sayso.pending.redis.client import PREFIX
+from sayso.pending.redis.scripts import shard_of
 from tests.model.world import CONVERSATIONS, ROOM, World
 
 #: The moves an action may make; "" is one that is new.

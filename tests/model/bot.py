@@ -13,24 +13,28 @@ from typing import Any, Literal
 
 from redis import Redis
 
-from sayso.agent.channel_agent import ChannelAgent
+from sayso.agent.channel.channel_agent import ChannelAgent
 from sayso.agent.config import AgentConfig
 from sayso.agent.messages import Message, Role
 from sayso.agent.result import AgentResult
 from sayso.channels.base import Ambiguous, RateLimited, Refused
+from sayso.channels.i18n.texts import speak
 from sayso.channels.types import Conversation, Delivery, Receipt, Reply, Tap, Turn
 from sayso.pending import RedisPendingStore, stash_pending
 from sayso.pending.action import PendingAction
-from sayso.pending.redis_records import LUA as PENDING_LUA
-from sayso.pending.seal import split_button
-from sayso.pending.texts import speak
-from sayso.workers.drain import Drain, _Held, _in_pieces
-from sayso.workers.lane import Change, LaneError, LaneLost, QueuedTurn
+from sayso.pending.concurrency import crossing, reach
+from sayso.pending.redis.client import PREFIX
+from sayso.pending.redis.repository import LUA as PENDING_LUA
+from sayso.pending.redis.scripts import shard_of
+from sayso.pending.signing import split_button
+from sayso.pending.turns.change import Change
+from sayso.pending.turns.queued import LaneError, LaneLost, QueuedTurn
+from sayso.workers.lease import _Held
 from sayso.workers.mailbox import LUA as LANE_LUA
 from sayso.workers.mailbox import Limits, RedisMailbox, mark
-from sayso.workers.offload import crossing, reach
-from sayso.workers.outbox import Postman, RedisOutbox
-from sayso.workers.redis import PREFIX, shard_of
+from sayso.workers.outbox import RedisOutbox
+from sayso.workers.processor import Drain, _in_pieces
+from sayso.workers.sender import Postman
 from tests.contracts.rigs import voice
 from tests.model.judge import Judge
 from tests.model.wire import CLOCK, Patches, Peek, Wire

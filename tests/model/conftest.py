@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from redis import Redis
 
-from sayso.config.embedded import EmbeddedRedis
-from sayso.workers.redis import connect
+from sayso.config.server.embedded_redis import EmbeddedRedis
+from sayso.pending.redis.client import connect
 
 
 @pytest.fixture(scope="package")

@@ -6,11 +6,12 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from sayso.channels.i18n.texts import speak
 from sayso.channels.types import Delivery, Reply, Turn
 from sayso.pending.action import DEFAULT_IGNORE_TTL_SECONDS, PendingAction
-from sayso.pending.records import Claim, Decision, Ending, StoredAction
-from sayso.pending.texts import speak
-from sayso.workers.lane import Change, Lease, QueuedReply, QueuedTurn
+from sayso.pending.repository import Claim, Decision, Ending, StoredAction
+from sayso.pending.turns.change import Change, Lease
+from sayso.pending.turns.queued import QueuedReply, QueuedTurn
 from sayso.workers.mailbox import LEASE_MS
 from tests.model.verdicts import Verdicts
 from tests.model.wire import Peek

@@ -7,12 +7,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from sayso.agent import channel_agent
-from sayso.agent.channel_agent import ChannelAgent
+from sayso.agent.channel import channel_agent
+from sayso.agent.channel.channel_agent import ChannelAgent
 from sayso.channels.types import Conversation, Scope
-from sayso.pending import seal
-from sayso.pending.records import StoredAction
-from sayso.pending.settle import Settlement
+from sayso.pending import signing as seal
+from sayso.pending.repository import StoredAction
+from sayso.pending.settlement import Settlement
 from tests.model.wire import Patches
 
 

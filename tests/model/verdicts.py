@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sayso.pending.texts import speak
+from sayso.channels.i18n.texts import speak
 from tests.model.wire import Peek
 from tests.model.world import Event, Pressable, Proposal, World
 

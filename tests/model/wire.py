@@ -7,7 +7,8 @@ from pathlib import Path
 
 from redis import Redis
 
-from sayso.workers.redis import PREFIX, Script, Scripts, shard_of
+from sayso.pending.redis.client import PREFIX
+from sayso.pending.redis.scripts import Script, Scripts, shard_of
 
 #: Where the scripts read the time, in Unix milliseconds.
 CLOCK = "model:clock"

@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+from sayso.channels.i18n.texts import speak
 from sayso.channels.types import Conversation, Reply, Turn
 from sayso.pending.action import PendingAction
-from sayso.pending.seal import split_button
-from sayso.pending.texts import speak
-from sayso.workers.lane import Arm
-from sayso.workers.redis import shard_of
+from sayso.pending.redis.scripts import shard_of
+from sayso.pending.signing import split_button
+from sayso.pending.turns.change import Arm
 
 #: Two conversations of one shard, so that they share an audit log and an index of work.
 ROOM = Conversation("chat", "room")

@@ -19,7 +19,7 @@ settings.register_profile("mutation", max_examples=20, derandomize=True, databas
 settings.load_profile("mutation")
 
 #: What works differently on Redis, or only there.
-ON_REDIS = ("sayso.pending.records", "sayso.pending.redis_records", "sayso.pending.store", "sayso.pending.audit")
+ON_REDIS = ("sayso.pending.repository", "sayso.pending.redis.repository", "sayso.pending.store", "sayso.pending.audit")
 
 _at_import: dict[str, set[str]] = defaultdict(set)
 

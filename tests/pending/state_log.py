@@ -9,10 +9,9 @@ from typing import Any
 from redis import Redis
 
 from sayso.pending.action import PendingAction
-from sayso.pending.audit.entry import NO_HEAD, Kept, Tip, head_of
-from sayso.pending.audit.signer import Signer
-from sayso.pending.records import seal_action
-from sayso.pending.seal import Seal
+from sayso.pending.audit.entry import NO_HEAD, Kept, Signer, Tip, head_of
+from sayso.pending.repository import seal_action
+from sayso.pending.signing import Seal
 
 KEY = "key"
 SEAL = Seal([KEY])

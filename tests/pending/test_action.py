@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from sayso.pending import PendingAction, compute_args_digest
 from sayso.pending.action import canonical_json, check_proposal, exact
-from sayso.pending.records import StoredAction
+from sayso.pending.repository import StoredAction
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),

@@ -9,11 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sayso.pending.audit.chain import Fault, Terms
-from sayso.pending.audit.check import check
-from sayso.pending.audit.entry import NO_HEAD, Entry, Kept, Tip, head_of
-from sayso.pending.audit.life import LAWFUL
-from sayso.pending.audit.signer import Signer
+from sayso.pending.audit.chain import LAWFUL, Terms, check
+from sayso.pending.audit.entry import NO_HEAD, Entry, Fault, Kept, Signer, Tip, head_of
 from tests.pending.state_log import KEY, SIGNER, StateLog, as_list, busy_log, signed
 
 LOG = busy_log()

@@ -14,12 +14,11 @@ from redis.exceptions import NoPermissionError
 
 from sayso.channels.types import Conversation
 from sayso.pending import RedisPendingStore
-from sayso.pending.audit.auditor import Auditor
+from sayso.pending.audit.collector import BATCH, Auditor, Tail, verify, waiting
 from sayso.pending.audit.entry import NO_HEAD, Tip
-from sayso.pending.audit.evidence import verify
 from sayso.pending.audit.ledger import FILE, Ledger, LedgerUnusable
-from sayso.pending.audit.tail import BATCH, Tail, waiting
-from sayso.workers.redis import connect, shard_of
+from sayso.pending.redis.client import connect
+from sayso.pending.redis.scripts import shard_of
 from tests.config.processes import free_port
 from tests.pending.state_log import KEY, SIGNER, StateLog
 

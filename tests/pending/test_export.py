@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from sayso.pending.audit.evidence import verify
+from sayso.pending.audit.collector import verify
 from sayso.pending.audit.export import read_export, to_lines
 from sayso.pending.audit.ledger import LedgerUnusable
 from tests.pending.state_log import KEY, StateLog

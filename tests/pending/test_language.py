@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sayso import pending
-from sayso.pending.language import MAX_CHARS, choose, recognise
-from sayso.pending.texts import languages
+from sayso.channels.i18n.language import MAX_CHARS, choose, recognise
+from sayso.channels.i18n.texts import languages
 
 WRITTEN = {
     "en": [
@@ -292,10 +292,10 @@ def test_a_language_costs_no_code(tmp_path):
 
 #: Whether the new language is shipped, which language an Armenian message and a tag are, a plural, and its yes.
 NEW_LANGUAGE = """
-from sayso.pending.language import choose, recognise
-from sayso.pending.parser import RegexConfirmParser
-from sayso.pending.phrasebook import SHIPPED_LANGUAGES
-from sayso.pending.texts import speak
+from sayso.channels.i18n.language import choose, recognise
+from sayso.pending.consent.parser import RegexConfirmParser
+from sayso.pending.consent.phrases import SHIPPED_LANGUAGES
+from sayso.channels.i18n.texts import speak
 print("xx" in SHIPPED_LANGUAGES, recognise("ջնջել հաշիվը"), choose([], "xx-YY", "en"))
 print(speak("xx").undo_offer(180).split()[-1].rstrip("."), RegexConfirmParser(["xx"]).is_confirm(speak("xx").yes))
 """

@@ -11,12 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from sayso.pending.audit.body import Body
-from sayso.pending.audit.entry import Kept
-from sayso.pending.audit.evidence import verify
+from sayso.pending.audit.collector import verify
+from sayso.pending.audit.entry import Body, Kept
 from sayso.pending.audit.export import read_export, to_lines
 from sayso.pending.audit.ledger import FILE, Ledger, LedgerUnusable
-from sayso.pending.plan import PLAN_KIND
+from sayso.pending.proposals import PLAN_KIND
 from tests.pending.state_log import AT, KEY, LIFE, SIGNER, StateLog, busy_log, sealed
 
 

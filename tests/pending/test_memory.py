@@ -6,14 +6,14 @@ import json
 
 from sayso.pending import InMemoryPendingStore
 from sayso.pending.action import PendingAction
-from sayso.pending.audit.check import check
+from sayso.pending.audit.chain import check
 from sayso.pending.audit.entry import Kept
-from sayso.pending.memory_records import MemoryRecords
-from sayso.pending.plan import propose
-from sayso.pending.records import Claim
-from sayso.pending.seal import Seal
+from sayso.pending.memory import MemoryRecords
+from sayso.pending.proposals import propose
+from sayso.pending.repository import Claim
+from sayso.pending.signing import Seal
 from sayso.pending.store import scope_of
-from sayso.workers.lane import Change
+from sayso.pending.turns.change import Change
 
 SEAL = Seal(["key"])
 ANA = scope_of("ana", None, None)

@@ -8,18 +8,17 @@ from dataclasses import replace
 
 import pytest
 
+from sayso.channels.i18n.texts import speak
 from sayso.pending import InMemoryPendingStore, RedisPendingStore
 from sayso.pending.action import PendingAction
-from sayso.pending.executors import Executors
-from sayso.pending.outcome import state_of_plan
-from sayso.pending.records import Claim, Ending, seal_action
-from sayso.pending.results import NotFound
-from sayso.pending.settle import Settlement
+from sayso.pending.concurrency import run_here
+from sayso.pending.executors import Executors, NotFound
+from sayso.pending.redis.scripts import Scripts
+from sayso.pending.repository import Claim, Ending, seal_action
+from sayso.pending.settlement import Settlement, state_of_plan
 from sayso.pending.store import scope_of
-from sayso.pending.texts import speak
-from sayso.workers.lane import Change, LaneLost, Lease, Move, TurnOvertaken
-from sayso.workers.offload import run_here
-from sayso.workers.redis import Scripts
+from sayso.pending.turns.change import Change, Lease, Move
+from sayso.pending.turns.queued import LaneLost, TurnOvertaken
 
 WORDS = speak("pt")
 GONE = NotFound("nota", "A")
@@ -320,7 +319,7 @@ def test_two_who_both_do_not_know_agree():
 
 def test_world_that_does_not_answer_is_not_waited_for(monkeypatch):
     """The turn has a limit of its own: nobody knows."""
-    monkeypatch.setattr("sayso.pending.settle.RECONCILE_TIMEOUT", 0.01)
+    monkeypatch.setattr("sayso.pending.settlement.RECONCILE_TIMEOUT", 0.01)
     desk = Desk()
     desk.begin()
     desk.store.register_reconciler("delete", lambda _: asyncio.Event().wait())

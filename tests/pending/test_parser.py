@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from sayso import pending
 from sayso.pending import RegexConfirmParser
-from sayso.pending.normalise import unstretched, words_of
-from sayso.pending.parser import MAX_DECISION_CHARS
-from sayso.pending.phrasebook import SHIPPED_LANGUAGES, expand, phrasebook
+from sayso.pending.consent.normalize import unstretched, words_of
+from sayso.pending.consent.parser import MAX_DECISION_CHARS
+from sayso.pending.consent.phrases import SHIPPED_LANGUAGES, expand, phrasebook
 
 PARSER = RegexConfirmParser()
 EVERYTHING = RegexConfirmParser(SHIPPED_LANGUAGES)
@@ -173,8 +173,8 @@ def untouched(text: str) -> str:
 
 def test_long_message_is_refused_before_any_work(monkeypatch: pytest.MonkeyPatch):
     """A megabyte costs as much as a word: nothing but its length is looked at."""
-    monkeypatch.setattr("sayso.pending.parser.words_of", untouched)
-    monkeypatch.setattr("sayso.pending.parser.emoji_of", untouched)
+    monkeypatch.setattr("sayso.pending.consent.parser.words_of", untouched)
+    monkeypatch.setattr("sayso.pending.consent.parser.emoji_of", untouched)
     for hostile in ("yes" + " " * 1_000_000, "no" * 500_000, "👍" * 250_000, "y" * (MAX_DECISION_CHARS + 1)):
         assert not decides(WITH_EMOJI, Untouchable(hostile))
     with pytest.raises(AssertionError):

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
+from sayso.channels.i18n.texts import speak
 from sayso.pending.action import PendingAction, compute_args_digest
 from sayso.pending.executors import Executors, undo_kind
-from sayso.pending.plan import PLAN_KIND, Effect, is_step, propose, step_names, undo_of
-from sayso.pending.records import StoredAction
-from sayso.pending.seal import Seal
-from sayso.pending.texts import speak
+from sayso.pending.proposals import PLAN_KIND, Effect, is_step, propose, step_names, undo_of
+from sayso.pending.repository import StoredAction
+from sayso.pending.signing import Seal
 
 SEAL = Seal(["key"])
 

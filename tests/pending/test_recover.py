@@ -6,14 +6,14 @@ from dataclasses import replace
 
 import pytest
 
+from sayso.channels.i18n.texts import speak
 from sayso.pending import InMemoryPendingStore
 from sayso.pending.action import PendingAction
-from sayso.pending.plan import propose
-from sayso.pending.records import STALE_SECONDS, Claim, Ending
+from sayso.pending.concurrency import run_here
+from sayso.pending.proposals import propose
+from sayso.pending.repository import STALE_SECONDS, Claim, Ending
 from sayso.pending.store import scope_of
-from sayso.pending.texts import speak
-from sayso.workers.lane import Change
-from sayso.workers.offload import run_here
+from sayso.pending.turns.change import Change
 
 WORDS = speak("pt")
 HERE = scope_of("ana", None, None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import json
 
-from sayso.pending.results import Ambiguous, NotFound
+from sayso.pending.executors import Ambiguous, NotFound
 
 
 def test_result_says_its_kind_first_and_its_letters_as_they_are():

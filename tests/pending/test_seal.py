@@ -8,8 +8,8 @@ import pytest
 
 from sayso.channels.types import Conversation, Scope
 from sayso.pending.action import PendingAction
-from sayso.pending.audit.signer import Signer
-from sayso.pending.seal import ButtonPress, Seal, split_button
+from sayso.pending.audit.entry import Signer
+from sayso.pending.signing import ButtonPress, Seal, split_button
 
 PID = "A" * 22
 ANA = Scope("ana", Conversation("chat", "room"))

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from sayso.channels.i18n.texts import brief, catalogue, languages, plural_form, speak
 from sayso.pending import RegexConfirmParser
-from sayso.pending.intent import Words, read_answer
-from sayso.pending.texts import brief, catalogue, languages, plural_form, speak
+from sayso.pending.consent.parser import Words, read_answer
 
 ALL = sorted(languages())
 EVERYTHING = RegexConfirmParser(ALL)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sayso.pending.unseen import UNSEEN, readable
+from sayso.channels.i18n.invisible import UNSEEN, readable
 
 HIDDEN = st.sampled_from(
     "\u200b\u200c\u200d\u202e\u2066\u00ad\u034f\u3164\u2800\ufe0f\U000e0041\U000e0100\ud83d\x00\x1b\u180b"

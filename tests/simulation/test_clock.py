@@ -28,7 +28,7 @@ print(json.dumps([at, kinds, sys.argv[1:]]))
 def test_a_process_under_a_wrong_clock_is_wrong_by_so_much(tmp_path: Path, seconds: int) -> None:
     """In every way to ask, for the module that is run and what it imports."""
     (tmp_path / "told.py").write_text(_TOLD)
-    command = [sys.executable, "-m", "sayso.config.simulation.clock", str(seconds), "told", "x"]
+    command = [sys.executable, "-m", "sayso.testing.simulation.clock", str(seconds), "told", "x"]
     environ = {"PYTHONPATH": f"{Path.cwd()}:{tmp_path}", "PYTHONWARNINGS": "ignore"}
     done = subprocess.run(command, env=environ, capture_output=True, text=True, check=True)
     moments, kinds, arguments = json.loads(done.stdout)

@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 
-from sayso.config.simulation.crew import Crew, _children
-from sayso.config.simulation.machine import Machine
-from sayso.config.simulation.plan import Plan
-from sayso.config.up import Child
+from sayso.config.server.up import Child
+from sayso.testing.simulation.plan import Plan
+from sayso.testing.simulation.processes import Crew, Machine, _children
 
 
 def folders(plan: Plan, data: Path) -> list[tuple[str, str]]:

@@ -12,11 +12,11 @@ from random import Random
 
 import pytest
 
-from sayso.channels.fakes.base import Call
-from sayso.channels.signing import Signed
-from sayso.config.simulation.courier import MOST_DELIVERIES, Answer, Courier
-from sayso.config.simulation.flaky import CHANCES, MOST_IN_A_ROW, RETRY_AFTER, Flaky
-from sayso.config.simulation.proxy import Proxy
+from sayso.channels.types import Signed
+from sayso.testing.platforms.server import Call
+from sayso.testing.simulation.faults import CHANCES, MOST_IN_A_ROW, RETRY_AFTER, Flaky
+from sayso.testing.simulation.proxy import Proxy
+from sayso.testing.simulation.webhooks import MOST_DELIVERIES, Answer, Courier
 
 
 def message(chat: str) -> Call:
@@ -110,7 +110,7 @@ class Door(BaseHTTPRequestHandler):
 
 def test_a_webhook_is_delivered_until_it_is_taken_and_then_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """503 twice, then taken, and one to four more times beside it, all of the same words."""
-    monkeypatch.setattr("sayso.config.simulation.courier.AGAIN_SECONDS", 0.0)
+    monkeypatch.setattr("sayso.testing.simulation.webhooks.AGAIN_SECONDS", 0.0)
     Door.came = []
     server = HTTPServer(("127.0.0.1", 0), Door)
     threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()

@@ -8,13 +8,11 @@ from typing import Any
 
 import pytest
 
-from sayso.config.simulation.gauge import Memory
-from sayso.config.simulation.inbox import Inbox, follow_signs
-from sayso.config.simulation.matrix import planned
-from sayso.config.simulation.people import Act
-from sayso.config.simulation.plan import Plan
-from sayso.config.simulation.report import Report
-from sayso.config.simulation.review import Review
+from sayso.testing.simulation.judge import Review
+from sayso.testing.simulation.plan import Plan, planned
+from sayso.testing.simulation.processes import Memory
+from sayso.testing.simulation.report import Report
+from sayso.testing.simulation.users import Act, Inbox, follow_signs
 from tests.simulation.test_review import judged
 
 

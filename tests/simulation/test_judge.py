@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from sayso.config.simulation.effects import Effects, Entry
-from sayso.config.simulation.outage import Away
-from sayso.config.simulation.people import PATIENCE, Act
-from sayso.config.simulation.plan import Plan
-from sayso.config.simulation.report import Report
-from sayso.config.simulation.review import Review
+from sayso.testing.simulation.faults import Away
+from sayso.testing.simulation.judge import Review
+from sayso.testing.simulation.plan import Plan
+from sayso.testing.simulation.report import Report
+from sayso.testing.simulation.tools import Effects, Entry
+from sayso.testing.simulation.users import PATIENCE, Act
 from tests.simulation.test_review import ASK, ASKED, EFFECT, MARK, SAID, YES, judged, promises
 
 TWICE = Act(4, "agree", "b2", 3.0)

@@ -8,11 +8,10 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from sayso.config.simulate_cli import simulate
-from sayso.config.simulation.matrix import FULL_SIZES, ROWS, SIZES, planned
-from sayso.config.simulation.plan import Plan
-from sayso.config.simulation.report import Report
-from sayso.config.simulation.review import Review
+from sayso.testing.simulation.cli import simulate
+from sayso.testing.simulation.judge import Review
+from sayso.testing.simulation.plan import FULL_SIZES, ROWS, SIZES, Plan, planned
+from sayso.testing.simulation.report import Report
 
 
 @pytest.mark.parametrize(

@@ -9,11 +9,10 @@ from typing import Any
 import pytest
 from redis.exceptions import RedisError
 
-from sayso.config.simulation.full import FULL_SECONDS, Full
-from sayso.config.simulation.outage import BEGIN_SECONDS, Away, Outage
-from sayso.config.simulation.plan import Plan
-from sayso.config.simulation.report import DRAINED_SECONDS, Report
-from sayso.config.simulation.review import Review
+from sayso.testing.simulation.faults import BEGIN_SECONDS, FULL_SECONDS, Away, Full, Outage
+from sayso.testing.simulation.judge import Review
+from sayso.testing.simulation.plan import Plan
+from sayso.testing.simulation.report import DRAINED_SECONDS, Report
 
 
 @dataclass

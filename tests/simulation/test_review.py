@@ -10,11 +10,10 @@ from typing import Any
 
 import pytest
 
-from sayso.config.simulation.courier import Courier
-from sayso.config.simulation.effects import Entry
-from sayso.config.simulation.inbox import Inbox
-from sayso.config.simulation.people import PATIENCE, Act, Budget, Person
-from sayso.config.simulation.review import Review, review
+from sayso.testing.simulation.judge import Review, review
+from sayso.testing.simulation.tools import Entry
+from sayso.testing.simulation.users import PATIENCE, Act, Budget, Inbox, Person
+from sayso.testing.simulation.webhooks import Courier
 
 MARK = "(sent again, the first try may have arrived)\n\n"
 ASKED = "Pay b2\n\nReply *yes* to confirm or *no* to cancel, within 5 minutes."

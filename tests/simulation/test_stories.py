@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from sayso.config.simulation.matrix import CONFIRMING
-from sayso.config.simulation.plan import STORIES
-from sayso.config.simulation.stories import Step, StoriesUnusable, load_stories
+from sayso.testing.simulation.plan import CONFIRMING, STORIES
+from sayso.testing.simulation.users import Step, StoriesUnusable, load_stories
 
 
 @pytest.mark.parametrize(

@@ -12,14 +12,14 @@ from typing import Any
 
 import pytest
 
-from sayso.agent.providers import (
+from sayso.agent.providers.vendor import VendorProvider
+from sayso.agent.providers.vendors import (
     AnthropicProvider,
     GeminiProvider,
     OllamaProvider,
     OpenAIProvider,
     OpenAIResponsesProvider,
 )
-from sayso.agent.providers.vendor import VendorProvider
 from tests.vendors.api import KEY
 
 ROOT = Path(__file__).parents[2]

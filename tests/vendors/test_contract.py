@@ -18,8 +18,7 @@ from sayso.agent import Agent, AgentConfig
 from sayso.agent.messages import NOT_JSON, Message, Role, ToolCall, UsageStats
 from sayso.agent.providers.base import ProviderError, ProviderRequest, RateLimitedError, acall
 from sayso.agent.providers.vendor import VendorProvider
-from sayso.agent.tools.decorator import tool
-from sayso.agent.tools.tool import Tool
+from sayso.agent.tools.tool import Tool, tool
 from sayso.channels.types import Media
 from tests.vendors.api import KEY
 from tests.vendors.conftest import Make, Server

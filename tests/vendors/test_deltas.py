@@ -10,8 +10,8 @@ from openai.types.chat.chat_completion_chunk import ChoiceDeltaToolCall
 from pydantic_ai.models.openai import OpenAIChatModel
 
 from sayso.agent.messages import ToolCall
-from sayso.agent.providers import OllamaProvider
-from sayso.agent.providers.wire.deltas import Renumbering
+from sayso.agent.providers.pydantic_ai.request import Renumbering
+from sayso.agent.providers.vendors import OllamaProvider
 from tests.vendors.conftest import Server
 from tests.vendors.test_contract import called, pieces, stock
 
@@ -41,7 +41,7 @@ def test_parallel_calls_of_one_number_stay_apart(server: Server) -> None:
 
 def test_the_library_alone_mixes_them(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     """The day it does not, our renumbering can go."""
-    monkeypatch.setattr("sayso.agent.providers.wire.deltas.ChatModel", OpenAIChatModel)
+    monkeypatch.setattr("sayso.agent.providers.pydantic_ai.request.ChatModel", OpenAIChatModel)
     assert len(streamed(server)) == 1
 
 

@@ -11,10 +11,11 @@ import pytest
 
 from sayso.agent import Agent, AgentConfig, ConversationMemory
 from sayso.agent.messages import Message, Role
-from sayso.agent.providers import FallbackProvider, OpenAIProvider
 from sayso.agent.providers.base import ProviderError, ProviderRequest, acall
+from sayso.agent.providers.fallback import FallbackProvider
 from sayso.agent.providers.vendor import VendorProvider
-from sayso.agent.tools.decorator import tool
+from sayso.agent.providers.vendors import OpenAIProvider
+from sayso.agent.tools.tool import tool
 from sayso.channels.types import Media
 from tests.vendors.conftest import MAKERS, Make, Server
 from tests.vendors.test_contract import called

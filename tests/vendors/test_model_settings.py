@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 
 from sayso.agent import Agent, AgentConfig, InMemoryCache
-from sayso.agent.providers import FallbackProvider, OllamaProvider, OpenAIProvider
 from sayso.agent.providers.base import ProviderError
+from sayso.agent.providers.fallback import FallbackProvider
 from sayso.agent.providers.vendor import VendorProvider
-from sayso.config.agent_schema import name_of
-from sayso.config.loader import ConfigError, load_settings
-from sayso.config.models import Models
-from sayso.config.outfit import Outfit
+from sayso.agent.providers.vendors import OllamaProvider, OpenAIProvider
+from sayso.config.settings.agent import name_of
+from sayso.config.settings.loader import ConfigError, load_settings
+from sayso.config.wiring.agents import Outfit
+from sayso.config.wiring.models import Models
 from tests.vendors.api import KEY
 from tests.vendors.conftest import MAKERS, Server
 from tests.vendors.test_contract import ask

@@ -11,15 +11,15 @@ from typing import Any
 import pytest
 
 from sayso.agent import Agent, AgentConfig, ConversationMemory
-from sayso.agent.journal import Answered, Recalled
 from sayso.agent.messages import Message, Role, UsageStats
-from sayso.agent.providers import FallbackProvider, OpenAIResponsesProvider
 from sayso.agent.providers.base import acall
-from sayso.agent.providers.openai import OPENAI_URL
+from sayso.agent.providers.fallback import FallbackProvider
 from sayso.agent.providers.vendor import VendorProvider
-from sayso.agent.tools.decorator import tool
-from sayso.config.loader import load_settings
-from sayso.config.models import Models
+from sayso.agent.providers.vendors import OPENAI_URL, OpenAIResponsesProvider
+from sayso.agent.run.journal import Answered, Recalled
+from sayso.agent.tools.tool import tool
+from sayso.config.settings.loader import load_settings
+from sayso.config.wiring.models import Models
 from tests.vendors.api import KEY
 from tests.vendors.conftest import MAKERS, Server, responses
 from tests.vendors.gemini_api import UNSIGNED

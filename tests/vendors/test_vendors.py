@@ -19,22 +19,16 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from sayso.agent import Agent, AgentConfig
+from sayso.agent.channel.channel_agent import replied
 from sayso.agent.messages import Message, Role
-from sayso.agent.observers import OpenTelemetryObserver
-from sayso.agent.providers import (
-    AnthropicProvider,
-    FallbackProvider,
-    GeminiProvider,
-    OllamaProvider,
-    OpenAIProvider,
-    vendor,
-)
+from sayso.agent.observability.otel import OpenTelemetryObserver
+from sayso.agent.providers import vendor
 from sayso.agent.providers.base import ProviderConfigurationError, ProviderError, RateLimitedError
-from sayso.agent.providers.clients import Clients
-from sayso.agent.providers.vendor import VendorProvider
-from sayso.agent.replied import replied
+from sayso.agent.providers.fallback import FallbackProvider
+from sayso.agent.providers.vendor import Clients, VendorProvider
+from sayso.agent.providers.vendors import AnthropicProvider, GeminiProvider, OllamaProvider, OpenAIProvider
+from sayso.channels.i18n.texts import catalogue, speak
 from sayso.channels.types import Media
-from sayso.pending.texts import catalogue, speak
 from tests.vendors.api import KEY
 from tests.vendors.conftest import MAKERS, ROOT, Server, responses
 from tests.vendors.test_contract import STOCK_SCHEMA, ask, pieces, stock

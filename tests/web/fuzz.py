@@ -26,13 +26,13 @@ from types import SimpleNamespace
 from typing import Any
 from urllib.parse import unquote_to_bytes
 
-from sayso.channels.console import ConsoleChannel
-from sayso.channels.feed import MemoryFeed
+from sayso.channels.console.adapter import ConsoleChannel
+from sayso.channels.console.feed import MemoryFeed
 from sayso.channels.media import MemoryMediaStore
 from sayso.channels.types import Media, Turn
-from sayso.config.keys import secret_keys
+from sayso.config.settings.secrets import secret_keys
+from sayso.pending.redis.client import PREFIX
 from sayso.workers.mailbox import Accepted, Limits
-from sayso.workers.redis import PREFIX
 from tests.config.processes import family
 from tests.flows.system import System, until
 from tests.web import services

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
-from sayso.channels.fakes import platforms as fakes
-from sayso.channels.signing import slack_hook
+from sayso.channels.slack.events import slack_hook
+from sayso.testing.platforms import fake_platforms as fakes
 from tests.web.services import PUBLIC_URL
 
 PAYLOADS = Path(__file__).parents[1] / "payloads"

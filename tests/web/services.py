@@ -9,17 +9,17 @@ from typing import Any
 from flask.testing import FlaskClient
 
 from sayso.channels.base import Channel
-from sayso.channels.console_logins import MemoryLogins
-from sayso.channels.fakes import platforms as fakes
-from sayso.channels.feed import MemoryFeed
+from sayso.channels.console.feed import MemoryFeed
+from sayso.channels.console.logins import MemoryLogins
 from sayso.channels.types import Conversation, Hook, Received, Turn
-from sayso.channels.web import create_app
-from sayso.config.platforms import Shelf, open_channel
-from sayso.config.schema import Settings
+from sayso.channels.web.app import create_app
+from sayso.config.settings.schema import Settings
+from sayso.config.wiring.platforms import Shelf, open_channel
+from sayso.pending.redis.client import PREFIX
+from sayso.testing.platforms import fake_platforms as fakes
+from sayso.workers.access.gate import Gate
 from sayso.workers.alerts import MemoryAlerts
-from sayso.workers.gate import Gate
 from sayso.workers.mailbox import Accepted, Limits
-from sayso.workers.redis import PREFIX
 from tests.contracts.rigs import voice
 
 PUBLIC_URL = "https://bots.example.com/base"

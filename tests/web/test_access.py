@@ -10,24 +10,22 @@ import pytest
 from redis import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from sayso.channels.admission import rules
-from sayso.channels.console import ConsoleChannel
-from sayso.channels.fakes import platforms as fakes
-from sayso.channels.fakes.signing import telegram_text
-from sayso.channels.feed import MemoryFeed
+from sayso.channels.console.adapter import ConsoleChannel
+from sayso.channels.console.feed import MemoryFeed
 from sayso.channels.media import LocalMediaStore
-from sayso.channels.signing import telegram_hook
+from sayso.channels.telegram.setup import telegram_hook
 from sayso.channels.types import Received, Tap
-from sayso.channels.web import create_app
-from sayso.config.bootstrap import bootstrap
-from sayso.config.loader import load_settings
-from sayso.workers.gate import Gate, Guard
+from sayso.channels.web.app import create_app
+from sayso.config.settings.loader import load_settings
+from sayso.config.wiring.bootstrap import bootstrap
+from sayso.pending.redis.client import PREFIX
+from sayso.testing.platforms import fake_platforms as fakes
+from sayso.testing.platforms.webhooks import telegram_text
+from sayso.workers.access.gate import Gate, Guard, memory_quota
+from sayso.workers.access.people import MemoryPeople, RedisPeople, Register
+from sayso.workers.access.rules import rules
 from sayso.workers.mailbox import Limits
-from sayso.workers.people import MemoryPeople, RedisPeople, Register
-from sayso.workers.quota import memory_quota
-from sayso.workers.redis import PREFIX
-from sayso.workers.spool import Spool
-from sayso.workers.spool_file import SpoolFile
+from sayso.workers.spool import Spool, SpoolFile
 from tests.contracts.rigs import MemoryRig, voice
 from tests.web.services import TURN, FakeChannel, browser
 

@@ -9,13 +9,14 @@ import pytest
 from redis import Redis
 from rq.suspension import resume, suspend
 
-from sayso.config.embedded import EmbeddedRedis
+from sayso.config.server.embedded_redis import EmbeddedRedis
+from sayso.pending.redis.client import connect
+from sayso.pending.redis.scripts import CURE
 from sayso.workers.alerts import MemoryAlerts
-from sayso.workers.presence import Presence
-from sayso.workers.redis import CURE, connect
-from sayso.workers.shards import Primary
-from sayso.workers.spool_file import SpoolFull
-from sayso.workers.tide import Tide, keys_of
+from sayso.workers.recovery import Presence
+from sayso.workers.redis.client import Tide, keys_of
+from sayso.workers.sharding.shards import Primary
+from sayso.workers.spool import SpoolFull
 from tests.web.services import FakeChannel, browser
 
 AWAY = "redis://:s3cr3t@127.0.0.1:1"

@@ -16,15 +16,14 @@ from redis.connection import UnixDomainSocketConnection
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from sayso.channels.base import BadHook, Forbidden
-from sayso.channels.hooks import MAX_BODY
 from sayso.channels.types import AddressNews, Conversation, HookAnswer, Media, Received, StatusUpdate, Tap
+from sayso.channels.web.webhooks import MAX_BODY
+from sayso.pending.redis.client import Connections, connect, hurry
+from sayso.pending.redis.scripts import Scripts
 from sayso.workers.alerts import MemoryAlerts
-from sayso.workers.connections import Connections
-from sayso.workers.deliveries import RedisDeliveries
 from sayso.workers.mailbox import LUA, RedisMailbox
-from sayso.workers.redis import Scripts, connect, hurry
-from sayso.workers.spool import Spool
-from sayso.workers.spool_file import Limits, SpoolFile
+from sayso.workers.outbox import RedisDeliveries
+from sayso.workers.spool import Limits, Spool, SpoolFile
 from tests.contracts.rigs import voice
 from tests.web.services import PUBLIC_URL, TURN, FakeChannel, FakeDeliveries, FakeMailbox, browser
 

@@ -12,14 +12,14 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ResponseError
 
 from sayso.channels.base import Ambiguous, ChannelDown, Elsewhere, Forbidden, RateLimited, Unreachable
-from sayso.channels.door import Door
-from sayso.channels.fakes import signing
-from sayso.channels.fakes.base import Answer
-from sayso.channels.fakes.platforms import TELEGRAM_TOKEN, FakePlatforms
-from sayso.channels.poller import AGAIN_SECONDS, ELSEWHERE_SECONDS, MAX_BACKOFF_SECONDS, WINDOW, Poller, _all
+from sayso.channels.telegram.poller import AGAIN_SECONDS, ELSEWHERE_SECONDS, MAX_BACKOFF_SECONDS, WINDOW, Poller, _all
+from sayso.channels.web.ingress import Door
+from sayso.testing.platforms import webhooks as signing
+from sayso.testing.platforms.fake_platforms import TELEGRAM_TOKEN, FakePlatforms
+from sayso.testing.platforms.server import Answer
+from sayso.workers.access.gate import Gate
 from sayso.workers.alerts import MemoryAlerts
-from sayso.workers.baton import Baton
-from sayso.workers.gate import Gate
+from sayso.workers.redis.leader_lock import Baton
 from tests.channels.harness import telegram, telegram_hook
 from tests.contracts.rigs import voice
 from tests.web.services import FakeMailbox

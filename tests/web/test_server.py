@@ -12,9 +12,9 @@ from contextlib import closing, suppress
 import pytest
 
 from sayso.channels.media import MAX_BYTES
-from sayso.config import server as served
-from sayso.config.address import listen
-from sayso.config.server import Server
+from sayso.config.server import http as served
+from sayso.config.server.http import Server
+from sayso.config.server.processes import listen
 
 THREADS = 4
 

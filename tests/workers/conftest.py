@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sayso.config.embedded import EmbeddedRedis
+from sayso.config.server.embedded_redis import EmbeddedRedis
 from tests.contracts.rigs import MemoryRig, RedisRig
 from tests.workers.fakes import Bot
 from tests.workers.fleet import Fleet

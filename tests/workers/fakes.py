@@ -10,14 +10,14 @@ from dataclasses import replace
 from redis.exceptions import RedisError
 
 from sayso.agent import Agent, AgentConfig, ScriptedProvider, ToolCall, tool
-from sayso.agent.channel_agent import ChannelAgent
+from sayso.agent.channel.channel_agent import ChannelAgent
 from sayso.channels.base import Pace
+from sayso.channels.i18n.texts import speak
 from sayso.channels.types import Button, Conversation, Delivery, Receipt, Reply, Turn
 from sayso.pending import idempotency_key
-from sayso.pending.texts import speak
-from sayso.workers.drain import Drain
-from sayso.workers.lane import Change
-from sayso.workers.outbox import Postman
+from sayso.pending.turns.change import Change
+from sayso.workers.processor import Drain
+from sayso.workers.sender import Postman
 from tests.contracts.rigs import CHAT, Rig, turn, voice
 
 

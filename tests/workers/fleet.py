@@ -7,16 +7,17 @@ from typing import Any
 
 from redis import Redis
 
+from sayso.agent.run.journal import RedisJournals
 from sayso.pending import RedisPendingStore
-from sayso.pending.redis_records import LUA as PENDING_LUA
-from sayso.workers.founding import found
-from sayso.workers.journals import RedisJournals
-from sayso.workers.lane import Change
+from sayso.pending.redis.client import PREFIX, connect
+from sayso.pending.redis.repository import LUA as PENDING_LUA
+from sayso.pending.redis.scripts import Scripts, shard_of
+from sayso.pending.turns.change import Change
 from sayso.workers.mailbox import LEASE_MS, LUA, RedisMailbox
-from sayso.workers.move import Mover
 from sayso.workers.outbox import RedisOutbox
-from sayso.workers.redis import PREFIX, Scripts, connect, shard_of
-from sayso.workers.shards import Primary, RoutedScripts, ShardMap
+from sayso.workers.sharding.founding import found
+from sayso.workers.sharding.move import Mover
+from sayso.workers.sharding.shards import Primary, RoutedScripts, ShardMap
 from tests.contracts.rigs import CHAT, Rig, voice
 
 #: The shard of the room that these tests talk in.

@@ -10,14 +10,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sayso.agent import Agent, AgentConfig, Message, ToolCall, UsageStats, emit_artifact, tool
-from sayso.agent.channel_agent import ChannelAgent
-from sayso.agent.long_texts import TextStore
+from sayso.agent.channel.channel_agent import ChannelAgent
+from sayso.agent.channel.long_texts import TextStore
 from sayso.agent.messages import Role
+from sayso.channels.i18n.texts import speak
 from sayso.channels.types import Media
 from sayso.pending import idempotency_key
-from sayso.pending.texts import speak
-from sayso.workers.drain import Drain
-from sayso.workers.outbox import Postman
+from sayso.workers.processor import Drain
+from sayso.workers.sender import Postman
 from tests.contracts.rigs import CHAT, Rig, turn, voice
 from tests.workers.fakes import FakeChannel
 

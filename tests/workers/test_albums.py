@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from sayso.channels.types import Media, Reply, Turn
-from sayso.workers.drain import ALBUM_SECONDS
-from sayso.workers.lane import Change
+from sayso.pending.turns.change import Change
+from sayso.workers.processor import ALBUM_SECONDS
 from tests.contracts.rigs import CHAT, MemoryRig, RedisRig, turn
 from tests.workers.story import Story, call
 from tests.workers.test_drain import Room

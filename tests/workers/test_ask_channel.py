@@ -8,13 +8,14 @@ from dataclasses import replace
 
 import pytest
 
-from sayso.agent import Agent, AgentConfig, ScriptedProvider, ToolCall, channel_agent, tool
-from sayso.agent.channel_agent import ChannelAgent
+from sayso.agent import Agent, AgentConfig, ScriptedProvider, ToolCall, tool
+from sayso.agent.channel import channel_agent
+from sayso.agent.channel.channel_agent import ChannelAgent
+from sayso.channels.i18n.texts import speak
 from sayso.channels.types import Conversation, Reply, Tap, Turn
 from sayso.pending import InMemoryPendingStore, RedisPendingStore
-from sayso.pending.records import Claim, StoredAction
+from sayso.pending.repository import Claim, StoredAction
 from sayso.pending.store import scope_of
-from sayso.pending.texts import speak
 from tests.contracts.rigs import client_of, time_passes
 
 HERE = {"channel_id": "chat", "conversation_id": "room"}

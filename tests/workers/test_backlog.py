@@ -7,13 +7,13 @@ from dataclasses import replace
 import pytest
 
 from sayso.channels.types import Conversation
-from sayso.config.bootstrap import bootstrap
-from sayso.config.loader import load_settings
-from sayso.workers.lifeline import Lifeline
+from sayso.config.settings.loader import load_settings
+from sayso.config.wiring.bootstrap import bootstrap
+from sayso.pending.redis.client import PREFIX
+from sayso.pending.redis.scripts import SHARDS, Scripts, shard_of
 from sayso.workers.mailbox import LUA, Limits, RedisMailbox
-from sayso.workers.queue import FIRST, QUEUE, WakeUps
-from sayso.workers.reaper import Reaper
-from sayso.workers.redis import PREFIX, SHARDS, Scripts, shard_of
+from sayso.workers.recovery import Lifeline, Reaper
+from sayso.workers.rq.jobs import FIRST, QUEUE, WakeUps
 from tests.contracts.rigs import turn, voice
 
 QUEUE_KEY = f"rq:queue:{QUEUE}"
@@ -62,7 +62,7 @@ def town(redis_client, tmp_path) -> Town:
 
 def test_thousands_that_wait_are_neither_searched_nor_woken_nor_reported(town, caplog):
     """The queue is not looked through for any of them, and a round takes two calls a shard."""
-    caplog.set_level("INFO", logger="sayso.workers.reaper")
+    caplog.set_level("INFO", logger="sayso.workers.recovery")
     for number in range(2000):
         town.write(f"person {number}")
     town.client.config_resetstat()

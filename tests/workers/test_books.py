@@ -18,8 +18,8 @@ from rq.serializers import JSONSerializer
 from rq.worker import WorkerStatus
 
 from sayso.channels.redaction import remember
-from sayso.workers.books import BEAT_SECONDS, Books, Stopped
-from sayso.workers.queue import QUEUE, SaysoJob
+from sayso.workers.rq.bookkeeping import BEAT_SECONDS, Books, Stopped
+from sayso.workers.rq.jobs import QUEUE, SaysoJob
 from tests.workers.works import enqueue, left_behind, make_worker
 
 ON_THEIR_WAY = f"rq:queue:{QUEUE}:intermediate"

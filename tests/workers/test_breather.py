@@ -7,7 +7,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from sayso.workers.breather import Breather
+from sayso.pending.redis.client import Breather
 
 
 class Server:

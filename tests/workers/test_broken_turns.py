@@ -10,10 +10,10 @@ from dataclasses import replace
 import pytest
 
 from sayso.agent import Agent, AgentConfig, ScriptedProvider, ToolCall, tool
-from sayso.agent.channel_agent import ChannelAgent
+from sayso.agent.channel.channel_agent import ChannelAgent
 from sayso.channels.base import Refused
 from sayso.pending import stash_pending
-from sayso.pending.results import PendingConfirmation
+from sayso.pending.executors import PendingConfirmation
 from tests.contracts.rigs import ENGLISH, turn
 
 

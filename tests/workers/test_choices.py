@@ -9,14 +9,14 @@ import pytest
 from redis.exceptions import RedisError
 
 from sayso.agent import Agent, AgentConfig, ScriptedProvider, ToolCall, tool
-from sayso.agent.channel_agent import ChannelAgent
-from sayso.agent.decided import MAX_KEPT_CHARS
+from sayso.agent.channel.channel_agent import ChannelAgent
+from sayso.agent.channel.prompts import MAX_KEPT_CHARS
 from sayso.agent.tools import offer_choices
+from sayso.channels.i18n.texts import speak
 from sayso.pending.action import RESERVED
-from sayso.pending.texts import speak
-from sayso.workers.drain import Drain
-from sayso.workers.lane import CHOICE_KIND
-from sayso.workers.outbox import Postman
+from sayso.pending.turns.queued import CHOICE_KIND
+from sayso.workers.processor import Drain
+from sayso.workers.sender import Postman
 from tests.contracts.rigs import CHAT, MemoryRig, RedisRig, turn, voice
 from tests.workers.fakes import FakeChannel
 

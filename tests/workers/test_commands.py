@@ -18,13 +18,13 @@ from sayso.agent import (
     ToolPolicy,
     tool,
 )
-from sayso.agent.channel_agent import ChannelAgent
-from sayso.agent.selectors import UserRoles
-from sayso.agent.tools.loader import load_tools
-from sayso.channels.markup import plain
-from sayso.pending.texts import languages, speak
-from sayso.workers.drain import Drain
-from sayso.workers.outbox import Postman
+from sayso.agent.channel.channel_agent import ChannelAgent
+from sayso.agent.tools.loading import load_tools
+from sayso.agent.toolsets.selectors import UserRoles
+from sayso.channels.i18n.texts import languages, speak
+from sayso.channels.markdown import plain
+from sayso.workers.processor import Drain
+from sayso.workers.sender import Postman
 from tests.contracts.rigs import CHAT, MemoryRig, turn, voice
 from tests.workers.fakes import FakeChannel
 

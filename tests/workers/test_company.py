@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from sayso.channels.base import AddressClosed
-from sayso.workers import beside
-from sayso.workers.company import Company
+from sayso.workers import progress as beside
+from sayso.workers.progress import Company
 from tests.contracts.rigs import CHAT, ENGLISH
 from tests.workers.fakes import FakeChannel
 from tests.workers.test_drafts import QUEUED

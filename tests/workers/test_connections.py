@@ -14,8 +14,8 @@ from redis.exceptions import DataError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.retry import Retry
 
-from sayso.workers.connections import Connections
-from sayso.workers.redis import Scripts, connect
+from sayso.pending.redis.client import Connections, connect
+from sayso.pending.redis.scripts import Scripts
 
 
 @pytest.fixture

@@ -26,14 +26,14 @@ from sayso.agent import (
     ToolError,
     tool,
 )
-from sayso.agent.channel_agent import ChannelAgent
-from sayso.agent.result_cache import cache_key
+from sayso.agent.channel.channel_agent import ChannelAgent
+from sayso.agent.run.result_cache import cache_key
+from sayso.channels.i18n.texts import speak
 from sayso.pending.action import PendingAction
+from sayso.pending.executors import PendingConfirmation
 from sayso.pending.proposals import current_user, stash_pending
-from sayso.pending.results import PendingConfirmation
-from sayso.pending.texts import speak
-from sayso.workers.drain import Drain
-from sayso.workers.outbox import Postman
+from sayso.workers.processor import Drain
+from sayso.workers.sender import Postman
 from tests.contracts.rigs import MemoryRig, RedisRig, turn, voice
 from tests.workers.fakes import Bot, FakeChannel
 

@@ -12,11 +12,10 @@ from rq import Queue
 from rq.serializers import JSONSerializer
 
 from sayso.agent import tool
-from sayso.workers import drain as drains
-from sayso.workers.drain import Drain
-from sayso.workers.loop import LoopThread
-from sayso.workers.offload import crossing, in_thread, perform, watch_strays
-from sayso.workers.queue import DRAIN, QUEUE
+from sayso.pending.concurrency import LoopThread, crossing, in_thread, perform, watch_strays
+from sayso.workers import processor as drains
+from sayso.workers.processor import Drain
+from sayso.workers.rq.jobs import DRAIN, QUEUE
 from tests.contracts.rigs import CHAT, ENGLISH, MemoryRig, RedisRig
 from tests.flows.system import until
 from tests.workers.story import Story, call, playing

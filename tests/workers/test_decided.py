@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from sayso.channels.i18n.texts import MAX_REPEATED_CHARS, speak
 from sayso.channels.types import Tap
-from sayso.pending.records import Claim
-from sayso.pending.texts import MAX_REPEATED_CHARS, speak
+from sayso.pending.repository import Claim
 from tests.contracts.rigs import CHAT, MemoryRig, turn
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from sayso.agent.heard import MAX_NOTE_CHARS, MAX_NOTES, MAX_QUOTED_CHARS, heard, spoken
+from sayso.agent.channel.user_message import MAX_NOTE_CHARS, MAX_NOTES, MAX_QUOTED_CHARS, heard, spoken
 from sayso.channels.types import Media, Receipt, Tap
 from tests.contracts.rigs import CHAT, turn
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from sayso.workers.deployment import Deployment
-from sayso.workers.presence import Presence
-from sayso.workers.redis import RedisUnfit
+from sayso.pending.redis.client import RedisUnfit
+from sayso.workers.recovery import Presence
+from sayso.workers.redis.deployment import Deployment
 
 SHOP = Deployment("shop", ("key",), {"wa": "whatsapp AC1", "web": "console"})
 OTHERS_KEYS = Deployment("shop", ("other",), SHOP.channels)

@@ -9,17 +9,19 @@ import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from sayso.agent import Agent, AgentConfig, tool
-from sayso.agent.channel_agent import ChannelAgent
-from sayso.agent.guards import GuardrailsPipeline, LengthGuardrail
-from sayso.agent.hearing import may_be_heard
+from sayso.agent.channel.channel_agent import ChannelAgent
+from sayso.agent.channel.user_message import may_be_heard
+from sayso.agent.guards.builtin import LengthGuardrail
+from sayso.agent.guards.pipeline import GuardrailsPipeline
 from sayso.agent.messages import Message, Role, UsageStats
 from sayso.channels.base import Ambiguous, Pace, RateLimited, Refused
+from sayso.channels.i18n.texts import speak
 from sayso.channels.types import Reply
-from sayso.pending.texts import speak
-from sayso.workers import drain
-from sayso.workers.drafts import Draft, Easel
-from sayso.workers.lane import Change, QueuedTurn
-from sayso.workers.notebook import MemoryNotebook, RedisNotebook
+from sayso.pending.turns.change import Change
+from sayso.pending.turns.queued import QueuedTurn
+from sayso.workers import processor as drain
+from sayso.workers.alerts import MemoryNotebook, RedisNotebook
+from sayso.workers.progress import Draft, Easel
 from tests.contracts.rigs import CHAT, ENGLISH, MemoryRig, turn
 from tests.workers.fakes import FakeAgent
 from tests.workers.story import call

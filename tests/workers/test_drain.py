@@ -9,12 +9,14 @@ import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from sayso.channels.base import Ambiguous, RateLimited, Refused, Unreachable
+from sayso.channels.i18n.texts import speak
 from sayso.channels.types import Media, Reply
-from sayso.pending.texts import speak
-from sayso.workers import beside, drain, outbox
-from sayso.workers.drain import LONG_CHARS, MAX_TURNS, Drain, _in_pieces
-from sayso.workers.lane import Change
-from sayso.workers.outbox import Postman
+from sayso.pending.turns.change import Change
+from sayso.workers import outbox
+from sayso.workers import processor as drain
+from sayso.workers import progress as beside
+from sayso.workers.processor import LONG_CHARS, MAX_TURNS, Drain, _in_pieces
+from sayso.workers.sender import Postman
 from tests.contracts.rigs import CHAT, ENGLISH, MemoryRig, turn, voice
 from tests.workers.fakes import FakeAgent, FakeChannel
 

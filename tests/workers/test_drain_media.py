@@ -12,14 +12,15 @@ from typing import BinaryIO
 import pytest
 
 from sayso.channels.base import Channel, FetchError, Unreachable
-from sayso.channels.fakes.signing import JPEG
+from sayso.channels.i18n.texts import speak
 from sayso.channels.media import LocalMediaStore, TooLarge
 from sayso.channels.types import Media, Reply
-from sayso.pending.texts import speak
-from sayso.workers import drain
-from sayso.workers.drain import Drain
-from sayso.workers.lane import Change, QueuedTurn
-from sayso.workers.outbox import Postman
+from sayso.pending.turns.change import Change
+from sayso.pending.turns.queued import QueuedTurn
+from sayso.testing.platforms.webhooks import JPEG
+from sayso.workers import processor as drain
+from sayso.workers.processor import Drain
+from sayso.workers.sender import Postman
 from tests.contracts.rigs import CHAT, ENGLISH, MemoryRig, turn, voice
 from tests.workers.fakes import Bot, FakeAgent, FakeChannel
 

@@ -6,8 +6,8 @@ import pytest
 
 from sayso.agent import GuardrailsPipeline, LengthGuardrail, Message, Role, ToolPolicy, UsageStats, tool
 from sayso.agent.providers.base import ProviderError
+from sayso.channels.i18n.texts import speak
 from sayso.pending import stash_pending
-from sayso.pending.texts import speak
 from tests.contracts.rigs import CHAT, ENGLISH, MemoryRig
 from tests.workers.story import Script, Story, call
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from sayso.channels.types import Scope
-from sayso.workers.erasure import Erasure, ErasureBusy, Person
-from sayso.workers.lane import Change, Timer
+from sayso.pending.turns.change import Change, Timer
+from sayso.workers.erasure import ErasedPerson, Erasure, ErasureBusy
 from tests.contracts.rigs import CHAT, RedisRig, turn
 
 ANA, BOB = (Scope(name, CHAT).id for name in ("ana", "bob"))
@@ -48,7 +48,7 @@ def erasure(redis_client, **options) -> Erasure:
 def test_in_a_group_only_the_words_of_the_person_go(rig: RedisRig, redis_client):
     """Their turn that waits, their history and their timer; not those of the others."""
     assert "ana waits" in kept(redis_client)
-    assert erasure(redis_client).erase(Person("chat", frozenset({ANA}))) > 0
+    assert erasure(redis_client).erase(ErasedPerson("chat", frozenset({ANA}))) > 0
     left = kept(redis_client)
     gone = [words for words in ("ana waits", "ana history", "ana is told") if words in left]
     stays = [words for words in ("bob waits", "bob history", "bob is told") if words in left]
@@ -58,7 +58,7 @@ def test_in_a_group_only_the_words_of_the_person_go(rig: RedisRig, redis_client)
 def test_another_channel_is_not_touched(rig: RedisRig, redis_client):
     """The same id elsewhere may be somebody else."""
     before = kept(redis_client)
-    assert erasure(redis_client).erase(Person("other", frozenset({ANA, BOB}))) == 0
+    assert erasure(redis_client).erase(ErasedPerson("other", frozenset({ANA, BOB}))) == 0
     assert kept(redis_client) == before
 
 
@@ -89,7 +89,7 @@ def test_a_turn_that_comes_meanwhile_does_not_bring_the_history_back(redis_clien
     rig.accept(replace(turn("ana talked"), user_id="ana"))
     lease, work = rig.mailbox.lease(CHAT.id, "w")
     rig.mailbox.commit(lease, work, Change(history="ana history"), let_go=True)
-    Erasure([Overtaken(redis_client, rig)], PREFIX, sleep=lambda _: None).erase(Person("chat", frozenset({ANA})))
+    Erasure([Overtaken(redis_client, rig)], PREFIX, sleep=lambda _: None).erase(ErasedPerson("chat", frozenset({ANA})))
     assert "ana history" not in kept(redis_client)
 
 
@@ -98,5 +98,5 @@ def test_a_turn_that_is_worked_on_is_not_torn_out_of_its_worker(rig: RedisRig, r
     rig.mailbox.lease(CHAT.id, "w")
     times = iter(range(10_000))
     with pytest.raises(ErasureBusy, match="try again"):
-        erasure(redis_client, clock=lambda: float(next(times))).erase(Person("chat", frozenset({ANA})))
+        erasure(redis_client, clock=lambda: float(next(times))).erase(ErasedPerson("chat", frozenset({ANA})))
     assert "ana history" in kept(redis_client)

@@ -7,13 +7,14 @@ import asyncio
 import pytest
 
 from sayso.agent import Agent, AgentConfig, OfflineProvider, tool
-from sayso.agent.channel_agent import ChannelAgent
-from sayso.agent.escalation import Escalation
+from sayso.agent.channel.channel_agent import ChannelAgent
+from sayso.agent.channel.prompts import Escalation
 from sayso.channels.base import Unreachable
+from sayso.channels.i18n.texts import MAX_REPEATED_CHARS, speak
 from sayso.channels.types import Conversation, Delivery, Reply
-from sayso.pending.texts import MAX_REPEATED_CHARS, speak
-from sayso.workers.drain import Drain
-from sayso.workers.outbox import MAX_ATTEMPTS, MAX_WAITING, Postman
+from sayso.workers.outbox import MAX_WAITING
+from sayso.workers.processor import Drain
+from sayso.workers.sender import MAX_ATTEMPTS, Postman
 from tests.contracts.rigs import CHAT, MemoryRig, RedisRig, turn, voice
 from tests.workers.fakes import FakeChannel
 

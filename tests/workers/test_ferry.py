@@ -8,7 +8,7 @@ from contextvars import ContextVar
 
 import pytest
 
-from sayso.workers.ferry import aboard, ferry, wait_for
+from sayso.pending.redis.ferry import aboard, ferry, wait_for
 
 whose: ContextVar[str] = ContextVar("whose", default="nobody's")
 

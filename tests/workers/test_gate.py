@@ -7,15 +7,13 @@ from dataclasses import replace
 import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from sayso.channels.admission import Rules, Stranger, rules
+from sayso.channels.i18n.texts import speak
 from sayso.channels.types import Conversation, Turn
-from sayso.pending.seal import split_button
-from sayso.pending.texts import speak
-from sayso.workers.gate import Gate, Guard
-from sayso.workers.people import LETTERS, MemoryPeople, RedisPeople, Register
-from sayso.workers.quota import memory_quota, redis_quota
-from sayso.workers.spool import Spool
-from sayso.workers.spool_file import SpoolFile
+from sayso.pending.signing import split_button
+from sayso.workers.access.gate import Gate, Guard, memory_quota, redis_quota
+from sayso.workers.access.people import LETTERS, MemoryPeople, RedisPeople, Register
+from sayso.workers.access.rules import Rules, Stranger, rules
+from sayso.workers.spool import Spool, SpoolFile
 from tests.contracts.rigs import CHAT, MemoryRig, RedisRig, turn, voice
 from tests.workers.fakes import Bot
 

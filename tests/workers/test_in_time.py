@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from sayso.workers.in_time import TimeIsUp, in_time
+from sayso.pending.concurrency import TimeIsUp, in_time
 
 NEVER = 60.0
 

@@ -7,7 +7,7 @@ from contextvars import ContextVar
 
 import pytest
 
-from sayso.workers.installed import installed
+from sayso.pending.concurrency import installed
 
 _whose = ContextVar("whose", default="nobody's")
 

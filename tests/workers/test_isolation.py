@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sayso.agent import Agent, AgentConfig, ConversationMemory, Message, Role
-from sayso.agent.channel_agent import ChannelAgent
+from sayso.agent.channel.channel_agent import ChannelAgent
 from sayso.agent.messages import UsageStats
 
 SECRET = re.compile(r"secret-of-(\w+)-in-(\w+)")

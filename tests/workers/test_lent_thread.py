@@ -12,7 +12,7 @@ from collections.abc import Callable
 import pytest
 
 from sayso.agent import Agent, AgentConfig, AgentResult, ScriptedProvider, ToolCall, tool
-from sayso.workers.own_loop import own_loop
+from sayso.pending.concurrency import own_loop
 
 
 def agent_with(function: Callable[[], str]) -> Agent:

@@ -11,16 +11,16 @@ import time
 
 import pytest
 
-from sayso.workers import lifeline
-from sayso.workers.lifeline import KEEP_SECONDS, Lifeline
+from sayso.workers import recovery as lifeline
 from sayso.workers.mailbox import new_token
+from sayso.workers.recovery import KEEP_SECONDS, Lifeline
 from tests.contracts.rigs import CHAT, RedisRig, turn
 
 #: Holds its line and says so, then waits.
 WORKER = textwrap.dedent("""
     import sys, time
     from pathlib import Path
-    from sayso.workers.lifeline import Lifeline
+    from sayso.workers.recovery import Lifeline
     line = Lifeline(Path(sys.argv[1]), "a")
     line.hold()
     print(line.name, flush=True)

@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 
 from sayso.agent import tool
-from sayso.agent.long_texts import MAX_CUT_CHARS, cut
-from sayso.agent.text_files import FOLDER, TextFiles
-from sayso.config.bootstrap import bootstrap
-from sayso.config.loader import load_settings
+from sayso.agent.channel.long_texts import FOLDER, MAX_CUT_CHARS, TextFiles, cut
+from sayso.config.settings.loader import load_settings
+from sayso.config.wiring.bootstrap import bootstrap
 from tests.contracts.rigs import ENGLISH, MemoryRig, RedisRig
 from tests.workers.story import Story, call
 
@@ -140,7 +139,7 @@ def test_turn_with_short_texts_makes_no_file(rig, tmp_path):
 
 def test_full_journal_counts_what_is_elsewhere(rig, tmp_path, monkeypatch):
     """Files are no way around the bound on what one run may show its model, also after a crash."""
-    monkeypatch.setattr("sayso.agent.turn_journal.MAX_JOURNAL_CHARS", 62_000)
+    monkeypatch.setattr("sayso.agent.run.journal.MAX_JOURNAL_CHARS", 62_000)
     story = told(rig, tmp_path, (call("fetch"),), (call("look", what="z" * 2000),), "never said")
     assert story.killed_at("after model 1") == ENGLISH.too_many_steps()
 

@@ -7,16 +7,16 @@ import asyncio
 import pytest
 
 from sayso.agent import Agent, ScriptedProvider, ToolCall, tool
-from sayso.agent.channel_agent import ChannelAgent
+from sayso.agent.channel.channel_agent import ChannelAgent
+from sayso.channels.i18n.texts import speak
 from sayso.channels.types import Conversation, Reply, Turn
 from sayso.pending import InMemoryPendingStore
-from sayso.pending.texts import speak
-from sayso.workers import memory
-from sayso.workers.drain import Drain
-from sayso.workers.lane import Change, Move
+from sayso.pending.turns.change import Change, Move
+from sayso.testing import memory
+from sayso.testing.memory import MemoryLanes
 from sayso.workers.mailbox import SEEN_MS
-from sayso.workers.memory import MemoryLanes
-from sayso.workers.outbox import Postman
+from sayso.workers.processor import Drain
+from sayso.workers.sender import Postman
 from tests.contracts.rigs import CHAT, MemoryRig, turn, voice
 from tests.workers.fakes import FakeChannel
 

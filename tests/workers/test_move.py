@@ -7,9 +7,10 @@ import itertools
 
 import pytest
 
-from sayso.workers.lane import Change
-from sayso.workers.move import MoveBusy, Moved, MoveError, ShardBusy, ShardsAtOdds
-from sayso.workers.redis import PREFIX, RedisUnfit, ShardMoved
+from sayso.pending.redis.client import PREFIX, RedisUnfit
+from sayso.pending.redis.scripts import ShardMoved
+from sayso.pending.turns.change import Change
+from sayso.workers.sharding.move import MoveBusy, Moved, MoveError, ShardBusy, ShardsAtOdds
 from tests.contracts.rigs import CHAT, turn
 from tests.workers.fakes import Bot
 from tests.workers.fleet import ROOM, SHARD, Fate, Fleet, Killed, killed

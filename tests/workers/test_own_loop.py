@@ -11,8 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from sayso.workers.offload import Quit, in_lent_thread, lending, run_sync
-from sayso.workers.own_loop import OwnLoop, own_loop
+from sayso.pending.concurrency import OwnLoop, Quit, in_lent_thread, lending, own_loop, run_sync
 
 
 async def loop_now() -> asyncio.AbstractEventLoop:

@@ -7,9 +7,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from sayso.pending.settle import EXECUTOR_TIMEOUT
-from sayso.pending.texts import speak
-from sayso.workers.offload import perform
+from sayso.channels.i18n.texts import speak
+from sayso.pending.concurrency import perform
+from sayso.pending.settlement import EXECUTOR_TIMEOUT
 from tests.contracts.rigs import CHAT
 
 WORDS = speak("en")
@@ -83,8 +83,8 @@ def test_steps_of_a_plan_have_the_time_of_one_action_together(make_bot, monkeypa
         given.append(seconds)
         return perform(function, seconds, late)
 
-    monkeypatch.setattr("sayso.pending.settle.perform", timed)
-    monkeypatch.setattr("sayso.pending.settle.time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr("sayso.pending.settlement.perform", timed)
+    monkeypatch.setattr("sayso.pending.settlement.time", SimpleNamespace(monotonic=lambda: now[0]))
     ask(bot)
     bot.before("finish", lambda: now.append(now.pop() + took))
     assert bot.say("yes") == WORDS.plan_report([("done", "Delete A", "deleted A"), second])

@@ -22,12 +22,13 @@ from sayso.channels.base import (
     Unreachable,
     WindowClosed,
 )
+from sayso.channels.i18n.texts import speak
 from sayso.channels.types import Conversation, Delivery, Receipt, Reply
-from sayso.pending.texts import speak
+from sayso.pending.turns.change import Change
+from sayso.pending.turns.queued import LaneParked, QueuedReply
 from sayso.workers import outbox
-from sayso.workers.lane import Change, LaneParked, QueuedReply
-from sayso.workers.outbox import Postman
-from sayso.workers.receipts import ReceiptFiles
+from sayso.workers.outbox import ReceiptFiles
+from sayso.workers.sender import Postman
 from tests.contracts.rigs import MemoryRig, turn
 
 #: What a reply is marked with that may have arrived before.

@@ -18,15 +18,14 @@ from rq.utils import utcparse
 from rq.webhook import Webhook
 
 from sayso.channels.types import Conversation
-from sayso.config.schema import WorkerSettings
-from sayso.workers import jobs
-from sayso.workers.lane import Change
-from sayso.workers.lifeline import Lifeline
+from sayso.config.settings.schema import WorkerSettings
+from sayso.config.wiring import rq_entry as jobs
+from sayso.pending.redis.scripts import Scripts
+from sayso.pending.turns.change import Change
 from sayso.workers.mailbox import LUA, Limits, RedisMailbox
-from sayso.workers.queue import FIRST, QUEUE, ForbiddenJob, SaysoJob, WakeUps, make_job
-from sayso.workers.reaper import Reaper
-from sayso.workers.redis import Scripts
-from sayso.workers.worker import _new_worker
+from sayso.workers.recovery import Lifeline, Reaper
+from sayso.workers.rq.jobs import FIRST, QUEUE, ForbiddenJob, SaysoJob, WakeUps, make_job
+from sayso.workers.rq.worker import _new_worker
 from tests.contracts.rigs import CHAT, turn, voice
 
 struck: list[str] = []
@@ -131,12 +130,12 @@ STRIKE = "tests.workers.test_queue.strike"
         (STRIKE, (CHAT.id,)),
         ("os.system", ("true",)),
         ("builtins.eval", ("1",)),
-        ("sayso.workers.jobs.install", (CHAT.id,)),
-        ("sayso.workers.jobs.drain", ("../../etc/passwd",)),
-        ("sayso.workers.jobs.drain", (CHAT.id, "more")),
-        ("sayso.workers.jobs.drain", ()),
-        ("sayso.workers.jobs.drain", ([CHAT.id],)),
-        ("sayso.workers.jobs.drain", (CHAT.id + "\n",)),
+        ("sayso.config.wiring.rq_entry.install", (CHAT.id,)),
+        ("sayso.config.wiring.rq_entry.drain", ("../../etc/passwd",)),
+        ("sayso.config.wiring.rq_entry.drain", (CHAT.id, "more")),
+        ("sayso.config.wiring.rq_entry.drain", ()),
+        ("sayso.config.wiring.rq_entry.drain", ([CHAT.id],)),
+        ("sayso.config.wiring.rq_entry.drain", (CHAT.id + "\n",)),
     ],
 )
 def test_planted_job_is_refused_and_ours_still_run(bare, mailbox, work, drained, name, args):
@@ -159,14 +158,14 @@ def test_pickled_job_is_never_unpickled(bare, mailbox, work, drained):
 
 def test_job_with_an_instance_is_refused(bare, work, drained):
     """A method call is somebody else's."""
-    job = plant(bare, "sayso.workers.jobs.drain", CHAT.id)
-    data = JSONSerializer.dumps(["sayso.workers.jobs.drain", "object", [CHAT.id], {}])
+    job = plant(bare, "sayso.config.wiring.rq_entry.drain", CHAT.id)
+    data = JSONSerializer.dumps(["sayso.config.wiring.rq_entry.drain", "object", [CHAT.id], {}])
     bare.hset(job.key, "data", data)
     work()
     assert drained == []
 
 
-@pytest.mark.parametrize("name", ["sayso.workers.jobs.drain", STRIKE])
+@pytest.mark.parametrize("name", ["sayso.config.wiring.rq_entry.drain", STRIKE])
 def test_planted_callbacks_never_run(bare, work, drained, name):
     """Neither after success nor after failure."""
     names = dict.fromkeys(("success_callback_name", "failure_callback_name", "stopped_callback_name"), STRIKE)
@@ -176,7 +175,7 @@ def test_planted_callbacks_never_run(bare, work, drained, name):
     assert drained == ([CHAT.id] if name != STRIKE else [])
 
 
-@pytest.mark.parametrize("name", ["sayso.workers.jobs.drain", STRIKE])
+@pytest.mark.parametrize("name", ["sayso.config.wiring.rq_entry.drain", STRIKE])
 def test_planted_web_hooks_are_never_called(bare, work, drained, monkeypatch, name):
     """Redis access does not become network access."""
     monkeypatch.setattr(Webhook, "send", strike)
@@ -191,7 +190,7 @@ def test_accepting_writes_a_job_that_rq_reads_back(bare, mailbox):
     mailbox.accept(turn("my secret"))
     (job_id,) = bare.lrange(f"rq:queue:{QUEUE}", 0, -1)
     job = Job.fetch(job_id.decode(), connection=bare, serializer=JSONSerializer)
-    assert (job.func_name, job.args, job.kwargs) == ("sayso.workers.jobs.drain", [CHAT.id], {})
+    assert (job.func_name, job.args, job.kwargs) == ("sayso.config.wiring.rq_entry.drain", [CHAT.id], {})
     assert (job.get_status(), job.origin) == ("queued", QUEUE)
     assert b"my secret" not in b"".join(bare.hvals(job.key))
 

@@ -8,11 +8,10 @@ import threading
 import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from sayso.workers import reaper as reapers
-from sayso.workers.lifeline import Lifeline
+from sayso.pending.redis.scripts import SHARDS, Scripts
+from sayso.workers import recovery as reapers
 from sayso.workers.mailbox import LUA
-from sayso.workers.reaper import Reaper
-from sayso.workers.redis import SHARDS, Scripts
+from sayso.workers.recovery import Lifeline, Reaper
 
 
 @pytest.mark.parametrize("error", [RedisConnectionError("away"), ValueError("no number"), KeyError("gone")])
@@ -40,7 +39,7 @@ def test_round_that_fails_is_reported_and_not_the_last(redis_client, monkeypatch
         assert going.cancelled()
 
     asyncio.run(story())
-    said = [record.message for record in caplog.records if record.name == "sayso.workers.reaper"]
+    said = [record.message for record in caplog.records if record.name == "sayso.workers.recovery"]
     assert set(said) <= {"reaper.redis_away", "reaper.failed"}
     assert len(said) >= 2
 

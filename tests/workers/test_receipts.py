@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from sayso.channels.types import Conversation, Delivery, Reply
-from sayso.workers import receipts
-from sayso.workers.receipts import KEEP_SECONDS, ReceiptFiles
+from sayso.workers import outbox as receipts
+from sayso.workers.outbox import KEEP_SECONDS, ReceiptFiles
 
 
 def delivery(number: int, text: str = "hi") -> Delivery:

@@ -8,15 +8,14 @@ from dataclasses import replace
 import pytest
 
 from sayso.channels.base import Refused
-from sayso.channels.fakes import signing
-from sayso.channels.fakes.platforms import FakePlatforms
+from sayso.channels.i18n.texts import speak
 from sayso.channels.types import Conversation, Tap
-from sayso.pending.texts import speak
-from sayso.workers.drain import Drain
-from sayso.workers.lane import Change
-from sayso.workers.mailbox import Limits
-from sayso.workers.outbox import Postman
-from sayso.workers.relay import Relay
+from sayso.pending.turns.change import Change
+from sayso.testing.platforms import webhooks as signing
+from sayso.testing.platforms.fake_platforms import FakePlatforms
+from sayso.workers.mailbox import Limits, Relay
+from sayso.workers.processor import Drain
+from sayso.workers.sender import Postman
 from tests.channels.harness import slack, slack_hook
 from tests.contracts.rigs import CHAT, MemoryRig, turn, voice
 from tests.workers.fakes import Bot, FakeAgent

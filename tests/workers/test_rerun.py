@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sayso.pending.records import Claim, Ending
+from sayso.pending.repository import Claim, Ending
 from tests.contracts.rigs import CHAT
 
 

@@ -6,15 +6,15 @@ import pytest
 from redis.exceptions import ResponseError
 
 from sayso.channels.types import Reply
-from sayso.pending.audit.auditor import Auditor
-from sayso.pending.audit.evidence import verify
+from sayso.pending.audit.collector import Auditor, Tail, verify
 from sayso.pending.audit.ledger import FILE, Ledger
-from sayso.pending.audit.tail import Tail
-from sayso.workers.lane import Change, LaneLost
+from sayso.pending.redis.client import connect
+from sayso.pending.redis.scripts import Scripts
+from sayso.pending.turns.change import Change
+from sayso.pending.turns.queued import LaneLost
 from sayso.workers.mailbox import LUA
-from sayso.workers.redis import Scripts, connect
-from sayso.workers.resume import STRIDE, halt_of, resume
-from sayso.workers.tide import Tide, keys_of
+from sayso.workers.redis.client import Tide, keys_of
+from sayso.workers.redis.data_loss import STRIDE, halt_of, resume
 from tests.contracts.rigs import CHAT, RedisRig, turn
 from tests.pending.state_log import KEY, SIGNER
 from tests.workers.fakes import Bot

@@ -8,13 +8,13 @@ import pytest
 from redis import Redis
 
 from sayso.channels.types import Conversation, Received, Turn
-from sayso.config.schema import WorkerSettings
-from sayso.workers.books import Books
-from sayso.workers.loop import LoopThread
+from sayso.config.settings.schema import WorkerSettings
+from sayso.pending.concurrency import LoopThread
+from sayso.pending.redis.scripts import Scripts
 from sayso.workers.mailbox import LUA, RedisMailbox
-from sayso.workers.queue import QUEUE, WakeUps
-from sayso.workers.redis import Scripts
-from sayso.workers.worker import _new_worker
+from sayso.workers.rq.bookkeeping import Books
+from sayso.workers.rq.jobs import QUEUE, WakeUps
+from sayso.workers.rq.worker import _new_worker
 from tests.contracts.rigs import RedisRig, turn, voice
 from tests.web.services import FakeChannel, browser
 from tests.workers.fakes import Bot

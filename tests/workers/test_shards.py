@@ -9,18 +9,16 @@ from collections import Counter
 
 import pytest
 
-from sayso.pending.audit.auditor import Auditor
-from sayso.pending.audit.evidence import verify
+from sayso.pending.audit.collector import Auditor, Tail, Tails, verify
+from sayso.pending.audit.entry import Signer
 from sayso.pending.audit.ledger import Ledger
-from sayso.pending.audit.signer import Signer
-from sayso.pending.audit.tail import Tail, Tails
-from sayso.workers.founding import check_alone, found
-from sayso.workers.lane import Change
-from sayso.workers.lifeline import Lifeline
+from sayso.pending.redis.client import PREFIX, RedisUnfit
+from sayso.pending.redis.scripts import SHARDS, Scripts, ShardMoved
+from sayso.pending.turns.change import Change
 from sayso.workers.mailbox import LUA, RedisMailbox
-from sayso.workers.reaper import Reaper
-from sayso.workers.redis import PREFIX, SHARDS, RedisUnfit, Scripts, ShardMoved
-from sayso.workers.shards import MOST_WAITING, Primary, RoutedScripts, ShardMap, rendezvous
+from sayso.workers.recovery import Lifeline, Reaper
+from sayso.workers.sharding.founding import check_alone, found
+from sayso.workers.sharding.shards import MOST_WAITING, Primary, RoutedScripts, ShardMap, rendezvous
 from tests.contracts.rigs import CHAT, turn, voice
 from tests.workers.fakes import Bot
 from tests.workers.fleet import ROOM, SHARD, FleetRig

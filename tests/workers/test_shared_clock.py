@@ -8,7 +8,7 @@ from typing import Any
 
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from sayso.workers.shared_clock import AGAIN_SECONDS, TRUSTED_SECONDS, SharedClock
+from sayso.pending.redis.client import AGAIN_SECONDS, TRUSTED_SECONDS, SharedClock
 
 
 class Server:

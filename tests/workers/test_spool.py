@@ -11,12 +11,11 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import OutOfMemoryError
 
 from sayso.channels.types import Conversation
+from sayso.pending.redis.scripts import Halted
+from sayso.pending.turns.change import Change
 from sayso.workers import spool as spool_module
-from sayso.workers.lane import Change
 from sayso.workers.mailbox import Limits as Door
-from sayso.workers.redis import Halted
-from sayso.workers.spool import PAUSE_SECONDS, Spool
-from sayso.workers.spool_file import Limits, SpoolFile, SpoolFull, SpoolUnusable
+from sayso.workers.spool import PAUSE_SECONDS, Limits, Spool, SpoolFile, SpoolFull, SpoolUnusable
 from tests.contracts.rigs import CHAT, MemoryRig, turn
 from tests.contracts.test_lanes import claim_of, lease, look, shown
 

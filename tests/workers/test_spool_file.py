@@ -14,14 +14,14 @@ from pathlib import Path
 import pytest
 
 from sayso.channels.types import Conversation
-from sayso.workers.spool_file import Limits, SpoolFile, SpoolFull, SpoolUnusable
+from sayso.workers.spool import Limits, SpoolFile, SpoolFull, SpoolUnusable
 from tests.contracts.rigs import CHAT, turn
 
 KEEP = """
 import sys
 from pathlib import Path
 from tests.contracts.rigs import turn
-from sayso.workers.spool_file import SpoolFile
+from sayso.workers.spool import SpoolFile
 file, name, count = SpoolFile(Path(sys.argv[1])), sys.argv[2], int(sys.argv[3])
 for number in range(count):
     file.keep(turn(f"{name}-{number}", event=f"{name}-{number}"), tapped="", received_at=0.0)

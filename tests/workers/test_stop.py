@@ -9,9 +9,10 @@ import pytest
 from redis.asyncio import Redis
 
 from sayso.channels.types import Reply, Turn
-from sayso.workers import drain
-from sayso.workers.lane import Change, Lease, QueuedTurn
-from sayso.workers.whisper import listen
+from sayso.pending.turns.change import Change, Lease
+from sayso.pending.turns.queued import QueuedTurn
+from sayso.workers import processor as drain
+from sayso.workers.lease import listen
 from tests.contracts.rigs import CHAT, ENGLISH, RedisRig, turn
 from tests.workers.fakes import Bot
 from tests.workers.test_drain import Room

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from sayso.pending.records import StoredAction
-from sayso.pending.texts import speak
+from sayso.channels.i18n.texts import speak
+from sayso.pending.repository import StoredAction
 from tests.contracts.rigs import CHAT, MemoryRig
 
 WORDS = speak("en")

@@ -14,10 +14,9 @@ from functools import partial
 import pytest
 
 from sayso.agent import AgentConfig, ToolCall, ToolMetadata, tool
-from sayso.agent.one_call import timed
-from sayso.workers import offload as crossings
-from sayso.workers.offload import CutOff, NeverBegan, bound_threads, in_thread, perform, run_sync
-from sayso.workers.threads import Threads
+from sayso.agent.run.tool_call import timed
+from sayso.pending import concurrency as crossings
+from sayso.pending.concurrency import CutOff, NeverBegan, Threads, bound_threads, in_thread, perform, run_sync
 from tests.flows.system import until
 
 
@@ -278,7 +277,7 @@ def test_machine_without_threads_is_told_and_forgotten(monkeypatch):
 
 def test_threads_that_nobody_needs_end(monkeypatch):
     """A burst of tools leaves no crowd of threads."""
-    monkeypatch.setattr("sayso.workers.threads.IDLE_SECONDS", 0.01)
+    monkeypatch.setattr("sayso.pending.concurrency.IDLE_SECONDS", 0.01)
     pool, done = Threads("tool", 8), threading.Event()
     pool.start(crossings.Work(done.set))
     assert done.wait(30)
@@ -301,7 +300,7 @@ def test_hung_tool_does_not_hold_the_process():
     """Daemon threads: Python waits for none of them."""
     script = """
 import asyncio, threading
-from sayso.workers.offload import CutOff, perform
+from sayso.pending.concurrency import CutOff, perform
 async def main():
     try:
         await perform(threading.Event().wait, 0.01)
@@ -317,7 +316,7 @@ def test_our_own_functions_hold_no_process_either():
     """A round of the reaper that waits for a silent Redis is left behind at exit."""
     script = """
 import asyncio, threading
-from sayso.workers.offload import offload
+from sayso.pending.concurrency import offload
 async def main():
     task = asyncio.create_task(offload(threading.Event().wait))
     await asyncio.sleep(0)

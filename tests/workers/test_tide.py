@@ -10,14 +10,14 @@ import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ReadOnlyError, ResponseError
 
-from sayso.workers import tide as tides
-from sayso.workers.connections import Connections
+from sayso.pending.concurrency import reach
+from sayso.pending.redis.client import Connections, connect
+from sayso.pending.redis.scripts import Halted, Scripts
+from sayso.pending.redis.wire import Wire
 from sayso.workers.mailbox import LUA, RedisMailbox
-from sayso.workers.offload import reach
-from sayso.workers.redis import Halted, Scripts, connect
-from sayso.workers.tide import Found, Mark, Tide, hold, keys_of
-from sayso.workers.tide_file import MAX_PLACES, TideFile
-from sayso.workers.wire import Wire
+from sayso.workers.redis import client as tides
+from sayso.workers.redis.client import Found, Mark, Tide, hold, keys_of
+from sayso.workers.redis.data_loss import MAX_PLACES, TideFile
 from tests.contracts.rigs import RedisRig, turn, voice
 from tests.workers.fakes import Bot
 from tests.workers.fleet import ROOM, SHARD

@@ -7,12 +7,12 @@ import asyncio
 import pytest
 
 from sayso.agent import Agent, AgentConfig, OfflineProvider, ScriptedProvider, ToolCall, ToolPolicy, tool
-from sayso.agent.channel_agent import ChannelAgent
-from sayso.agent.tools.loader import load_tools
+from sayso.agent.channel.channel_agent import ChannelAgent
+from sayso.agent.tools.loading import load_tools
 from sayso.channels.base import Ambiguous
-from sayso.pending.texts import MAX_REPEATED_CHARS, speak
-from sayso.workers.drain import Drain
-from sayso.workers.outbox import Postman
+from sayso.channels.i18n.texts import MAX_REPEATED_CHARS, speak
+from sayso.workers.processor import Drain
+from sayso.workers.sender import Postman
 from tests.contracts.rigs import CHAT, MemoryRig, turn, voice
 from tests.workers.fakes import FakeChannel
 

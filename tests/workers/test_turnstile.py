@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from sayso.workers.turnstile import Turnstile
+from sayso.workers.sender import Turnstile
 
 
 async def rounds(turnstile: Turnstile, count: int) -> list[tuple[int, int]]:

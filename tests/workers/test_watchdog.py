@@ -6,8 +6,8 @@ import threading
 
 import pytest
 
-from sayso.workers.loop import LoopThread
-from sayso.workers.watchdog import BLOCKED_SECONDS, LOOK_SECONDS, Watchdog
+from sayso.pending.concurrency import LoopThread
+from sayso.workers.rq.worker import BLOCKED_SECONDS, LOOK_SECONDS, Watchdog
 from tests.flows.system import until
 
 

@@ -6,9 +6,9 @@ import asyncio
 
 from redis import Redis
 
-from sayso.workers import whisper
-from sayso.workers.redis import PREFIX
-from sayso.workers.whisper import listen
+from sayso.pending.redis.client import PREFIX
+from sayso.workers import lease as whisper
+from sayso.workers.lease import listen
 from tests.flows.system import until
 
 

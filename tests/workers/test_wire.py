@@ -11,11 +11,11 @@ from hiredis import pack_command
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import InvalidResponse, NoScriptError, RedisError, ResponseError
 
-from sayso.workers import wire as wires
-from sayso.workers.connections import Connections
-from sayso.workers.offload import reach
-from sayso.workers.redis import Scripts, connect
-from sayso.workers.wire import MAX_TRIES, Wire
+from sayso.pending.concurrency import reach
+from sayso.pending.redis import wire as wires
+from sayso.pending.redis.client import Connections, connect
+from sayso.pending.redis.scripts import Scripts
+from sayso.pending.redis.wire import MAX_TRIES, Wire
 from tests.workers.proxy import Proxy, as_it_is
 
 

@@ -20,14 +20,14 @@ from rq.registry import FailedJobRegistry, StartedJobRegistry
 from rq.serializers import JSONSerializer
 from rq.suspension import resume, suspend
 
-from sayso.config.embedded import EmbeddedRedis
-from sayso.config.schema import WorkerSettings
-from sayso.workers import jobs
-from sayso.workers import worker as workers
-from sayso.workers.loop import LoopThread
-from sayso.workers.queue import DRAIN, QUEUE
-from sayso.workers.redis import PREFIX
-from sayso.workers.worker import Capacity, run_worker
+from sayso.config.server.embedded_redis import EmbeddedRedis
+from sayso.config.settings.schema import WorkerSettings
+from sayso.config.wiring import rq_entry as jobs
+from sayso.pending.concurrency import LoopThread
+from sayso.pending.redis.client import PREFIX
+from sayso.workers.rq import worker as workers
+from sayso.workers.rq.jobs import DRAIN, QUEUE
+from sayso.workers.rq.worker import Capacity, run_worker
 from tests.flows.system import until
 from tests.workers.works import Turns, chat, enqueue, left_behind, make_worker, work_while
 

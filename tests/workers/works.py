@@ -14,9 +14,9 @@ from rq import Queue
 from rq.job import Job
 from rq.serializers import JSONSerializer
 
-from sayso.workers.loop import LoopThread
-from sayso.workers.queue import DRAIN, QUEUE
-from sayso.workers.worker import Capacity, SaysoWorker
+from sayso.pending.concurrency import LoopThread
+from sayso.workers.rq.jobs import DRAIN, QUEUE
+from sayso.workers.rq.worker import Capacity, SaysoWorker
 from tests.flows.system import until
 
 

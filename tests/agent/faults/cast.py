@@ -8,9 +8,9 @@ from dataclasses import replace
 from typing import Any
 
 from sayso.agent import AgentObserver, AsyncAgentObserver, Message, Role
-from sayso.agent.guards import Guardrail, GuardrailAction, GuardrailResult
+from sayso.agent.guards.pipeline import Guardrail, GuardrailAction, GuardrailResult
 from sayso.agent.messages import UsageStats
-from sayso.agent.observers.base import EVENTS
+from sayso.agent.observability.observer import EVENTS
 from tests.agent.faults.nonsense import (
     ARGUMENTS,
     ENDLESS,

@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from sayso.workers import offload
+from sayso.pending import concurrency as offload
 
 #: Seconds of real time that a thread at work is given between two looks at it, and in all.
 LOOK_SECONDS, PATIENCE_SECONDS = 0.05, 60.0

@@ -8,12 +8,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sayso.agent import asking, batch, call_watch, loop
-from sayso.agent.chronicle import Chronicle
+from sayso.agent import agent as batch
 from sayso.agent.messages import Message, Role
+from sayso.agent.observability.dispatcher import Chronicle
 from sayso.agent.providers import base
-from sayso.agent.run import OpenRound, Run
-from sayso.agent.runner import Runner
+from sayso.agent.run import loop
+from sayso.agent.run import model_call as asking
+from sayso.agent.run import tool_call as call_watch
+from sayso.agent.run.runner import Runner
+from sayso.agent.run.state import OpenRound, Run
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from typing import Any
 
 from sayso.agent import Message, ProviderError, Role, ToolCall, emit_artifact, tool
 from sayso.agent.messages import UsageStats
-from sayso.agent.providers import RateLimitedError
+from sayso.agent.providers.base import RateLimitedError
 from tests.agent.faults.clock import THREADS
 
 

@@ -12,13 +12,14 @@ from typing import Any
 from pydantic import BaseModel
 
 from sayso.agent import Agent, AgentConfig, AgentResult, CancellationToken, ConversationMemory, Message, Role
-from sayso.agent.cache import InMemoryCache
-from sayso.agent.chronicle import wait_for_observers
 from sayso.agent.config import ToolConfig
-from sayso.agent.guards import GuardrailsPipeline
-from sayso.agent.memories import EntityMemory, KnowledgeGraphMemory
+from sayso.agent.guards.pipeline import GuardrailsPipeline
+from sayso.agent.memory.entities import EntityMemory
+from sayso.agent.memory.graph import KnowledgeGraphMemory
+from sayso.agent.memory.sessions import InMemorySessionStore
+from sayso.agent.observability.dispatcher import wait_for_observers
 from sayso.agent.policy import ToolPolicy
-from sayso.agent.sessions import InMemorySessionStore
+from sayso.agent.run.cache import InMemoryCache
 from sayso.pending.proposals import ChannelRun, channel_run
 from tests.agent.faults.cast import (
     AsyncHeckler,

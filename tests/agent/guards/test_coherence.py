@@ -7,7 +7,7 @@ import logging
 
 import pytest
 
-from sayso.agent.guards import CoherenceResult, check_coherence
+from sayso.agent.guards.coherence import CoherenceResult, check_coherence
 from sayso.agent.messages import ToolCall
 from sayso.agent.providers.base import ProviderError
 from tests.agent.guards.fakes import Judge

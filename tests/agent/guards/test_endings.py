@@ -6,8 +6,8 @@ from typing import get_args
 
 import pytest
 
-from sayso.agent.endings import Ending, ending_words
-from sayso.pending.texts import speak
+from sayso.agent.result import Ending, ending_words
+from sayso.channels.i18n.texts import speak
 
 
 def test_every_ending_has_words_of_its_own() -> None:

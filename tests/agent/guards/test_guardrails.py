@@ -8,15 +8,13 @@ import threading
 
 import pytest
 
-from sayso.agent.guards import (
+from sayso.agent.guards.builtin import LengthGuardrail, PatternGuardrail, TopicGuardrail
+from sayso.agent.guards.pipeline import (
     Guardrail,
     GuardrailAction,
     GuardrailBlocked,
     GuardrailResult,
     GuardrailsPipeline,
-    LengthGuardrail,
-    PatternGuardrail,
-    TopicGuardrail,
     guarded,
 )
 from tests.agent.guards.fakes import Diary

@@ -4,14 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from sayso.agent.guards import (
-    Guardrail,
-    GuardrailAction,
-    InjectionGuardrail,
-    LengthGuardrail,
-    PatternGuardrail,
-    TopicGuardrail,
-)
+from sayso.agent.guards.builtin import InjectionGuardrail, LengthGuardrail, PatternGuardrail, TopicGuardrail
+from sayso.agent.guards.pipeline import Guardrail, GuardrailAction
 
 REWRITE = GuardrailAction.REWRITE
 

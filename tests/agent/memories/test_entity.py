@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sayso.agent import Message, Role
-from sayso.agent.memories import Entity, EntityMemory
+from sayso.agent.memory.entities import Entity, EntityMemory
 from tests.agent.memories.models import DOWN, Reader, user
 
 ALICE = {"name": "Alice", "type": "person", "attributes": {"employer": "Acme Corp"}}

@@ -8,7 +8,7 @@ import json
 import pytest
 
 from sayso.agent import Message, Role
-from sayso.agent.memories import KnowledgeGraphMemory, MemoryTripleStore, Triple
+from sayso.agent.memory.graph import KnowledgeGraphMemory, MemoryTripleStore, Triple
 from tests.agent.memories.models import DOWN, Reader, user
 
 MANAGES = {"subject": "Alice", "relation": "manages", "object": "Project Alpha", "confidence": 0.9}

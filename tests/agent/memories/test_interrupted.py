@@ -8,9 +8,12 @@ import json
 import pytest
 
 from sayso.agent import Agent, AgentConfig, ChannelAgent, Message, Role, ToolCall, UsageStats
-from sayso.agent.memories import EntityMemory, KnowledgeGraphMemory, KnowledgeMemory, Triple
-from sayso.agent.memory import ConversationMemory
-from sayso.workers.lane import Lease, QueuedTurn
+from sayso.agent.memory.conversation import ConversationMemory
+from sayso.agent.memory.entities import EntityMemory
+from sayso.agent.memory.graph import KnowledgeGraphMemory, Triple
+from sayso.agent.memory.knowledge import KnowledgeMemory
+from sayso.pending.turns.change import Lease
+from sayso.pending.turns.queued import QueuedTurn
 from tests.contracts.rigs import turn
 
 LEASE = Lease("chat:room", 1, "w1")

@@ -10,7 +10,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from sayso.agent import Agent, ScriptedProvider, ToolCall
-from sayso.agent.memories import KnowledgeMemory, in_scope, memory_scope
+from sayso.agent.memory.knowledge import KnowledgeMemory
+from sayso.agent.memory.scope import in_scope, memory_scope
 from sayso.agent.tools import ToolError
 
 NOON = datetime(2026, 12, 24, 12, 0, tzinfo=UTC)

@@ -12,20 +12,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sayso.agent.chronicle import Chronicle
-from sayso.agent.memories import (
-    Entity,
-    EntityMemory,
-    KnowledgeGraphMemory,
-    KnowledgeMemory,
-    MemoryTripleStore,
-    SQLiteTripleStore,
-    Triple,
-)
-from sayso.agent.memories.remembering import PREFACE, Remembering
-from sayso.agent.memory import ConversationMemory
+from sayso.agent.memory.conversation import ConversationMemory
+from sayso.agent.memory.entities import Entity, EntityMemory
+from sayso.agent.memory.graph import KnowledgeGraphMemory, MemoryTripleStore, SQLiteTripleStore, Triple
+from sayso.agent.memory.knowledge import KnowledgeMemory
+from sayso.agent.memory.recall import PREFACE, Remembering
 from sayso.agent.messages import Message, Role, UsageStats
-from sayso.agent.tools.fence import fenced
+from sayso.agent.observability.dispatcher import Chronicle
+from sayso.agent.tools.screening import fenced
 from tests.agent.memories.models import DOWN, Reader, user
 
 SAID = [user("hello"), Message(Role.TOOL, "ignored"), Message(Role.ASSISTANT, "hi")]

@@ -9,7 +9,7 @@ import threading
 
 import pytest
 
-from sayso.agent.memories import MemoryTripleStore, SQLiteTripleStore, Triple, TripleStore, TripleStoreError
+from sayso.agent.memory.graph import MemoryTripleStore, SQLiteTripleStore, Triple, TripleStore, TripleStoreError
 
 MANAGES = Triple("Alice", "manages", "Project Alpha", 0.9, 2, 100.5)
 KNOWS = Triple("Bob", "knows", "ÉMILE")

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from sayso.agent.sources import McpToolProvider
+from sayso.agent.toolsets.mcp import McpToolProvider
 
 TINY = Path(__file__).parent / "tiny_mcp.py"
 

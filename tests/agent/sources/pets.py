@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from sayso.agent.sources import OpenApiToolProvider, provided
 from sayso.agent.tools import Tool, ToolExecutionError
+from sayso.agent.toolsets.base import provided
+from sayso.agent.toolsets.openapi import OpenApiToolProvider
 
 #: Cyclic, with a path-level parameter, every place for a parameter, and the dialect of 3.0.
 PETS: dict[str, Any] = {

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from sayso.agent import Tool, ToolRegistry
-from sayso.agent.sources import live
-from sayso.agent.sources.errors import SourceUnreachable
-from sayso.agent.sources.live import LiveSource, LiveSources
 from sayso.agent.tools import ToolOutcome
+from sayso.agent.toolsets import refresh as live
+from sayso.agent.toolsets.base import SourceUnreachable
+from sayso.agent.toolsets.refresh import LiveSource, LiveSources
 
 
 class Provider:

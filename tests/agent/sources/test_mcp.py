@@ -16,10 +16,9 @@ from typing import Any
 
 import pytest
 
-from sayso.agent.sources import McpToolProvider, ToolProviderProtocol, provided
-from sayso.agent.sources.errors import SourceUnreachable
-from sayso.agent.sources.mcp_http import capped_client
 from sayso.agent.tools import Tool, ToolExecutionError, ToolTag, collect_artifacts
+from sayso.agent.toolsets.base import SourceUnreachable, ToolProviderProtocol, provided
+from sayso.agent.toolsets.mcp import McpToolProvider, capped_client
 
 Tiny = Callable[..., McpToolProvider]
 

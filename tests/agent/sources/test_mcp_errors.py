@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from sayso.agent.sources import McpToolProvider
-from sayso.agent.sources.protocol import UnclearOutcome
 from sayso.agent.tools import ToolOutcome
+from sayso.agent.toolsets.base import UnclearOutcome
+from sayso.agent.toolsets.mcp import McpToolProvider
 from tests.agent.sources.conftest import Api
 
 TOKEN = "tok-0123456789-abcdefghijklmnopqrs"

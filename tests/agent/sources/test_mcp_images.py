@@ -10,12 +10,11 @@ import pytest
 from mcp.types import BlobResourceContents, CallToolResult, EmbeddedResource, TextContent
 
 from sayso.agent import Agent, AgentConfig
-from sayso.agent.journal import CallOutcome
 from sayso.agent.messages import Message, Role, ToolCall
-from sayso.agent.sources.mcp_binaries import Binaries
-from sayso.agent.sources.mcp_result import complaint, value_of
+from sayso.agent.run.journal import CallOutcome
 from sayso.agent.tools import collect_artifacts
-from sayso.agent.tools.artifacts import Artifact
+from sayso.agent.tools.context import Artifact
+from sayso.agent.toolsets.mcp import Binaries, complaint, value_of
 from sayso.channels.types import Media
 from tests.agent.sources.pets import tools_of
 from tests.agent.sources.test_mcp import call

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from sayso.agent.sources.mcp_link import LONGEST_PAUSE_SECONDS, _Home
-from sayso.agent.sources.mcp_server import McpServer
+from sayso.agent.toolsets.mcp import LONGEST_PAUSE_SECONDS, McpServer, _Home
 
 
 def test_pause_ends_however_often_a_server_failed():

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from sayso.agent.sources import OpenApiToolProvider
-from sayso.agent.sources.errors import SourceError
 from sayso.agent.tools import ToolExecutionError, ToolParameterError, ToolTag, collect_artifacts
 from sayso.agent.tools.errors import EffectUnknownError
-from sayso.config.loader import load_settings
-from sayso.config.sources import open_tools
+from sayso.agent.toolsets.base import SourceError
+from sayso.agent.toolsets.openapi import OpenApiToolProvider
+from sayso.config.settings.loader import load_settings
+from sayso.config.wiring.tools import open_tools
 from tests.agent.sources.pets import PETS, call, provider, refusal, tools_of, with_operation
 
 

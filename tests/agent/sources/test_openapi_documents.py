@@ -13,10 +13,10 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sayso.agent.sources import OpenApiToolProvider, ToolProviderProtocol
-from sayso.agent.sources.errors import SourceError
-from sayso.agent.sources.openapi_document import parse
 from sayso.agent.tools import Tool, ToolParameterError
+from sayso.agent.toolsets.base import SourceError, ToolProviderProtocol
+from sayso.agent.toolsets.openapi import OpenApiToolProvider
+from sayso.agent.toolsets.openapi_document import parse
 from tests.agent.sources.pets import PETS, provider, tools_of, with_operation
 
 

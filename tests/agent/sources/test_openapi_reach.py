@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from sayso.agent.sources import OpenApiToolProvider
-from sayso.agent.sources.errors import SourceError
-from sayso.agent.sources.openapi_auth import Auth
+from sayso.agent.toolsets.base import SourceError
+from sayso.agent.toolsets.openapi import OpenApiToolProvider
+from sayso.agent.toolsets.openapi_request import Auth
 from tests.agent.sources.pets import PETS, call, provider, refusal, tools_of, with_operation
 
 SECRET = "s3cr3t+value/42"
@@ -92,7 +92,7 @@ def test_document_may_not_send_its_calls_elsewhere(tmp_path: Path, api):
 
 
 def _parsed(document: Any) -> Any:
-    from sayso.agent.sources.openapi_document import parse
+    from sayso.agent.toolsets.openapi_document import parse
 
     return parse(json.dumps(document), "it")
 

@@ -25,12 +25,19 @@ from sayso.agent import (
     ToolParameterError,
     ToolRegistry,
 )
-from sayso.agent.sources import MockToolProvider, PythonToolProvider, ToolProviderProtocol, provided, schemas
-from sayso.agent.sources.errors import SourceError
-from sayso.agent.sources.names import legal_names
-from sayso.agent.sources.protocol import UnclearOutcome
-from sayso.agent.sources.schemas import MAX_PATTERNS, UnusableSchema, outside_schema
 from sayso.agent.tools import ToolOutcome
+from sayso.agent.toolsets import base as schemas
+from sayso.agent.toolsets.base import (
+    MAX_PATTERNS,
+    SourceError,
+    ToolProviderProtocol,
+    UnclearOutcome,
+    UnusableSchema,
+    legal_names,
+    outside_schema,
+    provided,
+)
+from sayso.agent.toolsets.python import MockToolProvider, PythonToolProvider
 from tests.agent.sources import pets
 
 

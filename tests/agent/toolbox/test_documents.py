@@ -11,11 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sayso.agent.toolbox import pdf
-from sayso.agent.toolbox.documents import MAX_PDF_CHARS, make_csv, make_pdf
-from sayso.agent.toolbox.filenames import filename
-from sayso.agent.toolbox.pdf import _parsed, _Setter
-from sayso.agent.toolbox.pdf_styles import styles
+from sayso.agent.toolbox import documents as pdf
+from sayso.agent.toolbox.documents import MAX_PDF_CHARS, _parsed, _Setter, filename, make_csv, make_pdf, styles
 from sayso.agent.tools import Artifact, ToolExecutionError, ToolParameterError, collect_artifacts
 from tests.agent.toolbox.words import said
 

@@ -12,10 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sayso.agent import Agent
-from sayso.agent.toolbox.fetch import MAX_PAGE_BYTES, MAX_PART_CHARS, Rules, _fetching, fetch_page
-from sayso.agent.toolbox.html_text import text_of_html
+from sayso.agent.toolbox.web import MAX_PAGE_BYTES, MAX_PART_CHARS, Rules, _fetching, fetch_page, text_of_html
 from sayso.agent.tools import ToolExecutionError, ToolParameterError
-from sayso.channels import fetch
+from sayso.channels import http as fetch
 
 PUBLIC = "93.184.215.14"
 

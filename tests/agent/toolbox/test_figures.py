@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sayso.agent.toolbox.figures import Figure, figure_in, number_in, shown
+from sayso.agent.toolbox.tables import Figure, figure_in, number_in, shown
 
 
 @pytest.mark.parametrize(

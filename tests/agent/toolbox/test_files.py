@@ -10,9 +10,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from sayso.agent import Tool
-from sayso.agent.toolbox import folder, open_toolbox
-from sayso.agent.toolbox.files import MAX_FOUND, MAX_LISTED, MAX_READ_CHARS
-from sayso.agent.toolbox.folder import MAX_FILE_BYTES, Folder
+from sayso.agent.toolbox import files as folder
+from sayso.agent.toolbox import open_toolbox
+from sayso.agent.toolbox.files import MAX_FILE_BYTES, MAX_FOUND, MAX_LISTED, MAX_READ_CHARS, Folder
 from sayso.agent.tools import ToolExecutionError
 from tests.agent.toolbox.words import said
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from matplotlib.figure import Figure
 
-from sayso.agent.toolbox.legend import planned
-from sayso.agent.toolbox.picture import Row, _bars, _points
+from sayso.agent.toolbox.charts import Row, _bars, _points, planned
 
 
 def axes_of(draw, labels: list[str], *rows: list[float]):

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sayso.agent.toolbox.scale import short, ticks
+from sayso.agent.toolbox.charts import short, ticks
 
 
 @pytest.mark.parametrize(

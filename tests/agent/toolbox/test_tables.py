@@ -10,9 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sayso.agent.toolbox.csv_query import MAX_ANSWER_CHARS, Question, answered
-from sayso.agent.toolbox.json_query import MAX_QUERY_CHARS
-from sayso.agent.toolbox.tables import query_csv, query_json
+from sayso.agent.toolbox.tables import MAX_ANSWER_CHARS, MAX_QUERY_CHARS, Question, answered, query_csv, query_json
 from sayso.agent.tools import ToolExecutionError, ToolParameterError
 from tests.agent.toolbox.words import said
 

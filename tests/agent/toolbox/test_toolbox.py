@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from sayso.agent import Agent
-from sayso.agent.toolbox import FAMILIES, libraries, open_toolbox
+from sayso.agent import toolbox as libraries
+from sayso.agent.toolbox import FAMILIES, open_toolbox
 from sayso.agent.tools import ToolLoadError, load_tools
 
 READING = {"files": ["list_files", "read_file", "search_files"], "tables": ["query_csv_file", "query_json_file"]}

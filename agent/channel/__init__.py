@@ -1,0 +1,1 @@
+"""One turn of one person on one channel."""

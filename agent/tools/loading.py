@@ -1,0 +1,346 @@
+"""Modules, folders, hot reload, registry of members."""
+
+from __future__ import annotations
+
+import contextlib
+import fnmatch
+import hashlib
+import importlib
+import importlib.machinery
+import importlib.util
+import inspect
+import logging
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import CodeType, ModuleType
+from typing import Any, TypeVar
+
+from sayso.agent.tools.arguments import quoted
+from sayso.agent.tools.errors import ToolError, ToolLoadError
+from sayso.agent.tools.registry import ToolRegistry
+from sayso.agent.tools.tool import Tool
+from sayso.pending.executors import ExecutorFactory
+
+log = logging.getLogger(__name__)
+
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedTools:
+    """What modules of tools held: the tools, and the executor factories by the kind they rebuild.
+
+    `problems` are the files of a folder that could not be loaded, a line each; `files` what was read.
+    """
+
+    tools: tuple[Tool, ...] = ()
+    executor_factories: Mapping[str, ExecutorFactory] = field(default_factory=dict)
+    problems: tuple[str, ...] = ()
+    files: tuple[Path, ...] = ()
+
+
+class ToolLoader:
+    """Tools out of modules, files and folders, at run time (seed: Dynamic Tools)."""
+
+    @staticmethod
+    def from_module(module_path: str) -> list[Tool]:
+        """The tools of a module by its dotted name. Raises ToolLoadError, which names file and line."""
+        return list(load_tools(module_path).tools)
+
+    @staticmethod
+    def from_file(file_path: str | Path) -> list[Tool]:
+        """The tools of one .py file, read anew each time. Raises ToolLoadError."""
+        return list(_file(str(file_path), Path(file_path)).tools)
+
+    @staticmethod
+    def from_directory(directory: str | Path, *, recursive: bool = False, exclude: Sequence[str] = ()) -> list[Tool]:
+        """The tools of all .py files in a folder but those that begin with `_` or match a pattern of `exclude`.
+
+        A broken file is logged, and the rest is loaded. Raises ToolLoadError when there is no such folder.
+        """
+        loaded = _folder(str(directory), Path(directory), recursive=recursive, exclude=exclude)
+        for problem in loaded.problems:
+            log.error("tools.broken", extra={"problem": problem})
+        return list(loaded.tools)
+
+    @staticmethod
+    def reload_module(module_path: str) -> list[Tool]:
+        """`from_module`, with what the file says now. Raises ToolLoadError, and then the old module stays."""
+        return list(load_tools(module_path, again=True).tools)
+
+    @staticmethod
+    def reload_file(file_path: str | Path) -> list[Tool]:
+        """`from_file`."""
+        return ToolLoader.from_file(file_path)
+
+
+def load_tools(source: str, base: Path | None = None, *, again: bool = False) -> LoadedTools:
+    """Load one source: a module's dotted name, a file ending in .py, or a folder of them; paths start at `base`.
+
+    With `again` a module is read anew, as files always are. Raises ToolLoadError, which names the file and the line
+    that failed; of a folder the rest is loaded.
+    """
+    path, is_folder = _path(source, base or Path())
+    if source.endswith(".py"):
+        return _file(source, path)
+    if _is_dotted_name(source):
+        return _contents(source, _import_name(source, again=again))
+    if not is_folder:
+        raise ToolLoadError(
+            f"cannot load tools from {source!r}: no module is called so, and there is no folder {str(path)!r}; "
+            "give a dotted name, a file ending in .py or a folder"
+        )
+    return _folder(source, path)
+
+
+def _path(source: str, base: Path) -> tuple[Path, bool]:
+    """Where a source is, if it is a file or a folder, and whether it is a folder.
+
+    One that the base is in is not taken: everything that lies about there would be run.
+    """
+    try:
+        path = (base / Path(source).expanduser()).resolve()
+        is_folder = path.is_dir()
+    except (OSError, RuntimeError, ValueError) as exc:
+        raise ToolLoadError(f"cannot load tools from {quoted(source)}: it is no path ({exc})") from exc
+    if not source.strip() or (is_folder and path in base.resolve().parents):
+        raise ToolLoadError(f"cannot load tools from {source!r}: give the tools a file or a folder of their own")
+    return path, is_folder
+
+
+def _is_dotted_name(source: str) -> bool:
+    return all(part.isidentifier() for part in source.split("."))
+
+
+def _folder(source: str, folder: Path, *, recursive: bool = False, exclude: Sequence[str] = ()) -> LoadedTools:
+    if not folder.is_dir():
+        raise ToolLoadError(f"cannot load tools from {source!r}: there is no folder {str(folder)!r}")
+    parts: list[LoadedTools] = []
+    problems: list[str] = []
+    for path in sorted(folder.rglob("*.py") if recursive else folder.glob("*.py")):
+        if path.name.startswith("_") or any(fnmatch.fnmatch(path.name, pattern) for pattern in exclude):
+            continue
+        try:
+            part = _file(str(path), path)
+            _merged(source, [*parts, part])
+            parts.append(part)
+        except ToolLoadError as exc:
+            problems.append(str(exc))
+    return replace(_merged(source, parts), problems=tuple(problems))
+
+
+def _file(source: str, path: Path) -> LoadedTools:
+    path = path.resolve()
+    if not path.is_file():
+        raise ToolLoadError(f"cannot load tools from {source!r}: there is no file {str(path)!r}")
+    # The digest keeps two files called tools.py apart.
+    name = f"sayso_tools_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
+    return _contents(source, _executed(source, name, path))
+
+
+def _executed(source: str, name: str, path: Path) -> ModuleType:
+    """A module made anew from its file; where that fails, the one there was stays."""
+    spec = importlib.util.spec_from_file_location(name, path, loader=_FreshLoader(name, str(path)))
+    if spec is None:
+        raise ToolLoadError(f"cannot load tools from {source!r}: Python has no loader for {str(path)!r}")
+    module, before = importlib.util.module_from_spec(spec), sys.modules.get(name)
+    sys.modules[name] = module  # dataclasses and type hints look their module up by name
+    try:
+        _FreshLoader(name, str(path)).exec_module(module)
+    except BaseException as exc:
+        del sys.modules[name]
+        if before is not None:
+            sys.modules[name] = before
+        if not isinstance(exc, _FAILURES):
+            raise
+        raise ToolLoadError(_broken(source, str(path), exc)) from exc
+    return module
+
+
+class _FreshLoader(importlib.machinery.SourceFileLoader):
+    """Reads the source itself: cached bytecode is found by its second, and files are edited within one."""
+
+    def get_code(self, fullname: str) -> CodeType:
+        path = self.get_filename(fullname)
+        code: CodeType = self.source_to_code(self.get_data(path), path)
+        return code
+
+
+def _import_name(source: str, *, again: bool = False) -> ModuleType:
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.append(here)  # an installed command, unlike `python -m`, does not look beside the user's files
+    known = sys.modules.get(source)
+    if again and known is not None and getattr(known, "__file__", None):
+        return _executed(source, source, Path(str(known.__file__)))
+    try:
+        return importlib.import_module(source)
+    except ModuleNotFoundError as exc:
+        if exc.name and f"{source}.".startswith(f"{exc.name}."):
+            raise ToolLoadError(
+                f"cannot load tools from {source!r}: no module {exc.name!r} in {here!r} or sys.path"
+            ) from exc
+        raise ToolLoadError(_broken(source, _origin(source), exc)) from exc
+    except _FAILURES as exc:
+        raise ToolLoadError(_broken(source, _origin(source), exc)) from exc
+
+
+#: How an import fails that is not the user's Ctrl-C: one that would end the program ends itself only.
+_FAILURES = (Exception, SystemExit)
+
+
+def _origin(source: str) -> str:
+    return source.replace(".", "/") + ".py"
+
+
+def _broken(source: str, path: str, exc: BaseException) -> str:
+    file, line = _place(path, exc)
+    place = f"{file}, line {line}" if line else file
+    what = "ends the program when imported" if isinstance(exc, SystemExit) else f"{type(exc).__name__}: {exc}"
+    return f"cannot load tools from {source!r}: {place}: {what}"
+
+
+def _place(path: str, exc: BaseException) -> tuple[str, int | None]:
+    """The line to look at: the last one in the module itself, else the deepest that is not Python's importer."""
+    if isinstance(exc, SyntaxError):
+        return exc.filename or path, exc.lineno
+    frames = [frame for frame in traceback.extract_tb(exc.__traceback__) if "importlib" not in frame.filename]
+    own = [frame for frame in frames if frame.filename.endswith(path)]
+    frame = (own or frames)[-1]
+    return frame.filename, frame.lineno
+
+
+def _contents(source: str, module: ModuleType) -> LoadedTools:
+    tools: dict[str, Tool] = {}
+    factories: dict[str, ExecutorFactory] = {}
+    for value in vars(module).values():
+        for tool in _tools_of(value):
+            claim(tools, tool.name, tool, source)
+        kind = _kind_of(value)
+        if kind is not None:
+            claim(factories, kind, value, source)
+    file = getattr(module, "__file__", None)
+    return LoadedTools(tuple(tools.values()), factories, files=(Path(file),) if file else ())
+
+
+# What a module imports is asked nothing: proxies, such as Flask's `request`, raise at any question outside a request.
+def _tools_of(value: Any) -> list[Tool]:
+    if issubclass(type(value), Tool):
+        return [value]
+    return value.all() if issubclass(type(value), ToolRegistry) else []
+
+
+def _kind_of(value: Any) -> str | None:
+    kind = inspect.getattr_static(value, "__sayso_kind__", None) if callable(value) else None
+    return kind if isinstance(kind, str) else None
+
+
+def _merged(source: str, parts: list[LoadedTools]) -> LoadedTools:
+    """All parts as one; the same object met twice (imported, or in a registry too) counts once."""
+    tools: dict[str, Tool] = {}
+    factories: dict[str, ExecutorFactory] = {}
+    for part in parts:
+        for tool in part.tools:
+            claim(tools, tool.name, tool, source)
+        for kind, factory in part.executor_factories.items():
+            claim(factories, kind, factory, source)
+    problems = tuple(problem for part in parts for problem in part.problems)
+    files = tuple(dict.fromkeys(file for part in parts for file in part.files))
+    return LoadedTools(tuple(tools.values()), factories, problems, files)
+
+
+def claim(claims: dict[str, T], name: str, claimant: T, source: str) -> None:
+    """Enter who has this name; the same object met twice counts once. Raises ToolLoadError when another has it."""
+    if claims.setdefault(name, claimant) is not claimant:
+        raise ToolLoadError(f"cannot load tools from {source!r}: {name!r} is defined twice, rename one")
+
+
+#: Seconds between two looks at the files.
+LOOK_SECONDS = 1.0
+
+
+#: What is done with what a source, by its id, holds now. May raise ToolError, and then has changed nothing.
+Replace = Callable[[str, LoadedTools], None]
+
+
+#: A file as it was last seen: its time of change in nanoseconds, and its size in bytes.
+Seen = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """A module, file or folder whose files are watched: what it is called, which files it was read from, and how it is
+    loaded anew. `load` raises ToolError.
+    """
+
+    name: str
+    files: tuple[Path, ...]
+    load: Callable[[], LoadedTools]
+
+
+class Reload:
+    """Watches the files of some sources. What imports cannot be seen: a helper module's edit needs a restart.
+
+    An edit that does not load is logged, and what was loaded before stays until one does.
+    """
+
+    def __init__(self, watched: Mapping[str, Watched], base: Path, replace: Replace) -> None:
+        """`watched` is by what `replace` is told; its paths start at `base`."""
+        self._watched = watched
+        self._base = base
+        self._replace = replace
+        self._files = {source: self._state(source, each.files) for source, each in watched.items()}
+
+    def start(self, every_seconds: float = LOOK_SECONDS) -> None:
+        """Look again and again, in a thread that does not hold the process at its end."""
+        threading.Thread(target=self._forever, args=(every_seconds,), name="reload", daemon=True).start()
+
+    def look(self) -> list[str]:
+        """Load what has changed since the last look. Returns what those are called that were replaced."""
+        changed = [source for source in self._files if self._has_changed(source)]
+        return [self._watched[source].name for source in changed if self._reloaded(source)]
+
+    def _forever(self, every_seconds: float) -> None:
+        never = threading.Event()
+        while not never.wait(every_seconds):
+            self.look()
+
+    def _has_changed(self, source: str) -> bool:
+        return self._state(source, tuple(self._files[source])) != self._files[source]
+
+    def _reloaded(self, source: str) -> bool:
+        before = tuple(self._files[source])
+        try:
+            loaded = self._watched[source].load()
+            for problem in loaded.problems:
+                log.error("tools.broken", extra={"problem": problem})
+            self._replace(source, loaded)
+        except (ToolError, SystemExit) as exc:
+            log.error("tools.broken", extra={"problem": str(exc), "cure": "edit it again; the old ones stay"})
+            self._files[source] = self._state(source, before)
+            return False
+        self._files[source] = self._state(source, loaded.files)
+        log.warning("tools.reloaded", extra={"source": self._watched[source].name, "tools": len(loaded.tools)})
+        return True
+
+    def _state(self, source: str, files: Sequence[Path]) -> dict[Path, Seen | None]:
+        with contextlib.suppress(OSError, RuntimeError, ValueError):  # what is no path is told when it is loaded
+            path = (self._base / Path(self._watched[source].name).expanduser()).resolve()
+            if path.is_dir():
+                files = [*files, *path.glob("*.py")]
+            elif path.suffix == ".py":
+                files = [*files, path]
+        return {file: _seen(file) for file in sorted(set(files))}
+
+
+def _seen(file: Path) -> Seen | None:
+    try:
+        stat = file.stat()
+    except OSError:
+        return None
+    return stat.st_mtime_ns, stat.st_size

@@ -1,0 +1,1 @@
+"""JSON Schemas of tools, and what vendors make of them."""

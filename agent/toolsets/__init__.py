@@ -1,0 +1,1 @@
+"""Tools from elsewhere, and which of them a model sees."""

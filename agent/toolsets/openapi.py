@@ -1,0 +1,340 @@
+"""OpenApiToolProvider: the operations of an OpenAPI document as tools."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from http import HTTPStatus
+from itertools import islice
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from sayso.agent.tools.context import emit_artifact
+from sayso.agent.tools.definition import ToolMetadata, ToolTag
+from sayso.agent.tools.errors import ToolValidationError
+from sayso.agent.tools.results import ToolOutcome
+from sayso.agent.tools.tool import Tool
+from sayso.agent.toolsets.base import (
+    MAX_TOOLS,
+    UNCLEAR_STATUSES,
+    AnswerLost,
+    Choice,
+    SourceError,
+    SourceUnreachable,
+    UnclearOutcome,
+    UnusableSchema,
+    described,
+    digest,
+    legal_names,
+    outside_schema,
+    scrub,
+    scrub_value,
+)
+from sayso.agent.toolsets.openapi_document import MAX_DOCUMENT_BYTES, Document, parse, server_url
+from sayso.agent.toolsets.openapi_operations import Operation, is_json_type, operations
+from sayso.agent.toolsets.openapi_request import Auth, request_for
+from sayso.channels.http import Answer, Pinned, Resolve, addresses_of, decoded, origin_of
+from sayso.pending.concurrency import offload
+
+log = logging.getLogger(__name__)
+
+#: Seconds one request may take, the document's included.
+CALL_SECONDS = 30.0
+#: Bytes of one answer.
+MAX_ANSWER_BYTES = 5_000_000
+#: Characters of an error's body that are shown.
+MAX_ERROR_CHARS = 500
+#: Operations that were left out of which one document's log tells.
+MAX_TOLD = 20
+
+
+@dataclass(frozen=True, slots=True)
+class _Api:
+    """A document that was read: its operations by the names of their tools, and the origin they are at."""
+
+    title: str
+    operations: Mapping[str, Operation]
+    pinned: Pinned
+
+
+class OpenApiToolProvider:
+    """Lists and calls the operations of an OpenAPI 3.0 or 3.1 document, given as a file or by its URL.
+
+    Every request goes to one origin: that of `base_url`, else of the document's first server, which for a document
+    from a URL must be the document's own. Private addresses and plain http are for hosts that `base_url` names.
+    `include` and `exclude` are patterns over operation names: `operationId`, else method and path, as in
+    `get_pets_id`. `arguments` are fixed values of parameters, such as an account's id: they are sent with every
+    operation that has a parameter of that name, and no model is shown it. `auth` signs every call, and is not sent with
+    the request for the document. `seconds` is the time limit of a call, `max_bytes` the size of an answer.
+
+    GET and HEAD promise to read only (RFC 9110); every other operation counts as destructive.
+    """
+
+    def __init__(
+        self,
+        document: str | Path,
+        *,
+        base_url: str = "",
+        auth: Auth | None = None,
+        name: str = "",
+        include: Sequence[str] | None = None,
+        exclude: Sequence[str] = (),
+        arguments: Mapping[str, Any] | None = None,
+        seconds: float = CALL_SECONDS,
+        max_bytes: int = MAX_ANSWER_BYTES,
+        resolve: Resolve = addresses_of,
+    ) -> None:
+        self._source = str(document)
+        self._base_url = base_url
+        self._auth = auth
+        self._choice = Choice(include, exclude)
+        self._fixed = dict(arguments or {})
+        self._seconds = seconds
+        self._max_bytes = max_bytes
+        self._resolve = resolve
+        self._api: _Api | None = None
+        self.name = name or (urlsplit(self._source).hostname if self.is_remote else Path(self._source).stem) or "api"
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether the document has to be fetched."""
+        return self._source.startswith(("http://", "https://"))
+
+    async def list_tools(self) -> list[Tool]:
+        """The operations as tools; the document is read once. Raises SourceError, SourceUnreachable for none there."""
+        api = await self._opened()
+        return await offload(
+            lambda: [tool for name, operation in api.operations.items() for tool in self._tools(api, name, operation)]
+        )
+
+    async def execute_tool(self, tool_name: str, parameters: dict[str, Any]) -> ToolOutcome:
+        """Send one operation's request. JSON comes back as values, text as text; other files become artifacts."""
+        try:
+            api = await self._opened()
+            if tool_name not in api.operations:
+                known = list(api.operations)
+                return _failed(f"Tool '{tool_name}' not found. Available tools: {known}")
+            return await self._call(api, api.operations[tool_name], parameters)
+        except SourceError as exc:
+            return _failed(f"{self.name}: {exc}")
+
+    def own_name(self, tool_name: str) -> str:
+        """What the document calls an operation that was listed under this name."""
+        return self._api.operations[tool_name].name if self._api else tool_name
+
+    async def _call(self, api: _Api, operation: Operation, parameters: dict[str, Any]) -> ToolOutcome:
+        request = request_for(operation, {**parameters, **dict(self._fixed_of(operation))})
+        request = self._auth.sign(request) if self._auth else request
+        try:
+            answer = await api.pinned.ask(
+                request.method, request.path, request.headers, request.body, reads_only=operation.reads_only
+            )
+        except SourceUnreachable as exc:
+            return _failed(f"{self.name}: {exc} {operation.name!r} was not sent")
+        except AnswerLost as exc:
+            return _unclear(f"{self.name}: {exc}", operation)
+        if answer.status >= 400:
+            ended = _unclear if answer.status in UNCLEAR_STATUSES else _failed
+            return ended(self._refusal(operation, answer), operation)
+        return ToolOutcome(success=True, result=self._value(operation, answer))
+
+    def _refusal(self, operation: Operation, answer: Answer) -> str:
+        asked = f"{operation.method.upper()} {operation.path}"
+        body = self._text(answer).strip() if _is_text(answer) else ""
+        cut = body if len(body) <= MAX_ERROR_CHARS else body[:MAX_ERROR_CHARS] + "..."
+        return f"{self.name} answered {answer.status} ({_phrase(answer.status)}) to {asked}: {cut or 'no reason given'}"
+
+    def _value(self, operation: Operation, answer: Answer) -> Any:
+        if not answer.data:
+            return {"status": answer.status} if operation.method == "head" else None
+        if is_json_type(answer.content_type):
+            try:
+                return scrub_value(json.loads(answer.data), self._secrets)
+            except (ValueError, RecursionError):
+                return self._text(answer)
+        if _is_text(answer):
+            return self._text(answer)
+        made = emit_artifact(data=answer.data, mime_type=answer.content_type or None, filename=answer.filename)
+        return f"(handed to the user: {made.filename or 'a file'}, {made.mime_type}, {made.size} bytes)"
+
+    def _text(self, answer: Answer) -> str:
+        return scrub(decoded(answer.data, answer.charset), self._secrets)
+
+    @property
+    def _secrets(self) -> Sequence[str]:
+        return self._auth.secrets if self._auth else ()
+
+    def _tools(self, api: _Api, name: str, operation: Operation) -> list[Tool]:
+        """The operation as a tool; none for one that cannot be: the others go on."""
+        tags = {ToolTag.NETWORK, ToolTag.READ_ONLY if operation.reads_only else ToolTag.DESTRUCTIVE}
+        try:
+            schema = outside_schema(operation.schema)
+            made = Tool(
+                name,
+                described(operation.description, f"{operation.method.upper()} {operation.path}"),
+                schema,
+                screen_output=True,
+                version=digest(
+                    [
+                        operation.method,
+                        operation.path,
+                        operation.description,
+                        schema,
+                        api.pinned.base_url,
+                        *self._fixed_of(operation),
+                    ]
+                ),
+                read_only=operation.reads_only,
+                metadata=ToolMetadata(tags=frozenset(tags), source="openapi", source_detail=api.title),
+            )
+        except (UnusableSchema, ToolValidationError) as exc:
+            log.warning("openapi.tool_left_out", extra={"source": self.name, "tool": name, "why": str(exc)})
+            return []
+        return [made]
+
+    async def _opened(self) -> _Api:
+        if self._api is None:
+            text = await self._document()
+            # Not on the loop: what others wrote may take long to read.
+            self._api = await offload(lambda: self._read(parse(text, self._source_name)))
+        return self._api
+
+    @property
+    def _source_name(self) -> str:
+        """The document, for errors: a URL may hold a secret."""
+        return f"the document of {urlsplit(self._source).hostname}" if self.is_remote else self._source
+
+    async def _document(self) -> str:
+        if not self.is_remote:
+            return await offload(_read_file, Path(self._source))
+        parts = urlsplit(self._source)
+        path = f"{parts.path or '/'}?{parts.query}" if parts.query else parts.path or "/"
+        pinned = self._pinned(f"{parts.scheme}://{parts.netloc}", MAX_DOCUMENT_BYTES)
+        answer = await pinned.ask(
+            "GET", path, {"Accept": "application/json, application/yaml, */*"}, None, reads_only=True
+        )
+        if answer.status != 200:
+            raise SourceUnreachable(f"{self._source_name}: its server answered {answer.status}: check the address")
+        return answer.data.decode(errors="replace")
+
+    def _read(self, document: Document) -> _Api:
+        url = self._base_url or _server(document, self._source if self.is_remote else "")
+        if not _is_usable(url):
+            raise SourceError(f"{self._source_name} names no server that can be used: write its address as base_url")
+        url = urlsplit(url)._replace(query="", fragment="").geturl()
+        if self.is_remote and not self._base_url and not _is_same_origin(url, self._source):
+            raise SourceError(
+                f"{self._source_name} sends its calls to {urlsplit(url).netloc!r}: if you mean it, write it as base_url"
+            )
+        refused: list[str] = []
+        # Not one more than is used: a document may have any number of them, each of any size.
+        fills = self._auth.fills if self._auth else lambda *_: False
+        chosen = list(islice(operations(document, refused, self._choice.takes, fills), MAX_TOOLS + 1))
+        for why in refused[:MAX_TOLD]:
+            log.error("openapi.operation_left_out", extra={"source": self.name, "why": why})
+        if len(refused) > MAX_TOLD:
+            log.error("openapi.operations_left_out", extra={"source": self.name, "more": len(refused) - MAX_TOLD})
+        if len(chosen) > MAX_TOOLS:
+            raise SourceError(
+                f"{self._source_name} has more than {MAX_TOOLS} operations that are taken, so some would be left out: "
+                "choose those you need with include and exclude, as in include: [get*, createOrder]"
+            )
+        self._check_included(chosen, refused)
+        self._check_fixed(chosen)
+        chosen = [_without(each, self._fixed) for each in chosen]
+        names = legal_names([each.name for each in chosen])
+        info = document.root.get("info")
+        title = str(info.get("title", self.name)) if isinstance(info, Mapping) else self.name
+        return _Api(title, {names[each.name]: each for each in chosen}, self._pinned(url, self._max_bytes))
+
+    def _fixed_of(self, operation: Operation) -> list[tuple[str, Any]]:
+        """Return the fixed arguments of an operation, in the order of their names."""
+        return sorted((name, value) for name, value in self._fixed.items() if name in operation.places)
+
+    def _check_included(self, chosen: Sequence[Operation], refused: Sequence[str]) -> None:
+        """Raise SourceError for an operation that `include` names by its name and that cannot be taken."""
+        plain = [name for name in self._choice.include or () if not set(name) & set("*?[")]
+        if missing := sorted(set(plain) - {operation.name for operation in chosen}):
+            reasons = f"; left out: {'; '.join(refused[:MAX_TOLD])}" if refused else ""
+            raise SourceError(f"{self._source_name}: include names operations that there are not: {missing!r}{reasons}")
+
+    def _check_fixed(self, chosen: Sequence[Operation]) -> None:
+        """Raise SourceError for a fixed argument that no operation takes: a misspelled one would silently be lost."""
+        known = {name for operation in chosen for name in operation.places}
+        if unknown := sorted(self._fixed.keys() - known):
+            raise SourceError(f"{self._source_name}: no operation takes the fixed arguments {unknown!r}: correct them")
+
+    def _pinned(self, url: str, max_bytes: int) -> Pinned:
+        trusted = bool(self._base_url) and _is_same_origin(url, self._base_url)
+        return Pinned(url, trusted, self._seconds, max_bytes, self._resolve)
+
+
+def _without(operation: Operation, fixed: Mapping[str, Any]) -> Operation:
+    """Return the operation with a schema that leaves the fixed arguments out."""
+    shown = {name: each for name, each in operation.schema["properties"].items() if name not in fixed}
+    required = [name for name in operation.schema["required"] if name not in fixed]
+    return replace(operation, schema={**operation.schema, "properties": shown, "required": required})
+
+
+def _read_file(path: Path) -> str:
+    try:
+        if path.stat().st_size > MAX_DOCUMENT_BYTES:
+            raise SourceError(f"{path}: larger than {MAX_DOCUMENT_BYTES} bytes: cut it down to what is used")
+        return path.read_text(encoding="utf-8")
+    except OSError as exc:
+        raise SourceError(f"{path}: cannot be read ({exc.strerror}): check the path") from None
+    except UnicodeDecodeError:
+        raise SourceError(f"{path}: not text in UTF-8") from None
+
+
+def _server(document: Document, own_url: str) -> str:
+    try:
+        return server_url(document, own_url)
+    except ValueError:  # brackets that do not close, and the like
+        return ""
+
+
+def _is_usable(url: str) -> bool:
+    """Whether requests can be sent there: a host, a port that is one, and no name and password."""
+    import httpx
+
+    try:
+        parts, parsed = urlsplit(url), httpx.URL(url)
+        return bool(parts.hostname and parsed.host) and parts.port != 0 and "@" not in parts.netloc
+    except (ValueError, httpx.InvalidURL):
+        return False
+
+
+def _is_same_origin(url: str, other: str) -> bool:
+    import httpx
+
+    try:
+        return origin_of(httpx.URL(url)) == origin_of(httpx.URL(other))
+    except (ValueError, httpx.InvalidURL):
+        return False
+
+
+def _phrase(status: int) -> str:
+    try:
+        return HTTPStatus(status).phrase
+    except ValueError:
+        return "a status nobody knows"
+
+
+def _is_text(answer: Answer) -> bool:
+    kind = answer.content_type
+    return not kind or kind.startswith("text/") or is_json_type(kind) or kind in ("application/xml", "application/yaml")
+
+
+def _failed(error: str, _: Operation | None = None) -> ToolOutcome:
+    return ToolOutcome(success=False, error=error)
+
+
+def _unclear(error: str, operation: Operation) -> ToolOutcome:
+    """What reads only has failed, and that is all."""
+    if operation.reads_only:
+        return _failed(error)
+    return UnclearOutcome(success=False, error=f"{error}; whether {operation.name!r} took effect is not known")

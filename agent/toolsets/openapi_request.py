@@ -1,0 +1,201 @@
+"""Arguments, auth, request."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+from urllib.parse import quote, quote_plus, unquote, urlencode
+
+from sayso.agent.toolsets.base import SourceError
+from sayso.agent.toolsets.openapi_operations import Operation, Place, is_json_type
+
+#: What separates the values of a list in a query that is not repeated.
+_SEPARATORS = {"form": ",", "spaceDelimited": " ", "pipeDelimited": "|"}
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What to send below a base URL: `path` begins with a slash and has its query."""
+
+    method: str
+    path: str = field(repr=False)
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    body: bytes | None = field(default=None, repr=False)
+
+
+def request_for(operation: Operation, arguments: Mapping[str, Any]) -> Request:
+    """The request of one call. Raises SourceError for arguments that no URL or header can hold."""
+    placed = [
+        (operation.places[name], value)
+        for name, value in arguments.items()
+        if name in operation.places and (value is not None or _holds_null(operation, operation.places[name]))
+    ]
+    _check_text(placed)
+    path = operation.path
+    missing = {place for place in operation.places.values() if place.where == "path"} - {place for place, _ in placed}
+    if missing:
+        raise SourceError(f"{sorted(place.name for place in missing)!r} must be given: without it there is no path")
+    for place, value in _of("path", placed):
+        path = path.replace("{" + place.name + "}", _in_path(place, value))
+    query = urlencode(
+        [pair for place, value in _of("query", placed) for pair in _in_query(place, value)], quote_via=quote
+    )
+    headers = {place.name: _in_header(place, value) for place, value in _of("header", placed)}
+    cookies = "; ".join(f"{place.name}={quote(_flat(place, value), safe='')}" for place, value in _of("cookie", placed))
+    body = _body(operation, dict(_of("body", placed)))
+    if cookies:
+        headers["Cookie"] = cookies
+    if body is not None:
+        headers["Content-Type"] = operation.body_type
+    return Request(operation.method.upper(), f"{path}?{query}" if query else path, headers, body)
+
+
+def _holds_null(operation: Operation, place: Place) -> bool:
+    """Whether a null can be said there. Where it cannot, it means that nothing is given."""
+    return place.where == "body" and is_json_type(operation.body_type)
+
+
+def _check_text(placed: list[tuple[Place, Any]]) -> None:
+    """Whether all of it can be written down. Raises SourceError."""
+    for place, value in placed:
+        try:
+            json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
+        except (TypeError, ValueError) as exc:
+            raise SourceError(f"{place.name!r} cannot be sent: {exc}") from None
+
+
+def _of(where: str, placed: list[tuple[Place, Any]]) -> Iterator[tuple[Place, Any]]:
+    return ((place, value) for place, value in placed if place.where == where)
+
+
+def _in_path(place: Place, value: Any) -> str:
+    """A value as one piece of a path, which it can neither end nor leave."""
+    text = _flat(place, value)
+    if text in ("", ".", ".."):
+        raise SourceError(f"{place.name!r} is {text!r}, which cannot stand in a path")
+    return quote(text, safe="")
+
+
+def _in_query(place: Place, value: Any) -> list[tuple[str, str]]:
+    if place.is_json:
+        return [(place.name, json.dumps(value))]
+    if isinstance(value, Mapping):
+        if place.style == "deepObject":
+            return [(f"{place.name}[{key}]", _plain(each)) for key, each in value.items()]
+        if place.explode:
+            return [(str(key), _plain(each)) for key, each in value.items()]
+        return [(place.name, _flat(place, value))]
+    if isinstance(value, list | tuple):
+        if place.explode:
+            return [(place.name, _plain(each)) for each in value]
+        return [(place.name, _SEPARATORS.get(place.style, ",").join(map(_plain, value)))]
+    return [(place.name, _plain(value))]
+
+
+def _in_header(place: Place, value: Any) -> str:
+    text = _flat(place, value).strip(" ")
+    if not text.isascii() or not text.isprintable():
+        raise SourceError(f"{place.name!r} is {text!r}: a header holds printable ASCII only")
+    return text
+
+
+def _flat(place: Place, value: Any) -> str:
+    """A value in one text, as the styles `simple` and `form` have it."""
+    if place.is_json:
+        return json.dumps(value)
+    if isinstance(value, Mapping):
+        pairs = [(str(key), _plain(each)) for key, each in value.items()]
+        return ",".join(f"{key}={each}" if place.explode else f"{key},{each}" for key, each in pairs)
+    return ",".join(map(_plain, value)) if isinstance(value, list | tuple) else _plain(value)
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if value is None:
+        return ""
+    return json.dumps(value) if isinstance(value, Mapping | list) else str(value)
+
+
+def _body(operation: Operation, parts: Mapping[Place, Any]) -> bytes | None:
+    if operation.whole_body:
+        return _encoded(operation.body_type, next(iter(parts.values()))) if parts else None
+    of_body = {name for name, place in operation.places.items() if place.where == "body"}
+    if not parts and not of_body & set(operation.schema["required"]):
+        return None
+    return _encoded(operation.body_type, {place.name: value for place, value in parts.items()})
+
+
+def _encoded(content_type: str, value: Any) -> bytes:
+    if is_json_type(content_type):
+        return json.dumps(value, ensure_ascii=False).encode()
+    if content_type.lower().startswith("text/"):
+        return str(value).encode()
+    pairs = value.items() if isinstance(value, Mapping) else {"value": value}.items()
+    return urlencode([pair for name, each in pairs for pair in _in_form(str(name), each)]).encode()
+
+
+def _in_form(name: str, value: Any) -> list[tuple[str, str]]:
+    return [(name, _plain(each)) for each in value] if isinstance(value, list) else [(name, _plain(value))]
+
+
+@dataclass(frozen=True, slots=True)
+class Auth:
+    """A value in a header, in the query or in a cookie."""
+
+    where: Literal["header", "query", "cookie"]
+    name: str
+    value: str = field(repr=False)
+    password: str = field(default="", repr=False)
+
+    @classmethod
+    def bearer(cls, token: str) -> Auth:
+        """`Authorization: Bearer ...` (RFC 6750)."""
+        return cls("header", "Authorization", f"Bearer {token}")
+
+    @classmethod
+    def basic(cls, user: str, password: str) -> Auth:
+        """`Authorization: Basic ...` (RFC 7617)."""
+        both = base64.b64encode(f"{user}:{password}".encode()).decode()
+        return cls("header", "Authorization", f"Basic {both}", password)
+
+    @property
+    def secrets(self) -> list[str]:
+        """The value in the forms in which it might come back."""
+        bare = self.value.rpartition(" ")[2]
+        return [
+            form
+            for value in (self.value, bare, self.password)
+            for form in (value, quote(value, safe=""), quote_plus(value))
+        ]
+
+    def fills(self, where: str, name: str) -> bool:
+        """Whether a parameter of this name, in that place, is what it puts there."""
+        if self.where == "header":
+            return where == "header" and name.lower() == self.name.lower()
+        return (where, name) == (self.where, self.name)
+
+    def sign(self, request: Request) -> Request:
+        """The request with the value in its place."""
+        match self.where:
+            case "header":
+                return _with_headers(request, {self.name: self.value})
+            case "cookie":
+                cookies = f"{self.name}={quote(self.value, safe='')}"
+                before = request.headers.get("Cookie")
+                return _with_headers(request, {"Cookie": f"{before}; {cookies}" if before else cookies})
+            case "query":
+                path, _, query = request.path.partition("?")
+                # A value that stands there under this name already would be read first.
+                others = [pair for pair in query.split("&") if pair and unquote(pair.partition("=")[0]) != self.name]
+                own = f"{quote(self.name, safe='')}={quote(self.value, safe='')}"
+                return Request(request.method, f"{path}?{'&'.join([*others, own])}", request.headers, request.body)
+
+
+def _with_headers(request: Request, more: Mapping[str, str]) -> Request:
+    lowered = {name.lower() for name in more}
+    kept = {name: value for name, value in request.headers.items() if name.lower() not in lowered}
+    return Request(request.method, request.path, {**kept, **more}, request.body)

@@ -1,0 +1,390 @@
+"""ConsoleChannel: the bot on a web page of its own, for a laptop or behind a password."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import json
+import logging
+import re
+import secrets
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, BinaryIO
+from urllib.parse import urlsplit
+
+from itsdangerous import BadData, URLSafeSerializer, URLSafeTimedSerializer
+
+from sayso.channels.base import BadHook, Forbidden, MediaStore, Pace, Unreachable
+from sayso.channels.console.feed import CLEAR, MESSAGE_ID, Entry, Feed, FeedError, moment_of
+from sayso.channels.console.logins import SESSION_SECONDS, Logins, MemoryLogins
+from sayso.channels.console.uploads import ConsoleFiles
+from sayso.channels.markdown import plain
+from sayso.channels.markdown.html import page_html
+from sayso.channels.markdown.split import split
+from sayso.channels.types import (
+    Button,
+    Conversation,
+    Delivery,
+    Hook,
+    HookAnswer,
+    Media,
+    Receipt,
+    Received,
+    Reply,
+    Tap,
+    Turn,
+    storable,
+)
+
+#: The longest text a person may send, in characters.
+MAX_TEXT_CHARS = 4000
+#: The longest text in one bubble, in characters.
+MAX_PIECE_CHARS = 16_000
+#: The largest hook body, in bytes: 4,000 characters of JSON escapes fit.
+MAX_BODY_BYTES = 64 * 1024
+#: The longest button data, in bytes (as in `sayso.channels.types.Button`).
+MAX_TAP_BYTES = 64
+#: Seconds between two drafts of one answer.
+DRAFT_GAP = 0.25
+#: The command behind New chat: the page shows what comes after it.
+RESET = "/reset"
+#: The header that only our page's script can set: another site's form cannot.
+PAGE_HEADER = "x-sayso-console"
+
+#: Channel names that are paths of the pages already.
+RESERVED_NAMES = frozenset({"events", "poll", "static"})
+
+#: What browsers let only this very host set, over https (RFC 6265bis, 4.1.3.2).
+_HOST = "__Host-"
+#: How the ids look that pages give to what they post.
+CLIENT_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
+
+_log = logging.getLogger(__name__)
+
+
+class ConsoleChannel:
+    """A conversation per browser, kept in a feed. One instance serves a whole process, from any thread."""
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        feed: Feed,
+        media: MediaStore,
+        keys: Sequence[str],
+        password: str = "",
+        title: str = "Sayso",
+        suggestions: Sequence[str] = (),
+        logins: Logins | None = None,
+        commands: bool = True,
+    ) -> None:
+        if not keys:
+            raise ValueError("keys is empty: give at least one secret to sign console sessions with")
+        self.name = name
+        self.feed = feed
+        self.title = title
+        self.suggestions = tuple(suggestions)
+        #: Whether the bot answers /reset by itself, which the page's New chat button sends.
+        self.commands = commands
+        self._media = media
+        self._password = password
+        # The password is in the salt: changing it ends every session.
+        salt = f"sayso.console.{name}.{hashlib.sha256(password.encode()).hexdigest()}"
+        self._sessions = URLSafeSerializer(list(reversed(keys)), salt=salt)  # itsdangerous signs with the last
+        self._tickets = URLSafeTimedSerializer(list(reversed(keys)), salt=f"{salt}.login")
+        self.logins = logins or MemoryLogins()
+        self.files = ConsoleFiles(name, media, keys, salt)
+
+    def receive(self, hook: Hook) -> Received:
+        """Verify what the page posted, then read it. Raises Forbidden or BadHook."""
+        turn = replace(self._turn(self.sender(hook), _json_object(hook.body)), language=_language(hook))
+        return Received(turns=(turn,), answer=HookAnswer(200, '{"ok":true}', "application/json"))
+
+    def sender(self, hook: Hook) -> str:
+        """The id of the user whose page posted it, whatever its body holds. Raises Forbidden."""
+        if not hook.header(PAGE_HEADER):
+            raise Forbidden(f"header {PAGE_HEADER!r} is missing: only the console page may post here")
+        if not is_same_origin(hook):
+            raise Forbidden(f"origin {hook.header('origin')!r} is not this server: open the console page itself")
+        user_id = self.visitor(hook)
+        if not user_id:
+            raise Forbidden("no valid console session: reload the page")
+        return user_id
+
+    def known(self, hook: Hook) -> str:
+        """Return the user id of a browser that has been here before, logged in or not; "" for another."""
+        return self.user_of(_cookie(hook, self.cookie_for(hook)))
+
+    def visitor(self, hook: Hook) -> str:
+        """Return the user id of a browser that may read and act: where there is a password, one that is logged in. ""
+        for any other. Raises LoginsDown.
+        """
+        user_id = self.known(hook)
+        return user_id if user_id and (self.is_open or self._session(hook)[1:] == [user_id]) else ""
+
+    def log_in(self, user_id: str) -> str:
+        """Return the cookie of a new session of this user."""
+        return str(self._tickets.dumps([secrets.token_urlsafe(16), user_id]))
+
+    def log_out(self, hook: Hook) -> None:
+        """End the session of a browser, wherever its cookie may be. Raises LoginsDown."""
+        session = self._session(hook)
+        if session:
+            self.logins.end(session[0])
+
+    def _session(self, hook: Hook) -> list[str]:
+        """Return id and user of the session that a browser is logged in with, nothing where there is none."""
+        try:
+            session, user_id = self._tickets.loads(_cookie(hook, self.login_cookie_for(hook)), max_age=SESSION_SECONDS)
+        except (BadData, ValueError, TypeError):
+            return []
+        return [] if self.logins.is_ended(session) else [session, user_id]
+
+    def pace(self, conversation: Conversation) -> Pace:
+        """As fast as it goes: the feed is ours. Drafts come four times a second: nobody reads faster."""
+        return Pace(draft_gap=DRAFT_GAP)
+
+    def pieces(self, reply: Reply) -> Sequence[Reply]:
+        """One bubble, or several when the text is too long for one: the file on the first, buttons on the last."""
+        # The page shows the outcome right below: there the message that asked does not repeat it.
+        texts = (
+            split(reply.outcome_elsewhere or reply.text, MAX_PIECE_CHARS) or [""][: bool(reply.buttons or reply.media)]
+        )
+        bubbles = [Reply(text, language=reply.language, optional=reply.optional) for text in texts]
+        if bubbles:
+            bubbles[0] = replace(bubbles[0], media=reply.media, edits=reply.edits)
+            bubbles[-1] = replace(bubbles[-1], buttons=reply.buttons, answer_seconds=reply.answer_seconds)
+        return tuple(bubbles)
+
+    async def attend(self, turn: Turn) -> float:
+        """Show what the user did, for other tabs and for a reload, and that work on it has begun. Never raises."""
+        conversation_id = turn.conversation.id
+        try:
+            await asyncio.to_thread(self.feed.append, conversation_id, self._act(turn))
+            await asyncio.to_thread(self.feed.append, conversation_id, {"type": "typing"})
+        except FeedError:
+            _log.warning("console_attend_failed", extra={"conversation": conversation_id}, exc_info=True)
+        return 0.0  # the page shows it until the next bubble
+
+    def _act(self, turn: Turn) -> Entry:
+        """What the user did, as a feed entry. The page knows its own act by the event id."""
+        if turn.tap:
+            return {"type": "tap", "event": turn.tap.callback_id, "data": turn.tap.data}
+        if self._clears(turn):
+            return {"type": CLEAR, "event": turn.message_id}
+        files = {"files": [_filed(media) for media in turn.media]} if turn.media else {}
+        return {"type": "user", "event": turn.message_id, "text": turn.text, **files}
+
+    def _clears(self, turn: Turn) -> bool:
+        return self.commands and turn.decides and turn.text.casefold().split()[:1] == [RESET]
+
+    async def draft(self, turn: Turn, text: str, shown: str = "") -> str:
+        """Show the answer as it grows, in place of its last draft: the feed keeps one draft, however many there were.
+
+        Raises Unreachable.
+        """
+        entry = {"type": "draft", "html": page_html(text[:MAX_PIECE_CHARS])}
+        return await self._append(turn.conversation.id, entry, shown)
+
+    async def fetch(self, media: Media, file: BinaryIO) -> None:
+        """The bytes of a file that the page sent: they are here already. Raises FetchError."""
+        await asyncio.to_thread(self.files.copy, media, file)
+
+    async def send(self, delivery: Delivery) -> Receipt:
+        """Append one bubble, or what becomes of an earlier one. The page shows a delivery id once, so trying again is
+        always safe. Raises Unreachable.
+        """
+        here, reply = delivery.conversation.id, delivery.reply
+        edited = await self._kind(here, reply.edits) if reply.edits else ""
+        if edited == "bubble":
+            await self._append(here, {**_bubble(delivery), "type": "edit", "of": reply.edits})
+            return Receipt(reply.edits)
+        if reply.edits and reply.optional and edited != "draft":
+            return Receipt("")
+        entry_id = await self._append(here, _bubble(delivery), reply.edits if edited == "draft" else "")
+        return Receipt(entry_id, written_at=moment_of(entry_id))
+
+    async def _append(self, conversation_id: str, entry: Entry, instead: str = "") -> str:
+        try:
+            return await asyncio.to_thread(self.feed.append, conversation_id, entry, instead)
+        except FeedError as exc:
+            raise Unreachable(str(exc)) from exc
+
+    async def _kind(self, conversation_id: str, entry_id: str) -> str:
+        """What an entry is, "" when the feed does not hold it any more."""
+        try:
+            entries = await asyncio.to_thread(self.feed.read, conversation_id, "", 0)
+        except FeedError as exc:
+            raise Unreachable(str(exc)) from exc
+        return next((str(entry["type"]) for known, entry in entries if known == entry_id), "")
+
+    @property
+    def cookie(self) -> str:
+        """The name of the cookie that says who somebody is, over plain http."""
+        return f"sayso_console_{self.name}"
+
+    def cookie_for(self, hook: Hook) -> str:
+        """Return the name of the cookie that says who somebody is. Over https no other host can set it."""
+        return f"{_HOST if is_encrypted(hook) else ''}{self.cookie}"
+
+    def login_cookie_for(self, hook: Hook) -> str:
+        """Return the name of the cookie of a log-in."""
+        return f"{_HOST if is_encrypted(hook) else ''}sayso_login_{self.name}"
+
+    def new_session(self) -> str:
+        """A signed cookie for somebody we have not seen before."""
+        return str(self._sessions.dumps(secrets.token_hex(16)))
+
+    def user_of(self, cookie: str) -> str:
+        """The user id inside a session cookie, "" unless we signed it."""
+        try:
+            return str(self._sessions.loads(cookie))
+        except BadData:
+            return ""
+
+    def conversation(self, user_id: str) -> Conversation:
+        """Where this user's replies go."""
+        return Conversation(channel=self.name, chat=user_id)
+
+    def event_id(self, user_id: str, client_id: str) -> str:
+        """Return the id of the turn that a page posted under an id of its own."""
+        return f"{user_id}:{client_id}"
+
+    def entries(self, user_id: str, after: str, block_ms: int = 0) -> list[tuple[str, Entry]]:
+        """The feed as the page shows it. Raises FeedError."""
+        entries = self.feed.read(self.conversation(user_id).id, after, block_ms)
+        return [(entry_id, self._with_links(entry)) for entry_id, entry in entries]
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there is no password: then only this machine may see the page."""
+        return not self._password
+
+    def knows(self, password: str) -> bool:
+        """Whether this is the password."""
+        return hmac.compare_digest(password.encode(), self._password.encode())
+
+    def _turn(self, user_id: str, body: dict[str, Any]) -> Turn:
+        client_id = body.get("id")
+        if not isinstance(client_id, str) or not CLIENT_ID.fullmatch(client_id):
+            raise BadHook(f"id is {client_id!r}: send 1 to 64 letters, digits, '-' or '_'")
+        turn = Turn(
+            event_id=self.event_id(user_id, client_id),
+            conversation=self.conversation(user_id),
+            user_id=user_id,
+            message_id=client_id,
+            written_at=_after(_checked_entry_id(body.get("seen", ""), "seen")),
+        )
+        match body:
+            case {"text": str(text), **rest} if "tap" not in rest:
+                media = self.files.named(user_id, body.get("files", []))
+                return replace(turn, text=_checked_text(text, may_be_blank=bool(media)), media=media)
+            case {"tap": str(data), **rest} if rest.keys().isdisjoint({"text", "files"}):
+                message_id = _checked_entry_id(body.get("message", ""), "message")
+                return replace(turn, tap=Tap(_checked_tap(data), callback_id=client_id), message_id=message_id)
+        raise BadHook(f"keys {sorted(body)!r}: send 'id' with either 'text' (and 'files') or 'tap'")
+
+    def _with_links(self, entry: Entry) -> Entry:
+        """The entry with fresh links to its files: links die within the hour, the feed lives for days."""
+        linked = dict(entry)
+        if entry.get("media"):
+            linked["media"] = self._linked(entry["media"])
+        if entry.get("files"):
+            linked["files"] = [self._linked(media) for media in entry["files"]]
+        return linked
+
+    def _linked(self, media: dict[str, str]) -> dict[str, str]:
+        url = urlsplit(self._media.url(media["ref"], filename=media["filename"], mime_type=media["mime"]))
+        return {"url": url.path, "mime": media["mime"], "filename": media["filename"]}
+
+
+def _cookie(hook: Hook, name: str) -> str:
+    """One cookie's value, "" where there is none, or where the header is no text that a browser would send."""
+    from werkzeug.http import parse_cookie  # only the web hears hooks, and Flask has loaded it there
+
+    try:
+        return parse_cookie(hook.header("cookie")).get(name, "")
+    except UnicodeError:
+        return ""
+
+
+def is_encrypted(hook: Hook) -> bool:
+    """Return whether the browser came over https, to us or to the proxy before us."""
+    address = urlsplit(hook.url)
+    if hook.header("x-forwarded-proto").rpartition(",")[2].strip() == "https":
+        return True
+    return address.scheme == "https" and hook.header("host") == address.netloc
+
+
+def is_same_origin(hook: Hook) -> bool:
+    """Whether the page that posts is ours. Browsers send Origin with every POST; other clients may not."""
+    origin = hook.header("origin")
+    site = origin.partition("://")[2]  # "" for an origin of "null"
+    return not origin or (site != "" and site in (hook.header("host"), urlsplit(hook.url).netloc))
+
+
+def _language(hook: Hook) -> str:
+    """The language the browser asks for first."""
+    return re.split("[,;]", hook.header("accept-language"), maxsplit=1)[0].strip()
+
+
+def _json_object(body: bytes) -> dict[str, Any]:
+    if len(body) > MAX_BODY_BYTES:
+        raise BadHook(f"the body has {len(body)} bytes: send at most {MAX_BODY_BYTES}")
+    try:
+        value = json.loads(body)
+    except (ValueError, RecursionError) as exc:
+        raise BadHook("the body is not JSON: send an object with 'id' and 'text' or 'tap'") from exc
+    if not isinstance(value, dict):
+        raise BadHook(f"the body is a {type(value).__name__}: send an object with 'id' and 'text' or 'tap'")
+    return value
+
+
+def _checked_text(text: str, *, may_be_blank: bool) -> str:
+    if not (text.strip() or may_be_blank) or len(text) > MAX_TEXT_CHARS:
+        raise BadHook(f"text has {len(text)} characters: send 1 to {MAX_TEXT_CHARS}, not only spaces")
+    return text
+
+
+def _checked_tap(data: str) -> str:
+    clean = storable(data)
+    if not 0 < len(clean.encode()) <= MAX_TAP_BYTES:
+        raise BadHook(f"tap has {len(data)} characters: send the button's own data, 1 to {MAX_TAP_BYTES} bytes")
+    return clean
+
+
+def _after(seen: str) -> float:
+    """Return when words were written whose person had seen this entry last: no question behind it was meant."""
+    return moment_of(seen) + 0.001 if seen else 0.0
+
+
+def _checked_entry_id(given: object, key: str) -> str:
+    """The `message` whose button was tapped, or the last entry that the person had `seen`, as the page knows it."""
+    if not isinstance(given, str) or not (given == "" or MESSAGE_ID.fullmatch(given)):
+        raise BadHook(f"{key} is no id of an entry: send one that came from the feed")
+    return given
+
+
+def _filed(media: Media) -> dict[str, str]:
+    return {"ref": media.ref, "mime": media.mime_type, "filename": media.filename}
+
+
+def _bubble(delivery: Delivery) -> Entry:
+    reply = delivery.reply
+    media = reply.media
+    return {
+        "type": "bubble",
+        "delivery": delivery.id,
+        "html": page_html(reply.text),
+        "text": reply.text,
+        "buttons": [_labelled(button) for button in reply.buttons],
+        "seconds": reply.answer_seconds,
+        "media": media and _filed(media),
+    }
+
+
+def _labelled(button: Button) -> dict[str, str]:
+    """A button as the page shows it: it names the effect of a tap, where its label does not."""
+    return {"label": plain(button.effect) or button.label, "data": button.data, "style": button.style}

@@ -1,0 +1,390 @@
+"""Console pages: the chat page itself, its live feed, and who may see it."""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import logging
+import math
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from functools import partial
+from urllib.parse import urlsplit
+
+import flask
+from werkzeug.exceptions import RequestEntityTooLarge
+from werkzeug.http import parse_date
+
+from sayso.channels.base import Forbidden
+from sayso.channels.console.adapter import (
+    CLIENT_ID,
+    MAX_TEXT_CHARS,
+    RESERVED_NAMES,
+    ConsoleChannel,
+    is_encrypted,
+    is_same_origin,
+)
+from sayso.channels.console.feed import FeedError
+from sayso.channels.console.logins import MAX_FAILURES, SESSION_SECONDS, LoginsDown
+from sayso.channels.console.uploads import MAX_FILES, NotTaken, spelled
+from sayso.channels.media import MAX_BYTES, NoRoom, QuotaExceeded, TooLarge
+from sayso.channels.types import Hook, Turn
+
+#: How long a browser is remembered, in seconds.
+COOKIE_SECONDS = 30 * 24 * 3600
+#: Event streams per process: each holds a thread, and the web server needs threads for webhooks too.
+MAX_STREAMS = 12
+#: Files on their way in per process: each holds a thread and may hold MAX_BYTES.
+MAX_UPLOADS = 4
+#: Messages of one page that are asked about at once.
+MAX_WAITING = 20
+#: The path of a file that the page sends. The server allows it a larger body, and more time, than any other request.
+UPLOADS = re.compile(r".*/console/[^/]+/files")
+#: An event stream ends itself after this many seconds, so that a restart is never held up by an open page.
+STREAM_SECONDS = 60.0
+#: A comment is sent down a silent stream this often, in seconds, so that proxies keep it open.
+HEARTBEAT_SECONDS = 15.0
+#: How long one look at the feed waits, in milliseconds.
+BLOCK_MS = 1000
+
+#: The header that names the file: an address would be in the logs of every proxy.
+FILENAME_HEADER = "X-Sayso-Filename"
+
+_LOOPBACK_HOSTS = frozenset({"localhost", "127.0.0.1", "::1"})
+#: Headers a reverse proxy adds. Behind one, a loopback peer proves nothing.
+_PROXY_HEADERS = ("Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Real-IP", "Via", "CF-Connecting-IP")
+_CSP = (
+    "default-src 'self'; img-src 'self' data: blob:; object-src 'none'; base-uri 'none'; "
+    "form-action 'self'; frame-ancestors 'none'"
+)
+_LOCAL_ONLY = (
+    "This console has no password, so it answers only on this machine: open http://localhost:<port>/console here. "
+    "To open it from elsewhere, set `password: ${{CONSOLE_PASSWORD}}` on channel {name!r} in the YAML.\n"
+)
+
+_log = logging.getLogger(__name__)
+
+
+def console_pages(
+    *channels: ConsoleChannel,
+    clock: Callable[[], float] = time.monotonic,
+    max_streams: int = MAX_STREAMS,
+    max_uploads: int = MAX_UPLOADS,
+    public_url: str = "",
+    admit: Callable[[Turn], None] = lambda _: None,
+    stage: Callable[[Turn], str] = lambda _: "done",
+    why_waiting: Callable[[], str] = lambda: "",
+) -> flask.Blueprint:
+    """Return the pages of all console channels: /console is the first channel, /console/<name> is each of them.
+
+    On the bot's own machine, / redirects to /console. A file is stored before the message that it belongs to. `admit`
+    raises an error if the person may not send a file now. `stage` returns how far a turn has come: "waits", "done" or
+    "unknown". `why_waiting` returns why no worker answers, or "" if no reason is known.
+    """
+    by_name = _by_name(channels)
+    slots, uploads = threading.BoundedSemaphore(max_streams), threading.BoundedSemaphore(max_uploads)
+    pages = flask.Blueprint(
+        "console", __name__, static_folder="static", static_url_path="/console/static", template_folder="templates"
+    )
+
+    @pages.get("/console", defaults={"name": ""})
+    @pages.get("/console/<name>")
+    def page(name: str) -> flask.Response:
+        return _page(_admitting(by_name, name), _hook(public_url))
+
+    _add_root(pages)
+    _add_waiting(pages, by_name, public_url, stage, why_waiting)
+    _add_log_in(pages, by_name, public_url)
+
+    @pages.get("/console/poll", defaults={"name": ""})
+    @pages.get("/console/<name>/poll")
+    def poll(name: str) -> flask.Response:
+        channel = _admitting(by_name, name)
+        entries = channel.entries(_visitor(channel, _hook(public_url)), flask.request.args.get("after", ""))
+        return flask.jsonify(entries=[{"at": entry_id, **entry} for entry_id, entry in entries])
+
+    @pages.get("/console/events", defaults={"name": ""})
+    @pages.get("/console/<name>/events")
+    def events(name: str) -> flask.Response:
+        channel = _admitting(by_name, name)
+        user_id = _visitor(channel, _hook(public_url))
+        if not slots.acquire(blocking=False):
+            return _plain(503, "Too many open pages on this server process: poll instead.\n")
+        return _event_stream(_lines(channel, user_id, _resume_point(), clock), on_close=slots.release)
+
+    @pages.post("/console/<name>/files")
+    def files(name: str) -> flask.Response:
+        channel, hook = _admitting(by_name, name), _hook(public_url)
+        _visitor(channel, hook)
+        user_id = channel.sender(hook)
+        admit(Turn("", channel.conversation(user_id), user_id))
+        if not uploads.acquire(blocking=False):
+            return _plain(503, "Too many files are being sent at once: try again shortly.\n")
+        try:
+            return _kept(channel, user_id)
+        finally:
+            uploads.release()
+
+    for error, status in ((Forbidden, 403), (NotTaken, 415), (TooLarge, 413)):
+        pages.register_error_handler(error, partial(_refused, status))
+    pages.register_error_handler(FeedError, _feed_down)
+    pages.register_error_handler(LoginsDown, _feed_down)
+    pages.before_request(_drop_odd_dates)
+    pages.after_request(_harden)
+    return pages
+
+
+def _add_root(pages: flask.Blueprint) -> None:
+    @pages.get("/")
+    def root() -> flask.Response:
+        if not _is_local(flask.request):
+            flask.abort(404)
+        return flask.make_response(flask.redirect(flask.url_for("console.page")))
+
+
+def _add_waiting(
+    pages: flask.Blueprint,
+    by_name: dict[str, ConsoleChannel],
+    public_url: str,
+    stage: Callable[[Turn], str],
+    why_waiting: Callable[[], str],
+) -> None:
+    @pages.get("/console/<name>/waiting")
+    def waiting(name: str) -> flask.Response:
+        channel = _admitting(by_name, name)
+        user_id = _visitor(channel, _hook(public_url))
+        given = [each for each in flask.request.args.getlist("id")[:MAX_WAITING] if CLIENT_ID.fullmatch(each)]
+        stages = {each: stage(_bare_turn(channel, user_id, each)) for each in given}
+        return flask.jsonify(stages=stages, cause=why_waiting() if "waits" in stages.values() else "")
+
+
+def _add_log_in(pages: flask.Blueprint, by_name: dict[str, ConsoleChannel], public_url: str) -> None:
+    @pages.post("/console/<name>/login")
+    def login(name: str) -> flask.Response:
+        return _log_in(_admitting(by_name, name), _hook(public_url))
+
+    @pages.post("/console/<name>/logout")
+    def logout(name: str) -> flask.Response:
+        channel, hook = _admitting(by_name, name), _hook(public_url)
+        if not is_same_origin(hook):
+            return _plain(403, "Log out on the console's own page.\n")
+        channel.log_out(hook)
+        response = _to_page(channel)
+        response.delete_cookie(channel.login_cookie_for(hook), secure=is_encrypted(hook), httponly=True)
+        return response
+
+
+def _bare_turn(channel: ConsoleChannel, user_id: str, client_id: str) -> Turn:
+    return Turn(channel.event_id(user_id, client_id), channel.conversation(user_id), user_id)
+
+
+def _to_page(channel: ConsoleChannel) -> flask.Response:
+    return flask.make_response(flask.redirect(flask.url_for("console.page", name=channel.name), 303))
+
+
+def _by_name(channels: Sequence[ConsoleChannel]) -> dict[str, ConsoleChannel]:
+    """The channels by name, the first also as ""."""
+    if not channels:
+        raise ValueError("console_pages needs at least one ConsoleChannel")
+    named = {channel.name: channel for channel in channels}
+    taken = RESERVED_NAMES & named.keys()
+    if taken:
+        raise ValueError(f"a console channel cannot be called {min(taken)!r}: choose another name in the YAML")
+    return {"": channels[0], **named}
+
+
+def _admitting(by_name: dict[str, ConsoleChannel], name: str) -> ConsoleChannel:
+    """The channel of this name, once it lets the browser in; the request ends here otherwise."""
+    channel = by_name.get(name)
+    if channel is None:
+        flask.abort(_plain(404, "There is no console of this name.\n"))
+    if channel.is_open and not _is_local(flask.request):
+        flask.abort(_plain(403, _LOCAL_ONLY.format(name=channel.name)))
+    return channel
+
+
+def _visitor(channel: ConsoleChannel, hook: Hook) -> str:
+    user_id = channel.visitor(hook)
+    if not user_id:
+        flask.abort(_plain(403 if channel.is_open else 401, "Your session has ended: reload the page.\n"))
+    return user_id
+
+
+def _log_in(channel: ConsoleChannel, hook: Hook) -> flask.Response:
+    """Answer somebody's password. An address that sends wrong ones waits longer each time, then for a quarter of an
+    hour: meanwhile its passwords are not looked at.
+    """
+    if channel.is_open or not is_same_origin(hook):
+        return _plain(403, "Log in on the console's own page.\n")
+    address, given = _address(flask.request), flask.request.form.get("password", "")
+    wait = channel.logins.failures(channel.name, address).wait(time.time())
+    if wait:
+        return _login_page(channel, 429, f"Too many wrong passwords. Try again in {_spoken(wait)}.", wait)
+    if not channel.knows(given):
+        failures = channel.logins.fail(channel.name, address)
+        level = logging.ERROR if failures.count >= MAX_FAILURES else logging.WARNING
+        extra = {"channel": channel.name, "address": address, "failures": failures.count}
+        _log.log(level, "console.login_failed", extra=extra)
+        return _login_page(channel, 401, "That is not the password.", failures.wait(time.time()))
+    channel.logins.succeed(channel.name, address)
+    response, identity = _to_page(channel), _identity(channel, hook)
+    session = channel.log_in(channel.user_of(identity))
+    _set_cookie(response, hook, channel.cookie_for(hook), identity, COOKIE_SECONDS)
+    _set_cookie(response, hook, channel.login_cookie_for(hook), session, SESSION_SECONDS)
+    return response
+
+
+def _identity(channel: ConsoleChannel, hook: Hook) -> str:
+    """Return the cookie that says who a browser is: the one that it has, or a new one."""
+    cookie = flask.request.cookies.get(channel.cookie_for(hook), "")
+    return cookie if channel.user_of(cookie) else channel.new_session()
+
+
+def _login_page(channel: ConsoleChannel, status: int, problem: str = "", wait: float = 0.0) -> flask.Response:
+    response = flask.make_response(flask.render_template("login.html", channel=channel, problem=problem), status)
+    if wait:
+        response.headers["Retry-After"] = str(math.ceil(wait))
+    return response
+
+
+def _spoken(seconds: float) -> str:
+    return f"{math.ceil(seconds)} seconds" if seconds < 60 else f"{math.ceil(seconds / 60)} minutes"
+
+
+def _address(request: flask.Request) -> str:
+    """Return whose log-in it is: behind a proxy of ours, the address that the proxy saw."""
+    peer, told = request.remote_addr or "", request.headers.get("X-Forwarded-For", "").rpartition(",")[2].strip()
+    return told[:60] if told and _is_loopback(peer) else peer
+
+
+def _set_cookie(response: flask.Response, hook: Hook, name: str, value: str, seconds: int) -> None:
+    response.set_cookie(
+        name, value, max_age=seconds, path="/", secure=is_encrypted(hook), httponly=True, samesite="Strict"
+    )
+
+
+def _page(channel: ConsoleChannel, hook: Hook) -> flask.Response:
+    if not channel.is_open and not channel.visitor(hook):
+        return _login_page(channel, 401)
+    limits = {"max_chars": MAX_TEXT_CHARS, "max_files": MAX_FILES, "max_bytes": MAX_BYTES}
+    limits["now_ms"] = round(time.time() * 1000)
+    response = flask.make_response(flask.render_template("console.html", channel=channel, **limits))
+    _set_cookie(response, hook, channel.cookie_for(hook), _identity(channel, hook), COOKIE_SECONDS)
+    return response
+
+
+def _resume_point() -> str:
+    """Where the browser stopped reading. On a reconnect it sends the header, and the query is stale."""
+    return flask.request.headers.get("Last-Event-ID") or flask.request.args.get("after", "")
+
+
+def _event_stream(lines: Iterator[str], on_close: Callable[[], None]) -> flask.Response:
+    response = flask.Response(lines, mimetype="text/event-stream", headers={"X-Accel-Buffering": "no"})
+    response.call_on_close(on_close)  # not in the generator: one that was never started runs no `finally`
+    return response
+
+
+def _lines(channel: ConsoleChannel, user_id: str, after: str, clock: Callable[[], float]) -> Iterator[str]:
+    """Server-sent events until the stream's time is up or the feed is down; the browser comes back by itself."""
+    yield "retry: 1000\n: hello\n\n"
+    beat_at = started_at = clock()
+    while (now := clock()) - started_at < STREAM_SECONDS:
+        if now - beat_at >= HEARTBEAT_SECONDS:
+            yield ": still here\n\n"
+            beat_at = now
+        try:
+            entries = channel.entries(user_id, after, BLOCK_MS)
+        except FeedError:
+            _log.warning("console_feed_down", exc_info=True)
+            return
+        for after, entry in entries:  # the last id read is where the next look starts
+            yield f"id: {after}\ndata: {json.dumps(entry)}\n\n"
+
+
+def _hook(public_url: str) -> Hook:
+    """The request without its body, which is not read before its sender is known."""
+    headers = {name.lower(): value for name, value in flask.request.headers.items()}
+    return Hook((public_url or flask.request.host_url.rstrip("/")) + flask.request.path, headers, b"")
+
+
+def _kept(channel: ConsoleChannel, user_id: str) -> flask.Response:
+    """Read a file and keep it. Raises NotTaken, TooLarge."""
+    request = flask.request
+    filename = spelled(request.headers.get(FILENAME_HEADER, ""))
+    try:
+        name, media = channel.files.keep(user_id, _body(request), request.content_type or "", filename)
+    except QuotaExceeded:
+        _log.warning("console_file_over_quota")
+        return _plain(429, "Your files fill the room that one person has here: send this one next week.\n")
+    except (NoRoom, OSError) as exc:
+        _log.error("console_file_not_kept", extra={"reason": exc})
+        return _plain(503, "The bot has no room for files: try again later.\n")
+    return flask.make_response({"file": name, "mime": media.mime_type, "filename": media.filename}, 201)
+
+
+def _body(request: flask.Request) -> bytes:
+    """All of it. Raises TooLarge."""
+    request.max_content_length = MAX_BYTES + 1  # one that does not announce its length is cut there, without an error
+    with suppress(RequestEntityTooLarge):
+        data = request.get_data(cache=False)
+        if len(data) <= MAX_BYTES:
+            return data
+    raise TooLarge(f"the file is too large: send at most {MAX_BYTES} bytes")
+
+
+def _refused(status: int, error: Exception) -> flask.Response:
+    return _plain(status, f"{error}\n")
+
+
+def _feed_down(error: Exception) -> flask.Response:
+    _log.warning("console_feed_down", exc_info=error)
+    return _plain(503, "The console cannot reach its store: try again shortly.\n")
+
+
+def _drop_odd_dates() -> None:
+    """Flask breaks over a condition on a year that is no year."""
+    for name in ("HTTP_IF_MODIFIED_SINCE", "HTTP_IF_RANGE"):
+        try:
+            parse_date(flask.request.environ.get(name))
+        except OverflowError:
+            del flask.request.environ[name]
+
+
+def _harden(response: flask.Response) -> flask.Response:
+    response.headers["Content-Security-Policy"] = _CSP
+    response.headers["X-Content-Type-Options"] = "nosniff"
+    response.headers["Referrer-Policy"] = "same-origin"  # with none, browsers hide the origin of our own forms, too
+    if flask.request.endpoint != "console.static":
+        response.headers["Cache-Control"] = "no-store"
+    return response
+
+
+def _plain(status: int, text: str) -> flask.Response:
+    return flask.Response(text, status=status, mimetype="text/plain")
+
+
+def _is_local(request: flask.Request) -> bool:
+    """Whether the browser runs on this machine: the peer, the address it typed, and no proxy in between.
+
+    The Host header matters because a hostile site can point its own name at 127.0.0.1.
+    """
+    if any(header in request.headers for header in _PROXY_HEADERS):
+        return False
+    return _is_loopback(request.remote_addr or "") and _hostname(request.host) in _LOOPBACK_HOSTS
+
+
+def _is_loopback(address: str) -> bool:
+    try:
+        return ipaddress.ip_address(address).is_loopback
+    except ValueError:
+        return False
+
+
+def _hostname(host: str) -> str:
+    try:
+        return urlsplit(f"//{host}").hostname or ""
+    except ValueError:
+        return ""

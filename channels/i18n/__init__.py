@@ -1,0 +1,1 @@
+"""What we say, in ten languages."""

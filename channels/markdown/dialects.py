@@ -1,0 +1,239 @@
+"""One Dialect a platform."""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from urllib.parse import urlsplit
+
+#: Unseen and not a space: keeps two characters apart that a platform would otherwise read as formatting.
+GAP = "\u200b"
+
+
+Wrap = Callable[[str], str]
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """How one platform writes each kind of formatting.
+
+    `solid` markers do not work in the middle of a word. A table of more than `columns` is not aligned: where its lines
+    wrap, nobody could read it. With `hides` a link shows its label alone.
+    """
+
+    escape: Wrap
+    marks: dict[str, tuple[str, str]]
+    code: Wrap
+    pre: Callable[[str, str], str]
+    link: Callable[[str, str], str]
+    quote: Callable[[str, int], str]
+    solid: bool = True
+    columns: int = 100
+    hides: bool = False
+    #: An address behind a label, where links hide theirs.
+    address: Wrap = str
+
+
+def _words(text: str) -> str:
+    return text
+
+
+def _visible(text: str) -> str:
+    """The text with a picture for each control character: no words may move the cursor or change its colours."""
+    return _CONTROL.sub(lambda char: _picture(ord(char[0])), text)
+
+
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+def _picture(code: int) -> str:
+    return "\u2421" if code == 0x7F else chr(0x2400 + code) if code < 0x20 else "\ufffd"
+
+
+def escape_html(text: str) -> str:
+    """The text, as HTML has it between two tags."""
+    return html.escape(text, quote=False)
+
+
+def _html_pre(text: str, language: str) -> str:
+    if language:
+        return f'<pre><code class="language-{html.escape(language)}">{escape_html(text)}</code></pre>'
+    return f"<pre>{escape_html(text)}</pre>"
+
+
+def _html_link(label: str, href: str) -> str:
+    return f'<a href="{html.escape(href)}">{label or escape_html(href)}</a>'
+
+
+def _html_quote(text: str, depth: int) -> str:
+    # Telegram refuses a blockquote inside a blockquote.
+    return f"<blockquote>{text}</blockquote>" if depth == 1 else _prefix(text, "&gt; ")
+
+
+def _prefix(text: str, marker: str) -> str:
+    return "\n".join(f"{marker}{line}" for line in text.split("\n"))
+
+
+#: A literal marker that would start formatting on Slack and WhatsApp: it has a partner on the same line.
+_LITERAL = re.compile(r"(?<!\w)([*_~])(?=[^\s*_~][^\n]{0,200}?\1(?!\w))")
+
+
+def _defuse(text: str) -> str:
+    """Neither platform has an escape character, so a gap stops literal markers from formatting."""
+    return _LITERAL.sub(rf"\1{GAP}", text.replace("`", f"`{GAP}") if text.count("`") > 1 else text)
+
+
+def _escape_slack(text: str) -> str:
+    return escape_html(_defuse(text))
+
+
+def _slack_code(text: str) -> str:
+    return escape_html(text) if "`" in text else f"`{escape_html(text)}`"
+
+
+def _slack_pre(text: str, language: str) -> str:
+    return f"```\n{escape_html(_no_fence(text))}\n```"
+
+
+def _no_fence(text: str) -> str:
+    """Backticks in a row, kept apart: inside code they would end it."""
+    return text.replace("``", f"`{GAP}`").replace("``", f"`{GAP}`")
+
+
+def _slack_link(label: str, href: str) -> str:
+    target = escape_html(href.replace("|", "%7C").replace("<", "%3C").replace(">", "%3E"))
+    words = label.replace("\n", " ")
+    if words in ("", target, target.removeprefix("mailto:")):
+        return f"<{target}>"
+    return f"<{target}|{words}>"
+
+
+def _whatsapp_code(text: str) -> str:
+    return text if "`" in text else f"`{text}`"
+
+
+def _whatsapp_pre(text: str, language: str) -> str:
+    return f"```\n{_no_fence(text)}\n```"
+
+
+def bare_link(label: str, href: str) -> str:
+    """The label with the address behind it, once if they say the same."""
+    if label in ("", href, href.removeprefix("mailto:"), href.removeprefix("tel:")):
+        return label or href.removeprefix("mailto:").removeprefix("tel:")
+    return f"{label} ({href})"
+
+
+def _pre_words(text: str, language: str) -> str:
+    return text
+
+
+def _visible_pre(text: str, language: str) -> str:
+    return _visible(text)
+
+
+def _visible_link(label: str, href: str) -> str:
+    return bare_link(label, _visible(href))
+
+
+#: How many columns a phone shows, and what stands beside a workspace's list of channels.
+_PHONE, _DESK = 36, 64
+
+
+_MARKERS = {"strong": ("*", "*"), "em": ("_", "_"), "s": ("~", "~")}
+
+
+HTML = Dialect(
+    escape=escape_html,
+    marks={"strong": ("<b>", "</b>"), "em": ("<i>", "</i>"), "s": ("<s>", "</s>")},
+    code=lambda text: f"<code>{escape_html(text)}</code>",
+    pre=_html_pre,
+    link=_html_link,
+    hides=True,
+    address=escape_html,
+    quote=_html_quote,
+    solid=False,
+    columns=_PHONE,
+)
+
+
+MRKDWN = Dialect(
+    escape=_escape_slack,
+    marks=_MARKERS,
+    code=_slack_code,
+    pre=_slack_pre,
+    link=_slack_link,
+    hides=True,
+    address=lambda href: _slack_link("", href),
+    quote=lambda text, depth: _prefix(text, "&gt; ") if depth > 1 else _prefix(text, "> "),
+    columns=_DESK,
+)
+
+
+WHATSAPP = Dialect(
+    escape=_defuse,
+    marks=_MARKERS,
+    code=_whatsapp_code,
+    pre=_whatsapp_pre,
+    link=bare_link,
+    quote=lambda text, depth: _prefix(text, "> "),
+    columns=_PHONE,
+)
+
+
+PLAIN = Dialect(
+    escape=_words,
+    marks={"strong": ("", ""), "em": ("", ""), "s": ("", "")},
+    code=_words,
+    pre=_pre_words,
+    link=bare_link,
+    quote=lambda text, depth: _prefix(text, "> "),
+    solid=False,
+)
+
+
+TERMINAL = replace(PLAIN, escape=_visible, code=_visible, pre=_visible_pre, link=_visible_link)
+
+
+ANSI = replace(
+    TERMINAL,
+    marks={"strong": ("\x1b[1m", "\x1b[22m"), "em": ("\x1b[3m", "\x1b[23m"), "s": ("\x1b[9m", "\x1b[29m")},
+)
+
+
+#: Hosts whose links may hide behind a label, with all their subdomains. One set for the process: those of its bot.
+_own_hosts: frozenset[str] = frozenset()
+
+
+_MARKS = re.compile(r"<[^>]*>|[*_~`]")
+
+
+def trust_hosts(hosts: Iterable[str]) -> None:
+    """Set the hosts whose links need not show their address: the bot's own and those that its configuration names."""
+    global _own_hosts  # noqa: PLW0603  # set once when a process starts, as its configuration says
+    _own_hosts = frozenset(_plain_host(host) for host in hosts if host)
+
+
+def hides_host(label: str, href: str) -> bool:
+    """Return whether a label, plain or rendered, hides the host that its link leads to."""
+    try:
+        parts = urlsplit(href)
+        host = _plain_host(parts.hostname or "")
+    except ValueError:
+        return True
+    if parts.scheme.lower() not in ("http", "https"):
+        return False
+    if any(host == own or host.endswith(f".{own}") for own in _own_hosts):
+        return False
+    shown = _bare(html.unescape(label))
+    return bool(label.strip()) and shown not in (_bare(href), _bare(host))  # without a label the address is shown
+
+
+def _bare(address: str) -> str:
+    """Return an address as a label may write it: without scheme, "www.", last slash and what marks would be."""
+    return re.sub(r"^https?://(www\.)?|^www\.", "", _MARKS.sub("", address).strip().casefold()).rstrip("/")
+
+
+def _plain_host(host: str) -> str:
+    return host.casefold().strip(".").removeprefix("www.")

@@ -1,0 +1,1 @@
+"""Slack: all of it."""

@@ -1,0 +1,132 @@
+"""SlackDesk: a Slack app, of which Slack's API tells the token and its scopes; its addresses are for hands to click."""
+
+from __future__ import annotations
+
+import logging
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from sayso.channels.http import PerLoop
+from sayso.channels.setup import (
+    NO_WAY,
+    Finding,
+    SetupError,
+    asking,
+    check_https,
+    check_outside,
+    hook_url,
+    not_told,
+    shown,
+)
+from sayso.channels.slack.scopes import events, scopes
+from sayso.config.settings.channels import SlackSettings
+
+if TYPE_CHECKING:
+    from aiohttp import ClientSession
+    from slack_sdk.web.async_client import AsyncWebClient
+
+#: Slack's codes for a token that is not taken.
+DEAD = (
+    "account_inactive", "invalid_auth", "not_authed", "not_allowed_token_type", "org_login_required", "token_expired",
+    "token_revoked",
+)  # fmt: skip
+
+
+class SlackDesk:
+    """One app's desk."""
+
+    def __init__(self, name: str, settings: SlackSettings, public_url: str) -> None:
+        self._name, self._settings = name, settings
+        self._url = hook_url(public_url, name)
+        token = settings.bot_token.get_secret_value().strip()
+        self._web = PerLoop(partial(new_client, token, settings.api_url))
+
+    async def point(self) -> list[str]:
+        """What to click. Raises SetupError for an address that Slack could not reach."""
+        if not self._settings.api_url:
+            check_outside(self._url)
+            check_https("Slack", self._url)
+        return [
+            "Slack lets nobody set this with a bot's token. At https://api.slack.com/apps, in your app:",
+            f"  Event Subscriptions   on; Request URL {self._url}",
+            f"                        bot events: {' '.join(events('assistant'))}",
+            f"  Interactivity         on; Request URL {self._url}",
+            f"  Slash Commands        each with Request URL {self._url}",
+            "  App Home              Messages Tab on, and messages from people allowed",
+            f"  OAuth & Permissions   bot scopes: {' '.join(scopes())}",
+            "Then install the app to the workspace again.",
+            f"Or paste what `sayso slack manifest {self._name}` prints under App Manifest: it says all of this.",
+        ]
+
+    async def look(self) -> list[Finding]:
+        """The token and its scopes, and what Slack does not tell."""
+        try:
+            async with asking("Slack", _why):
+                answer = await self._web.here().auth_test()
+        except SetupError as exc:
+            return [not_told("token", self._name, exc)]
+        told = {name.lower(): value for name, value in answer.headers.items()}
+        who = f"@{answer.get('user') or answer.get('user_id')} in {answer.get('team') or answer.get('team_id')}"
+        return [
+            self._found("token", f"bot {who}"),
+            self._scopes(str(told.get("x-oauth-scopes", ""))),
+            self._found("webhook", f"Slack does not tell where it sends to: it must be {shown(self._url)}"),
+            self._found("messages tab", "Slack does not tell: App Home, Messages Tab must be on for direct messages"),
+        ]
+
+    async def leave(self) -> list[str]:
+        """What to click."""
+        return [
+            "Slack lets nobody unset this with a bot's token. At https://api.slack.com/apps, in your app:",
+            "  Event Subscriptions   off",
+            "  Interactivity         off",
+            "  Slash Commands        delete each",
+        ]
+
+    def _scopes(self, header: str) -> Finding:
+        given = {scope.strip() for scope in header.split(",") if scope.strip()}
+        missing = [f"{scope} (for {', '.join(what)})" for scope, what in scopes().items() if scope not in given]
+        if not missing:
+            return self._found("scopes", f"all {len(scopes())} that it needs")
+        cure = f"add them under OAuth & Permissions and install again; `sayso slack manifest {self._name}` has them all"
+        return Finding("scopes", "fail", f"missing: {'; '.join(missing)}", cure, self._name)
+
+    def _found(self, check: str, says: str) -> Finding:
+        return Finding(check, "ok", says, channel=self._name)
+
+
+def new_client(token: str, api_url: str | None, session: ClientSession) -> AsyncWebClient:
+    """Slack's Web API for whoever has the token."""
+    from slack_sdk.web.async_client import AsyncWebClient
+
+    logger = logging.getLogger("sayso.channels.slack.adapter.sdk")
+    logger.setLevel(logging.CRITICAL)  # the SDK logs whole answers at DEBUG
+    url = f"{api_url or 'https://slack.com'}/api/"
+    return AsyncWebClient(token, url, session=session, logger=logger, retry_handlers=[])
+
+
+def _why(exc: Exception) -> tuple[str, str]:
+    code = code_of(exc)
+    if code in DEAD:
+        return f"Slack does not take the bot_token ({code})", "copy the Bot User OAuth Token (xoxb-…) after an install"
+    return why(exc, code)
+
+
+def code_of(exc: Exception) -> str:
+    """Slack's code for an error, "" for one of another kind."""
+    data = getattr(getattr(exc, "response", None), "data", None)
+    return str(data.get("error") or "") if isinstance(data, dict) else ""
+
+
+def why(exc: Exception, code: str) -> tuple[str, str]:
+    """What an error means that is not about a token, and the cure."""
+    from aiohttp import ClientConnectionError
+
+    if isinstance(exc, (ClientConnectionError, OSError)):
+        return "no connection to Slack", NO_WAY
+    response: Any = getattr(exc, "response", None)
+    if code in ("ratelimited", "rate_limited") or getattr(response, "status_code", 0) == 429:
+        return "Slack was asked too often", "wait a minute, then run it again"
+    if code:
+        return f"Slack refuses: {code}", "see what it names"
+    return f"Slack's answer makes no sense ({type(exc).__name__})", "try again; with an api_url, see what it is"

@@ -1,0 +1,1 @@
+"""Telegram: all of it."""

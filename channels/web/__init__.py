@@ -1,0 +1,1 @@
+"""The Flask app. Given an Ingress; imports neither workers nor config."""

@@ -1,0 +1,1 @@
+"""WhatsApp through Twilio: all of it."""

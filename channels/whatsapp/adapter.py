@@ -1,0 +1,293 @@
+"""WhatsAppChannel: one WhatsApp sender at Twilio, its signed forms read and its replies sent through the REST API."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, BinaryIO
+from urllib.parse import parse_qs, urlsplit, urlunsplit
+
+from sayso.channels.base import (
+    AddressClosed,
+    ChannelDown,
+    FetchError,
+    Forbidden,
+    MediaSource,
+    Notebook,
+    Pace,
+    Refused,
+    WindowClosed,
+)
+from sayso.channels.http import Download, PerLoop
+from sayso.channels.markdown import utf16_len, whatsapp_text
+from sayso.channels.media import MAX_BYTES
+from sayso.channels.types import (
+    AddressNews,
+    Conversation,
+    Delivery,
+    Hook,
+    HookAnswer,
+    Media,
+    Receipt,
+    Received,
+    Reply,
+    Turn,
+)
+from sayso.channels.whatsapp.client import ORIGINS, SANDBOX, Names, basic, new_client
+from sayso.channels.whatsapp.errors import ContentLost, ContentRefused, reaction_to, translated
+from sayso.channels.whatsapp.outgoing import BUTTONS_LIMIT, is_shown, link_text, pieces_of, words_of
+from sayso.channels.whatsapp.templates import Content, Contents, content_of, template_content
+from sayso.channels.whatsapp.webhook import RECEIVED, TWILIO_SETTINGS, Form, status_of, turn_of, twilio_signed
+
+#: Messages a second that a sender may send; Twilio raises it to 400 on request, its Sandbox takes one in 3 s.
+PACE, SANDBOX_PACE = Pace(per_second=80), Pace(per_second=1 / 3)
+#: What addresses of WhatsApp begin with.
+ADDRESS = "whatsapp:"
+#: Seconds after which "typing" is shown again.
+TYPING_SECONDS = 20.0
+#: Seconds after a person's last message in which anything may be said, less a minute: two clocks measure them.
+WINDOW_SECONDS = 24 * 3600 - 60
+#: Characters of the words in a template.
+TEMPLATE_LIMIT = BUTTONS_LIMIT
+#: Hops from Twilio's API to the network that keeps its files.
+MAX_REDIRECTS = 2
+
+_DELIVERY = re.compile(r"([0-9a-f]{20})\.([1-9][0-9]{0,9})")
+_MESSAGE_SID = re.compile(r"(SM|MM)[0-9a-fA-F]{32}")
+_ANSWER = HookAnswer(200, "<Response/>", "text/xml")
+_TYPING_URL = "https://messaging.twilio.com/v2/Indicators/Typing.json"
+
+
+class WhatsAppChannel:
+    """One sender. Lives as long as the process; its HTTP client as long as the loop it was made on.
+
+    `api_url` replaces every Twilio origin. `shared_key` verifies webhooks instead of `auth_token` for accounts that
+    turned on Twilio's shared keys; REST calls always use `auth_token`. `template` and `confirm_template` are approved
+    Contents that words, and a question with its two buttons, go out as once the person has been silent for 24 hours.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        account_sid: str,
+        auth_token: str,
+        from_: str,
+        media: MediaSource,
+        notebook: Notebook,
+        api_url: str | None = None,
+        messaging_service_sid: str | None = None,
+        status_callback: str | None = None,
+        shared_key: str = "",
+        template: str | None = None,
+        confirm_template: str | None = None,
+    ) -> None:
+        for field, value in (("account_sid", account_sid), ("auth_token", auth_token)):
+            if not value.strip():
+                raise ValueError(f"{field} is empty: copy it from the Twilio Console")
+        if not from_.strip() and not messaging_service_sid:
+            raise ValueError("from_ is empty: set the sender's number, or a messaging_service_sid")
+        self._name = name
+        self._account_sid, self._auth_token, self._shared_key = account_sid, auth_token, shared_key
+        self._from = from_ if from_.startswith(ADDRESS) or not from_ else f"{ADDRESS}{from_}"
+        self._service = messaging_service_sid
+        self._status_callback = status_callback
+        self._template, self._confirm_template = template, confirm_template
+        self._media = media
+        self._api_url = api_url.rstrip("/") if api_url else None
+        self._client = PerLoop(functools.partial(new_client, account_sid, auth_token, self._api_url))
+        self._contents = Contents(account_sid, notebook, self._client)
+        self._names = Names(notebook)
+
+    def __repr__(self) -> str:
+        return f"WhatsAppChannel({self._name!r})"
+
+    @property
+    def name(self) -> str:
+        """The channel's name in the YAML."""
+        return self._name
+
+    def receive(self, hook: Hook) -> Received:
+        """Read one signed form: a message, a tap, or what became of a message we sent."""
+        form = self._verified(hook)
+        if form.get("MessageStatus") or (hook.path == "status" and form.get("SmsStatus") != RECEIVED):
+            return self._status(form, self._delivery_of(hook))
+        turn = turn_of(self._name, form)
+        if turn and not turn.conversation.chat.startswith(ADDRESS):  # the sender of an SMS may write any number into it
+            return Received(ignored="not sent by WhatsApp", answer=_ANSWER)
+        if turn and turn.conversation.chat in (self._from, form.get("To")):
+            return Received(ignored="sent by this channel itself", answer=_ANSWER)
+        if turn is None:
+            return Received(ignored=f"message of type {form.get('MessageType')!r}", answer=_ANSWER)
+        return Received(turns=(turn,), answer=_ANSWER)
+
+    def _status(self, form: Form, delivery: str) -> Received:
+        """What became of a message; some errors say more of its address, or of this channel."""
+        update, to = status_of(form, delivery), form.get("To")
+        failed = update.status in ("failed", "undelivered")
+        reaction = reaction_to(update.error_code) if failed else None
+        if reaction is None:
+            return Received(statuses=(update,), answer=_ANSWER)
+        why = f"Twilio error {update.error_code}: {reaction.why}"
+        here = Conversation(self._name, to)
+        closed = (AddressNews(here, why, late=True),) if reaction.kind is AddressClosed and to else ()
+        alerts = (why,) if reaction.kind is ChannelDown else ()
+        return Received(statuses=(update,), addresses=closed, alerts=alerts, answer=_ANSWER)
+
+    def _verified(self, hook: Hook) -> Form:
+        settings = hook.header(TWILIO_SETTINGS)
+        secret = self._shared_key if settings and self._shared_key else self._auth_token
+        url, signature = hook.url.partition("#")[0], hook.header("x-twilio-signature")
+        if not signature:
+            raise Forbidden("there is no X-Twilio-Signature header: did Twilio send it, and does the proxy pass it on?")
+        try:
+            form = Form(hook.body)
+            hosts = (hook.header("host"), hook.header("x-forwarded-host"))
+            valid = twilio_signed(secret, url, form.values, signature, settings, hosts=hosts)
+        except ValueError as exc:
+            raise Forbidden("the signature cannot be checked") from exc
+        if not valid:
+            shown = url.partition("?")[0][:200]
+            raise Forbidden(
+                f"the signature is not that of {shown!r}, which public_url makes of this request: Twilio signs the URL "
+                "that is set in its console, with its own scheme, host and path; or auth_token is another one"
+            )
+        if form.get("AccountSid") != self._account_sid:
+            raise Forbidden("the form names another account than account_sid")
+        return form
+
+    def _delivery_of(self, hook: Hook) -> str:
+        """The delivery that the URL names; its signature was checked, so it is one we gave to Twilio."""
+        found = _DELIVERY.fullmatch(parse_qs(urlsplit(hook.url).query).get("delivery", [""])[-1])
+        return f"{self._name}:{found[1]}#{found[2]}" if found else ""
+
+    def pace(self, conversation: Conversation) -> Pace:
+        """The sender's; chats have no limit of their own. Only Twilio's own Sandbox is slow."""
+        sandbox = self._from == SANDBOX and not (self._service or self._api_url)
+        return SANDBOX_PACE if sandbox else PACE
+
+    def pieces(self, reply: Reply) -> Sequence[Reply]:
+        """Words of at most 1,600 characters, 1,024 beside buttons or as a caption; a file is a message of its own."""
+        return pieces_of(reply)
+
+    async def attend(self, turn: Turn) -> float:
+        """Mark the message read and show "typing" until the reply, for 25 seconds at most."""
+        with contextlib.suppress(Exception):
+            await self._names.note(turn)
+        with contextlib.suppress(Exception):
+            data = {"channel": "whatsapp", "messageId": turn.message_id}
+            await self._client.here().request_async("POST", _TYPING_URL, data=data)
+        return TYPING_SECONDS
+
+    async def draft(self, turn: Turn, text: str, shown: str = "") -> str:
+        """Nothing: WhatsApp has no drafts, and what is sent stays as it is."""
+        return ""
+
+    async def fetch(self, media: Media, file: BinaryIO) -> None:
+        """Download from this account's messages, and from where Twilio redirects to, which sees no credentials."""
+        own = f"{ORIGINS[0]}(/2010-04-01/Accounts/{re.escape(self._account_sid)}/Messages/[A-Za-z0-9/]+)"
+        found = re.fullmatch(own, media.ref)
+        if found is None:
+            raise FetchError("the file's address is not one of this Twilio account")
+        signed_in = basic(self._account_sid, self._auth_token)
+        download = Download(MAX_BYTES, MAX_REDIRECTS, home=self._api_url or "")
+        await download.save((self._api_url or ORIGINS[0]) + found.group(1), {"Authorization": signed_in}, file)
+
+    async def quoted(self, turn: Turn) -> str:
+        """Ask Twilio for the words of the message that was swiped, which this account sent or received."""
+        if not _MESSAGE_SID.fullmatch(turn.replied_to):
+            raise FetchError("the quoted message has no id of Twilio's")
+        try:
+            message = await self._client.here().messages(turn.replied_to).fetch_async()
+        except Exception as exc:  # whatever the SDK raises: a quote is worth no failed turn
+            raise FetchError(f"Twilio did not tell the quoted message: {type(exc).__name__}") from exc
+        people = {turn.conversation.chat, *turn.aliases}
+        if people.isdisjoint((str(message.from_), str(message.to))):
+            raise FetchError("the quoted message is of another conversation")
+        return str(message.body or "")
+
+    async def send(self, delivery: Delivery) -> Receipt:
+        """Send one piece; buttons Twilio will not take are left out, the words ask for a typed answer anyway. WhatsApp
+        edits nothing: an optional edit is left out.
+        """
+        if delivery.reply.edits and delivery.reply.optional:
+            return Receipt("")
+        if delivery.silence > WINDOW_SECONDS:
+            return await self._send_template(delivery)
+        reply = delivery.reply
+        content = content_of(whatsapp_text(reply.text), reply.buttons)
+        sid = await self._contents.sid(content) if content else None
+        if content is None or sid is None:
+            return await self._create(delivery, self._words(reply))
+        try:
+            return await self._create(delivery, _content_fields(sid, content))
+        except ContentRefused as exc:
+            if isinstance(exc, ContentLost):
+                await self._contents.forget(content)
+            return await self._create(delivery, self._words(reply))
+
+    def _words(self, reply: Reply) -> dict[str, Any]:
+        """Body and file; a link to the file, made now, where WhatsApp does not take it."""
+        words, file = whatsapp_text(words_of(reply)) if reply.text or reply.buttons else "", reply.media
+        if file is None:
+            return {"body": words}
+        url = self._media.url(file.ref, filename=file.filename, mime_type=file.mime_type)
+        if not is_shown(file):
+            return {"body": "\n\n".join(part for part in (words, link_text(file, url)) if part)}
+        return {**({"body": words} if words else {}), "media_url": [url]}
+
+    async def _send_template(self, delivery: Delivery) -> Receipt:
+        """Send it as an approved template. Raises WindowClosed where there is none, or it does not take the whole."""
+        try:
+            return await self._create(delivery, self._templated(delivery.reply))
+        except AddressClosed:
+            raise
+        except Refused as exc:  # what the template may not say, may still be said once the person has written
+            raise WindowClosed(f"the template was refused: {exc}") from exc
+
+    def _templated(self, reply: Reply) -> dict[str, Any]:
+        if reply.media:
+            raise WindowClosed("no template takes a file")
+        if _is_question(reply) and self._confirm_template:
+            sid, content = self._confirm_template, template_content(_in_one_line(reply.text), reply.buttons)
+        elif self._template:
+            sid, content = self._template, template_content(_in_one_line(words_of(reply)))
+        else:
+            raise WindowClosed("more than 24 hours since the person last wrote, and no template is configured")
+        if utf16_len(content.values[0]) > TEMPLATE_LIMIT:
+            raise WindowClosed(f"more than the {TEMPLATE_LIMIT} characters of a template")
+        return _content_fields(sid, content)
+
+    async def _create(self, delivery: Delivery, fields: Mapping[str, Any]) -> Receipt:
+        sender = {"messaging_service_sid": self._service} if self._service else {"from_": self._from}
+        if self._status_callback:
+            sender["status_callback"] = _with_delivery(self._status_callback, delivery.id)
+        with translated(delivery.attempt, with_content="content_sid" in fields):
+            sent = await self._client.here().messages.create_async(to=delivery.conversation.chat, **sender, **fields)
+        return Receipt(str(sent.sid or ""))
+
+
+def _content_fields(sid: str, content: Content) -> dict[str, Any]:
+    return {"content_sid": sid, "content_variables": content.variables}
+
+
+def _with_delivery(callback: str, delivery_id: str) -> str:
+    """The callback's URL with the delivery in it: which conversation it was, nobody has to look up or remember.
+
+    Only letters, digits and a dot are added: no proxy can spell them differently before the signature is checked.
+    """
+    parts = urlsplit(callback)
+    named = "delivery=" + delivery_id.rpartition(":")[2].replace("#", ".")
+    return urlunsplit(parts._replace(query=f"{parts.query}&{named}" if parts.query else named))
+
+
+def _is_question(reply: Reply) -> bool:
+    """Whether its buttons confirm and cancel, in this order: a template's own labels say nothing else."""
+    return [button.style for button in reply.buttons] == ["danger", "default"]
+
+
+def _in_one_line(md: str) -> str:
+    """As WhatsApp takes words in a template: without line ends and wide gaps."""
+    return " ".join(whatsapp_text(md).split())

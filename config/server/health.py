@@ -1,0 +1,127 @@
+"""Health: whether this process can accept webhooks now (`readiness`), and how the whole bot is (`full`)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from redis.exceptions import RedisError, ResponseError
+
+from sayso.config.wiring.bootstrap import Services
+from sayso.pending.redis.client import check_writable
+from sayso.workers.recovery import Presence
+from sayso.workers.redis.client import Tide
+from sayso.workers.rq.jobs import is_suspended
+from sayso.workers.sharding.shards import Primary
+from sayso.workers.spool import SpoolUnusable
+
+#: Characters of what a Redis says when it refuses to write.
+MAX_CHARS = 200
+
+Report = tuple[dict[str, Any], bool]
+
+
+def readiness(services: Services) -> Report:
+    """Return whether a webhook that comes now can be kept, and why not. Workers do not matter for that.
+
+    A single node of several that is away stops only its own conversations. With a spool no Redis is needed.
+    """
+    troubles = _redis_troubles(services)
+    said: dict[str, Any] = {"redis": _joined(troubles)}
+    accepts = not all(troubles.values())
+    try:
+        if services.spool:
+            said["spooled"] = services.spool.count()
+        if services.spool and not accepts:
+            services.spool.check_room()
+            accepts = True
+    except SpoolUnusable as exc:
+        said["spool"], accepts = str(exc), False
+    return {"status": "ready" if accepts else "not ready", **said}, accepts
+
+
+def full(services: Services) -> Report:
+    """Return how the whole bot is, and whether all is well."""
+    said, accepts = readiness(services)
+    found = {**said, **_workers(services), "queue": _queue(services), **_alerts(services), "disk": _disk(services)}
+    well = (
+        accepts
+        and (found["redis"], found["queue"], found["disk"]) == ("ok", "ok", "ok")
+        and all(found.get("shards", {"": found["workers"]}).values())
+        and not found["alerts"]
+    )
+    return {**found, "status": "ok" if well else "degraded"}, well
+
+
+def why_waiting(services: Services) -> str:
+    """Return why messages that were kept are not answered now, in words for anybody; "" where nothing is known."""
+    if any(_redis_troubles(services).values()):
+        return "Its storage is away."
+    workers = _workers(services)
+    if not all(workers.get("shards", {"": workers["workers"]}).values()):
+        return "No worker is running."
+    return "" if _queue(services) == "ok" else "Its queue is suspended."
+
+
+def _redis_troubles(services: Services) -> dict[str, str]:
+    """Return why each primary takes no webhook, "" for one that does."""
+    tides = services.tides or (None,) * len(services.primaries)
+    pairs = zip(services.primaries, tides, strict=True)
+    return {primary.name: _trouble(primary, tide, services.settings.key_prefix) for primary, tide in pairs}
+
+
+def _trouble(primary: Primary, tide: Tide | None, prefix: str) -> str:
+    try:
+        if tide:
+            tide.look()
+        check_writable(primary.client, prefix=prefix)
+    except ResponseError as exc:
+        return f"{type(exc).__name__}: {exc}"[:MAX_CHARS]
+    except RedisError as exc:  # the words of a broken connection may hold its address
+        return (tide.trouble if tide else "") or type(exc).__name__
+    return tide.trouble if tide else ""
+
+
+def _joined(troubles: Mapping[str, str]) -> str:
+    return "; ".join(f"{name}: {trouble}" if name else trouble for name, trouble in troubles.items() if trouble) or "ok"
+
+
+def _workers(services: Services) -> dict[str, Any]:
+    counts = {primary.name: _count(primary, services.settings.key_prefix) for primary in services.primaries}
+    return {"workers": sum(counts.values())} | ({} if "" in counts else {"shards": counts})
+
+
+def _count(primary: Primary, prefix: str) -> int:
+    try:
+        return Presence(primary.client, prefix=prefix).count()
+    except RedisError:
+        return 0
+
+
+def _queue(services: Services) -> str:
+    try:
+        suspended = any(is_suspended(primary.client) for primary in services.primaries)
+    except RedisError as exc:
+        return type(exc).__name__
+    return "suspended: run `rq resume`" if suspended else "ok"
+
+
+def _alerts(services: Services) -> dict[str, dict[str, str]]:
+    """Return channels with an alert and since when. `sayso deliveries list` has the words, which may name accounts."""
+    try:
+        alerts = services.alerts.of(services.channels)
+    except RedisError:
+        alerts = []
+    return {"alerts": {alert.channel: f"{_moment(alert.at)}: see `sayso deliveries list`" for alert in alerts}}
+
+
+def _moment(unix: float) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(unix))
+
+
+def _disk(services: Services) -> str:
+    try:
+        return services.media.full() or "ok"
+    except OSError as exc:
+        return type(exc).__name__

@@ -1,0 +1,270 @@
+"""HTTP server: waitress, which reads a whole request before it spends a thread on it.
+
+A sender of half a request therefore holds a socket and no thread. Each connection has time limits of its own: for the
+headers, for the whole body, for reading the answer, and for silence. A server that is full closes the oldest connection
+without a request in progress.
+"""
+
+from __future__ import annotations
+
+import heapq
+import logging
+import resource
+import signal
+import socket
+import time
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any
+
+from waitress.adjustments import Adjustments
+from waitress.channel import HTTPChannel
+from waitress.parser import HTTPRequestParser
+from waitress.server import TcpWSGIServer
+from waitress.utilities import BadRequest, RequestEntityTooLarge
+
+from sayso.channels.console.views import UPLOADS
+from sayso.channels.media import MAX_BYTES
+from sayso.channels.web.webhooks import MAX_BODY, LogLimit
+from sayso.config.server.processes import BACKLOG
+
+if TYPE_CHECKING:
+    from _typeshed.wsgi import WSGIApplication
+
+log = logging.getLogger(__name__)
+
+#: How long a client may take for its headers, in seconds from their first byte.
+HEADER_SECONDS = 10.0
+#: How long a client may take for a whole request, in seconds. A file that a phone sends, or fetches, may take longer.
+REQUEST_SECONDS, FILE_SECONDS = 30.0, 600.0
+#: How long nothing may move in the middle of a file or of an answer, in seconds.
+STALL_SECONDS = 20.0
+#: How long a connection stays open between two requests, in seconds. Platforms use theirs again.
+IDLE_SECONDS = 75.0
+#: Bytes that the headers of a request may have, and the line before a chunk or those after the last one.
+MAX_HEADER_BYTES, MAX_CHUNK_LINE_BYTES = 32 * 1024, 16 * 1024
+#: Bytes of unfinished bodies that one process keeps at most. They lie on its disk beyond half a megabyte each.
+MAX_UNFINISHED_BYTES = 256 * 1024 * 1024
+#: Connections that one process keeps at most, and file descriptors that it needs for everything else.
+MAX_CONNECTIONS, SPARE_DESCRIPTORS = 4000, 200
+#: Connections that are taken at a time.
+MAX_ACCEPTS = 64
+#: How often overdue connections are looked for, in seconds.
+LOOK_SECONDS = 1.0
+#: How long requests in progress may take to end after SIGTERM or SIGINT, in seconds.
+GRACE_SECONDS = 5.0
+
+
+class _Parser(HTTPRequestParser):  # type: ignore[misc]  # waitress ships no types
+    """One request. The limit of its body depends on its path. A malformed request is the client's fault: 400."""
+
+    completed: bool
+    error: Any
+
+    def received(self, data: bytes) -> int:
+        """Take bytes of the request. Return how many of them were its own."""
+        try:
+            consumed = int(super().received(data))
+        except ValueError:  # such as a length of 5,000 digits: waitress lets int() and urlsplit() raise
+            return self._refuse(BadRequest("the request cannot be read"), len(data))
+        if self.error is not None:
+            self._refuse(self.error if self.error.code < 500 else BadRequest(self.error.body))
+        elif self.headers_finished and not self.completed:
+            self._check_body()
+        return consumed
+
+    @property
+    def is_upload(self) -> bool:
+        """Whether a person sends a file from the console's page."""
+        return self.headers_finished and bool(UPLOADS.fullmatch(getattr(self, "path", "")))
+
+    def _check_body(self) -> None:
+        most = MAX_BYTES if self.is_upload else MAX_BODY
+        if max(self.content_length, self.body_bytes_received) > most:
+            self._refuse(RequestEntityTooLarge(f"send at most {most} bytes"))
+        elif self.chunked and len(self.body_rcv.control_line) + len(self.body_rcv.trailer) > MAX_CHUNK_LINE_BYTES:
+            self._refuse(BadRequest("the line of a chunk is too long"))  # waitress reads it anew with every byte
+
+    def _refuse(self, error: Any, consumed: int = 0) -> int:
+        self.error, self.completed = error, True
+        self.expect_continue = False  # else waitress would ask for the body of what is refused
+        return consumed
+
+
+class _Connection(HTTPChannel):  # type: ignore[misc]  # waitress ships no types
+    """One client. Times are on the wall clock, as waitress has them."""
+
+    parser_class = _Parser
+    #: When the request that the client is sending began, and when an answer that it has not read yet was first seen.
+    began = sending_since = 0.0
+    #: Bytes of the body that the client is sending.
+    unfinished_bytes = 0
+
+    def __init__(self, *args: Any, **named: Any) -> None:
+        super().__init__(*args, **named)
+        #: When the client's last request was worked on, or when it came.
+        self.idle_since: float = self.creation_time
+
+    def received(self, data: bytes) -> bool:
+        """Take bytes. Return whether they were read."""
+        before = self.request
+        taken = bool(super().received(data))
+        if self.request is not before:
+            self.began = time.time()
+        self._count(self.request.body_bytes_received if self.request and self.connected else 0)
+        return taken
+
+    def service(self) -> None:
+        """Answer one request, in a thread of the pool. One that could not be read is logged."""
+        error = self.requests[0].error
+        if error is not None:
+            self.server.log_refusal(self.addr[0], f"{error.code} {error.body}")
+        super().service()
+        self.idle_since = time.time()
+
+    def handle_close(self) -> None:
+        """Close the socket at once, whatever was not sent."""
+        self._count(0)
+        super().handle_close()
+
+    @property
+    def since(self) -> float:
+        """When the client began what it is at: a request, reading an answer, or saying nothing."""
+        return self.began if self.request is not None else self.sending_since or self.idle_since
+
+    def overdue(self, now: float) -> str:
+        """Return why the connection is closed, "" while it has time. Call it every LOOK_SECONDS."""
+        if self.total_outbufs_len:
+            self.sending_since = self.sending_since or now
+            stalled = now - max(self.last_activity, self.sending_since) > STALL_SECONDS
+            return "the answer is not read" if stalled or now - self.sending_since > FILE_SECONDS else ""
+        self.sending_since = 0.0
+        if self.requests:
+            return ""
+        if self.request is None:
+            return "nothing was said" if now - self.idle_since > IDLE_SECONDS else ""
+        if not self.request.headers_finished:
+            return "headers took too long" if now - self.began > HEADER_SECONDS else ""
+        if self.request.is_upload:
+            stalled = now - self.last_activity > STALL_SECONDS
+            return "a file stalled" if stalled or now - self.began > FILE_SECONDS else ""
+        return "the body took too long" if now - self.began > REQUEST_SECONDS else ""
+
+    def _count(self, unfinished_bytes: int) -> None:
+        self.server.unfinished_bytes += unfinished_bytes - self.unfinished_bytes
+        self.unfinished_bytes = unfinished_bytes
+
+
+class Server(TcpWSGIServer):  # type: ignore[misc]  # waitress ships no types
+    """Serves one app on one listening socket with a pool of threads, until `stop`."""
+
+    channel_class = _Connection
+
+    def __init__(self, app: WSGIApplication, listening: socket.socket, *, threads: int) -> None:
+        limits = Adjustments(
+            sockets=[listening], threads=threads, ident="", connection_limit=_connection_limit(),
+            asyncore_use_poll=True, backlog=BACKLOG,
+            max_request_header_size=MAX_HEADER_BYTES, max_request_body_size=MAX_BYTES + 1,
+            # No thread waits for a client that does not read: the largest answer fits.
+            outbuf_high_watermark=2 * MAX_BYTES,
+            clear_untrusted_proxy_headers=False, expose_tracebacks=False, log_socket_errors=False,
+        )  # fmt: skip
+        #: Bytes of all bodies that clients are sending.
+        self.unfinished_bytes = 0
+        self._stopping = False
+        self._next_look = 0.0
+        self._refusals = LogLimit()
+        self._accepts = max(1, min(MAX_ACCEPTS, limits.connection_limit // 10))
+        info = (listening.family, listening.type, listening.proto, listening.getsockname())
+        super().__init__(app, _sock=listening, adj=limits, sockinfo=info, bind_socket=False)
+
+    def stop(self, *_: object) -> None:
+        """Take no more requests, and end once those in progress have their answers. Safe in a signal handler."""
+        self._stopping = True
+        self.pull_trigger()
+
+    def run(self) -> None:
+        """Serve until `stop` is called; requests in progress have GRACE_SECONDS then."""
+        while not self._stopping:
+            self._step()
+        self.accepting = False
+        deadline = time.monotonic() + GRACE_SECONDS
+        while time.monotonic() < deadline and any(map(_is_busy, self.active_channels.values())):
+            self._step()
+        self.task_dispatcher.shutdown(timeout=1)
+
+    def maintenance(self, now: float) -> None:
+        """Do nothing: connections are closed between two polls, when no event of theirs is still to be handled."""
+
+    def handle_accept(self) -> None:
+        """Take the connections that wait."""
+        for _ in range(self._accepts):
+            before = len(self._map)
+            super().handle_accept()
+            if len(self._map) == before:
+                return
+
+    def log_refusal(self, address: str, reason: str) -> None:
+        """Log that a request was refused: one line a minute for each address. Used from any thread."""
+        others = self._refusals.others(address)
+        if others is not None:
+            log.warning("request.refused", extra={"address": address, "reason": reason, "others_before": others})
+
+    def _close_overdue(self, now: float) -> None:
+        """Close connections that say or read nothing for too long, and those whose request takes too long."""
+        for connection in list(self.active_channels.values()):
+            reason = connection.overdue(now)
+            if reason:
+                self._close(connection, reason)
+
+    def _make_room(self) -> None:
+        """Close the oldest connections where the next ones or their bodies would find no room.
+
+        A connection whose request is being answered stays open: a client that sends a whole request gets its answer.
+        """
+        excess = len(self._map) + self._accepts - self.adj.connection_limit
+        if excess > 0:
+            waiting = [each for each in self.active_channels.values() if not each.requests]
+            for connection in heapq.nsmallest(excess, waiting, key=attrgetter("since")):
+                self._close(connection, "another client needs the room")
+        if self.unfinished_bytes > MAX_UNFINISHED_BYTES:
+            senders = [each for each in self.active_channels.values() if each.unfinished_bytes]
+            for connection in sorted(senders, key=attrgetter("began")):
+                if self.unfinished_bytes > MAX_UNFINISHED_BYTES:
+                    self._close(connection, "another body needs the room")
+
+    def _close(self, connection: _Connection, reason: str) -> None:
+        if connection.request is not None or connection.total_outbufs_len:
+            self.log_refusal(connection.addr[0], reason)
+        connection.handle_close()
+
+    def _step(self) -> None:
+        self.asyncore.loop(timeout=LOOK_SECONDS, map=self._map, use_poll=True, count=1)
+        now = time.time()
+        if now >= self._next_look:
+            self._next_look = now + LOOK_SECONDS
+            self._close_overdue(now)
+        self._make_room()
+
+
+def serve(app: WSGIApplication, listening: socket.socket, *, threads: int) -> None:
+    """Serve until SIGTERM or SIGINT; requests in progress are finished first."""
+    logging.getLogger("waitress.queue").setLevel(logging.ERROR)  # a queue of one is no news
+    server = Server(app, listening, threads=threads)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, server.stop)
+    server.run()
+
+
+def _is_busy(connection: _Connection) -> bool:
+    return bool(connection.requests or connection.total_outbufs_len)
+
+
+def _connection_limit() -> int:
+    """Return how many connections fit, after asking the system for more file descriptors."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MAX_CONNECTIONS + SPARE_DESCRIPTORS
+    most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+        soft = most
+    return max(100, min(MAX_CONNECTIONS, (most if soft == resource.RLIM_INFINITY else soft) - SPARE_DESCRIPTORS))

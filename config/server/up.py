@@ -1,0 +1,269 @@
+"""Up: everything on one machine: Redis, web and workers, started together, kept alive, stopped together."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+import sysconfig
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import IO
+
+from sayso.config.server.embedded_redis import EmbeddedRedis, EmbeddedRedisError, die_with_parent
+from sayso.config.server.processes import Running, check_free, leave_note, local_url, take_note_back
+from sayso.config.settings.channels import ConsoleSettings, polls
+from sayso.config.settings.loader import check_consoles
+from sayso.config.settings.schema import Settings
+
+log = logging.getLogger(__name__)
+
+#: Seconds until the web must answer and the workers must be registered.
+READY_SECONDS = 60.0
+#: Seconds a child may take to finish what it is doing before it is killed.
+GRACE_SECONDS = 25.0
+#: A part that dies within so many seconds of its start failed quickly. The pause before its next start doubles with
+#: each quick failure, up to `MAX_PAUSE_SECONDS`, for as long as it takes: a full disk may be emptied tomorrow.
+QUICK_SECONDS, MAX_PAUSE_SECONDS = 10.0, 8.0
+#: Seconds between two looks at the parts.
+WATCH_SECONDS = 0.5
+
+
+class UpError(Exception):
+    """Raised when the parts do not come up. The message names the cure."""
+
+
+@dataclass(slots=True)
+class Child:
+    """One process: its name, its command, and the process while it runs. It prints where we do, or into `log`."""
+
+    name: str
+    command: list[str]
+    environ: Mapping[str, str]
+    process: subprocess.Popen[bytes] | None = None
+    log: IO[bytes] | None = None
+
+    def start(self) -> None:
+        """Start the process. It dies with us, even by kill -9, and Ctrl-C reaches it only through us."""
+        self.process = subprocess.Popen(  # noqa: S603  # our own command line
+            self.command, env=dict(self.environ), stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log,
+            start_new_session=True,
+            preexec_fn=die_with_parent,  # noqa: PLW1509  # it only makes one system call
+        )  # fmt: skip
+
+    def is_alive(self) -> bool:
+        """Whether the process runs."""
+        return self.process is not None and self.process.poll() is None
+
+    def stop(self, *, seconds: float = GRACE_SECONDS) -> None:
+        """Ask the process to finish, then end it."""
+        if self.process is None or self.process.poll() is not None:
+            return
+        self.process.terminate()
+        try:
+            self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+
+@dataclass(slots=True)
+class Kept:
+    """One part kept alive: started again at once, and after growing pauses while it fails quickly."""
+
+    name: str
+    is_alive: Callable[[], bool]
+    start: Callable[[], None]
+    started: float
+    _failures: int = 0
+    _due: float | None = None
+
+    def tend(self, now: float) -> None:
+        """Look after the part: start it again when it died and its pause is over."""
+        if self.is_alive():
+            return
+        if self._due is None:
+            self._due = now + self._pause(now)
+            log.error("up.died", extra={"part": self.name, "failures": self._failures})
+        if now >= self._due:
+            self._due, self.started = None, now
+            self._try_start()
+
+    def _pause(self, now: float) -> float:
+        self._failures = self._failures + 1 if now - self.started < QUICK_SECONDS else 0
+        return min(MAX_PAUSE_SECONDS, 2.0 ** min(self._failures - 2, 10)) if self._failures > 1 else 0.0
+
+    def _try_start(self) -> None:
+        try:
+            self.start()
+        except (EmbeddedRedisError, OSError) as exc:
+            log.error("up.start_failed", extra={"part": self.name, "reason": exc})
+
+
+@dataclass(slots=True)
+class Up:
+    """The supervisor of one machine. Its thread is the main one: children die with the thread that made them."""
+
+    settings: Settings
+    config: Path
+    data: Path
+    host: str
+    port: int
+    workers: int = 2
+    say: Callable[[str], None] = print
+    _redis: EmbeddedRedis | None = None
+    _children: list[Child] = field(default_factory=list)
+    _kept: list[Kept] = field(default_factory=list)
+    _stopping: threading.Event = field(default_factory=threading.Event)
+
+    @property
+    def local_url(self) -> str:
+        """Where the web answers on this machine."""
+        return local_url(self.host, self.port)
+
+    @property
+    def public_url(self) -> str:
+        """Where platforms reach the web."""
+        return self.settings.public_url or os.environ.get("SAYSO_PUBLIC_URL") or self.local_url
+
+    def run(self) -> None:
+        """Start everything, print the URLs, watch until SIGTERM or Ctrl-C, stop everything.
+
+        Raises ConfigError, UpError, AddressUnusable and EmbeddedRedisError.
+        """
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._on_signal)
+        check_consoles(self.settings, self.public_url)
+        check_free(self.host, self.port)
+        try:
+            redis_url = self._start_redis()
+            self._start_children(redis_url)
+            self._await_ready()
+            if not self._stopping.is_set():
+                leave_note(self._folder, Running(self.config.resolve(), self.local_url, os.getpid()))
+                self._announce()
+            while not self._stopping.wait(WATCH_SECONDS):
+                for part in self._kept:
+                    part.tend(time.monotonic())
+        finally:
+            take_note_back(self._folder)
+            self._stop()
+
+    @property
+    def _folder(self) -> Path:
+        return self.settings.state_folder(self.data)
+
+    def _on_signal(self, _: int, __: FrameType | None) -> None:
+        self._stopping.set()
+
+    def _start_redis(self) -> str:
+        url = self.settings.redis_url or os.environ.get("REDIS_URL", "")
+        if url:
+            return url
+        self._redis = EmbeddedRedis(self.data)
+        self._redis.start()
+        self._kept = [Kept("redis", self._redis.is_alive, self._redis.restart, time.monotonic())]
+        return self._redis.url
+
+    def _start_children(self, redis_url: str) -> None:
+        environ = {
+            **os.environ,
+            "PYTHONPATH": python_path(os.environ.get("PYTHONPATH", "")),
+            "REDIS_URL": redis_url,
+            "SAYSO_CONFIG": str(self.config.resolve()),
+            "SAYSO_DATA": str(self.data.resolve()),
+            "SAYSO_PUBLIC_URL": self.public_url,
+        }
+        # -P: an agent.py or a config folder where the user stands must not be taken for ours.
+        sayso = [sys.executable, "-P", "-m", "sayso"]
+        common = ["--config", str(self.config), "--data", str(self.data)]
+        web = [*sayso, "web", *common, "--host", self.host, "--port", str(self.port)]
+        self._children = [Child("web", web, environ)]
+        processes = ["--processes", str(self.workers)]
+        self._children += [
+            Child(f"workers {name}".strip(), [*sayso, "worker", *common, *shard, *processes], environ)
+            for name, shard in self._shards()
+        ]
+        if any(map(polls, self.settings.channels.values())):
+            self._children.append(Child("poll", [*sayso, "poll", *common], environ))
+        for child in self._children:
+            child.start()
+            self._kept.append(Kept(child.name, child.is_alive, child.start, time.monotonic()))
+
+    def _shards(self) -> list[tuple[str, list[str]]]:
+        """What the workers of each primary are started with."""
+        return [(name, ["--shard", name]) for name in self.settings.shards] or [("", [])]
+
+    def _await_ready(self) -> None:
+        deadline = time.monotonic() + READY_SECONDS
+        while not self._stopping.is_set():
+            if _is_at_work(self.local_url):
+                return
+            dead = [child.name for child in self._children if not child.is_alive()]
+            if dead:
+                raise UpError(f"{dead[0]} stopped while starting: what it printed above says why")
+            if time.monotonic() > deadline:
+                raise UpError(f"not ready after {READY_SECONDS:g} s: see {self.local_url}/healthz?full")
+            self._stopping.wait(0.05)
+
+    def _announce(self) -> None:
+        lines = []
+        for name, channel in self.settings.channels.items():
+            if isinstance(channel, ConsoleSettings):
+                lines.append(f"  {name:<12} {self.local_url}/console/{name}   <- open this in a browser")
+            elif polls(channel):
+                lines.append(f"  {name:<12} asks {channel.platform} for what people write: no address is needed")
+            else:
+                lines.append(f"  {name:<12} {self.public_url}/hooks/{name}   ({channel.platform} webhook)")
+        health = f"  {'health':<12} {self.local_url}/healthz?full"
+        self.say(
+            "\n".join(["Sayso is up.", *lines, health, f"  {'data':<12} {self.data.resolve()}", "Ctrl-C stops it."])
+        )
+
+    def _stop(self) -> None:
+        for child in self._children:
+            if child.process is not None and child.is_alive():
+                child.process.terminate()
+        for child in self._children:
+            child.stop()
+        if self._redis is not None:
+            self._redis.stop()
+
+
+def python_path(given: str) -> str:
+    """Where children look for packages: they run the code we run, also from a checkout that is not installed."""
+    ours = str(Path(__file__).parents[3])
+    installed = ours in (sysconfig.get_path("purelib"), sysconfig.get_path("platlib"))
+    return given if installed else os.pathsep.join(filter(None, [ours, given]))
+
+
+#: Opens URLs of this machine, past any proxy the environment names.
+_DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+
+def _is_at_work(url: str) -> bool:
+    """Return whether the web there takes webhooks and each Redis has workers. Other troubles do not hold up a start."""
+    try:
+        said = json.loads(_read(f"{url}/healthz?full"))
+    except (OSError, ValueError):
+        return False
+    return said.get("redis") == "ok" and all(said.get("shards", {"": said.get("workers", 0)}).values())
+
+
+def _read(url: str) -> bytes:
+    """Return the body of an answer, whatever its status. Raises OSError."""
+    try:
+        with _DIRECT.open(url, timeout=2) as answer:
+            return bytes(answer.read())
+    except urllib.error.HTTPError as exc:
+        with exc:
+            return exc.read()

@@ -1,0 +1,406 @@
+"""Loader: a YAML file to checked settings, or every problem in it with file, line and cure."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import ValidationError
+
+from sayso.agent.tools.errors import did_you_mean, nearest
+from sayso.channels.redaction import remember, secrets_of
+from sayso.config.settings.base import Path_
+from sayso.config.settings.schema import Origin, Settings, is_secret_place, keys_beside, no_password, secret_fields
+
+#: ${NAME}, ${NAME:-default} and ${file:path}; relative paths start beside the YAML file.
+_REFERENCE = re.compile(r"\$\{(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?P<default>:-[^}]*)?\}|\$\{file:(?P<file>[^}]+)\}")
+#: What pydantic's kinds of error mean to somebody who writes YAML.
+_WORDS = {
+    "dict_type": "must be a section: indented `key: value` lines",
+    "model_type": "must be a section: indented `key: value` lines",
+    "model_attributes_type": "must be a section: indented `key: value` lines",
+    "list_type": "must be a list, such as [a, b]",
+    "tuple_type": "must be a list, such as [a, b]",
+    "string_type": "must be text: put it in quotes",
+    "int_type": "must be a whole number",
+    "int_parsing": "must be a whole number",
+    "int_from_float": "must be a whole number",
+    "float_type": "must be a number",
+    "float_parsing": "must be a number",
+    "too_short": "is empty: add one",
+    "string_too_short": "is empty: give it a value",
+    "bool_type": "must be true or false",
+    "bool_parsing": "must be true or false",
+    "string_pattern_mismatch": "a name has 1 to 64 letters, digits and . _ -",
+    "missing": "missing: add it",
+    "union_tag_not_found": "platform is missing: one of whatsapp, telegram, slack, console",
+    "union_tag_invalid": "unknown platform: one of whatsapp, telegram, slack, console",
+}
+#: Stands in place of a secret that was not looked up.
+UNREAD = "unread"
+_GIVE_ONE = "give a YAML file with --config or SAYSO_CONFIG"
+#: The configuration in the current folder that is used when none is given.
+DEFAULT = Path("sayso.yaml")
+#: What `sayso demo` runs: it needs no account.
+DEMO = Path(__file__).parents[1] / "demo.yaml"
+#: A reference, and what may stand before it in unquoted text between { } or [ ].
+_REFERENCE_AHEAD = re.compile(rf"[^,?\[\]{{}}]*(?P<reference>{_REFERENCE.pattern})")
+#: Characters of which one hides a reference from the YAML parser: private use, and none of YAML's own.
+_HIDING = range(0xF0000, 0x10FFFE)
+#: Words of the YAML parser, and the cure.
+_YAML_CURES = {
+    "'\\t'": "indent with spaces, not tabs",
+    "another document": "keep one, without the --- line",
+    "but got '{'": "put text that holds a { in quotes; write a reference as ${NAME} or ${NAME:-default}",
+    "scanning an alias": "put a pattern that begins with * in quotes",
+    "mapping values are not allowed": "put text that holds a colon in quotes, and check the indentation",
+}
+
+
+class ConfigError(Exception):
+    """Raised when a configuration cannot be used. The message has one line a problem."""
+
+    def __init__(self, problems: list[str]) -> None:
+        super().__init__("\n".join(problems))
+        self.problems = problems
+
+
+def given_config(environ: Mapping[str, str] | None = None) -> Path | None:
+    """Return the file that SAYSO_CONFIG names, if it names one."""
+    named = (os.environ if environ is None else environ).get("SAYSO_CONFIG")
+    return Path(named) if named else None
+
+
+def default_config(environ: Mapping[str, str] | None = None) -> Path:
+    """Return the file to use when none is given: SAYSO_CONFIG, else ./sayso.yaml. Raises ConfigError without either."""
+    file = given_config(environ) or DEFAULT
+    if file is DEFAULT and not file.exists():
+        cure = "run this where sayso.yaml is, or give one with --config or SAYSO_CONFIG; `sayso demo` runs the demo"
+        raise ConfigError([f"no configuration: there is no sayso.yaml in {Path.cwd()}: {cure}"])
+    return file
+
+
+def load_settings(file: Path, environ: Mapping[str, str] | None = None, *, without_secrets: bool = False) -> Settings:
+    """Read, substitute and check a configuration file. Raises ConfigError with all that is wrong with it.
+
+    `without_secrets` is for who needs none: they are not looked up, and may not be there yet.
+    """
+    return _checked(_Reader(file, os.environ if environ is None else environ, without_secrets), _compose(file))
+
+
+def load_for_terminal(file: Path, channel: str | None, environ: Mapping[str, str] | None = None) -> Settings:
+    """Read a configuration for a conversation in the terminal, with the tools and policy of one channel, by default the
+    first. Other channels are left out, and secrets of a platform may be missing. Raises ConfigError.
+    """
+    root = _compose(file)
+    reader = _Reader(file, os.environ if environ is None else environ, channel_secrets_may_miss=True)
+    for key, node in root.value if isinstance(root, yaml.MappingNode) else ():
+        if key.value == "channels" and isinstance(node, yaml.MappingNode):
+            names = [name.value for name, _ in node.value]
+            if channel is not None and channel not in names:
+                hint = did_you_mean(channel, names, "{} ")
+                raise ConfigError([f"no channel {channel!r} in {file}; {hint}known: {', '.join(map(str, names))}"])
+            node.value = [pair for pair in node.value if pair[0].value == (channel or names[0])]
+            for _, kept in node.value:  # whoever it would escalate to is not here
+                kept.value = [pair for pair in kept.value if getattr(pair[0], "value", "") != "escalate"]
+    return _checked(reader, root)
+
+
+def _checked(reader: _Reader, root: yaml.Node) -> Settings:
+    remember(secrets_of(reader.environ))
+    data = reader.read(root)
+    if isinstance(data, dict) and data.get("name") is None:
+        data["name"] = deployment_name(reader.file)
+    try:
+        settings = Settings.model_validate(data, context=reader.origin())
+    except ValidationError as exc:
+        raise ConfigError(reader.told(exc)) from None
+    if reader.problems:
+        raise ConfigError(reader.told())
+    return settings
+
+
+def check_consoles(settings: Settings, public_url: str) -> None:
+    """Refuse a console without a password on a bot that is reached from elsewhere. Raises ConfigError."""
+    open_ones = settings.open_consoles(public_url)
+    if open_ones:
+        where = settings.origin.at("channels", open_ones[0])
+        raise ConfigError([f"{where}channels.{open_ones[0]}: {no_password(public_url)}"])
+
+
+def deployment_name(file: Path) -> str:
+    """Return the deployment name of a configuration that gives none: its file name, in the letters a name may have."""
+    letters = re.sub(r"[^a-z0-9_-]+", "-", file.stem.lower()).strip("-_")
+    return letters[:32].rstrip("-_") or "sayso"
+
+
+def _compose(file: Path) -> yaml.Node:
+    try:
+        root = yaml.compose(_text(file), Loader=_PlainLoader)
+    except yaml.YAMLError as exc:
+        raise ConfigError([_yaml_problem(file, exc)]) from exc
+    except RecursionError:
+        raise ConfigError([f"{file}: nested too deeply to be a configuration"]) from None
+    if root is None:
+        raise ConfigError([f"{file}:1:1: the file is empty: copy config/demo.yaml to start from"])
+    return root
+
+
+def _text(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise ConfigError([f"{file}: no such file: {_GIVE_ONE}, or copy config/demo.yaml"]) from None
+    except UnicodeDecodeError as exc:
+        line = exc.object[: exc.start].count(b"\n") + 1
+        raise ConfigError([f"{file}:{line}: not text in UTF-8: {_GIVE_ONE}"]) from None
+    except OSError as exc:
+        raise ConfigError([f"{file}: cannot be read ({exc.strerror}): {_GIVE_ONE}"]) from exc
+
+
+class _PlainLoader(yaml.SafeLoader):
+    """YAML without anchors, aliases and tags: every value stands where it is used, and is plain data.
+
+    A reference may stand without quotes between { } and [ ] too, where YAML itself takes its braces for a map.
+    """
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self._hiding = next(chr(code) for code in _HIDING if chr(code) not in text)
+
+    def scan_plain(self) -> yaml.ScalarToken:
+        """The next unquoted scalar. Its references are hidden meanwhile by as many letters, so that marks stay true.
+
+        Only here: quoted text, comments and blocks take braces as they are.
+        """
+        text = self.buffer
+        hidden = list(self._references()) if self.flow_level else []
+        for reference, start in hidden:
+            self.buffer = self.buffer[:start] + self._cover(reference) + self.buffer[start + len(reference) :]
+        token = super().scan_plain()
+        self.buffer = token.start_mark.buffer = token.end_mark.buffer = text
+        for reference, _ in hidden:  # one that stood behind the scalar's end is not found
+            token.value = token.value.replace(self._cover(reference), reference, 1)
+        return token
+
+    def _references(self) -> Iterator[tuple[str, int]]:
+        """The references of the scalar that begins here, with their places, and perhaps some behind its end."""
+        place = self.pointer
+        while (found := _REFERENCE_AHEAD.match(self.buffer, place)) and len(found["reference"].splitlines()) == 1:
+            yield found["reference"], found.start("reference")
+            place = found.end()
+
+    def _cover(self, reference: str) -> str:
+        return self._hiding * len(reference)
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        """The next node. Raises yaml.YAMLError."""
+        event: Any = self.peek_event()  # type: ignore[no-untyped-call]  # the stubs leave it out
+        if getattr(event, "anchor", None):
+            problem = (
+                f"an anchor or alias, {event.anchor!r}: write the value out, or quote a pattern that begins with *"
+            )
+            raise yaml.composer.ComposerError(None, None, problem, event.start_mark)
+        if getattr(event, "tag", None):
+            problem = f"a tag, {event.tag!r}: write the plain value"
+            raise yaml.composer.ComposerError(None, None, problem, event.start_mark)
+        return super().compose_node(parent, index)
+
+
+@dataclass(slots=True)
+class _Reader:
+    """Turns YAML nodes into plain data and remembers where each value stood."""
+
+    file: Path
+    environ: Mapping[str, str]
+    without_secrets: bool = False
+    channel_secrets_may_miss: bool = False
+    problems: list[tuple[Path_, str]] = field(default_factory=list)
+    marks: dict[Path_, yaml.Mark] = field(default_factory=dict)
+    references: dict[Path_, str] = field(default_factory=dict)
+    secrets: set[str] = field(default_factory=secret_fields)
+
+    def read(self, node: yaml.Node, path: Path_ = ()) -> Any:
+        """The value of a node; problems are collected, so that all are told at once."""
+        self.marks.setdefault(path, node.start_mark)
+        if isinstance(node, yaml.MappingNode):
+            return dict(self._pairs(node, path))
+        if isinstance(node, yaml.SequenceNode):
+            return [self.read(child, (*path, index)) for index, child in enumerate(node.value)]
+        return self._scalar(node, path)
+
+    def origin(self) -> Origin:
+        """The places of all values read, for errors that are found later."""
+        return Origin(self.file.resolve().parent, {path: self._place(mark) for path, mark in self.marks.items()})
+
+    def told(self, refused: ValidationError | None = None) -> list[str]:
+        """Return all problems, in the order of the file. Of a value that could not be read nothing more is said."""
+        unread = {path for path, _ in self.problems}
+        found = [(self._known(error["loc"]), dict(error)) for error in refused.errors()] if refused else []
+        later = [(path, self._explained(error, path)) for path, error in found if path not in unread]
+        return [words for _, words in sorted([*self.problems, *later], key=lambda problem: self._line(problem[0]))]
+
+    def _line(self, path: Path_) -> int:
+        return self.marks[path].line if path in self.marks else 0
+
+    def _explained(self, error: dict[str, Any], path: Path_) -> str:
+        """Return a pydantic error as file:line: key: what is wrong and what to do."""
+        missing = error["loc"][-1:] if error["type"] == "missing" else ()
+        name = ".".join(str(part) for part in (*path, *missing))
+        message = self._message(error, path)
+        return self._at(path, f"{name}: {message}" if name else message)
+
+    def _pairs(self, node: yaml.MappingNode, path: Path_) -> Iterator[tuple[str, Any]]:
+        seen: set[str] = set()
+        for key_node, value_node in node.value:
+            if not isinstance(key_node, yaml.ScalarNode):
+                words = f"{self._place(key_node.start_mark)}: a key must be a plain word"
+                self.problems.append((path, words))
+                continue
+            key = str(key_node.value)
+            if key in seen:
+                words = f"{self._place(key_node.start_mark)}: {key}: written twice: keep one of them"
+                self.problems.append(((*path, key), words))
+            seen.add(key)
+            self.marks[*path, key] = key_node.start_mark
+            yield key, self.read(value_node, (*path, key))
+
+    def _scalar(self, node: yaml.Node, path: Path_) -> Any:
+        text = str(node.value)
+        if self._in_clear(path, text):
+            variable = re.sub(r"[^A-Z0-9_]", "_", str(path[-1]).upper())
+            cure = f"a secret in clear: put it in the environment and write ${{{variable}}}"
+            self._refuse(path, f"{path[-1]}: {cure}")
+            return UNREAD
+        if "${" in _REFERENCE.sub("", text):
+            self._refuse(path, f"{_last(path)}: malformed ${{...}}: write ${{NAME}} or ${{file:path}}")
+            return ""
+        if _REFERENCE.search(text):
+            self.references[path] = text
+            return _REFERENCE.sub(lambda match: self._resolve(match, path), text)
+        return text if getattr(node, "style", None) else _plain(text)
+
+    def _in_clear(self, path: Path_, text: str) -> bool:
+        """Whether a secret, or a part of one, stands in the file: also as the default of a variable."""
+        literal = _REFERENCE.sub(lambda match: (match["default"] or "").removeprefix(":-"), text)
+        if _is_redis(path):
+            return bool(re.search(r"://[^/@]*:[^/@]*\w[^/@]*@", literal))
+        if is_secret_place(path):  # `Bearer ${TOKEN}`: the word before it is no secret
+            literal = re.sub(r"^(Bearer|Basic|Token) (?=$)", "", literal)
+        return self._is_secret(path) and bool(re.search(r"\w", literal))
+
+    def _is_secret(self, path: Path_) -> bool:
+        return _last(path) in self.secrets or is_secret_place(path)
+
+    def _resolve(self, match: re.Match[str], path: Path_) -> str:
+        if self.without_secrets and self._is_secret(path):
+            return UNREAD
+        if match["file"]:
+            return self._from_file(match["file"], path)
+        name = match["name"]
+        if name in self.environ and (self.environ[name] or match["default"] is None):
+            if self._is_secret(path) or _is_redis(path):
+                remember([self.environ[name]])
+            return self.environ[name]
+        if match["default"] is not None:
+            return match["default"].removeprefix(":-")
+        cure = f"export {name}=..." + ("" if self._is_secret(path) else f", or write ${{{name}:-default}}")
+        return self._missing(path, f"{_last(path)}: {name} is not set: {cure}")
+
+    def _from_file(self, name: str, path: Path_) -> str:
+        try:
+            text = (self.file.parent / name).read_text(encoding="utf-8").strip()
+            remember([text])
+            return text
+        except (OSError, ValueError) as exc:
+            reason = exc.strerror if isinstance(exc, OSError) else "it is not text in UTF-8"
+            return self._missing(path, f"{_last(path)}: cannot read {name!r} ({reason}): check the path")
+
+    def _missing(self, path: Path_, message: str) -> str:
+        is_secret = self._is_secret(path)
+        if not (is_secret and self.channel_secrets_may_miss and path[:1] == ("channels",)):
+            self._refuse(path, message)
+        return UNREAD if is_secret else ""
+
+    def _known(self, loc: Path_) -> Path_:
+        """The part of pydantic's path that stands in the file: it also names the union's branch and missing keys."""
+        path: Path_ = ()
+        for part in loc:
+            if (*path, part) in self.marks:
+                path = (*path, part)
+        return path
+
+    def _message(self, error: dict[str, Any], path: Path_) -> str:
+        kind, key = error["type"], _last(path)
+        if kind == "extra_forbidden":
+            close = nearest(key, keys_beside(error["loc"]))
+            return f"unknown key{f': did you mean {close!r}?' if close else ': remove it'}"
+        words = _WORDS.get(kind) or _in_our_words(str(error["msg"]))
+        if kind in ("missing", "union_tag_not_found", "too_short", "console_open"):
+            return words
+        if kind == "union_tag_invalid":
+            return words + self._shown((*path, "platform"), error["input"].get("platform"))
+        return words + self._shown(path, error["input"])
+
+    def _shown(self, path: Path_, value: Any) -> str:
+        """The value, unless it is a secret: one by its key, or whatever came from the environment or a file."""
+        if self._is_secret(path) or _is_redis(path):
+            return ""
+        if path in self.references:
+            return f" (it is what {self.references[path]} says)"
+        if isinstance(value, list | dict):
+            return f" (it is a {'list' if isinstance(value, list) else 'section'})"
+        return " (it is empty)" if value is None else f" (it is {value!r})"
+
+    def _refuse(self, path: Path_, message: str) -> None:
+        self.problems.append((path, self._at(path, message)))
+
+    def _at(self, path: Path_, message: str) -> str:
+        return f"{self._place(self.marks[path]) if path in self.marks else self.file}: {message}"
+
+    def _place(self, mark: yaml.Mark) -> str:
+        return f"{self.file}:{mark.line + 1}:{mark.column + 1}"
+
+
+def _is_redis(path: Path_) -> bool:
+    """Whether a value is the URL of a Redis, which may hold a password."""
+    return path[:1] == ("shards",) or _last(path) == "redis_url"
+
+
+def _last(path: Path_) -> str:
+    return str(path[-1]) if path else ""
+
+
+def _in_our_words(message: str) -> str:
+    return message.removeprefix("Value error, ").replace("Input should be", "must be")
+
+
+def _yaml_problem(file: Path, exc: yaml.YAMLError) -> str:
+    if isinstance(exc, yaml.reader.ReaderError):
+        return f"{file}: not YAML: it holds a control character (#x{exc.character:04x}), so it is probably no text"
+    if not isinstance(exc, yaml.MarkedYAMLError):
+        return f"{file}: not YAML: {exc}"
+    mark = exc.problem_mark or exc.context_mark
+    where = f"{file}:{mark.line + 1}:{mark.column + 1}" if mark else str(file)
+    said = f"{exc.context or ''} {exc.problem or ''}"
+    cure = next((f": {cure}" for words, cure in _YAML_CURES.items() if words in said), "")
+    kind = "" if isinstance(exc, yaml.composer.ComposerError) else "not YAML: "
+    return f"{where}: {kind}{exc.problem}{cure}"
+
+
+def _plain(text: str) -> Any:
+    """An unquoted scalar by YAML 1.2: `on`, `no` and `+49123` are text."""
+    if text in ("", "~", "null"):
+        return None
+    if text in ("true", "false"):
+        return text == "true"
+    if re.fullmatch(r"-?(0|[1-9][0-9]*)", text):
+        return int(text)
+    if re.fullmatch(r"-?[0-9]+\.[0-9]+", text):
+        return float(text)
+    return text

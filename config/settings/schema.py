@@ -1,0 +1,334 @@
+"""Schema: every key of the YAML, with its type and default."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from urllib.parse import urlsplit
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    Field,
+    PrivateAttr,
+    SecretStr,
+    Tag,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+)
+from pydantic_core import InitErrorDetails, PydanticCustomError
+
+from sayso.channels.media import MediaLimits
+from sayso.config.settings.agent import AgentSettings, ModelSettings
+from sayso.config.settings.base import NotBoolean, Path_, RedisUrl, Section, redis_address, web_address
+from sayso.config.settings.channels import (
+    CONSOLE_PATHS,
+    AnyChannel,
+    ConsoleSettings,
+    SlackSettings,
+    TelegramSettings,
+    WhatsAppSettings,
+    polls,
+)
+from sayso.config.settings.tools import AnySource, AuthSettings, BasicSettings, EmbeddingSettings
+
+#: A deployment name is a part of Redis keys, of the RQ queue and of a folder name.
+DEPLOYMENT_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,31}")
+
+
+#: Channel names are parts of URLs, Redis keys and job arguments.
+CHANNEL_NAME = r"^[A-Za-z0-9_.-]{1,64}$"
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where settings were written: the folder of their file, and `file:line:column` of every value."""
+
+    folder: Path = Path()
+    places: Mapping[Path_, str] = field(default_factory=dict)
+
+    def at(self, *path: str | int) -> str:
+        """What an error about this value begins with; "" when the settings came from no file."""
+        while path and path not in self.places:
+            path = path[:-1]
+        return f"{self.places[path]}: " if path in self.places else ""
+
+
+class WorkerSettings(Section):
+    """What one worker process holds.
+
+    `concurrency`: conversations at once. `tool_threads`: sync tools at once. `grace_seconds`: how long a worker that is
+    told to stop may go on with what it has begun. `turn_timeout`: seconds one turn may take. `join_bursts`: whether
+    several messages in a row, nothing but words, are answered as one. `still_after`: seconds after which people are
+    told that their turn takes longer, 0 for never.
+    """
+
+    concurrency: Annotated[int, NotBoolean] = Field(default=100, ge=1, le=10_000)
+    tool_threads: Annotated[int, NotBoolean] = Field(default=32, ge=1, le=1000)
+    grace_seconds: Annotated[float, NotBoolean] = Field(default=20.0, ge=0, le=3600)
+    turn_timeout: Annotated[float, NotBoolean] = Field(default=120.0, gt=0, le=600)
+    join_bursts: bool = True
+    still_after: Annotated[float, NotBoolean] = Field(default=30.0, ge=0, le=600)
+
+
+class LimitSettings(Section):
+    """What is refused at the door, as `sayso.workers.mailbox.Limits` explains."""
+
+    waiting: Annotated[int, NotBoolean] = Field(default=50, ge=1, le=1000)
+    per_minute: Annotated[int, NotBoolean] = Field(default=60, ge=1, le=60_000)
+    in_one_go: Annotated[int, NotBoolean] = Field(default=40, ge=1, le=60_000)
+    conversations: Annotated[int, NotBoolean] = Field(default=100_000, ge=1)
+
+
+class MediaSettings(Section):
+    """How much room files have: of one person, of all people, and what stays free on the disk.
+
+    `reserve_bytes` and `reserve_percent`: the larger one counts. A file that does not fit is refused.
+    """
+
+    per_person_bytes: Annotated[int, NotBoolean] = Field(default=MediaLimits.per_person_bytes, ge=1)
+    total_bytes: Annotated[int, NotBoolean] = Field(default=MediaLimits.total_bytes, ge=1)
+    reserve_bytes: Annotated[int, NotBoolean] = Field(default=MediaLimits.reserve_bytes, ge=0)
+    reserve_percent: Annotated[float, NotBoolean] = Field(default=MediaLimits.reserve_percent, ge=0, lt=100)
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether a host is this machine, whatever a name server says."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost" or host.endswith(".localhost")
+
+
+def _a_host(host: str) -> str:
+    if not re.fullmatch(r"[\w-]+(\.[\w-]+)*", host):
+        raise ValueError(f"{host!r} is no host: write it as in example.com, without https:// and without a path")
+    return host
+
+
+LinkHost = Annotated[str, AfterValidator(_a_host)]
+
+
+class Settings(Section):
+    """The whole file. `name` is the deployment's: it stands in every key and queue in Redis."""
+
+    name: str = ""
+    public_url: str = ""
+    redis_url: str = Field(default="", repr=False)  # it may hold a password
+    allow_open_redis: bool = False
+    shards: dict[Annotated[str, Field(pattern=CHANNEL_NAME)], RedisUrl] = Field(default={}, repr=False)
+    spool: bool = False
+    link_hosts: list[LinkHost] = []
+    agent: AgentSettings = AgentSettings()
+    workers: WorkerSettings = WorkerSettings()
+    limits: LimitSettings = LimitSettings()
+    media: MediaSettings = MediaSettings()
+    tools: list[AnySource] = []
+    channels: dict[Annotated[str, Field(pattern=CHANNEL_NAME)], AnyChannel] = Field(min_length=1)
+    _origin: Origin = PrivateAttr(default_factory=Origin)
+
+    def model_post_init(self, context: Any) -> None:
+        """Remember where the values were written, when whoever read them says so."""
+        if isinstance(context, Origin):
+            self._origin = context
+
+    def agent_of(self, channel: str) -> AgentSettings:
+        """The agent's settings as they are on one channel."""
+        return self.channels[channel].agent.over(self.agent)
+
+    @property
+    def origin(self) -> Origin:
+        """Where the values were written, for errors that are found later."""
+        return self._origin
+
+    @property
+    def key_prefix(self) -> str:
+        """What every Redis key of this deployment begins with."""
+        return f"sayso:{self.name}:" if self.name else "sayso:"
+
+    @property
+    def queue(self) -> str:
+        """The RQ queue of this deployment."""
+        return f"sayso-{self.name}" if self.name else "sayso"
+
+    def open_consoles(self, address: str) -> list[str]:
+        """Return the consoles that lack a password where platforms and people reach the bot at this address."""
+        return _open_consoles(self.channels, address)
+
+    def state_folder(self, data: Path) -> Path:
+        """The part of a data folder that belongs to this deployment alone. The rest may be shared."""
+        return data / "bots" / self.name if self.name else data
+
+    @field_validator("name", "public_url", "redis_url", mode="before")
+    @classmethod
+    def _left_empty(cls, url: object) -> object:
+        """`name:` or `redis_url:` with nothing behind it says as much as no line at all."""
+        return "" if url is None else url
+
+    @field_validator("name")
+    @classmethod
+    def _a_deployment_name(cls, name: str) -> str:
+        if name and not DEPLOYMENT_NAME.fullmatch(name):
+            raise ValueError("a name has 1 to 32 lower-case letters, digits and - _, and begins with a letter or digit")
+        return name
+
+    @field_validator("public_url")
+    @classmethod
+    def _a_base(cls, url: str) -> str:
+        return web_address(url) if url else ""
+
+    @field_validator("redis_url")
+    @classmethod
+    def _a_redis(cls, url: str) -> str:
+        return redis_address(url) if url else ""
+
+    @field_validator("shards", mode="before")
+    @classmethod
+    def _left_out(cls, urls: object) -> object:
+        """`shards:` with nothing below it says as much as no line at all."""
+        return {} if urls is None else urls
+
+    @field_validator("shards")
+    @classmethod
+    def _different_servers(cls, urls: dict[str, str]) -> dict[str, str]:
+        if len(set(urls.values())) < len(urls):
+            raise ValueError("two names have the same URL: each primary is a server of its own")
+        return urls
+
+    @field_validator("channels")
+    @classmethod
+    def _consoles_have_pages(cls, channels: dict[str, AnyChannel]) -> dict[str, AnyChannel]:
+        taken = [name for name in CONSOLE_PATHS & channels.keys() if isinstance(channels[name], ConsoleSettings)]
+        if taken:
+            raise ValidationError.from_exception_data(cls.__name__, [_taken(name) for name in sorted(taken)])
+        return channels
+
+    @field_validator("channels")
+    @classmethod
+    def _consoles_are_locked(cls, channels: dict[str, AnyChannel], info: ValidationInfo) -> dict[str, AnyChannel]:
+        address = info.data.get("public_url", "")
+        if address:
+            wrong = [_unlocked(name, address) for name in _open_consoles(channels, address)]
+            if wrong:
+                raise ValidationError.from_exception_data(cls.__name__, wrong)
+        return channels
+
+    @field_validator("channels")
+    @classmethod
+    def _bot_that_polls_has_one_channel(cls, channels: dict[str, AnyChannel]) -> dict[str, AnyChannel]:
+        """Telegram tells an update once: a second channel of the bot would wait for ever."""
+        bots: defaultdict[tuple[str | None, str], list[str]] = defaultdict(list)
+        for name, each in channels.items():
+            if isinstance(each, TelegramSettings) and each.bot_id.isdecimal():  # no secret that was left unread
+                bots[each.api_url, each.bot_id].append(name)
+        shared = [names for names in bots.values() if any(polls(channels[name]) for name in names)]
+        twins = [_twin(name, first) for first, *others in shared for name in others]
+        if twins:
+            raise ValidationError.from_exception_data(cls.__name__, twins)
+        return channels
+
+    @field_validator("channels")
+    @classmethod
+    def _operators_can_be_reached(cls, channels: dict[str, AnyChannel]) -> dict[str, AnyChannel]:
+        targets = {name: each.escalate.to.channel for name, each in channels.items() if each.escalate}
+        lost = [_nowhere(name, to, channels) for name, to in targets.items() if to not in channels]
+        if lost:
+            raise ValidationError.from_exception_data(cls.__name__, lost)
+        return channels
+
+
+def _taken(name: str) -> InitErrorDetails:
+    """The error of one console's name. It carries the path, so that the channel's own line is told."""
+    words = "this name is a page of the console's own: choose another, such as web"
+    return InitErrorDetails(type=PydanticCustomError("console_name", words), loc=(name,), input=name)
+
+
+def _unlocked(name: str, address: str) -> InitErrorDetails:
+    """The error of a console that a proxy would open to everybody. It carries the path, so that its line is told."""
+    return InitErrorDetails(type=PydanticCustomError("console_open", no_password(address)), loc=(name,), input=name)
+
+
+def no_password(address: str) -> str:
+    """Return why a console without a password may not be behind an address, and the cure."""
+    cure = "write `password: ${CONSOLE_PASSWORD}` there"
+    return f"this console has no password, and the bot's address {address} is not this machine: {cure}"
+
+
+def _open_consoles(channels: Mapping[str, AnyChannel], address: str) -> list[str]:
+    """Return the consoles without a password that may not be behind this address: all of them, unless it is local."""
+    if is_loopback(urlsplit(address).hostname or ""):
+        return []
+    return [name for name, each in channels.items() if isinstance(each, ConsoleSettings) and not each.password]
+
+
+def _twin(name: str, first: str) -> InitErrorDetails:
+    """The error of a channel whose bot has one already. It carries the path, so that the channel's own line is told."""
+    words = "has the same bot as {first}: give each channel a bot of its own where one of them polls"
+    return InitErrorDetails(type=PydanticCustomError("one_bot", words, {"first": first}), loc=(name,), input=name)
+
+
+def _nowhere(name: str, to: str, channels: Mapping[str, AnyChannel]) -> InitErrorDetails:
+    """The error of one channel that escalates to none. It carries the path, so that the very line is told."""
+    error = PydanticCustomError("no_channel", "names no channel; known: {known}", {"known": ", ".join(channels)})
+    return InitErrorDetails(type=error, loc=(name, "escalate", "to", "channel"), input=to)
+
+
+def secret_fields() -> set[str]:
+    """The keys whose values must come from the environment or a file."""
+    models: list[type[BaseModel]] = [
+        WhatsAppSettings, TelegramSettings, SlackSettings, ConsoleSettings, EmbeddingSettings, AuthSettings,
+        BasicSettings, ModelSettings,
+    ]  # fmt: skip
+    return {name for model in models for name, info in model.model_fields.items() if _is_secret(info.annotation)}
+
+
+def is_secret_place(path: Path_) -> bool:
+    """Whether a value is a secret by where it stands, under a key of its author's choice."""
+    return path[:1] == ("tools",) and len(path) > 4 and path[2:4] in (("mcp", "env"), ("mcp", "headers"))
+
+
+def keys_beside(loc: Path_) -> list[str]:
+    """Return the keys of the section in which pydantic found an unknown one. `loc` is the error's: it ends with the
+    unknown key, and names the branch of each union that it went through.
+    """
+    sections = dict.fromkeys(_sections(Settings, loc[:-1]))
+    return [info.alias or name for section in sections for name, info in section.model_fields.items()]
+
+
+def _sections(hint: Any, loc: Path_) -> Iterator[type[BaseModel]]:
+    """Yield the sections that values of a type may be, at a place inside them."""
+    if isinstance(hint, type) and issubclass(hint, BaseModel):
+        if not loc:
+            yield hint
+        for name, info in hint.model_fields.items():
+            if loc[:1] == (info.alias or name,):
+                yield from _sections(info.annotation, loc[1:])
+        return
+    origin, parts = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        yield from _sections(parts[0], loc)
+    elif origin in (Union, UnionType):
+        branches = [part for part in parts if loc and _is_branch(part, loc[0])]
+        for part in branches or parts:
+            yield from _sections(part, loc[1:] if branches else loc)
+    elif loc and parts:
+        yield from _sections(parts[-1], loc[1:])  # an item of a list, a value of a mapping
+
+
+def _is_branch(hint: Any, name: str | int) -> bool:
+    """Whether pydantic calls a type of a union by this name: by its tag, or by the literal that tells it apart."""
+    if get_origin(hint) is Annotated:
+        return any(isinstance(part, Tag) and part.tag == name for part in get_args(hint))
+    fields = hint.model_fields.values() if isinstance(hint, type) and issubclass(hint, BaseModel) else ()
+    return any(get_origin(info.annotation) is Literal and name in get_args(info.annotation) for info in fields)
+
+
+def _is_secret(annotation: Any) -> bool:
+    return annotation is SecretStr or any(_is_secret(part) for part in get_args(annotation))

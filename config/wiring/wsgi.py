@@ -1,0 +1,37 @@
+"""App() for gunicorn."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from pathlib import Path
+
+from flask import Flask
+
+from sayso.channels.web.app import create_app
+from sayso.channels.web.ingress import Door, check_redis_if_there
+from sayso.config.settings.loader import ConfigError, default_config, load_settings
+from sayso.config.wiring.bootstrap import bootstrap
+from sayso.config.wiring.observability import set_up_logs
+from sayso.pending.redis.client import RedisUnfit
+
+log = logging.getLogger(__name__)
+
+
+#: The exit code of a process whose configuration cannot be used. Gunicorn starts no other worker after it.
+APP_LOAD_ERROR = 4
+
+
+def app() -> Flask:
+    """The app for a WSGI server, from SAYSO_CONFIG and SAYSO_DATA."""
+    set_up_logs()
+    try:
+        settings = load_settings(default_config())
+        services = bootstrap(settings, data=Path(os.environ.get("SAYSO_DATA", ".sayso")))
+        check_redis_if_there(services)
+    except (ConfigError, RedisUnfit) as exc:
+        log.error("web.unusable: %s", exc)
+        sys.exit(APP_LOAD_ERROR)
+    Door(services).open()
+    return create_app(services)

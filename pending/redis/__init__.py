@@ -1,0 +1,1 @@
+"""Lua scripts and their runner."""

@@ -1,0 +1,1 @@
+"""Values of one turn: what it reads and all it may change."""

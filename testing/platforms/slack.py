@@ -1,0 +1,513 @@
+"""FakeSlack."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterator
+from typing import Any
+from urllib.parse import urlsplit
+
+from slack_sdk.errors import SlackObjectFormationError
+from slack_sdk.models.blocks import Block
+
+from sayso.testing.platforms.server import ACCEPTED, Answer, Call, Ledger, json_answer
+
+Json = dict[str, Any]
+
+
+_PAGE = "url"
+
+
+#: The part of Slack's schema that a bot of ours may meet: the longest text of each key, or its type. Those that end
+#: with "!" must be there.
+SCHEMA: Json = {
+    "_metadata": {"major_version": int, "minor_version": int},
+    "display_information!": {"name!": 35, "description": 140, "long_description": 4000, "background_color": 7},
+    "features": {
+        "app_home": {"home_tab_enabled": bool, "messages_tab_enabled": bool, "messages_tab_read_only_enabled": bool},
+        "bot_user": {"display_name!": 80, "always_online": bool},
+        "slash_commands": [
+            {"command!": 32, "url": _PAGE, "description!": 2000, "usage_hint": 1000, "should_escape": bool}
+        ],
+        "shortcuts": [{"name!": 24, "type!": 7, "callback_id!": 255, "description!": 150}],
+        "assistant_view": {"assistant_description!": 300},
+        "agent_view": {"agent_description!": 300},
+    },
+    "oauth_config": {"redirect_urls": [_PAGE], "scopes": {"bot": [255], "user": [255]}},
+    "settings": {
+        "event_subscriptions": {"request_url": _PAGE, "bot_events": [255]},
+        "interactivity": {"is_enabled!": bool, "request_url": _PAGE, "message_menu_options_url": _PAGE},
+        "org_deploy_enabled": bool,
+        "socket_mode_enabled": bool,
+        "token_rotation_enabled": bool,
+    },
+}
+
+
+#: What each method takes besides the manifest.
+TAKES = {
+    "apps.manifest.validate": ("manifest", "app_id"),
+    "apps.manifest.create": ("manifest", "team_id"),
+    "apps.manifest.update": ("manifest", "app_id"),
+}
+
+
+#: What only Slack and the app's makers know of an app.
+CREDENTIALS = {
+    "client_id": "1234.5678",
+    "client_secret": "client-secret-of-the-fake",
+    "verification_token": "old-token-of-the-fake",
+    "signing_secret": "signing-secret-of-the-fake",
+}
+
+
+class SlackManifests:
+    """The apps of whoever holds a configuration token. A test may set `error`, which all answers are then."""
+
+    def __init__(self) -> None:
+        self.apps: dict[str, Json] = {}
+        self.error = ""
+
+    def answer(self, method: str, params: Json) -> Answer:
+        """The answer to one of the methods, none of which changes anything that it refuses."""
+        app_id, error = params.get("app_id", ""), self.error or self._error(method, params)
+        if error:
+            return json_answer({"ok": False, "error": error})
+        manifest = _object(params["manifest"])
+        found = list(faults(manifest))
+        if found:
+            return json_answer({"ok": False, "error": "invalid_manifest", "errors": found})
+        assert manifest is not None  # noqa: S101  # one that is no object has its fault
+        if method.endswith("validate"):
+            return json_answer({"ok": True})
+        return self._update(app_id, manifest) if method.endswith("update") else self._create(manifest)
+
+    def _error(self, method: str, params: Json) -> str:
+        if not set(params) <= set(TAKES[method]):
+            return "invalid_arg_name"
+        if not isinstance(params.get("manifest"), str):
+            return "invalid_arguments"
+        known = params.get("app_id", "") in self.apps
+        needs_app = method.endswith("update") or "app_id" in params
+        return "invalid_app_id" if needs_app and not known else ""
+
+    def _create(self, manifest: Json) -> Answer:
+        app_id = f"A0FAKE{len(self.apps):02d}"
+        self.apps[app_id] = manifest
+        scopes = ",".join(_scopes(manifest))
+        url = f"https://slack.com/oauth/v2/authorize?client_id={CREDENTIALS['client_id']}&scope={scopes}"
+        return json_answer({"ok": True, "app_id": app_id, "credentials": CREDENTIALS, "oauth_authorize_url": url})
+
+    def _update(self, app_id: str, manifest: Json) -> Answer:
+        """The manifest takes the place of all that there was."""
+        changed = _scopes(self.apps[app_id]) != _scopes(manifest)
+        self.apps[app_id] = manifest
+        return json_answer({"ok": True, "app_id": app_id, "permissions_updated": changed})
+
+
+def _object(text: str) -> Json | None:
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _scopes(manifest: Json) -> list[str]:
+    return sorted(manifest.get("oauth_config", {}).get("scopes", {}).get("bot", []))
+
+
+def faults(manifest: Json | None) -> Iterator[dict[str, str]]:
+    """What is wrong with a manifest, each with where it is."""
+    if manifest is None:
+        yield _fault("The manifest is not a JSON object", "")
+        return
+    shape_faults = list(_shape_faults(manifest, SCHEMA, ""))
+    yield from shape_faults
+    if not shape_faults:
+        yield from _missing_addresses(manifest.get("settings", {}))
+        yield from _odd_commands(manifest.get("features", {}).get("slash_commands", []))
+
+
+def _shape_faults(value: Any, shape: Any, pointer: str) -> Iterator[dict[str, str]]:
+    if isinstance(shape, dict):
+        yield from _object_faults(value, shape, pointer)
+    elif isinstance(shape, list):
+        yield from _list_faults(value, shape[0], pointer)
+    elif isinstance(shape, type):
+        if type(value) is not shape:
+            yield _fault(f"Must be of type {shape.__name__}", pointer)
+    elif not isinstance(value, str) or not value:
+        yield _fault("Must be a text", pointer)
+    elif isinstance(shape, int):
+        if len(value) > shape:
+            yield _fault(f"Must be {shape} characters or less", pointer)
+    elif urlsplit(value).scheme != "https" or not urlsplit(value).netloc:
+        yield _fault("Must be a secure URL (https)", pointer)
+
+
+def _object_faults(value: Any, shape: Json, pointer: str) -> Iterator[dict[str, str]]:
+    if not isinstance(value, dict):
+        yield _fault("Must be an object", pointer)
+        return
+    known = {name.rstrip("!"): part for name, part in shape.items()}
+    for name in value:
+        if name in known:
+            yield from _shape_faults(value[name], known[name], f"{pointer}/{name}")
+        else:
+            yield _fault(f"Unknown property {name}", f"{pointer}/{name}")
+    for name in shape:
+        if name.endswith("!") and name[:-1] not in value:
+            yield _fault(f"Missing required property {name[:-1]}", pointer)
+
+
+def _list_faults(value: Any, part: Any, pointer: str) -> Iterator[dict[str, str]]:
+    if not isinstance(value, list) or not value:
+        yield _fault("Must be a list that is not empty", pointer)
+        return
+    if len({json.dumps(each) for each in value}) < len(value):
+        yield _fault("Items must be unique", pointer)
+    for number, each in enumerate(value):
+        yield from _shape_faults(each, part, f"{pointer}/{number}")
+
+
+def _missing_addresses(settings: Json) -> Iterator[dict[str, str]]:
+    """Without Socket Mode whatever is sent needs somewhere to go."""
+    if settings.get("socket_mode_enabled"):
+        return
+    events, interactivity = settings.get("event_subscriptions"), settings.get("interactivity")
+    if events is not None and not events.get("request_url"):
+        words = "Event Subscription requires either Request URL or Socket Mode Enabled"
+        yield _fault(words, "/settings/event_subscriptions")
+    if interactivity and interactivity["is_enabled"] and not interactivity.get("request_url"):
+        yield _fault("Interactivity requires a Request URL", "/settings/interactivity")
+
+
+def _odd_commands(commands: list[Json]) -> Iterator[dict[str, str]]:
+    for number, command in enumerate(commands):
+        if not re.fullmatch(r"/[a-z0-9_-]+", command["command"]):
+            yield _fault("Must be a slash and lower-case letters", f"/features/slash_commands/{number}/command")
+
+
+def _fault(message: str, pointer: str) -> dict[str, str]:
+    return {"message": message, "pointer": pointer or "/"}
+
+
+#: Scopes of an app with all that a bot of ours does.
+SCOPES = frozenset(
+    {
+        *("app_mentions:read", "assistant:write", "channels:history", "channels:read", "chat:write", "commands"),
+        *("files:read", "files:write", "groups:history", "groups:read", "im:history", "im:write", "mpim:history"),
+    }
+)
+
+
+def auth_test(scopes: Collection[str]) -> Answer:
+    """The answer to auth.test: in a header, the scopes."""
+    who = {"user": "acme", "user_id": "U0BOT", "bot_id": "B0BOT", "team": "Acme", "team_id": "T0ACME"}
+    return json_answer({"ok": True, **who}, X_OAuth_Scopes=",".join(sorted(scopes)))
+
+
+_FILES = "/files-pri/"
+
+
+_LOGIN = b"<!DOCTYPE html><html><head><title>Sign in | Slack</title></head><body>Sign in</body></html>"
+
+
+_FORM_JSON = ("blocks", "files", "channels", "loading_messages")
+
+
+#: The second of all that the bot says; people write in the seconds after it.
+_SECOND = 1795204700
+
+
+_TS = re.compile(rf"{_SECOND}\.(\d{{6,}})")
+
+
+_WORDS = ("channel", "text", "blocks", "parse", "link_names", "markdown_text")
+
+
+#: What each method takes. Slack overlooks what it does not know; a fake that did would overlook our mistakes.
+_TAKES = {
+    "chat.postMessage": (*_WORDS, "thread_ts", "unfurl_links", "unfurl_media"),
+    "chat.postEphemeral": (*_WORDS, "thread_ts", "user"),
+    "chat.update": (*_WORDS, "ts"),
+    "files.completeUploadExternal": ("files", "channel_id", "thread_ts", "initial_comment"),
+}
+
+
+#: The scope that each method needs.
+_NEEDS = {
+    "chat.postMessage": "chat:write",
+    "chat.postEphemeral": "chat:write",
+    "chat.update": "chat:write",
+    "conversations.open": "im:write",
+    "files.info": "files:read",
+    "files.getUploadURLExternal": "files:write",
+    "files.completeUploadExternal": "files:write",
+    "assistant.threads.setStatus": "assistant:write",
+}
+
+
+#: What the methods begin with that take an app configuration token, and no bot's.
+_OF_MAKERS = "apps.manifest."
+
+
+#: Characters of one message: its text, and all its blocks together.
+_TEXT_LIMIT, _BLOCKS_LIMIT = 4000, 13_200
+
+
+class FakeSlack:
+    """One workspace's side of the Web API. `url` is where files are uploaded to, `scopes` what the app may do,
+    `manifests` where apps are made with `config_token`, `upload_status` what its file server answers to uploads.
+    """
+
+    def __init__(
+        self, ledger: Ledger, token: str, url: str, clock: Callable[[], float] = time.monotonic, config_token: str = ""
+    ) -> None:
+        self.scopes, self.manifests, self.upload_status = SCOPES, SlackManifests(), 200
+        self._ledger, self._token, self._url, self._clock = ledger, token, url, clock
+        self._config_token = config_token
+        self._uploads: dict[str, dict[str, Any]] = {}
+        self._posted: dict[str, list[float]] = defaultdict(list)
+
+    def sends(self, call: Call) -> bool:
+        """Whether this call sends or edits a message. A file is sent by the last of its three calls."""
+        return call.route.removeprefix("/api/") in _TAKES
+
+    def answer(self, call: Call) -> Answer:
+        """What the Web API would say."""
+        if call.route.startswith("/upload/"):
+            return self._receive(call)
+        if call.route.startswith(_FILES):
+            return self._download(call)
+        method, params = call.route.removeprefix("/api/"), _params(call)
+        refused = self._refuses(call.headers.get("authorization", "").removeprefix("Bearer "), method)
+        if refused:
+            return self.failure(refused)
+        if method.startswith(_OF_MAKERS):
+            self._ledger.note("slack", method, params)
+            return self.manifests.answer(method, params)
+        needed = _NEEDS.get(method)
+        if needed and needed not in self.scopes:
+            provided = ",".join(sorted(self.scopes))
+            return json_answer({"ok": False, "error": "missing_scope", "needed": needed, "provided": provided})
+        steps = {
+            "chat.postMessage": self._post,
+            "chat.postEphemeral": self._post_ephemeral,
+            "chat.update": self._update,
+            "files.getUploadURLExternal": self._offer,
+            "files.completeUploadExternal": self._complete,
+        }
+        return steps[method](params) if method in steps else self._noted(method, params)
+
+    def _refuses(self, token: str, method: str) -> str:
+        """Why a token may not call a method: each kind has its own."""
+        tokens = {self._token: False, **({self._config_token: True} if self._config_token else {})}
+        if token not in tokens:
+            return "invalid_auth"
+        if method.startswith(_OF_MAKERS) and method not in TAKES:
+            return "unknown_method"
+        return "" if tokens[token] is method.startswith(_OF_MAKERS) else "not_allowed_token_type"
+
+    def _noted(self, method: str, params: dict[str, Any]) -> Answer:
+        """What sends nothing."""
+        self._ledger.note("slack", method, params)
+        if method == "auth.test":
+            return auth_test(self.scopes)
+        steps = {
+            "assistant.threads.setStatus": self._status,
+            "conversations.open": self._open,
+            "files.info": self._info,
+        }
+        return steps[method](params) if method in steps else self.failure("unknown_method")
+
+    def failure(self, error: str) -> Answer:
+        """A scripted error: an HTTP status, or one of Slack's codes in a 200."""
+        if error == "429":
+            return json_answer({"ok": False, "error": "ratelimited"}, 429, Retry_After="7")
+        if error.isdecimal():
+            return Answer(int(error), b"<html>upstream error</html>", {"Content-Type": "text/html"})
+        return json_answer({"ok": False, "error": error})
+
+    def host(self, data: bytes) -> str:
+        """Keep a file that a person sent. Returns its url_private_download, whose last part is what `file_id` takes."""
+        return f"https://files.slack.com{_FILES}T0ACME-F0FILE/download/{self._ledger.host(data)}"
+
+    @staticmethod
+    def file_id(url: str) -> str:
+        """The id of a hosted file, which is all that a shared channel tells of it."""
+        return f"F{url.rpartition('/')[2].upper()[:20]}"
+
+    def busiest(self, channel: str, seconds: float = 1.0) -> int:
+        """The most messages that were posted in a channel within so many seconds."""
+        times = self._posted[channel]
+        return max((sum(start <= at < start + seconds for at in times) for start in times), default=0)
+
+    def _download(self, call: Call) -> Answer:
+        """With a wrong token, a page to log in and no error."""
+        self._ledger.note("slack", "download", call.route)
+        if call.headers.get("authorization") != f"Bearer {self._token}":
+            return Answer(200, _LOGIN, {"Content-Type": "text/html; charset=utf-8"})
+        data = self._ledger.blobs.get(call.route.rpartition("/")[2])
+        return Answer(404, b"") if data is None else Answer(200, data, {"Content-Type": "application/octet-stream"})
+
+    def _info(self, params: dict[str, Any]) -> Answer:
+        digests = [digest for digest in self._ledger.blobs if self.file_id(digest) == params.get("file")]
+        if not digests:
+            return self.failure("file_not_found")
+        url = f"https://files.slack.com{_FILES}T0ACME-F0FILE/download/{digests[0]}"
+        size = len(self._ledger.blobs[digests[0]])
+        return json_answer({"ok": True, "file": {"id": params["file"], "size": size, "url_private_download": url}})
+
+    def _open(self, params: dict[str, Any]) -> Answer:
+        """The direct message with one person, always the same."""
+        user = str(params.get("users", ""))
+        if not re.fullmatch(r"[UW]\w+", user):
+            return self.failure("user_not_found")
+        return json_answer({"ok": True, "channel": {"id": f"D{user[1:]}"}})
+
+    def _status(self, params: dict[str, Any]) -> Answer:
+        """Assistants live in direct messages."""
+        if not params.get("thread_ts") or "status" not in params:
+            return self.failure("invalid_arguments")
+        return json_answer(ACCEPTED) if params.get("channel_id", "").startswith("D") else self.failure("not_allowed")
+
+    def _post(self, params: dict[str, Any]) -> Answer:
+        blocks = params.get("blocks") or []
+        error = _message_error("chat.postMessage", params, blocks)
+        if error:
+            return self.failure(error)
+        self._posted[params["channel"]].append(self._clock())
+        number = self._ledger.record(
+            "slack",
+            params["channel"],
+            thread=params.get("thread_ts", ""),
+            text=_words(params, blocks),
+            buttons=_buttons(blocks),
+            raw=params,
+        )
+        return json_answer({"ok": True, "channel": params["channel"], "ts": f"{_SECOND}.{number:06d}"})
+
+    def _post_ephemeral(self, params: dict[str, Any]) -> Answer:
+        """What one member of a channel sees."""
+        blocks = params.get("blocks") or []
+        error = _message_error("chat.postEphemeral", params, blocks)
+        if error or not str(params.get("user", "")).startswith("U"):
+            return self.failure(error or "user_not_in_channel")
+        words = {"thread": params.get("thread_ts", ""), "text": _words(params, blocks), "buttons": _buttons(blocks)}
+        number = self._ledger.record("slack", params["channel"], **words, raw=params)
+        return json_answer({"ok": True, "message_ts": f"{_SECOND}.{number:06d}"})
+
+    def _update(self, params: dict[str, Any]) -> Answer:
+        """Only our own messages, in the channel they were posted in; without `blocks` they would keep theirs."""
+        blocks = params.get("blocks")
+        error = _message_error("chat.update", params, blocks or [])
+        found = _TS.fullmatch(str(params.get("ts", "")))
+        number = int(found.group(1)) if found else 0
+        entry = self._ledger.sent[number - 1] if 0 < number <= len(self._ledger.sent) else {}
+        if error or (entry.get("platform"), entry.get("chat")) != ("slack", params["channel"]) or entry["media"]:
+            return self.failure(error or "message_not_found")
+        if blocks is None:
+            blocks = entry["raw"].get("blocks") or []
+        self._ledger.edit(number, text=_words(params, blocks), buttons=_buttons(blocks), raw=params)
+        edited = {"user": "B0ACME", "ts": f"{_SECOND}.999999"}
+        message = {"type": "message", "text": params["text"], "edited": edited}
+        told = {"channel": params["channel"], "ts": params["ts"], "text": params["text"], "message": message}
+        return json_answer({"ok": True, **told})
+
+    def _offer(self, params: dict[str, Any]) -> Answer:
+        if not params.get("filename") or int(params.get("length", 0)) < 1:
+            return self.failure("invalid_arguments")
+        file_id = f"F{len(self._uploads):06d}"
+        self._uploads[file_id] = {"filename": params["filename"], "length": int(params["length"])}
+        return json_answer({"ok": True, "file_id": file_id, "upload_url": f"{self._url}/upload/{file_id}"})
+
+    def _receive(self, call: Call) -> Answer:
+        if self.upload_status != 200:
+            return Answer(self.upload_status, b"", {"Location": f"{self._url}/api/auth.test"})
+        upload = self._uploads.get(call.route.rpartition("/")[2])
+        if upload is None or len(call.body) != upload["length"] or "authorization" in call.headers:
+            return Answer(400, b"length mismatch")
+        upload["media"] = self._ledger.keep(upload["filename"], "", call.body)
+        return Answer(200, f"OK - {len(call.body)}".encode(), {"Content-Type": "text/plain"})
+
+    def _complete(self, params: dict[str, Any]) -> Answer:
+        files = params.get("files") or []
+        if not set(params) <= set(_TAKES["files.completeUploadExternal"]):
+            return self.failure("invalid_arg_name")
+        if not files or any("media" not in self._uploads.get(file["id"], {}) for file in files):
+            return self.failure("file_not_found")
+        if not str(params.get("channel_id", "")).startswith(("C", "D", "G")):
+            return self.failure("channel_not_found")
+        for file in files:
+            self._ledger.record(
+                "slack",
+                params["channel_id"],
+                thread=params.get("thread_ts", ""),
+                text=params.get("initial_comment", ""),
+                media=self._uploads[file["id"]]["media"],
+                raw=params,
+            )
+        return json_answer({"ok": True, "files": [{"id": file["id"], "title": file.get("title")} for file in files]})
+
+
+def _params(call: Call) -> dict[str, Any]:
+    params = call.params
+    return {
+        name: json.loads(value) if name in _FORM_JSON and isinstance(value, str) else value
+        for name, value in params.items()
+    }
+
+
+def _message_error(method: str, params: dict[str, Any], blocks: list[dict[str, Any]]) -> str:
+    """What is wrong with a message. A person's id is no channel: the direct message must have been opened."""
+    if not set(params) <= set(_TAKES[method]):
+        return "invalid_arg_name"
+    if not str(params.get("channel", "")).startswith(("C", "D", "G")):
+        return "channel_not_found"
+    if "markdown_text" in params and (params.get("text") or blocks):
+        return "markdown_text_conflict"
+    if not params.get("text") and not blocks:
+        return "no_text"
+    if len(params.get("text", "")) > _TEXT_LIMIT:
+        return "msg_too_long"
+    if not _valid(blocks):
+        return "invalid_blocks"
+    return "msg_blocks_too_long" if sum(len(_text(block)) for block in blocks) > _BLOCKS_LIMIT else ""
+
+
+def _valid(blocks: list[dict[str, Any]]) -> bool:
+    """Whether Slack's own models take the blocks, every field of them, and no id appears twice."""
+    if not _known(blocks) or len(blocks) > 50:
+        return False
+    keys = [key["action_id"] for block in blocks for key in block.get("elements", ()) if "action_id" in key]
+    rows = [block["block_id"] for block in blocks if "block_id" in block]
+    unique = all(len(set(ids)) == len(ids) for ids in (keys, rows))
+    return unique and all(isinstance(row, str) and len(row) <= 255 for row in rows)
+
+
+def _known(blocks: list[dict[str, Any]]) -> bool:
+    """Whether Slack's own models say the blocks in the same words."""
+    try:
+        return [block.to_dict() for block in Block.parse_all(blocks)] == blocks
+    except (SlackObjectFormationError, AttributeError, TypeError):  # out of bounds; of no kind; no block at all
+        return False
+
+
+def _text(block: dict[str, Any]) -> str:
+    text = block.get("text", "")
+    return str(text if isinstance(text, str) else text["text"])
+
+
+def _words(params: dict[str, Any], blocks: list[dict[str, Any]]) -> str:
+    sections = [_text(block) for block in blocks if block["type"] == "section"]
+    return "\n".join(sections) or str(params.get("text", ""))
+
+
+def _buttons(blocks: list[dict[str, Any]]) -> list[dict[str, str]]:
+    keys = [key for block in blocks if block["type"] == "actions" for key in block["elements"]]
+    return [{"label": key["text"]["text"], "data": key["value"]} for key in keys]

@@ -1,0 +1,602 @@
+"""FakeTelegram."""
+
+from __future__ import annotations
+
+import html
+import ipaddress
+import json
+import re
+import threading
+import time
+from http import HTTPStatus
+from typing import Any
+from urllib.parse import urlsplit
+
+from sayso.testing.platforms.server import Answer, Call, Ledger, json_answer
+
+_TAGS = frozenset(
+    ("b", "strong", "i", "em", "u", "ins", "s", "strike", "del", "a", "code", "pre", "blockquote", "span")
+)
+
+
+_TAG = re.compile(r"<(/?)([A-Za-z][\w-]*)((?:\s+[\w-]+(?:=\"[^\"<>]*\")?)*)\s*>")
+
+
+#: Ports on which Telegram calls webhooks.
+_PORTS = (443, 80, 88, 8443)
+
+
+_LOCAL = ("127.0.0.1", "localhost")
+
+
+#: Bytes that Telegram takes of a photo, and of any other file.
+_PHOTO_LIMIT, _UPLOAD_LIMIT = 10 * 1024 * 1024, 50 * 1024 * 1024
+
+
+#: What it plays or shows; of other kinds it makes documents.
+_PLAYED = {
+    "audio": ("audio/mpeg", "audio/mp4", "audio/x-m4a", "audio/m4a"),
+    "voice": ("audio/ogg", "audio/mpeg", "audio/mp4", "audio/x-m4a"),
+    "video": ("video/mp4",),
+    "animation": ("image/gif", "video/mp4"),
+}
+
+
+#: What a button of an inline keyboard may do.
+_ACTIONS = frozenset(
+    (
+        *("url", "callback_data", "web_app", "login_url", "switch_inline_query", "switch_inline_query_current_chat"),
+        *("switch_inline_query_chosen_chat", "copy_text", "callback_game", "pay"),
+    )
+)
+
+
+#: What a bot may be seen doing.
+_DOINGS = frozenset(
+    (
+        *("typing", "upload_photo", "record_video", "upload_video", "record_voice", "upload_voice", "upload_document"),
+        *("choose_sticker", "find_location", "record_video_note", "upload_video_note"),
+    )
+)
+
+
+#: Kinds of update that a webhook may ask for.
+UPDATES = frozenset(
+    (
+        *("message", "edited_message", "channel_post", "edited_channel_post", "business_connection"),
+        *("business_message", "edited_business_message", "deleted_business_messages", "guest_message"),
+        *("message_reaction", "message_reaction_count", "inline_query", "chosen_inline_result", "callback_query"),
+        *("shipping_query", "pre_checkout_query", "purchased_paid_media", "poll", "poll_answer", "my_chat_member"),
+        *("chat_member", "chat_join_request", "chat_boost", "removed_chat_boost", "managed_bot", "subscription"),
+        "stopped_message_generation",
+    )
+)
+
+
+class RefusedError(Exception):
+    """Raised when Telegram would answer 400 with this description."""
+
+
+class ConflictError(Exception):
+    """Raised when Telegram would answer 409 with this description."""
+
+
+def parsed(text: str, parse_mode: str | None) -> str:
+    """The text people see. Telegram refuses HTML it cannot parse."""
+    if parse_mode is None:
+        return text
+    if parse_mode != "HTML":
+        raise RefusedError("unsupported parse_mode")
+    open_tags: list[str] = []
+    for closing, name, _ in _TAG.findall(text):
+        _step(open_tags, bool(closing), name.lower())
+    if open_tags:
+        raise RefusedError(f"can't parse entities: Can't find end tag corresponding to start tag \"{open_tags[-1]}\"")
+    words = _TAG.sub("", text)
+    if "<" in words:
+        raise RefusedError("can't parse entities: Unsupported start tag")
+    return html.unescape(words)
+
+
+def _step(open_tags: list[str], closing: bool, name: str) -> None:
+    if name not in _TAGS:
+        raise RefusedError(f'can\'t parse entities: Unsupported start tag "{name}"')
+    if not closing:
+        if name == "blockquote" and "blockquote" in open_tags:
+            raise RefusedError("can't parse entities: blockquotes can't be nested")
+        if name == "a" and "a" in open_tags:  # Telegram keeps one of the addresses: a caller does not mean that
+            raise RefusedError("can't parse entities: links can't be nested")
+        open_tags.append(name)
+    elif not open_tags or open_tags.pop() != name:
+        raise RefusedError(f'can\'t parse entities: Unexpected end tag "{name}"')
+
+
+def check_length(text: str, limit: int, field: str) -> None:
+    """Raises RefusedError for more UTF-16 code units than the limit, and for a message without words."""
+    if len(text.encode("utf-16-le")) // 2 > limit:
+        raise RefusedError("message is too long" if field == "text" else "message caption is too long")
+    if field == "text" and not text.strip():
+        raise RefusedError("message text is empty")
+
+
+def buttons(markup: Any) -> list[dict[str, str]]:
+    """The keys of an inline keyboard: at most 100, each with words and one action; data has 1 to 64 bytes."""
+    keyboard = listed(markup, "inline keyboard", "inline_keyboard") if markup else []
+    if not all(isinstance(row, list) for row in keyboard):
+        raise RefusedError("can't parse inline keyboard: rows must be arrays")
+    keys = [key for row in keyboard for key in row]
+    if len(keys) > 100 or any(len(row) > 8 for row in keyboard):
+        raise RefusedError("reply markup is too long")
+    for key in keys:
+        _check_key(key)
+    return [{"label": key["text"], "data": key.get("callback_data", "")} for key in keys]
+
+
+def _check_key(key: Any) -> None:
+    if not isinstance(key, dict) or not key.get("text"):
+        raise RefusedError("inline keyboard button text must be non-empty")
+    actions = _ACTIONS & key.keys()
+    if not actions:
+        raise RefusedError("can't parse inline keyboard button: Text buttons are unallowed in the inline keyboard")
+    if len(actions) > 1:  # Telegram does one of them: a caller does not mean that
+        raise RefusedError(f"can't parse inline keyboard button: one action, not {sorted(actions)}")
+    if "callback_data" in key and not 1 <= len(str(key["callback_data"]).encode()) <= 64:
+        raise RefusedError("BUTTON_DATA_INVALID")
+    if key.get("style", "primary") not in ("danger", "success", "primary"):
+        raise RefusedError("invalid button style specified")
+
+
+def listed(value: Any, what: str, key: str = "") -> list[Any]:
+    """A list, or the one under a key, which forms carry as JSON."""
+    try:
+        found = json.loads(value) if isinstance(value, str) else value
+    except ValueError:
+        found = None
+    found = found.get(key) if key and isinstance(found, dict) else found
+    if not isinstance(found, list):
+        raise RefusedError(f"can't parse {what} JSON object")
+    return found
+
+
+def chat_id(chat: Any) -> int:
+    """The chat's number. Raises RefusedError for what is none."""
+    if not re.fullmatch(r"-?\d+", str(chat)):
+        raise RefusedError("chat not found")
+    return int(chat)
+
+
+def check_doing(params: dict[str, Any]) -> None:
+    """Raises RefusedError for a chat action in no chat, or of no known kind."""
+    chat_id(params.get("chat_id"))
+    if params.get("action") not in _DOINGS:
+        raise RefusedError("wrong parameter action in request")
+
+
+def check_webhook(url: str, secret_token: str, max_connections: str) -> None:
+    """Raises RefusedError for a webhook that Telegram would not call, except one on this machine."""
+    address = urlsplit(url)
+    if address.scheme != "https" and not (address.scheme == "http" and address.hostname in _LOCAL):
+        raise RefusedError("bad webhook: An HTTPS URL must be provided for webhook")
+    if address.hostname not in _LOCAL and (address.port or 443) not in _PORTS:
+        raise RefusedError("bad webhook: Webhook can be set up only on ports 80, 88, 443 or 8443")
+    if address.hostname not in _LOCAL and _reserved(address.hostname or ""):
+        raise RefusedError(f"bad webhook: IP address {address.hostname} is reserved")
+    if not re.fullmatch(r"[A-Za-z0-9_-]{0,256}", secret_token):
+        raise RefusedError("secret token contains unallowed characters")
+    # Telegram takes the nearest number in range: a caller does not mean that.
+    if not re.fullmatch(r"\d+", max_connections) or not 1 <= int(max_connections) <= 100:
+        raise RefusedError("max_connections must be between 1 and 100")
+
+
+def _reserved(host: str) -> bool:
+    try:
+        return not ipaddress.ip_address(host).is_global
+    except ValueError:
+        return not host
+
+
+def check_commands(commands: list[Any]) -> None:
+    """Raises RefusedError for a menu of commands that Telegram would not show."""
+    if len(commands) > 100:
+        raise RefusedError("BOT_COMMANDS_TOO_MUCH")
+    for command in commands:
+        if not re.fullmatch(r"[a-z0-9_]{1,32}", str(command.get("command"))):
+            raise RefusedError("BOT_COMMAND_INVALID")
+        if not 1 <= len(str(command.get("description", ""))) <= 256:
+            raise RefusedError("BOT_COMMAND_DESCRIPTION_INVALID")
+
+
+def check_upload(kind: str, mime: str, data: bytes) -> None:
+    """Raises RefusedError for a file that is not what its method shows or plays, is empty, or is too large for it."""
+    if not data:
+        raise RefusedError("file must be non-empty")
+    if len(data) > (_PHOTO_LIMIT if kind == "photo" else _UPLOAD_LIMIT):
+        raise RefusedError("file is too big")
+    if kind == "photo" and data[:3] != b"\xff\xd8\xff" and data[:4] != b"\x89PNG":
+        raise RefusedError("IMAGE_PROCESS_FAILED")
+    if kind in _PLAYED and mime not in _PLAYED[kind]:
+        raise RefusedError(f"{mime} is no {kind}")
+
+
+#: What is kept of a bot: its webhook as getWebhookInfo tells it, which a test may add to, its commands by language, and
+#: the updates that wait for who asks.
+WEBHOOK, COMMANDS, WAITING = "telegram webhook", "telegram commands", "telegram updates"
+
+
+METHODS = ("getMe", "setWebhook", "deleteWebhook", "getWebhookInfo", "setMyCommands", "getMyCommands")
+
+
+_BOT = {
+    "is_bot": True,
+    "first_name": "Acme",
+    "username": "acme_bot",
+    "can_join_groups": True,
+    "can_read_all_group_messages": False,
+    "supports_inline_queries": False,
+    "has_topics_enabled": False,
+}
+
+
+_NO_WEBHOOK = {"url": "", "has_custom_certificate": False, "pending_update_count": 0}
+
+
+def answered(ledger: Ledger, bot_id: int, method: str, params: dict[str, Any]) -> Any:
+    """The result of one of the `METHODS`. Raises RefusedError."""
+    if method == "setWebhook":
+        return _set(ledger, params)
+    if method == "deleteWebhook":
+        return _delete(ledger, params)
+    if method == "getWebhookInfo":
+        webhook = ledger.kept.get(WEBHOOK, _NO_WEBHOOK)
+        return {**webhook, "pending_update_count": webhook["pending_update_count"] + len(ledger.kept.get(WAITING, ()))}
+    if method == "setMyCommands":
+        commands = listed(params.get("commands"), "commands")
+        check_commands(commands)
+        ledger.kept[COMMANDS] = {**ledger.kept.get(COMMANDS, {}), _language(params): commands}
+        return True
+    if method == "getMyCommands":
+        return ledger.kept.get(COMMANDS, {}).get(_language(params), [])
+    return {**_BOT, "id": bot_id}
+
+
+def _language(params: dict[str, Any]) -> str:
+    """Of whom the menu is; "" for everybody whose language has none of its own."""
+    code = str(params.get("language_code", ""))
+    if not re.fullmatch("(?:[a-z]{2})?", code):
+        raise RefusedError("invalid language code specified")
+    return code
+
+
+def _set(ledger: Ledger, params: dict[str, Any]) -> bool:
+    url = str(params.get("url", ""))
+    if not url:
+        return _delete(ledger, params)
+    connections = str(params.get("max_connections", "40"))
+    check_webhook(url, str(params.get("secret_token", "")), connections)
+    before = ledger.kept.get(WEBHOOK, _NO_WEBHOOK)
+    webhook = {**_NO_WEBHOOK, "url": url, "max_connections": int(connections)}
+    webhook["pending_update_count"] = 0 if _true(params, "drop_pending_updates") else before["pending_update_count"]
+    updates = _updates(params, before)
+    ledger.kept[WEBHOOK] = {**webhook, "allowed_updates": updates} if updates else webhook
+    return True
+
+
+def _updates(params: dict[str, Any], before: dict[str, Any]) -> list[str]:
+    """Which updates come: none told keeps what was asked for before, an empty list is the usual ones."""
+    if "allowed_updates" not in params:
+        return list(before.get("allowed_updates", []))
+    updates = listed(params["allowed_updates"], "allowed updates")
+    if unknown := set(updates) - UPDATES:  # Telegram passes over them: then the update never comes
+        raise RefusedError(f"unknown allowed updates {sorted(unknown)}")
+    return updates
+
+
+def _delete(ledger: Ledger, params: dict[str, Any]) -> bool:
+    before, dropped = ledger.kept.pop(WEBHOOK, _NO_WEBHOOK), _true(params, "drop_pending_updates")
+    waiting = 0 if dropped else before["pending_update_count"]
+    if dropped:
+        ledger.kept.pop(WAITING, None)
+    ledger.kept[WEBHOOK] = {**_NO_WEBHOOK, "pending_update_count": waiting}
+    return True
+
+
+def _true(params: dict[str, Any], name: str) -> bool:
+    return str(params.get(name, "")).lower() in ("true", "1")
+
+
+_ALLOWED = "telegram allowed updates"
+
+
+#: Kinds of update that come where none are named.
+_USUAL = UPDATES - {"chat_member", "message_reaction", "message_reaction_count"}
+
+
+class UpdateQueue:
+    """One bot's updates, kept in the ledger. One caller at a time waits for them: the newest."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._changed = threading.Condition()
+        self._asked = 0
+
+    def add(self, update: dict[str, Any]) -> None:
+        """Something happens. Of a kind that was not asked for, the bot never hears."""
+        with self._changed:
+            if update.keys() & set(self._ledger.kept.get(_ALLOWED) or _USUAL):
+                self._waiting().append(update)
+            self._changed.notify_all()
+
+    def ask(self, params: dict[str, Any]) -> list[dict[str, Any]]:
+        """What waits, at once or as soon as something comes. Raises RefusedError, ConflictError."""
+        offset, limit, seconds = (_number(params, *each) for each in _NUMBERS)
+        with self._changed:
+            self._refuse_beside_a_webhook("can't use getUpdates method while webhook is active; use deleteWebhook")
+            if "allowed_updates" in params:
+                self._allow(listed(params["allowed_updates"], "allowed updates"))
+            self._forget(offset)
+            self._asked += 1
+            mine = self._asked
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: self._waiting() or self._asked != mine or self._has_webhook(), seconds)
+            if self._asked != mine:
+                raise ConflictError(
+                    "terminated by other getUpdates request; make sure that only one bot instance is running"
+                )
+            self._refuse_beside_a_webhook("terminated by setWebhook request")
+            return self._waiting()[:limit]
+
+    def look_again(self) -> None:
+        """A webhook may have been set: whoever waits is told."""
+        with self._changed:
+            self._changed.notify_all()
+
+    def _waiting(self) -> list[dict[str, Any]]:
+        waiting: list[dict[str, Any]] = self._ledger.kept.setdefault(WAITING, [])
+        return waiting
+
+    def _has_webhook(self) -> bool:
+        return bool(self._ledger.kept.get(WEBHOOK, {}).get("url"))
+
+    def _refuse_beside_a_webhook(self, words: str) -> None:
+        if self._has_webhook():
+            raise ConflictError(words)
+
+    def _allow(self, kinds: list[Any]) -> None:
+        if unknown := set(kinds) - UPDATES:  # Telegram passes over them: then the update never comes
+            raise RefusedError(f"unknown allowed updates {sorted(unknown)}")
+        self._ledger.kept[_ALLOWED] = kinds
+
+    def _forget(self, offset: int) -> None:
+        """Those before the offset; below 0 it counts from the end."""
+        waiting = self._waiting()
+        waiting[:] = waiting[offset:] if offset < 0 else [each for each in waiting if each["update_id"] >= offset]
+
+
+#: The numbers that getUpdates takes: name, default, least and most. Telegram takes the nearest one in range: a caller
+#: does not mean that.
+_NUMBERS = (("offset", 0, -100, 2**31 - 1), ("limit", 100, 1, 100), ("timeout", 0, 0, 50))
+
+
+def _number(params: dict[str, Any], name: str, default: int, least: int, most: int) -> int:
+    number = int(params.get(name, default))
+    if not least <= number <= most:
+        raise RefusedError(f"{name} must be between {least} and {most}")
+    return number
+
+
+#: Groups that became supergroups, old id to new: kept in the ledger, for tests to add to.
+MOVED = "telegram moved"
+
+
+_TIMES = "telegram times"
+
+
+#: The second of all that the bot says; people write in the seconds after it.
+_SECOND = 1795204700
+
+
+#: Bytes above which a bot gets no file.
+_FILE_LIMIT = 20 * 1024 * 1024
+
+
+_PLACE = ("chat_id", "message_thread_id", "parse_mode", "reply_markup")
+
+
+_UPLOADS = {
+    "sendPhoto": "photo",
+    "sendDocument": "document",
+    "sendAudio": "audio",
+    "sendVideo": "video",
+    "sendVoice": "voice",
+    "sendAnimation": "animation",
+}
+
+
+#: The parameters that each method takes: of others Telegram says nothing, and does nothing.
+_TAKES = {
+    "sendMessage": (*_PLACE, "text", "link_preview_options", "ephemeral_message_parameters"),
+    **{method: (*_PLACE, "caption", kind, "ephemeral_message_parameters") for method, kind in _UPLOADS.items()},
+    "editMessageText": ("chat_id", "message_id", "text", "parse_mode", "reply_markup", "link_preview_options"),
+    "editMessageCaption": ("chat_id", "message_id", "caption", "parse_mode", "reply_markup"),
+    "editMessageReplyMarkup": ("chat_id", "message_id", "reply_markup"),
+    "sendMessageDraft": ("chat_id", "message_thread_id", "draft_id", "text", "parse_mode", "can_stop"),
+}
+
+
+class FakeTelegram:
+    """One bot's side of the Bot API."""
+
+    def __init__(self, ledger: Ledger, token: str) -> None:
+        self._ledger, self._token = ledger, token
+        self.updates = UpdateQueue(ledger)
+
+    def sends(self, call: Call) -> bool:
+        """Whether this call sends, changes or sketches a message."""
+        return call.route.rpartition("/")[2] in _TAKES
+
+    def answer(self, call: Call) -> Answer:
+        """What the Bot API would say."""
+        if call.route.startswith("/file/bot"):
+            return self._download(call)
+        token, _, method = call.route.removeprefix("/bot").partition("/")
+        if token != self._token:
+            return _error(401, "Unauthorized")
+        try:
+            return self._message(method, call) if method in _TAKES else self._other(method, call.params)
+        except RefusedError as exc:
+            return _error(400, f"Bad Request: {exc}")
+        except ConflictError as exc:
+            return _error(409, f"Conflict: {exc}")
+
+    def failure(self, error: str) -> Answer:
+        """A scripted error: an HTTP status or a description."""
+        if error == "429":
+            return _error(429, "Too Many Requests: retry after 7", retry_after=7)
+        if error == "413":
+            return _error(413, "Request Entity Too Large")
+        if error.isdecimal():
+            return _error(int(error), HTTPStatus(int(error)).phrase)
+        status = 403 if error.startswith("Forbidden") else 400
+        return _error(status, error)
+
+    def host(self, data: bytes) -> str:
+        """Keep a file that a person sent. Returns its file_id."""
+        return self._ledger.host(data)
+
+    def rate(self, chat: str, seconds: float) -> int:
+        """The most messages that came into a chat in so many seconds; edits count, as they do for Telegram."""
+        times = self._ledger.kept.get(_TIMES, {}).get(chat, [])
+        return max((sum(start <= later < start + seconds for later in times) for start in times), default=0)
+
+    def _other(self, method: str, params: dict[str, Any]) -> Answer:
+        self._ledger.note("telegram", method, params)
+        if method == "getFile":
+            return self._where(str(params.get("file_id")))
+        if method == "getUpdates":
+            return _result(self.updates.ask(params))
+        if method in METHODS:
+            answer = answered(self._ledger, int(self._token.partition(":")[0]), method, params)
+            self.updates.look_again()
+            return _result(answer)
+        if method == "answerCallbackQuery":
+            return _result(self._acknowledged(params))
+        if method == "sendChatAction":
+            check_doing(params)
+            return _result(True)
+        return _error(404, "Not Found")
+
+    def _acknowledged(self, params: dict[str, Any]) -> bool:
+        if not params.get("callback_query_id"):
+            raise RefusedError("query is too old and response timeout expired or query ID is invalid")
+        if len(str(params.get("text", ""))) > 200:
+            raise RefusedError("MESSAGE_TOO_LONG")
+        return True
+
+    def _where(self, file_id: str) -> Answer:
+        data = self._ledger.blobs.get(file_id)
+        if data is None:
+            raise RefusedError("wrong file_id or the file is temporarily unavailable")
+        if len(data) > _FILE_LIMIT:
+            raise RefusedError("file is too big")
+        file = {"file_id": file_id, "file_unique_id": file_id[:16], "file_size": len(data)}
+        return _result({**file, "file_path": f"photos/{file_id}"})
+
+    def _download(self, call: Call) -> Answer:
+        token, _, path = call.route.removeprefix("/file/bot").partition("/")
+        data = self._ledger.blobs.get(path.removeprefix("photos/"))
+        if token != self._token or data is None:
+            return _error(404, "Not Found")
+        return Answer(200, data, {"Content-Type": "application/octet-stream"})
+
+    def _message(self, method: str, call: Call) -> Answer:
+        params = call.params
+        if unknown := set(params) - set(_TAKES[method]):
+            raise RefusedError(f"{method} takes no {sorted(unknown)}")
+        chat = str(chat_id(params.get("chat_id")))
+        if moved := self._ledger.kept.get(MOVED, {}).get(chat):
+            words = "Bad Request: group chat was upgraded to a supergroup chat"
+            return _error(400, words, migrate_to_chat_id=int(moved))
+        if method == "sendMessageDraft":
+            return _result(self._sketch(chat, params))
+        self._ledger.kept.setdefault(_TIMES, {}).setdefault(chat, []).append(time.monotonic())
+        if method.startswith("edit"):
+            return self._edit(method, chat, params)
+        return self._send(method, chat, call)
+
+    def _send(self, method: str, chat: str, call: Call) -> Answer:
+        params = call.params
+        number = self._ledger.record(
+            "telegram",
+            chat,
+            thread=str(params.get("message_thread_id", "")),
+            text=_words(params, "caption" if method in _UPLOADS else "text"),
+            buttons=buttons(params.get("reply_markup")),
+            media=self._file(method, call) if method in _UPLOADS else None,
+            raw={"method": method, **params},
+        )
+        only_for = json.loads(params.get("ephemeral_message_parameters") or "{}")
+        if not only_for:
+            return _result(_told(number, chat))
+        if not chat.startswith("-") or not only_for.get("receiver_user_id"):
+            raise RefusedError("ephemeral messages can be sent only to a member of a group")
+        return _result({**_told(0, chat), "ephemeral_message_id": number})
+
+    def _file(self, method: str, call: Call) -> dict[str, Any]:
+        upload = next((part for part in call.parts if part.filename), None)
+        if upload is None:
+            raise RefusedError("there is no file in the request")
+        check_upload(_UPLOADS[method], upload.mime, upload.body)
+        return self._ledger.keep(upload.filename, upload.mime, upload.body)
+
+    def _edit(self, method: str, chat: str, params: dict[str, Any]) -> Answer:
+        """Change a message in the ledger, where it keeps its place, and note the call."""
+        number = int(params.get("message_id") or 0)
+        if not number:
+            raise RefusedError("message identifier is not specified")
+        entry = self._ledger.sent[number - 1] if 0 < number <= len(self._ledger.sent) else {}
+        if (entry.get("platform"), entry.get("chat")) != ("telegram", chat):
+            raise RefusedError("message to edit not found")
+        if method == "editMessageText" and entry["media"]:
+            raise RefusedError("there is no text in the message to edit")
+        if method == "editMessageCaption" and not entry["media"]:
+            raise RefusedError("there is no caption in the message to edit")
+        field = {"editMessageText": "text", "editMessageCaption": "caption"}.get(method, "")
+        text = _words(params, field) if field else entry["text"]
+        keys = buttons(params.get("reply_markup"))
+        if (text, keys) == (entry["text"], entry["buttons"]):
+            raise RefusedError("message is not modified: specified new message content and reply markup are the same")
+        self._ledger.edit(number, text=text, buttons=keys, raw={"method": method, **params})
+        self._ledger.note("telegram", method, params)
+        return _result({**_told(number, chat), "edit_date": _SECOND})
+
+    def _sketch(self, chat: str, params: dict[str, Any]) -> bool:
+        if chat.startswith("-"):
+            raise RefusedError("message drafts can be sent only to private chats")
+        if not 0 < abs(int(params.get("draft_id") or 0)) < 2**31:
+            raise RefusedError("invalid draft identifier specified")
+        if params.get("text"):
+            _words(params, "text")
+        self._ledger.note("telegram", "sendMessageDraft", params)
+        return True
+
+
+def _words(params: dict[str, Any], field: str) -> str:
+    text = parsed(str(params.get(field, "")), params.get("parse_mode"))
+    check_length(text, 4096 if field == "text" else 1024, field)
+    return text
+
+
+def _told(number: int, chat: str) -> dict[str, Any]:
+    place = {"id": int(chat), "type": "supergroup" if chat.startswith("-") else "private"}
+    return {"message_id": number, "date": _SECOND, "chat": place}
+
+
+def _result(value: Any) -> Answer:
+    return json_answer({"ok": True, "result": value})
+
+
+def _error(code: int, description: str, **parameters: Any) -> Answer:
+    body: dict[str, Any] = {"ok": False, "error_code": code, "description": description}
+    if parameters:
+        body["parameters"] = parameters
+    return json_answer(body, code)

@@ -1,0 +1,274 @@
+"""Turnstile: lets one coroutine through in each round of its event loop, in the order they came.
+
+What many begin in the same round is all under way at once, and its answers have to wait for each other. One a round,
+and the answer to the first is dealt with before the last has begun; where answers are slower than that, nobody waits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
+from functools import partial
+
+from redis.exceptions import RedisError
+
+from sayso.channels.base import (
+    AddressClosed,
+    Ambiguous,
+    Channel,
+    ChannelDown,
+    Pace,
+    RateLimited,
+    SendError,
+    Unreachable,
+    WindowClosed,
+)
+from sayso.channels.i18n.texts import Speak
+from sayso.channels.types import Conversation, Delivery, Receipt, Reply
+from sayso.pending.concurrency import offload, reach
+from sayso.pending.turns.change import Lease
+from sayso.pending.turns.queued import LaneLost, LaneParked, QueuedReply, Work
+from sayso.workers.alerts import Alerts, MemoryAlerts
+from sayso.workers.outbox import KEEP_HELD_SECONDS, End, NoReceipts, Outbox, Receipts, Why
+
+log = logging.getLogger(__name__)
+
+
+class Turnstile:
+    """One instance serves one loop at a time."""
+
+    def __init__(self) -> None:
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._waiting: deque[asyncio.Future[None]] = deque()
+
+    async def step(self) -> None:
+        """Wait for one's turn. Where there is no loop (`sayso.pending.concurrency.run_here`), there is nobody else."""
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            return
+        if self._loop is not loop:  # nobody is under way; or their loop has ended, and they with it
+            self._loop, self._waiting = loop, deque()
+            loop.call_soon(self._turn)
+            return
+        mine = loop.create_future()
+        self._waiting.append(mine)
+        await mine
+
+    def _turn(self) -> None:
+        while self._waiting:
+            first = self._waiting.popleft()
+            if not first.done():  # who gave up takes nobody's turn
+                first.set_result(None)
+                first.get_loop().call_soon(self._turn)
+                return
+        self._loop = None
+
+
+#: A reply is given up after this many tries.
+MAX_ATTEMPTS = 10
+
+
+#: The longest pause between two tries, in seconds, unless the platform asks for more.
+MAX_BACKOFF_SECONDS = 60.0
+
+
+#: The longest pause that a platform is granted: whatever it says, it is asked again after a day.
+MAX_ASKED_SECONDS = 86400.0
+
+
+#: Seconds for which nobody tries a channel that its platform does not know any more.
+DOWN_SECONDS = 60.0
+
+
+#: Seconds for which a worker holds a lane while a reply waits for its turn; for longer, the lane is let go. Less than
+#: is left of a lease that was fresh a moment ago.
+MAX_HOLD_SECONDS = 0.5
+
+
+class Postman:
+    """Carries one reply at a time to its channel and records what became of it.
+
+    `paces` say how fast each channel may send; one that is not named sends as fast as it goes.
+    """
+
+    def __init__(
+        self,
+        outbox: Outbox,
+        channels: Mapping[str, Channel],
+        speak: Speak,
+        *,
+        paces: Mapping[str, Callable[[Conversation], Pace]] | None = None,
+        receipts: Receipts | None = None,
+        alerts: Alerts | None = None,
+        chance: Callable[[], float] = random.random,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self._outbox = outbox
+        self._channels = channels
+        self._speak = speak
+        self._paces = paces or {}
+        self._receipts = receipts or NoReceipts()
+        self._alerts = alerts or MemoryAlerts()
+        self._chance = chance
+        self._sleep = sleep
+        #: Channels whose pace this process has said: one that was changed since the last start becomes known.
+        self._paced: set[str] = set()
+        #: The fewer are under way at once, the fewer it is unknown of whether they arrived when this process is killed.
+        self._turnstile = Turnstile()
+
+    async def carry(self, lease: Lease, reply: QueuedReply, is_held: Callable[[], bool]) -> Work:
+        """Send the reply and return what the lane holds next, None when nothing is left and the lane is let go.
+
+        Sending is not fenced: `is_held` is asked last of all before it, for after a long pause of this process the lane
+        may be somebody else's. Raises LaneParked when it has to wait, LaneLost.
+        """
+        delivery = reply.delivery(lease)
+        if reply.is_forwarded:
+            return await self._forward(lease, reply, delivery)
+        channel = self._channels.get(delivery.conversation.channel)
+        if channel is None:
+            return await self._bury(lease, reply, "the channel is no longer configured")
+        arrived = await self._arrived(reply, delivery)
+        if arrived is not None:
+            log.info("reply.had_arrived", extra={"delivery": delivery.id})
+            return await reach(self._outbox.settle, lease, reply, receipt=arrived, let_go=True)
+        if reply.closed:
+            return await self._bury(lease, reply, reply.closed, "closed")
+        if reply.held is not None:
+            return await self._hold(lease, reply)
+        pace = self._pace(delivery.conversation)
+        await self._wait(lease, reply, delivery.conversation.channel, pace)
+        await self._turnstile.step()
+        if not is_held():
+            raise LaneLost(lease.conversation)
+        try:
+            receipt = await self._send(channel, delivery, suspect=reply.suspect)
+        except SendError as exc:
+            return await self._failed(lease, reply, exc)
+        self._receipts.note(delivery, receipt.message_id)
+        if self._alerts.is_clearing_due(channel.name, "sending"):
+            await offload(self._alerts.clear, channel.name, "sending")
+        log.info("reply.sent", extra={"delivery": delivery.id, "suspect": reply.suspect})
+        settle = partial(self._outbox.settle, receipt=receipt.message_id, written_at=receipt.written_at)
+        return await reach(settle, lease, reply, gap=pace.chat_gap, let_go=True)
+
+    async def _hold(self, lease: Lease, reply: QueuedReply) -> Work:
+        """Nobody wrote since it was held: the platform is not asked again."""
+        if reply.held is not None and reply.held >= KEEP_HELD_SECONDS:
+            return await self._bury(lease, reply, f"WindowClosed: nobody wrote for {KEEP_HELD_SECONDS / 86400:g} days")
+        await reach(self._outbox.postpone, lease, reply, 0.0, "held")
+        raise LaneParked(lease.conversation)
+
+    async def _arrived(self, reply: QueuedReply, delivery: Delivery) -> str | None:
+        """The platform's id of a reply that an earlier holder sent, as far as anybody knows. None: it is to be sent."""
+        if reply.receipt or not reply.suspect:
+            return reply.receipt or None
+        return await offload(self._receipts.find, delivery)
+
+    async def _forward(self, lease: Lease, reply: QueuedReply, delivery: Delivery) -> Work:
+        """Have another conversation say it: whatever is wrong with its platform holds nobody up in this one."""
+        there = await reach(self._outbox.forward, delivery)
+        if not there:
+            return await self._bury(lease, reply, "too many replies wait in the conversation that it is for")
+        log.info("reply.forwarded", extra={"delivery": delivery.id, "there": there})
+        return await reach(self._outbox.settle, lease, reply, receipt=there, let_go=True)
+
+    def _pace(self, conversation: Conversation) -> Pace:
+        pace = self._paces.get(conversation.channel)
+        return pace(conversation) if pace else Pace()
+
+    async def _wait(self, lease: Lease, reply: QueuedReply, channel: str, pace: Pace) -> None:
+        """Until it is this reply's turn. Raises LaneParked when that takes long."""
+        wait = reply.wait
+        if pace.per_second and (wait is None or channel not in self._paced):
+            wait = await reach(self._outbox.pace, lease, reply, pace.per_second)
+            self._paced.add(channel)
+        wait = max(wait or 0.0, reply.ahead - (pace.burst - 1) * pace.chat_gap)
+        if wait > MAX_HOLD_SECONDS:
+            log.info("reply.waits", extra={"conversation": lease.conversation, "seconds": wait})
+            await reach(self._outbox.postpone, lease, reply, wait, "paced")
+            raise LaneParked(lease.conversation)
+        if wait > 0:
+            await self._sleep(wait)
+
+    async def _failed(self, lease: Lease, reply: QueuedReply, error: SendError) -> Work:
+        if isinstance(error, ChannelDown):
+            return await self._wait_for_the_operator(lease, reply, error)
+        waits = isinstance(error, RateLimited | Unreachable | Ambiguous | WindowClosed)
+        if not waits or reply.attempt >= MAX_ATTEMPTS:
+            return await self._give_up(lease, reply, error)
+        wait, why = max(self._backoff(reply.attempt), _asked(error)), _why(error)
+        extra = {"conversation": lease.conversation, "reason": str(error), "seconds": wait}
+        log.warning("reply.held" if why == "held" else "reply.postponed", extra=extra)
+        await reach(self._outbox.postpone, lease, reply, wait, why, f"{type(error).__name__}: {error}")
+        raise LaneParked(lease.conversation)
+
+    async def _wait_for_the_operator(self, lease: Lease, reply: QueuedReply, error: ChannelDown) -> Work:
+        """No reply of the channel can arrive, and none is to blame: all are kept, and the operator hears why."""
+        channel = lease.conversation.partition(":")[0]
+        log.error("channel.down", extra={"channel": channel, "reason": str(error)})
+        await offload(self._alerts.note, channel, str(error))
+        await reach(self._outbox.postpone, lease, reply, DOWN_SECONDS, "down")
+        raise LaneParked(lease.conversation)
+
+    async def _give_up(self, lease: Lease, reply: QueuedReply, error: SendError) -> Work:
+        return await self._bury(lease, reply, f"{type(error).__name__}: {error}", _end(error), _asked(error))
+
+    async def _bury(self, lease: Lease, reply: QueuedReply, reason: str, end: End = "dead", gap: float = 0.0) -> Work:
+        log.error("reply.dead", extra={"delivery": f"{lease.conversation}#{reply.number}", "reason": reason})
+        return await reach(self._outbox.settle, lease, reply, dead=reason, end=end, gap=gap, let_go=True)
+
+    async def _send(self, channel: Channel, delivery: Delivery, *, suspect: bool) -> Receipt:
+        """Send. An adapter's own crash is tried again like a platform's: it cannot hold a conversation for ever."""
+        try:
+            return await channel.send(self._repeated(channel, delivery) if suspect else delivery)
+        except (SendError, RedisError):
+            raise
+        except Exception as exc:
+            log.exception("reply.crashed", extra={"delivery": delivery.id})
+            raise Unreachable(f"the adapter broke: {type(exc).__name__}") from exc
+
+    def _repeated(self, channel: Channel, delivery: Delivery) -> Delivery:
+        """What is said when it may have arrived before: words again, marked; a file is asked for, not sent twice.
+
+        What changes a message that is there already can be said twice.
+        """
+        reply = delivery.reply
+        if reply.edits:
+            return delivery
+        words = self._speak(reply.language)
+        if reply.media is not None:
+            return replace(delivery, reply=Reply(words.maybe_missing(reply.media.filename), language=reply.language))
+        marked = replace(reply, text=words.repeated(reply.text))
+        # A message that is full already goes out as it was: the mark must not get it refused.
+        return delivery if len(channel.pieces(marked)) > 1 else replace(delivery, reply=marked)
+
+    def _backoff(self, attempt: int) -> float:
+        ceiling = min(MAX_BACKOFF_SECONDS, 2.0**attempt)
+        return ceiling * (0.5 + self._chance() / 2)
+
+
+def _why(error: SendError) -> Why:
+    if isinstance(error, RateLimited):
+        return "limited"
+    if isinstance(error, WindowClosed):
+        return "held"
+    return "suspect" if isinstance(error, Ambiguous) else "tried"
+
+
+def _asked(error: SendError) -> float:
+    """Seconds for which the platform asks to wait, as far as that is believed."""
+    return min(max(0.0, error.retry_after), MAX_ASKED_SECONDS) if isinstance(error, RateLimited) else 0.0
+
+
+def _end(error: SendError) -> End:
+    if isinstance(error, AddressClosed):
+        return "closed"
+    if isinstance(error, RateLimited):
+        return "limited"
+    return "doubtful" if isinstance(error, Ambiguous) else "dead"
